@@ -1,0 +1,36 @@
+//! What the scheduler hands an agent, and what the agent hands back (P9, P11, P12).
+
+use std::sync::Arc;
+
+use super::{Attempt, Fault, Method, Payload, Span, StepName, StepRef, Target, Timestamp};
+
+/// One attempt of one step: everything the agent needs to do the work.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub step: StepRef,
+    pub step_name: StepName,
+    pub task_key: Option<Arc<str>>,
+    pub attempt: Attempt,
+    /// Equal for every attempt of the step, so that the remote service can deduplicate (P17).
+    pub idempotency_key: String,
+    pub target: Target,
+    pub method: Method,
+    pub path: String,
+    /// Lower-case names.
+    pub headers: Vec<(String, String)>,
+    pub body: Option<String>,
+    /// On the store's clock, for the remote service to read.
+    pub complete_by: Timestamp,
+    /// What was left until `complete_by` when the step was claimed: the agent's own deadline.
+    pub complete_within: Span,
+    /// W3C trace context of this attempt.
+    pub traceparent: String,
+}
+
+/// How a call ended. An agent that ran out of time returns none of these (P18).
+#[derive(Clone, PartialEq, Debug)]
+pub enum Outcome {
+    Success(Payload),
+    /// A permanent error; transient ones are retried inside complete-by and never end a call.
+    Failed(Fault),
+}

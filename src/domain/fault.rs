@@ -1,0 +1,36 @@
+//! What went wrong with a step or a task, in the words an operator reads.
+
+use serde::{Deserialize, Serialize};
+
+use super::{StepName, Timestamp};
+
+/// The longest excerpt of a remote answer that a fault keeps, in bytes.
+pub const BODY_EXCERPT: usize = 4096;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultKind {
+    /// Worth another try: 408, 425, 429, 5xx, a refused or broken connection. Never ends a step.
+    Transient,
+    /// The service refused for good, or the request could not be made.
+    Permanent,
+    /// More failures than the step allows.
+    Exhausted,
+    /// The task's own complete-by passed.
+    Deadline,
+}
+
+/// `error` of a task or step in an answer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Fault {
+    pub kind: FaultKind,
+    pub message: String,
+    /// The HTTP status that the remote service answered, if it answered.
+    pub status: Option<u16>,
+    /// The first [`BODY_EXCERPT`] bytes of the remote answer, as text.
+    pub body: Option<String>,
+    pub at: Timestamp,
+    /// On a task: the step that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepName>,
+}

@@ -1,0 +1,140 @@
+//! Names and numbers that must not be mixed up.
+
+use std::{fmt, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// A task's id: a UUIDv7, so that ids sort by the time of submission.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TaskId(pub Uuid);
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Declares a cheaply cloned string that means one thing only.
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            pub fn new(name: impl Into<Arc<str>>) -> Self {
+                Self(name.into())
+            }
+
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+    };
+}
+
+name! {
+    /// One running `provost serve`: what `locked_by` holds.
+    InstanceId
+}
+name! {
+    /// A registered agent, or the origin of a step that names a URL (`http://host:port`).
+    /// Registered names cannot contain `:` or `/`, so the two never collide.
+    AgentName
+}
+name! {
+    /// A step's name, unique within its task.
+    StepName
+}
+name! {
+    /// A registered workflow.
+    WorkflowName
+}
+
+/// A step's place in its definition. Steps are stored and compared by place, not by name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StepIndex(pub u16);
+
+impl StepIndex {
+    pub fn at(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// The number of a claim, counted from 1 for each step: the fence that late replies fail (P18).
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Attempt(pub u32);
+
+impl Attempt {
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// How important a task is, -100 to 100; higher is claimed first.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Priority(i8);
+
+impl Priority {
+    pub const MIN: i64 = -100;
+    pub const MAX: i64 = 100;
+
+    /// `None` outside -100 to 100.
+    pub fn new(value: i64) -> Option<Self> {
+        (Self::MIN..=Self::MAX)
+            .contains(&value)
+            .then(|| Self(value as i8))
+    }
+
+    pub fn get(self) -> i64 {
+        i64::from(self.0)
+    }
+}
+
+/// One step of one task.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct StepRef {
+    pub task: TaskId,
+    pub step: StepIndex,
+}

@@ -1,0 +1,197 @@
+//! Points and lengths of time. The domain reads no clock: the store's time comes in as an argument.
+
+use std::{fmt, ops::Add, time::Duration};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A point in time on the store's clock, in milliseconds since the Unix epoch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    pub const fn from_millis(millis: i64) -> Self {
+        Self(millis)
+    }
+
+    pub const fn as_millis(self) -> i64 {
+        self.0
+    }
+
+    /// What is left from `now` until this point; zero when it has passed.
+    pub fn since(self, now: Timestamp) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(now.0)).unwrap_or(0))
+    }
+
+    /// Reads RFC 3339 such as `2026-01-31T09:30:00Z`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let point: jiff::Timestamp = text.parse().ok()?;
+        Some(Self(point.as_millisecond()))
+    }
+}
+
+impl Add<Span> for Timestamp {
+    type Output = Timestamp;
+
+    fn add(self, span: Span) -> Timestamp {
+        Timestamp(self.0.saturating_add(span.as_millis()))
+    }
+}
+
+/// RFC 3339 in UTC with milliseconds.
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_millisecond(self.0) {
+            Ok(point) => write!(f, "{point:.3}"),
+            // Beyond the year 9999 there is no RFC 3339: such a time only comes from saturation.
+            Err(_) => f.write_str("9999-12-31T23:59:59.999Z"),
+        }
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Timestamp::parse(&text).ok_or_else(|| serde::de::Error::custom("not an RFC 3339 time"))
+    }
+}
+
+/// A length of time: `250ms`, `30s`, `15m`, `24h`, `30d`, or several units joined as in `1h30m`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Span(Duration);
+
+/// What every refusal of a duration says.
+pub const SPAN_FORMS: &str = "a duration such as \"250ms\", \"30s\", \"15m\", \"24h\" or \"30d\"";
+
+impl Span {
+    /// No duration in Provost is longer: ten years.
+    pub const LONGEST: Span = Span(Duration::from_secs(3650 * 86_400));
+
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(Duration::from_millis(millis))
+    }
+
+    pub const fn from_secs(secs: u64) -> Self {
+        Self(Duration::from_secs(secs))
+    }
+
+    pub fn as_millis(self) -> i64 {
+        i64::try_from(self.0.as_millis()).unwrap_or(i64::MAX)
+    }
+
+    pub const fn duration(self) -> Duration {
+        self.0
+    }
+
+    pub fn is_zero(self) -> bool {
+        self.0.is_zero()
+    }
+
+    #[must_use]
+    pub fn saturating_mul(self, times: u32) -> Self {
+        Self(self.0.saturating_mul(times))
+    }
+
+    #[must_use]
+    pub fn saturating_add(self, other: Span) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// `None` where the text is not one of [`SPAN_FORMS`] or longer than [`Span::LONGEST`].
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut rest = text;
+        let mut total = 0u64;
+        while !rest.is_empty() {
+            let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+            let (number, tail) = rest.split_at(digits);
+            let unit_len = tail
+                .find(|c: char| c.is_ascii_digit())
+                .unwrap_or(tail.len());
+            let (unit, tail) = tail.split_at(unit_len);
+            let scale = match unit {
+                "ms" => 1,
+                "s" => 1_000,
+                "m" => 60_000,
+                "h" => 3_600_000,
+                "d" => 86_400_000,
+                _ => return None,
+            };
+            total = total.checked_add(number.parse::<u64>().ok()?.checked_mul(scale)?)?;
+            rest = tail;
+        }
+        let span = Self::from_millis(total);
+        (!text.is_empty() && span <= Self::LONGEST).then_some(span)
+    }
+}
+
+/// The shortest exact form: `90s` is written `1m30s`.
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut millis = self.as_millis();
+        if millis == 0 {
+            return f.write_str("0s");
+        }
+        for (unit, scale) in [
+            ("d", 86_400_000),
+            ("h", 3_600_000),
+            ("m", 60_000),
+            ("s", 1_000),
+            ("ms", 1),
+        ] {
+            let count = millis / scale;
+            // A whole number of days up to two is more readable in hours: "24h" is how people say it.
+            if count == 0 || (unit == "d" && millis <= 2 * 86_400_000) {
+                continue;
+            }
+            write!(f, "{count}{unit}")?;
+            millis -= count * scale;
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Span::parse(&text)
+            .ok_or_else(|| serde::de::Error::custom(format!("{text:?} is not {SPAN_FORMS}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_reads_back_as_it_was_written() {
+        for text in ["250ms", "30s", "15m", "24h", "30d", "1h30m", "1m30s500ms"] {
+            assert_eq!(Span::parse(text).unwrap().to_string(), text);
+        }
+        assert_eq!(Span::parse("90s").unwrap().to_string(), "1m30s");
+    }
+
+    #[test]
+    fn what_is_not_a_duration_is_refused() {
+        for text in ["", "5", "s", "-1s", "1.5s", "10 s", "1w", "99999999999999999999s", "4000d"] {
+            assert_eq!(Span::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_is_written_as_rfc_3339_with_milliseconds() {
+        let time = Timestamp::from_millis(1_700_000_000_007);
+        assert_eq!(time.to_string(), "2023-11-14T22:13:20.007Z");
+        assert_eq!(Timestamp::parse(&time.to_string()), Some(time));
+    }
+}
