@@ -1,0 +1,109 @@
+//! What can be asked of a task, and the ways it can be refused.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::{
+    Attempt, Fault, InstanceId, Outcome, Payload, StepIndex, StepName, StepStatus, TaskStatus,
+    Timestamp,
+};
+
+/// A change asked of one task. Submission is not among them: it makes the task.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// A scheduler takes a pending step (P8).
+    Claim {
+        step: StepIndex,
+        by: InstanceId,
+    },
+    /// An agent's answer for the attempt it was given (P11, P12).
+    Reply {
+        step: StepIndex,
+        attempt: Attempt,
+        outcome: Outcome,
+    },
+    /// An agent met a transient fault and will try again inside its attempt (P16).
+    Note {
+        step: StepIndex,
+        attempt: Attempt,
+        fault: Fault,
+        next_try_in: Duration,
+    },
+    /// A scheduler hands a step back without a failure.
+    Release {
+        step: StepIndex,
+        attempt: Attempt,
+        why: Release,
+    },
+    /// The supervisor asks for a step to be recovered, naming the attempt it saw (P24).
+    Expire {
+        step: StepIndex,
+        attempt: Attempt,
+    },
+    /// The supervisor saw the task's own complete-by pass.
+    Overdue,
+    /// An operator resubmits a step, or every step in error where none is named (P31).
+    Retry {
+        step: Option<StepIndex>,
+        body: Option<Payload>,
+    },
+    /// An operator goes on without a step.
+    Skip {
+        step: StepIndex,
+        output: Option<Payload>,
+        reason: Option<String>,
+    },
+    /// An operator did a step by hand.
+    Resolve {
+        step: StepIndex,
+        output: Payload,
+        reason: Option<String>,
+    },
+    Cancel {
+        reason: Option<String>,
+    },
+    Pause {
+        reason: Option<String>,
+    },
+    Resume,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Release {
+    Shutdown,
+    Restart,
+    NoAgent,
+}
+
+impl Release {
+    pub fn reason(self) -> &'static str {
+        match self {
+            Release::Shutdown => "the instance shut down before the call ended",
+            Release::Restart => "the instance that held it restarted",
+            Release::NoAgent => "its agent is no longer registered",
+        }
+    }
+}
+
+/// Why a command changed nothing.
+#[derive(Clone, PartialEq, Debug, Error)]
+pub enum Refusal {
+    #[error("the task is {0}: it has ended and never changes again")]
+    Ended(&'static str),
+    #[error("step {step} is {}: {needed}", .status.as_str())]
+    StepState {
+        step: StepName,
+        status: StepStatus,
+        needed: &'static str,
+    },
+    #[error("the task is {}: {needed}", .status.as_str())]
+    TaskState {
+        status: TaskStatus,
+        needed: &'static str,
+    },
+    #[error("attempt {attempt} of step {step} is over: its answer came too late and changes nothing")]
+    Late { step: StepName, attempt: Attempt },
+    #[error("step {step} is not due before {at}")]
+    NotDue { step: StepName, at: Timestamp },
+}

@@ -1,0 +1,301 @@
+//! Decisions: what a command does to a task. Every transition of the pattern is made here and
+//! nowhere else, for every database.
+//!
+//! A [`Draft`] is the working copy of one task in one batch. Commands are applied to it in turn; a
+//! refused one leaves it as it was. What must be saved and told afterwards is gathered in it.
+
+mod attempt;
+mod graph;
+mod operator;
+mod supervisor;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use super::{
+    Actor, AlertChange, Attempt, Call, Command, Details, Event, Fault, FaultKind, InstanceId,
+    Refusal, Step, StepIndex, StepState, Task, TaskState, Timestamp,
+};
+
+#[derive(Debug)]
+pub struct Draft {
+    pub task: Task,
+    /// The steps whose records changed, without repeats.
+    pub changed: Vec<StepIndex>,
+    pub events: Vec<Event>,
+    pub alerts: Vec<AlertChange>,
+    /// Steps that became ready to be claimed at once.
+    pub ready: Vec<StepIndex>,
+    /// Attempts that are over although their calls may still be under way: to be dropped.
+    pub dropped: Vec<(StepIndex, Attempt)>,
+}
+
+/// What an accepted command hands back besides the changed draft.
+#[derive(Debug)]
+pub enum Effect {
+    Done,
+    /// The step was claimed: this is to be called once the claim is saved.
+    Call(Box<Call>),
+}
+
+impl Draft {
+    /// The initial state of a task and of each of its steps (P4).
+    pub fn submit(details: Arc<Details>, now: Timestamp) -> Self {
+        let steps = vec![Step::new(); details.definition.steps.len()];
+        let mut draft = Self::on(Task {
+            created_at: now,
+            version: 0,
+            state: TaskState::Pending,
+            paused: false,
+            complete_by: details.complete_within.map(|span| now + span),
+            steps,
+            details,
+        });
+        draft.changed.extend(draft.task.indexes());
+        draft.events.push(Event {
+            kind: "task.accepted".into(),
+            step: None,
+            attempt: None,
+            from: None,
+            to: draft.task.status().as_str().into(),
+            by: Actor::submitter(),
+            reason: None,
+            ready_at: None,
+            failure_count: None,
+            error: None,
+        });
+        draft.open_ready_steps(&Actor::submitter(), now);
+        draft
+    }
+
+    pub fn on(task: Task) -> Self {
+        Self {
+            task,
+            changed: Vec::new(),
+            events: Vec::new(),
+            alerts: Vec::new(),
+            ready: Vec::new(),
+            dropped: Vec::new(),
+        }
+    }
+
+    /// Applies a command made by `by` at `now` on the store's clock.
+    pub fn apply(
+        &mut self,
+        command: Command,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<Effect, Refusal> {
+        if self.task.is_ended() && !command.is_fenced() {
+            return Err(Refusal::Ended(self.task.status().as_str()));
+        }
+        match command {
+            Command::Claim { step, by: instance } => {
+                return Ok(match self.claim(step, instance, by, now)? {
+                    Some(call) => Effect::Call(Box::new(call)),
+                    None => Effect::Done,
+                });
+            }
+            Command::Reply {
+                step,
+                attempt,
+                outcome,
+            } => self.reply(step, attempt, outcome, by, now)?,
+            Command::Note {
+                step,
+                attempt,
+                fault,
+                next_try_in,
+            } => self.note(step, attempt, fault, next_try_in, by)?,
+            Command::Release { step, attempt, why } => {
+                self.release(step, attempt, why, by, now)?;
+            }
+            Command::Expire { step, attempt } => self.expire(step, attempt, by, now)?,
+            Command::Overdue => self.overdue(by, now)?,
+            Command::Retry { step, body } => self.retry(step, body, by, now)?,
+            Command::Skip {
+                step,
+                output,
+                reason,
+            } => self.skip(step, output, reason, by, now)?,
+            Command::Resolve {
+                step,
+                output,
+                reason,
+            } => self.resolve(step, output, reason, by, now)?,
+            Command::Cancel { reason } => self.cancel(reason, by, now),
+            Command::Pause { reason } => self.pause(reason, by, now)?,
+            Command::Resume => self.resume(by, now)?,
+        }
+        Ok(Effect::Done)
+    }
+
+    /// Takes a ready step for an instance. `None`: its request could not be made, and the step's
+    /// policy for permanent errors has been applied instead.
+    pub fn claim(
+        &mut self,
+        step: StepIndex,
+        instance: InstanceId,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<Option<Call>, Refusal> {
+        self.claim_step(step, instance, by, now)
+    }
+
+    /// Puts a step into a new state and records the change.
+    fn change(
+        &mut self,
+        index: StepIndex,
+        kind: &'static str,
+        state: StepState,
+        by: &Actor,
+        reason: Option<String>,
+    ) {
+        let from = self.task.step(index).status();
+        let step = &mut self.task.steps[index.at()];
+        step.state = state;
+        let (attempt, failure_count) = (step.attempt, step.failure_count);
+        let to = step.status();
+        let (ready_at, error) = match &step.state {
+            StepState::Pending { ready_at } => (Some(*ready_at), None),
+            StepState::Error(fault) => (None, Some(fault.clone())),
+            _ => (None, None),
+        };
+        self.events.push(Event {
+            kind: kind.into(),
+            step: Some(self.task.definition(index).name.clone()),
+            attempt: (attempt > Attempt::default()).then_some(attempt),
+            from: Some(from.as_str().into()),
+            to: to.as_str().into(),
+            by: by.clone(),
+            reason,
+            ready_at,
+            failure_count: (failure_count > 0).then_some(failure_count),
+            error,
+        });
+        self.touch(index);
+    }
+
+    /// Gives up on an attempt whose call may still be under way.
+    fn drop_call(&mut self, index: StepIndex) {
+        let step = self.task.step(index);
+        if let StepState::Processing { .. } = step.state {
+            self.dropped.push((index, step.attempt));
+        }
+    }
+
+    fn touch(&mut self, index: StepIndex) {
+        if !self.changed.contains(&index) {
+            self.changed.push(index);
+        }
+    }
+
+    /// Ends a step in error and tells a person (P12).
+    fn fail(&mut self, index: StepIndex, kind: &'static str, fault: Fault, by: &Actor) {
+        let name = &self.task.definition(index).name;
+        let message = format!("step {name}: {}", fault.message);
+        self.alerts.push(AlertChange::Raise {
+            step: index,
+            message,
+        });
+        self.change(index, kind, StepState::Error(fault), by, None);
+    }
+
+    /// Brings the task's state in line with its steps. The one rule of what state a task is in.
+    fn settle(&mut self, by: &Actor, reason: Option<String>, now: Timestamp) {
+        let before = self.task.status();
+        let task = &self.task;
+        let failed = task
+            .indexes()
+            .filter_map(|index| match &task.step(index).state {
+                StepState::Error(fault) => Some((index, fault)),
+                _ => None,
+            })
+            .min_by_key(|(_, fault)| fault.at);
+        let state = if let TaskState::Processed { .. } | TaskState::Cancelled { .. } = task.state {
+            return;
+        } else if let Some((index, fault)) = failed {
+            TaskState::Error(Fault {
+                step: Some(task.definition(index).name.clone()),
+                ..fault.clone()
+            })
+        } else if task.steps.iter().all(Step::is_done) {
+            TaskState::Processed { at: now }
+        } else if task.paused {
+            TaskState::Paused
+        } else if task
+            .steps
+            .iter()
+            .any(|step| step.attempt > Attempt::default() || step.is_done())
+        {
+            TaskState::Processing
+        } else {
+            TaskState::Pending
+        };
+        self.task.state = state;
+        if self.task.status() != before {
+            self.record_task(before.as_str(), by, reason);
+        }
+    }
+
+    fn record_task(&mut self, from: &'static str, by: &Actor, reason: Option<String>) {
+        let status = self.task.status();
+        self.events.push(Event {
+            kind: format!("task.{}", status.as_str()).into(),
+            step: None,
+            attempt: None,
+            from: Some(from.into()),
+            to: status.as_str().into(),
+            by: by.clone(),
+            reason,
+            ready_at: None,
+            failure_count: None,
+            error: self.task.error().cloned(),
+        });
+    }
+
+    fn refuse_step(&self, index: StepIndex, needed: &'static str) -> Refusal {
+        Refusal::StepState {
+            step: self.task.definition(index).name.clone(),
+            status: self.task.step(index).status(),
+            needed,
+        }
+    }
+
+    /// The fence: the step is processing under this very attempt (P18).
+    fn check_fence(&self, index: StepIndex, attempt: Attempt) -> Result<(), Refusal> {
+        let step = self.task.step(index);
+        match step.state {
+            StepState::Processing { .. } if step.attempt == attempt => Ok(()),
+            _ => Err(Refusal::Late {
+                step: self.task.definition(index).name.clone(),
+                attempt,
+            }),
+        }
+    }
+}
+
+impl Command {
+    /// Whether the command names an attempt, and so is answered with "late" when that is over.
+    fn is_fenced(&self) -> bool {
+        matches!(
+            self,
+            Command::Reply { .. }
+                | Command::Note { .. }
+                | Command::Release { .. }
+                | Command::Expire { .. }
+        )
+    }
+}
+
+fn fault(kind: FaultKind, message: String, now: Timestamp) -> Fault {
+    Fault {
+        kind,
+        message,
+        status: None,
+        body: None,
+        at: now,
+        step: None,
+    }
+}

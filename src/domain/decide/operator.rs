@@ -1,0 +1,204 @@
+//! What an operator, or the submitter, may ask of a task (P31).
+
+use super::Draft;
+use crate::domain::{
+    Actor, AlertChange, Payload, Refusal, StepIndex, StepState, StepStatus, TaskState, Timestamp,
+};
+
+impl Draft {
+    /// Resubmits a failed step with its failures forgotten, or one that waits for a later time.
+    /// Without a step: every step in error.
+    pub(super) fn retry(
+        &mut self,
+        step: Option<StepIndex>,
+        body: Option<Payload>,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let chosen: Vec<StepIndex> = match step {
+            Some(index) => {
+                let waits = matches!(self.task.step(index).state,
+                    StepState::Pending { ready_at } if ready_at > now);
+                if !waits && self.task.step(index).status() != StepStatus::Error {
+                    return Err(self.refuse_step(
+                        index,
+                        "only a step in error, or one that waits for a later time, is retried",
+                    ));
+                }
+                vec![index]
+            }
+            None => self
+                .task
+                .indexes()
+                .filter(|index| self.task.step(*index).status() == StepStatus::Error)
+                .collect(),
+        };
+        if chosen.is_empty() {
+            return Err(Refusal::TaskState {
+                status: self.task.status(),
+                needed: "only a task with a step in error is retried",
+            });
+        }
+        if self.task.complete_by.is_some_and(|limit| limit <= now) {
+            self.task.complete_by = self.task.details.complete_within.map(|span| now + span);
+        }
+        for index in chosen {
+            let step = &mut self.task.steps[index.at()];
+            step.failure_count = 0;
+            step.extended = 0;
+            let reason = body.as_ref().map(|_| "with a changed request body".to_owned());
+            if body.is_some() {
+                step.body.clone_from(&body);
+            }
+            self.alerts.push(AlertChange::Close { step: index });
+            // A step that failed before its condition could be judged is judged again.
+            let judged = self.task.definition(index).when.is_none()
+                || self.task.step(index).attempt.0 > 0;
+            if judged {
+                let pending = StepState::Pending { ready_at: now };
+                self.change(index, "step.retried", pending, by, reason);
+                self.offer(index);
+            } else {
+                self.change(index, "step.retried", StepState::Waiting, by, reason);
+                self.open(index, by, now);
+            }
+        }
+        self.settle(by, None, now);
+        Ok(())
+    }
+
+    pub(super) fn skip(
+        &mut self,
+        index: StepIndex,
+        output: Option<Payload>,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        self.check_replaceable(index, "only a step in error or a pending one is skipped")?;
+        let skipped = StepState::Skipped { output, at: now };
+        self.replace(index, "step.skipped", skipped, reason, by, now);
+        Ok(())
+    }
+
+    pub(super) fn resolve(
+        &mut self,
+        index: StepIndex,
+        output: Payload,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        self.check_replaceable(index, "only a step in error or a pending one is resolved")?;
+        let processed = StepState::Processed { output, at: now };
+        self.replace(index, "step.resolved", processed, reason, by, now);
+        Ok(())
+    }
+
+    /// A step whose turn has come, and that no agent holds.
+    fn check_replaceable(&self, index: StepIndex, needed: &'static str) -> Result<(), Refusal> {
+        match self.task.step(index).status() {
+            StepStatus::Error | StepStatus::Pending => Ok(()),
+            _ => Err(self.refuse_step(index, needed)),
+        }
+    }
+
+    fn replace(
+        &mut self,
+        index: StepIndex,
+        kind: &'static str,
+        state: StepState,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        self.ready.retain(|ready| *ready != index);
+        self.alerts.push(AlertChange::Close { step: index });
+        self.change(index, kind, state, by, reason);
+        self.open_followers(index, by, now);
+        self.settle(by, None, now);
+    }
+
+    /// Ends the task where it is. Calls under way are dropped; whether they took effect is unknown.
+    pub(super) fn cancel(&mut self, reason: Option<String>, by: &Actor, now: Timestamp) {
+        for index in self.task.indexes() {
+            match self.task.step(index).status() {
+                StepStatus::Waiting | StepStatus::Pending | StepStatus::Processing => {
+                    self.drop_call(index);
+                    let cancelled = StepState::Cancelled { at: now };
+                    self.change(index, "step.cancelled", cancelled, by, None);
+                }
+                StepStatus::Error => self.alerts.push(AlertChange::Close { step: index }),
+                StepStatus::Processed | StepStatus::Skipped | StepStatus::Cancelled => {}
+            }
+        }
+        let before = self.task.status().as_str();
+        self.ready.clear();
+        self.task.state = TaskState::Cancelled { at: now };
+        self.record_task(before, by, reason);
+    }
+
+    pub(super) fn pause(
+        &mut self,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        if self.task.paused {
+            return Err(Refusal::TaskState {
+                status: self.task.status(),
+                needed: "it is paused already",
+            });
+        }
+        self.task.paused = true;
+        self.ready.clear();
+        self.touch_pending();
+        self.hold_changed("task.paused", reason, by, now);
+        Ok(())
+    }
+
+    pub(super) fn resume(&mut self, by: &Actor, now: Timestamp) -> Result<(), Refusal> {
+        if !self.task.paused {
+            return Err(Refusal::TaskState {
+                status: self.task.status(),
+                needed: "only a paused task is resumed",
+            });
+        }
+        self.task.paused = false;
+        self.touch_pending();
+        for index in self.task.indexes() {
+            if self.task.due_at(index).is_some_and(|due| due <= now) {
+                self.offer(index);
+            }
+        }
+        self.hold_changed("task.resumed", None, by, now);
+        Ok(())
+    }
+
+    /// Whether pending steps may be claimed is part of their record, so the record changes.
+    fn touch_pending(&mut self) {
+        for index in self.task.indexes() {
+            if self.task.step(index).status() == StepStatus::Pending {
+                self.touch(index);
+            }
+        }
+    }
+
+    /// Records a pause or a resumption, also where a step in error keeps the task's state as it is.
+    fn hold_changed(
+        &mut self,
+        kind: &'static str,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        let from = self.task.status().as_str();
+        let events = self.events.len();
+        self.settle(by, None, now);
+        self.events.truncate(events);
+        self.record_task(from, by, reason);
+        if let Some(event) = self.events.last_mut() {
+            event.kind = kind.into();
+        }
+    }
+}

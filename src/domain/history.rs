@@ -1,0 +1,64 @@
+//! What happened to a task: one event a change, in order, enough to tell the whole story later.
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Attempt, Fault, StepName, Timestamp};
+
+/// Who made a change. Written as `scheduler:<instance>`, `operator:<name>` and so on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Actor(Arc<str>);
+
+impl Actor {
+    pub fn submitter() -> Self {
+        Self("submitter".into())
+    }
+
+    pub fn scheduler(instance: &str) -> Self {
+        Self(format!("scheduler:{instance}").into())
+    }
+
+    pub fn supervisor(instance: &str) -> Self {
+        Self(format!("supervisor:{instance}").into())
+    }
+
+    pub fn operator(name: &str) -> Self {
+        Self(format!("operator:{name}").into())
+    }
+}
+
+impl fmt::Display for Actor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One change of a task or of one of its steps. It is stored as the JSON that the API shows.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Event {
+    /// `task.<state>` or `step.<what happened>`.
+    #[serde(rename = "type")]
+    pub kind: Cow<'static, str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepName>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<Attempt>,
+    /// The state before; absent when the change made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Cow<'static, str>>,
+    /// The state after.
+    pub to: Cow<'static, str>,
+    pub by: Actor,
+    /// Why, in words for an operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// When the step may run again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_count: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Fault>,
+}

@@ -1,0 +1,146 @@
+//! One step of a task, and the states it passes through.
+
+use super::{Attempt, Fault, InstanceId, Payload, Timestamp};
+
+/// What the state store keeps of a step besides its definition.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Step {
+    pub state: StepState,
+    /// The number of the last claim; 0 before the first.
+    pub attempt: Attempt,
+    /// Attempts that expired since the step was submitted, or since an operator retried it.
+    pub failure_count: u32,
+    /// How often `on_exhausted: extend` has granted another try.
+    pub extended: u32,
+    /// A request body that an operator put in place of the rendered one.
+    pub body: Option<Payload>,
+    /// The first claim.
+    pub started_at: Option<Timestamp>,
+    /// The last thing that went wrong, kept while the step is tried again.
+    pub last_fault: Option<Fault>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum StepState {
+    /// Not started: a step it follows is not done.
+    Waiting,
+    /// Ready from `ready_at` on, and unlocked.
+    Pending { ready_at: Timestamp },
+    /// Held by one instance under the step's current attempt.
+    Processing {
+        locked_by: InstanceId,
+        complete_by: Timestamp,
+    },
+    Processed {
+        output: Payload,
+        at: Timestamp,
+    },
+    /// An operator is needed. The fault says when and why.
+    Error(Fault),
+    /// Gone on without it. Counts as done for the steps that follow.
+    Skipped {
+        output: Option<Payload>,
+        at: Timestamp,
+    },
+    Cancelled { at: Timestamp },
+}
+
+/// The name of a step's state, as it is stored and shown.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum StepStatus {
+    Waiting,
+    Pending,
+    Processing,
+    Processed,
+    Error,
+    Skipped,
+    Cancelled,
+}
+
+impl StepStatus {
+    pub const ALL: [StepStatus; 7] = [
+        StepStatus::Waiting,
+        StepStatus::Pending,
+        StepStatus::Processing,
+        StepStatus::Processed,
+        StepStatus::Error,
+        StepStatus::Skipped,
+        StepStatus::Cancelled,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StepStatus::Waiting => "waiting",
+            StepStatus::Pending => "pending",
+            StepStatus::Processing => "processing",
+            StepStatus::Processed => "processed",
+            StepStatus::Error => "error",
+            StepStatus::Skipped => "skipped",
+            StepStatus::Cancelled => "cancelled",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == text)
+    }
+}
+
+impl Step {
+    pub fn new() -> Self {
+        Self {
+            state: StepState::Waiting,
+            attempt: Attempt::default(),
+            failure_count: 0,
+            extended: 0,
+            body: None,
+            started_at: None,
+            last_fault: None,
+        }
+    }
+
+    pub fn status(&self) -> StepStatus {
+        match self.state {
+            StepState::Waiting => StepStatus::Waiting,
+            StepState::Pending { .. } => StepStatus::Pending,
+            StepState::Processing { .. } => StepStatus::Processing,
+            StepState::Processed { .. } => StepStatus::Processed,
+            StepState::Error(_) => StepStatus::Error,
+            StepState::Skipped { .. } => StepStatus::Skipped,
+            StepState::Cancelled { .. } => StepStatus::Cancelled,
+        }
+    }
+
+    /// Whether the steps that follow may go on.
+    pub fn is_done(&self) -> bool {
+        matches!(
+            self.state,
+            StepState::Processed { .. } | StepState::Skipped { .. }
+        )
+    }
+
+    /// Whether time can still move this step: it runs, or will when its turn comes.
+    pub fn is_live(&self) -> bool {
+        matches!(
+            self.state,
+            StepState::Pending { .. } | StepState::Processing { .. }
+        )
+    }
+
+    pub fn output(&self) -> Option<&Payload> {
+        match &self.state {
+            StepState::Processed { output, .. } => Some(output),
+            StepState::Skipped { output, .. } => output.as_ref(),
+            _ => None,
+        }
+    }
+
+    pub fn ended_at(&self) -> Option<Timestamp> {
+        match &self.state {
+            StepState::Processed { at, .. }
+            | StepState::Skipped { at, .. }
+            | StepState::Cancelled { at } => Some(*at),
+            StepState::Error(fault) => Some(fault.at),
+            StepState::Waiting | StepState::Pending { .. } | StepState::Processing { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! One call: from the saved claim to the saved reply.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::{Instant, sleep, timeout_at};
+use tracing::{debug, warn};
+
+use super::Local;
+use crate::{
+    agent::Notes,
+    domain::{Actor, Call, Command, Fault, Outcome, Release},
+    store::{Apply, CommandError, Dispatch, LocalScheduler, Store, StoreError},
+};
+
+/// The wait between tries to save a reply while the store cannot commit.
+const SAVE_AGAIN: Duration = Duration::from_millis(200);
+
+pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
+    let Dispatch {
+        call,
+        deadline,
+        permit,
+    } = dispatch;
+    let by = Actor::scheduler(local.instance().as_str());
+    let (step, attempt) = (call.step, call.attempt);
+    let Some(agent) = local.agents.for_target(&call.target) else {
+        // It was deleted between the claim and now; the step waits until there is one again.
+        let command = Command::Release {
+            step: step.step,
+            attempt,
+            why: Release::NoAgent,
+        };
+        save(store, &call, command, &by, deadline).await;
+        return;
+    };
+    let notes = SavedNotes { store, by: &by };
+    let called = call.clone();
+    // Nothing comes back once complete-by has passed: the supervisor takes it from there (P18).
+    let Some(outcome) = agent.call(call, deadline, &notes).await else {
+        debug!(task = %step.task, step = %called.step_name, %attempt, "complete-by passed; the call was dropped");
+        return;
+    };
+    drop(permit);
+    if let Outcome::Failed(fault) = &outcome {
+        warn!(task = %step.task, step = %called.step_name, %attempt, status = fault.status, "{}", fault.message);
+    }
+    let command = Command::Reply {
+        step: step.step,
+        attempt,
+        outcome,
+    };
+    save(store, &called, command, &by, deadline).await;
+}
+
+/// Saves a reply, and keeps trying while the store cannot commit: an answer that came in time must
+/// not be lost to a full disk. Once the attempt is over there is nothing left to save.
+async fn save(store: &Store, call: &Call, command: Command, by: &Actor, deadline: Instant) {
+    loop {
+        let saved = store.apply(Apply {
+            task: call.step.task,
+            command: command.clone(),
+            by: by.clone(),
+            if_version: None,
+            idempotency: None,
+        });
+        match saved.await {
+            Ok(_) => return,
+            Err(CommandError::Store(StoreError::Full | StoreError::Unavailable(_))) => {
+                sleep(SAVE_AGAIN).await;
+            }
+            Err(error) => {
+                debug!(task = %call.step.task, step = %call.step_name, attempt = %call.attempt, %error,
+                    late = Instant::now() > deadline, "an answer changed nothing");
+                return;
+            }
+        }
+    }
+}
+
+/// Transient faults are recorded as they happen, so that an operator sees why a step takes long.
+struct SavedNotes<'a> {
+    store: &'a Store,
+    by: &'a Actor,
+}
+
+#[async_trait]
+impl Notes for SavedNotes<'_> {
+    async fn transient(&self, call: &Call, try_number: u32, fault: Fault, next_try_in: Duration) {
+        debug!(task = %call.step.task, step = %call.step_name, attempt = %call.attempt, try_number,
+            status = fault.status, "{}; tried again in {next_try_in:?}", fault.message);
+        let noted = self.store.apply(Apply {
+            task: call.step.task,
+            command: Command::Note {
+                step: call.step.step,
+                attempt: call.attempt,
+                fault,
+                next_try_in,
+            },
+            by: self.by.clone(),
+            if_version: None,
+            idempotency: None,
+        });
+        // A note that cannot be saved is worth no second try: the next one says the same. It must
+        // not hold up the retry either.
+        let patience = Instant::now() + next_try_in;
+        let _ = timeout_at(patience, noted).await;
+    }
+}

@@ -1,0 +1,93 @@
+//! Runs the calls of saved claims, each in a task of its own, and lets them finish at shutdown.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{info, warn};
+
+use super::{Dispatches, Local, call};
+use crate::{
+    domain::{Actor, Command, Release},
+    store::{Apply, Dispatch, LocalScheduler, Store},
+};
+
+pub struct Dispatcher {
+    pub local: Arc<Local>,
+    pub store: Store,
+    pub dispatches: Dispatches,
+    /// How long calls under way may go on after the stop.
+    pub grace: Duration,
+}
+
+impl Dispatcher {
+    /// Runs until `stop`, then lets calls under way end within the grace period and hands back the
+    /// rest as pending, without counting a failure.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let calls = TaskTracker::new();
+        let mut batches = Vec::new();
+        loop {
+            tokio::select! {
+                received = self.dispatches.recv_many(&mut batches, 64) => {
+                    if received == 0 {
+                        break;
+                    }
+                    for dispatch in batches.drain(..).flatten() {
+                        self.start(dispatch, &calls);
+                    }
+                }
+                () = stop.cancelled() => break,
+            }
+        }
+        self.drain(calls).await;
+    }
+
+    fn start(&self, dispatch: Dispatch, calls: &TaskTracker) {
+        let (step, attempt) = (dispatch.call.step, dispatch.call.attempt);
+        let (local, store) = (self.local.clone(), self.store.clone());
+        self.local.running.start(step, attempt, || {
+            let running = calls.spawn(async move {
+                call::run(dispatch, &local, &store).await;
+                local.running.remove(step, attempt);
+            });
+            running.abort_handle()
+        });
+    }
+
+    async fn drain(&mut self, calls: TaskTracker) {
+        calls.close();
+        let under_way = self.local.running.len();
+        if under_way > 0 {
+            info!(calls = under_way, grace = ?self.grace, "waiting for calls under way");
+        }
+        let in_time = tokio::time::timeout(self.grace, calls.wait()).await;
+        let mut left = self.local.running.abort_all();
+        // Claims that were saved after the stop, and so never started.
+        while let Ok(batch) = self.dispatches.try_recv() {
+            left.extend(batch.iter().map(|d| (d.call.step, d.call.attempt)));
+        }
+        if in_time.is_err() {
+            warn!(calls = left.len(), "calls did not end in time; their steps are handed back");
+        }
+        let by = Actor::scheduler(self.local.instance().as_str());
+        let released = left.into_iter().map(|(step, attempt)| {
+            self.store.apply(Apply {
+                task: step.task,
+                command: Command::Release {
+                    step: step.step,
+                    attempt,
+                    why: Release::Shutdown,
+                },
+                by: by.clone(),
+                if_version: None,
+                idempotency: None,
+            })
+        });
+        for outcome in join_all(released).await {
+            if let Err(error) = outcome {
+                // The supervisor, or the next start, recovers it.
+                warn!(%error, "a step could not be handed back");
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Which agents have steps standing in line, and when the next delayed one is due. A hint that saves
+//! queries, never the truth: a poll looks at every line anyway.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+use crate::domain::AgentName;
+
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    /// Agents whose line is not known to be empty.
+    waiting: Mutex<HashSet<AgentName>>,
+    count: AtomicUsize,
+    next_due: Mutex<Option<Instant>>,
+    wake: Notify,
+}
+
+impl Lines {
+    /// Whether a step that becomes ready must stand behind others. No lock where no line is.
+    pub fn has_line(&self, agent: &AgentName) -> bool {
+        self.count.load(Ordering::Acquire) > 0 && self.waiting().contains(agent)
+    }
+
+    pub fn grew(&self, agent: &AgentName) {
+        let mut waiting = self.waiting();
+        if !waiting.contains(agent) {
+            waiting.insert(agent.clone());
+            self.count.store(waiting.len(), Ordering::Release);
+        }
+        drop(waiting);
+        self.wake.notify_one();
+    }
+
+    pub fn drained(&self, agent: &AgentName) {
+        let mut waiting = self.waiting();
+        waiting.remove(agent);
+        self.count.store(waiting.len(), Ordering::Release);
+    }
+
+    pub fn capacity_freed(&self, agent: &AgentName) {
+        if self.has_line(agent) {
+            self.wake.notify_one();
+        }
+    }
+
+    pub fn look_again(&self) {
+        if self.count.load(Ordering::Acquire) > 0 {
+            self.wake.notify_one();
+        }
+    }
+
+    pub fn due_in(&self, wait: Duration) {
+        let due = Instant::now() + wait;
+        let mut next = self.next_due();
+        if next.is_none_or(|known| due < known) {
+            *next = Some(due);
+            drop(next);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Forgets the next due time and answers whether it has come.
+    pub fn take_due(&self) -> bool {
+        let mut next = self.next_due();
+        let due = next.is_some_and(|due| due <= Instant::now());
+        if due {
+            *next = None;
+        }
+        due
+    }
+
+    pub fn next_due_at(&self) -> Option<Instant> {
+        *self.next_due()
+    }
+
+    pub fn all(&self) -> Vec<AgentName> {
+        self.waiting().iter().cloned().collect()
+    }
+
+    pub async fn woken(&self) {
+        self.wake.notified().await;
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashSet<AgentName>> {
+        // A panic while holding the lock leaves the set valid.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next_due(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.next_due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

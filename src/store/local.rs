@@ -1,0 +1,39 @@
+//! What the writer needs of the instance at hand, so that a step which becomes ready is claimed in
+//! the transaction that made it ready.
+
+use std::any::Any;
+
+use tokio::time::Instant;
+
+use crate::domain::{AgentName, Attempt, Call, InstanceId, StepRef, Timestamp};
+
+/// A place among an agent's calls under way; given back when dropped.
+pub type Permit = Box<dyn Any + Send>;
+
+/// A saved claim: to be called now.
+#[derive(Debug)]
+pub struct Dispatch {
+    pub call: Call,
+    /// The step's complete-by on this process's monotonic clock.
+    pub deadline: Instant,
+    pub permit: Permit,
+}
+
+/// The scheduler of this process, seen from the writer. No method may block.
+pub trait LocalScheduler: Send + Sync + 'static {
+    fn instance(&self) -> &InstanceId;
+    /// A place for one more call, if the agent has one free and nobody waits in line for it.
+    fn try_take(&self, agent: &AgentName) -> Option<Permit>;
+    /// How many more calls the agent can take now.
+    fn free(&self, agent: &AgentName) -> usize;
+    /// A place for the first in line.
+    fn take_for_line(&self, agent: &AgentName) -> Option<Permit>;
+    /// The agent's line has been emptied, as far as this process knows.
+    fn line_drained(&self, agent: &AgentName);
+    /// Claims that have just been committed.
+    fn dispatch(&self, dispatches: Vec<Dispatch>);
+    /// A step is pending and nobody claimed it; it may be from `due_at` on, `now` being now.
+    fn pending(&self, agent: &AgentName, due_at: Timestamp, now: Timestamp);
+    /// An attempt is over: its call, if it is under way here, is dropped.
+    fn dropped(&self, step: StepRef, attempt: Attempt);
+}

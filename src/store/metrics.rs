@@ -1,0 +1,95 @@
+//! What the writer counts: batches, commits, and what happened to tasks and steps.
+
+use metrics::{Counter, Histogram, counter, histogram};
+
+use super::{CommandError, batch::TaskChange};
+use crate::domain::{Event, Refusal, StepState};
+
+/// Handles are looked up once: the hot path only adds.
+pub(super) struct WriterMetrics {
+    pub batch_size: Histogram,
+    pub commit_seconds: Histogram,
+    events: Vec<(&'static str, Counter)>,
+    step_seconds: Histogram,
+    task_seconds: Histogram,
+    claim_lag: Histogram,
+    late_replies: Counter,
+}
+
+/// The events worth a counter of their own; each is `provost_events_total{type="…"}`.
+const COUNTED: [&str; 17] = [
+    "step.claimed",
+    "step.processed",
+    "task.accepted",
+    "task.processed",
+    "step.retrying",
+    "step.expired",
+    "step.extended",
+    "step.error",
+    "step.skipped",
+    "step.released",
+    "step.retried",
+    "step.resolved",
+    "step.cancelled",
+    "task.error",
+    "task.cancelled",
+    "task.paused",
+    "task.resumed",
+];
+
+impl WriterMetrics {
+    pub fn new() -> Self {
+        let events = COUNTED
+            .iter()
+            .map(|kind| (*kind, counter!("provost_events_total", "type" => *kind)))
+            .collect();
+        Self {
+            batch_size: histogram!("provost_store_batch_size"),
+            commit_seconds: histogram!("provost_store_commit_seconds"),
+            events,
+            step_seconds: histogram!("provost_step_seconds"),
+            task_seconds: histogram!("provost_task_seconds"),
+            claim_lag: histogram!("provost_claim_lag_seconds"),
+            late_replies: counter!("provost_late_replies_total"),
+        }
+    }
+
+    pub fn observe(&self, change: &TaskChange) {
+        for event in &change.events {
+            self.count(event);
+        }
+        let at = change.at;
+        for index in &change.steps {
+            let step = change.task.step(*index);
+            if let (StepState::Processed { at, .. }, Some(started)) = (&step.state, step.started_at)
+            {
+                self.step_seconds.record(at.since(started));
+            }
+        }
+        if let Some(ended) = change.task.ended_at() {
+            self.task_seconds.record(ended.since(change.task.created_at));
+        }
+        for event in &change.events {
+            if event.kind == "step.claimed" {
+                let ready = event.ready_at.unwrap_or(at);
+                self.claim_lag.record(at.since(ready));
+            }
+        }
+    }
+
+    fn count(&self, event: &Event) {
+        if let Some((_, counter)) = self.events.iter().find(|(kind, _)| *kind == event.kind) {
+            counter.increment(1);
+        }
+    }
+
+    pub fn refused(&self, error: &CommandError) {
+        if let CommandError::Refused {
+            refusal: Refusal::Late { .. },
+            ..
+        } = error
+        {
+            self.late_replies.increment(1);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The state store: loads aggregates, applies commands through [`crate::domain`], saves the changes.
+//! SQL lives in this room and nowhere else; rules of the pattern never do.
+//!
+//! All changes go through one writer that saves whatever has arrived in one transaction
+//! ([`writer`]); reads go around it ([`Reader`]). A backend is the SQL of one database behind
+//! [`Backend`], [`Transaction`] and [`Reader`].
+
+mod batch;
+mod definitions;
+mod error;
+mod local;
+mod metrics;
+mod query;
+pub mod sqlite;
+mod watch;
+mod writer;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+pub use batch::{Batch, Saved};
+pub use definitions::Definitions;
+pub use error::{CommandError, StoreError};
+pub use local::{Dispatch, LocalScheduler, Permit};
+pub use query::*;
+pub use watch::{Interest, Watch, Watchers};
+pub use writer::{Accepted, Apply, Idempotency, Store, WriterSettings};
+
+use crate::domain::{AgentName, AgentSpec, Attempt, StepRef, Task, TaskId, Timestamp, WorkflowName};
+
+/// One database, opened for writing by this process.
+#[async_trait]
+pub trait Backend: Send + Sync + 'static {
+    /// Begins a transaction that may write. Its time is the store's clock.
+    async fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, StoreError>;
+}
+
+/// One transaction of the writer. Dropped without [`Transaction::commit`], it changes nothing.
+#[async_trait]
+pub trait Transaction: Send {
+    fn now(&self) -> Timestamp;
+
+    /// The tasks among `ids` that exist, in any order.
+    async fn load(&mut self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError>;
+
+    /// The tasks that the idempotency keys among `keys` stand for.
+    async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError>;
+
+    /// Up to `limit` steps at the head of an agent's line, most important first.
+    async fn line(&mut self, agent: &AgentName, limit: usize) -> Result<Vec<StepRef>, StoreError>;
+
+    /// Lets delayed steps whose time has come join their agents' lines. Answers which agents'
+    /// lines grew, and when the next delayed step is due.
+    async fn promote(&mut self) -> Result<Promoted, StoreError>;
+
+    /// Saves a batch, each task by compare-and-set on its version.
+    async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError>;
+
+    async fn put_workflow(&mut self, name: &WorkflowName, body: &str) -> Result<u32, StoreError>;
+    async fn put_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError>;
+    async fn delete_agent(&mut self, name: &AgentName) -> Result<bool, StoreError>;
+    /// `None` where there is no such alert.
+    async fn acknowledge(&mut self, alert: AlertId, by: &str)
+    -> Result<Option<Alert>, StoreError>;
+    /// Deletes up to `limit` tasks that ended before `ended_before`, with all that belongs to them.
+    async fn purge(&mut self, ended_before: Timestamp, limit: usize) -> Result<u64, StoreError>;
+    /// Writes something of no meaning, to show that the store can commit.
+    async fn heartbeat(&mut self) -> Result<(), StoreError>;
+
+    async fn commit(self: Box<Self>) -> Result<(), StoreError>;
+}
+
+/// Reads, each a consistent view of its own, never waiting for the writer.
+#[async_trait]
+pub trait Reader: Send + Sync + 'static {
+    async fn now(&self) -> Result<Timestamp, StoreError>;
+    async fn task(&self, id: TaskId) -> Result<Option<Task>, StoreError>;
+    async fn tasks(&self, query: &TaskQuery) -> Result<Vec<TaskSummary>, StoreError>;
+    /// Ids only, oldest first: what a bulk command works through.
+    async fn task_ids(
+        &self,
+        filter: &TaskFilter,
+        after: Option<TaskId>,
+        limit: usize,
+    ) -> Result<Vec<TaskId>, StoreError>;
+    async fn count_tasks(&self, filter: &TaskFilter) -> Result<u64, StoreError>;
+    /// `None` where there is no such task; else the changes after version `after`, in order.
+    async fn history(
+        &self,
+        id: TaskId,
+        after: u64,
+        limit: usize,
+    ) -> Result<Option<Vec<Change>>, StoreError>;
+    /// How many steps stand before this one in its agent's line.
+    async fn place_in_line(&self, task: &Task, step: StepRef) -> Result<u64, StoreError>;
+
+    /// Running steps whose complete-by has passed, longest overdue first.
+    async fn expired(&self, limit: usize) -> Result<Vec<(StepRef, Attempt)>, StoreError>;
+    /// Tasks whose own complete-by has passed.
+    async fn overdue(&self, limit: usize) -> Result<Vec<TaskId>, StoreError>;
+    /// Running steps, whoever holds them, in batches by id.
+    async fn processing(
+        &self,
+        after: Option<StepRef>,
+        limit: usize,
+    ) -> Result<Vec<(StepRef, Attempt)>, StoreError>;
+
+    async fn workflows(&self) -> Result<Vec<WorkflowRecord>, StoreError>;
+    /// The latest version, or the one named.
+    async fn workflow(
+        &self,
+        name: &WorkflowName,
+        version: Option<u32>,
+    ) -> Result<Option<WorkflowRecord>, StoreError>;
+    async fn agents(&self) -> Result<Vec<AgentRecord>, StoreError>;
+    async fn alerts(&self, query: &AlertQuery) -> Result<Vec<Alert>, StoreError>;
+    async fn counts(&self) -> Result<Counts, StoreError>;
+}
+
+pub type SharedReader = Arc<dyn Reader>;

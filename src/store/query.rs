@@ -1,0 +1,147 @@
+//! What can be asked of the store, and what comes back.
+
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::domain::{
+    AgentName, AgentSpec, Fault, Priority, StepName, TaskId, TaskStatus, Timestamp, WorkflowName,
+    WorkflowRef,
+};
+
+/// Which tasks. Every part that is given must hold.
+#[derive(Clone, Debug, Default)]
+pub struct TaskFilter {
+    pub state: Option<TaskStatus>,
+    pub workflow: Option<String>,
+    pub key: Option<String>,
+    pub agent: Option<String>,
+    pub labels: Vec<(String, String)>,
+    pub created_after: Option<Timestamp>,
+    pub created_before: Option<Timestamp>,
+}
+
+/// A page of tasks, newest first.
+#[derive(Clone, Debug)]
+pub struct TaskQuery {
+    pub filter: TaskFilter,
+    /// Only tasks older than this one.
+    pub before: Option<TaskId>,
+    pub limit: usize,
+}
+
+/// A task in a list: all but its input and its steps.
+#[derive(Clone, Debug)]
+pub struct TaskSummary {
+    pub id: TaskId,
+    pub key: Option<String>,
+    pub workflow: Option<WorkflowRef>,
+    pub state: TaskStatus,
+    pub priority: Priority,
+    pub labels: Box<RawValue>,
+    pub created_at: Timestamp,
+    pub complete_by: Option<Timestamp>,
+    pub ended_at: Option<Timestamp>,
+    pub version: u64,
+    pub error: Option<Fault>,
+}
+
+/// One saved change of a task: what happened together.
+#[derive(Clone, Debug)]
+pub struct Change {
+    pub version: u64,
+    pub at: Timestamp,
+    /// A JSON array of [`crate::domain::Event`].
+    pub events: String,
+}
+
+#[derive(Clone, Debug)]
+pub struct KnownKey {
+    pub key: String,
+    pub fingerprint: String,
+    pub task: TaskId,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Promoted {
+    pub agents: Vec<AgentName>,
+    pub next_due: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug)]
+pub struct WorkflowRecord {
+    pub name: WorkflowName,
+    pub version: u32,
+    pub body: String,
+    pub created_at: Timestamp,
+}
+
+#[derive(Clone, Debug)]
+pub struct AgentRecord {
+    pub name: AgentName,
+    pub spec: AgentSpec,
+    pub updated_at: Timestamp,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AlertId(pub Uuid);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AlertState {
+    Open,
+    Acknowledged,
+    Closed,
+}
+
+impl AlertState {
+    pub const ALL: [AlertState; 3] = [
+        AlertState::Open,
+        AlertState::Acknowledged,
+        AlertState::Closed,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            AlertState::Open => "open",
+            AlertState::Acknowledged => "acknowledged",
+            AlertState::Closed => "closed",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Alert {
+    pub id: AlertId,
+    pub task: TaskId,
+    pub step: StepName,
+    pub kind: String,
+    pub message: String,
+    pub state: AlertState,
+    pub raised_at: Timestamp,
+    pub acknowledged_at: Option<Timestamp>,
+    pub acknowledged_by: Option<String>,
+    pub closed_at: Option<Timestamp>,
+}
+
+/// A page of alerts, newest first.
+#[derive(Clone, Debug)]
+pub struct AlertQuery {
+    pub state: Option<AlertState>,
+    pub task: Option<TaskId>,
+    pub before: Option<AlertId>,
+    pub limit: usize,
+}
+
+/// How much of what there is, for the metrics. Tasks that are done are not counted: they only grow.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    pub tasks: Vec<(TaskStatus, u64)>,
+    /// Steps in line, by agent, with the age of the oldest task among them.
+    pub queued: Vec<(AgentName, u64)>,
+    pub delayed: u64,
+    pub processing: u64,
+    pub open_alerts: u64,
+}

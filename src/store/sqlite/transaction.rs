@@ -1,0 +1,214 @@
+//! The writer's transaction.
+
+use async_trait::async_trait;
+use sqlx::{Row, Sqlite};
+
+use super::{rows, save};
+use crate::{
+    domain::{AgentName, AgentSpec, StepRef, Task, TaskId, Timestamp, WorkflowName},
+    store::{
+        Alert, AlertId, Batch, Definitions, KnownKey, Promoted, Saved, StoreError, Transaction,
+    },
+};
+
+/// Relies on steps_line.
+const LINE: &str = r#"
+SELECT task_id, idx FROM steps
+WHERE agent = ?1 AND due_at IS NOT NULL AND queued = 1
+ORDER BY priority DESC, task_id, idx
+LIMIT ?2"#;
+
+/// Relies on steps_delayed.
+const PROMOTE: &str = r#"
+UPDATE steps SET queued = 1
+WHERE due_at IS NOT NULL AND queued = 0 AND due_at <= ?1
+RETURNING agent"#;
+
+/// Relies on steps_delayed.
+const NEXT_DUE: &str =
+    "SELECT min(due_at) AS due_at FROM steps WHERE due_at IS NOT NULL AND queued = 0";
+
+const IDEMPOTENCY: &str = r#"
+SELECT "key", fingerprint, task_id FROM idempotency_keys
+WHERE "key" IN (SELECT value FROM json_each(?1))"#;
+
+const LATEST_WORKFLOW: &str =
+    "SELECT version, body FROM workflows WHERE name = ?1 ORDER BY version DESC LIMIT 1";
+
+const PUT_WORKFLOW: &str =
+    "INSERT INTO workflows (name, version, body, created_at) VALUES (?1, ?2, ?3, ?4)";
+
+const PUT_AGENT: &str = r#"
+INSERT INTO agents (name, spec, updated_at) VALUES (?1, ?2, ?3)
+ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, updated_at = excluded.updated_at"#;
+
+const ACKNOWLEDGE: &str = r#"
+UPDATE alerts
+SET state = CASE state WHEN 'open' THEN 'acknowledged' ELSE state END,
+    acknowledged_at = coalesce(acknowledged_at, ?2), acknowledged_by = coalesce(acknowledged_by, ?3)
+WHERE id = ?1
+RETURNING id, task_id, step, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
+
+/// Relies on tasks_ended. Steps, history, labels, alerts and keys go by cascade.
+const PURGE: &str = r#"
+DELETE FROM tasks
+WHERE id IN (SELECT id FROM tasks WHERE ended_at IS NOT NULL AND ended_at < ?1 ORDER BY ended_at LIMIT ?2)"#;
+
+const HEARTBEAT: &str =
+    "INSERT INTO heartbeat (id, at) VALUES (1, ?1) ON CONFLICT (id) DO UPDATE SET at = excluded.at";
+
+pub(super) struct SqliteTransaction<'c> {
+    tx: sqlx::Transaction<'c, Sqlite>,
+    definitions: &'c Definitions,
+    now: Timestamp,
+}
+
+impl<'c> SqliteTransaction<'c> {
+    pub fn new(
+        tx: sqlx::Transaction<'c, Sqlite>,
+        definitions: &'c Definitions,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            tx,
+            definitions,
+            now,
+        }
+    }
+}
+
+#[async_trait]
+impl Transaction for SqliteTransaction<'_> {
+    fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    async fn load(&mut self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
+        rows::load(&mut self.tx, ids, self.definitions).await
+    }
+
+    async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError> {
+        let keys = serde_json::to_string(keys).map_err(rows::corrupt)?;
+        let found = sqlx::query(IDEMPOTENCY)
+            .bind(keys)
+            .fetch_all(&mut *self.tx)
+            .await?;
+        let known = found.iter().map(|row| {
+            Ok(KnownKey {
+                key: row.try_get("key")?,
+                fingerprint: row.try_get("fingerprint")?,
+                task: rows::task_id(row, "task_id")?,
+            })
+        });
+        known.collect()
+    }
+
+    async fn line(&mut self, agent: &AgentName, limit: usize) -> Result<Vec<StepRef>, StoreError> {
+        let found = sqlx::query(LINE)
+            .bind(agent.as_str())
+            .bind(limit as i64)
+            .fetch_all(&mut *self.tx)
+            .await?;
+        found.iter().map(rows::step_ref).collect()
+    }
+
+    async fn promote(&mut self) -> Result<Promoted, StoreError> {
+        let promoted = sqlx::query(PROMOTE)
+            .bind(self.now.as_millis())
+            .fetch_all(&mut *self.tx)
+            .await?;
+        let mut agents = promoted
+            .iter()
+            .map(|row| rows::agent_name(row, "agent"))
+            .collect::<Result<Vec<_>, _>>()?;
+        agents.sort_unstable();
+        agents.dedup();
+        let next = sqlx::query(NEXT_DUE).fetch_one(&mut *self.tx).await?;
+        Ok(Promoted {
+            agents,
+            next_due: rows::time(&next, "due_at")?,
+        })
+    }
+
+    async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError> {
+        save::save(&mut self.tx, batch, self.now).await
+    }
+
+    async fn put_workflow(&mut self, name: &WorkflowName, body: &str) -> Result<u32, StoreError> {
+        let latest = sqlx::query(LATEST_WORKFLOW)
+            .bind(name.as_str())
+            .fetch_optional(&mut *self.tx)
+            .await?;
+        let version = match latest {
+            Some(row) => {
+                let version: u32 = row.try_get("version")?;
+                if row.try_get::<&str, _>("body")? == body {
+                    return Ok(version);
+                }
+                version + 1
+            }
+            None => 1,
+        };
+        sqlx::query(PUT_WORKFLOW)
+            .bind(name.as_str())
+            .bind(version)
+            .bind(body)
+            .bind(self.now.as_millis())
+            .execute(&mut *self.tx)
+            .await?;
+        Ok(version)
+    }
+
+    async fn put_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError> {
+        sqlx::query(PUT_AGENT)
+            .bind(name.as_str())
+            .bind(serde_json::to_string(spec).map_err(rows::corrupt)?)
+            .bind(self.now.as_millis())
+            .execute(&mut *self.tx)
+            .await?;
+        Ok(())
+    }
+
+    async fn delete_agent(&mut self, name: &AgentName) -> Result<bool, StoreError> {
+        let deleted = sqlx::query("DELETE FROM agents WHERE name = ?1")
+            .bind(name.as_str())
+            .execute(&mut *self.tx)
+            .await?;
+        Ok(deleted.rows_affected() > 0)
+    }
+
+    async fn acknowledge(
+        &mut self,
+        alert: AlertId,
+        by: &str,
+    ) -> Result<Option<Alert>, StoreError> {
+        let row = sqlx::query(ACKNOWLEDGE)
+            .bind(alert.0.as_bytes().as_slice())
+            .bind(self.now.as_millis())
+            .bind(by)
+            .fetch_optional(&mut *self.tx)
+            .await?;
+        row.as_ref().map(rows::alert).transpose()
+    }
+
+    async fn purge(&mut self, ended_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
+        let deleted = sqlx::query(PURGE)
+            .bind(ended_before.as_millis())
+            .bind(limit as i64)
+            .execute(&mut *self.tx)
+            .await?;
+        Ok(deleted.rows_affected())
+    }
+
+    async fn heartbeat(&mut self) -> Result<(), StoreError> {
+        sqlx::query(HEARTBEAT)
+            .bind(self.now.as_millis())
+            .execute(&mut *self.tx)
+            .await?;
+        Ok(())
+    }
+
+    async fn commit(self: Box<Self>) -> Result<(), StoreError> {
+        Ok(self.tx.commit().await?)
+    }
+}

@@ -1,0 +1,143 @@
+//! Group commit: one writer saves whatever has arrived in one transaction.
+//!
+//! It never lingers for more: a lone command is a batch of one, and while a commit is under way the
+//! next batch gathers by itself, so the cost of a command falls as the load rises. Commands are
+//! decided on cached aggregates; only what is not cached is read, in one statement a batch. A caller
+//! is answered after the commit, and only then.
+
+mod batch;
+mod handle;
+
+use std::{num::NonZeroUsize, sync::Arc};
+
+use lru::LruCache;
+use tokio::sync::mpsc;
+use tracing::{debug, error, warn};
+
+pub use handle::{Accepted, Apply, Idempotency, Store};
+
+use self::{batch::Decided, handle::Request};
+use super::{Backend, LocalScheduler, Saved, StoreError, Watchers};
+use crate::domain::{Task, TaskId};
+
+#[derive(Clone, Copy, Debug)]
+pub struct WriterSettings {
+    /// Live tasks kept in memory.
+    pub cache_tasks: NonZeroUsize,
+    /// The most commands of one transaction.
+    pub batch: usize,
+}
+
+/// How often a batch is decided anew because another instance was faster, before its callers are told.
+const STALE_TRIES: u32 = 16;
+
+pub(super) struct Writer<B> {
+    backend: B,
+    local: Arc<dyn LocalScheduler>,
+    watchers: Arc<Watchers>,
+    cache: LruCache<TaskId, Arc<Task>>,
+    settings: WriterSettings,
+    metrics: super::metrics::WriterMetrics,
+}
+
+impl<B: Backend> Writer<B> {
+    pub(super) fn new(
+        backend: B,
+        local: Arc<dyn LocalScheduler>,
+        watchers: Arc<Watchers>,
+        settings: WriterSettings,
+    ) -> Self {
+        Self {
+            backend,
+            local,
+            watchers,
+            cache: LruCache::new(settings.cache_tasks),
+            settings,
+            metrics: super::metrics::WriterMetrics::new(),
+        }
+    }
+
+    /// Runs until every [`Store`] handle is gone and what they sent is done.
+    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Request>) {
+        let mut gathered = Vec::with_capacity(self.settings.batch);
+        while requests.recv_many(&mut gathered, self.settings.batch).await > 0 {
+            self.metrics.batch_size.record(gathered.len() as f64);
+            match self.write(&mut gathered).await {
+                Ok(()) => {}
+                // One command that cannot be saved must not fail the others: each goes alone.
+                Err(_) if gathered.len() > 1 => {
+                    for request in std::mem::take(&mut gathered) {
+                        let mut alone = vec![request];
+                        if let Err(error) = self.write(&mut alone).await {
+                            refuse(alone, &error);
+                        }
+                    }
+                }
+                Err(error) => refuse(std::mem::take(&mut gathered), &error),
+            }
+            gathered.clear();
+        }
+    }
+
+    /// Decides, saves, commits, answers. On an error nothing has changed and nobody was answered.
+    async fn write(&mut self, requests: &mut Vec<Request>) -> Result<(), StoreError> {
+        let started = std::time::Instant::now();
+        for _ in 0..STALE_TRIES {
+            let mut decided = match self.try_write(requests).await {
+                Ok(Some(decided)) => decided,
+                Ok(None) => continue,
+                Err(error) => {
+                    error!(%error, commands = requests.len(), "a batch could not be saved");
+                    return Err(error);
+                }
+            };
+            self.metrics.commit_seconds.record(started.elapsed());
+            for change in &decided.batch.changes {
+                let task = &change.task;
+                if task.is_ended() {
+                    self.cache.pop(&task.id());
+                } else {
+                    self.cache.put(task.id(), task.clone());
+                }
+                self.metrics.observe(change);
+            }
+            decided.publish(&*self.local, &self.watchers);
+            decided.answer(std::mem::take(requests), &self.metrics);
+            return Ok(());
+        }
+        warn!("a batch was overtaken by other instances {STALE_TRIES} times");
+        Err(StoreError::Unavailable(
+            "other instances kept changing the same tasks".to_owned(),
+        ))
+    }
+
+    /// `None`: a cached task was stale. It is out of the cache, and the batch is to be decided again.
+    async fn try_write(&mut self, requests: &[Request]) -> Result<Option<Decided>, StoreError> {
+        // Taken before the store's own time is read, so that a local deadline is never later than
+        // the complete-by it stands for.
+        let instant = tokio::time::Instant::now();
+        let mut tx = self.backend.begin().await?;
+        let mut decided = Decided::new(tx.now(), instant);
+        decided
+            .gather(requests, tx.as_mut(), &mut self.cache, &*self.local)
+            .await?;
+        decided.decide(requests, tx.as_mut(), &*self.local).await?;
+        decided.collect();
+        if !decided.batch.is_empty() && tx.save(&decided.batch).await? == Saved::Stale {
+            drop(tx);
+            debug!("a cached task was stale; the batch is decided again");
+            for change in &decided.batch.changes {
+                self.cache.pop(&change.task.id());
+            }
+            return Ok(None);
+        }
+        tx.commit().await?;
+        Ok(Some(decided))
+    }
+}
+
+fn refuse(requests: Vec<Request>, error: &StoreError) {
+    for request in requests {
+        request.refuse(error);
+    }
+}

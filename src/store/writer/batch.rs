@@ -1,0 +1,434 @@
+//! One batch: the commands that arrived, decided on aggregates in memory.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+};
+
+use lru::LruCache;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::handle::{Accepted, Apply, Idempotency, Operation, Outcome, Request};
+use crate::{
+    domain::{
+        Actor, AgentName, Attempt, Call, Command, Draft, Effect, Refusal, StepIndex, StepRef, Task,
+        TaskId, Timestamp,
+    },
+    store::{
+        Batch, CommandError, Dispatch, KnownKey, LocalScheduler, Permit, StoreError, Transaction,
+        Watchers,
+        batch::{NewKey, TaskChange},
+        metrics::WriterMetrics,
+    },
+};
+
+/// The most steps claimed from one line in one transaction.
+const CLAIMS: usize = 64;
+
+pub(super) struct Decided {
+    now: Timestamp,
+    instant: Instant,
+    tasks: HashMap<TaskId, Working>,
+    keys: HashMap<String, KnownKey>,
+    lines: Vec<Line>,
+    answers: Vec<Planned>,
+    dispatches: Vec<Dispatch>,
+    drained: Vec<AgentName>,
+    dropped: Vec<(StepRef, Attempt)>,
+    pub(super) batch: Batch,
+}
+
+struct Working {
+    base: Option<u64>,
+    draft: Draft,
+}
+
+struct Line {
+    agent: AgentName,
+    free: usize,
+    steps: Vec<StepRef>,
+}
+
+/// What a caller will hear once the commit is through.
+enum Planned {
+    Task(TaskId),
+    Before(TaskId),
+    Refused(CommandError),
+    Claimed(usize),
+    Other(Outcome),
+}
+
+impl Decided {
+    pub(super) fn new(now: Timestamp, instant: Instant) -> Self {
+        Self {
+            now,
+            instant,
+            tasks: HashMap::new(),
+            keys: HashMap::new(),
+            lines: Vec::new(),
+            answers: Vec::new(),
+            dispatches: Vec::new(),
+            drained: Vec::new(),
+            dropped: Vec::new(),
+            batch: Batch::default(),
+        }
+    }
+
+    /// Brings together all that the batch will look at: from the cache, and the rest in one read.
+    pub(super) async fn gather(
+        &mut self,
+        requests: &[Request],
+        tx: &mut dyn Transaction,
+        cache: &mut LruCache<TaskId, Arc<Task>>,
+        local: &dyn LocalScheduler,
+    ) -> Result<(), StoreError> {
+        let mut wanted = Vec::new();
+        let mut keys = Vec::new();
+        for request in requests {
+            match request {
+                Request::Submit { idempotency, .. } => {
+                    keys.extend(idempotency.as_ref().map(|known| known.key.as_str()));
+                }
+                Request::Apply { apply, .. } => {
+                    wanted.push(apply.task);
+                    keys.extend(apply.idempotency.as_ref().map(|known| known.key.as_str()));
+                }
+                Request::ClaimLines { agents, .. } => {
+                    for agent in agents {
+                        self.read_line(agent, tx, local).await?;
+                    }
+                }
+                Request::Other { .. } => {}
+            }
+        }
+        if !keys.is_empty() {
+            let known = tx.idempotency(&keys).await?;
+            self.keys = known.into_iter().map(|k| (k.key.clone(), k)).collect();
+        }
+        let in_line = self.lines.iter().flat_map(|line| &line.steps);
+        wanted.extend(in_line.map(|step| step.task));
+        let mut missing = Vec::new();
+        for id in wanted {
+            if let Entry::Vacant(entry) = self.tasks.entry(id) {
+                match cache.get(&id) {
+                    Some(task) => {
+                        entry.insert(Working::on(Task::clone(task)));
+                    }
+                    None => missing.push(id),
+                }
+            }
+        }
+        if !missing.is_empty() {
+            missing.sort_unstable();
+            missing.dedup();
+            for task in tx.load(&missing).await? {
+                self.tasks.insert(task.id(), Working::on(task));
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_line(
+        &mut self,
+        agent: &AgentName,
+        tx: &mut dyn Transaction,
+        local: &dyn LocalScheduler,
+    ) -> Result<(), StoreError> {
+        if self.lines.iter().any(|line| line.agent == *agent) {
+            return Ok(());
+        }
+        let free = local.free(agent).min(CLAIMS);
+        if free > 0 {
+            self.lines.push(Line {
+                agent: agent.clone(),
+                free,
+                steps: tx.line(agent, free).await?,
+            });
+        }
+        Ok(())
+    }
+
+    /// Decides each request in the order of arrival.
+    pub(super) async fn decide(
+        &mut self,
+        requests: &[Request],
+        tx: &mut dyn Transaction,
+        local: &dyn LocalScheduler,
+    ) -> Result<(), StoreError> {
+        for request in requests {
+            let planned = match request {
+                Request::Submit {
+                    details,
+                    idempotency,
+                    ..
+                } => self.known(idempotency.as_ref()).unwrap_or_else(|| {
+                    let id = details.id;
+                    let draft = Draft::submit(details.clone(), self.now);
+                    self.tasks.insert(id, Working { base: None, draft });
+                    self.claim_ready(id, local);
+                    self.remember(idempotency.as_ref(), id);
+                    Planned::Task(id)
+                }),
+                Request::Apply { apply, .. } => self
+                    .known(apply.idempotency.as_ref())
+                    .unwrap_or_else(|| self.apply(apply, local)),
+                Request::ClaimLines { .. } => Planned::Claimed(self.claim_lines(local)),
+                Request::Other { operation, .. } => Planned::Other(operate(operation, tx).await?),
+            };
+            self.answers.push(planned);
+        }
+        Ok(())
+    }
+
+    /// The answer to a request whose idempotency key was seen before.
+    fn known(&self, idempotency: Option<&Idempotency>) -> Option<Planned> {
+        let idempotency = idempotency?;
+        let known = self.keys.get(&idempotency.key)?;
+        Some(if known.fingerprint == idempotency.fingerprint {
+            Planned::Before(known.task)
+        } else {
+            Planned::Refused(CommandError::KeyReused)
+        })
+    }
+
+    fn remember(&mut self, idempotency: Option<&Idempotency>, task: TaskId) {
+        if let Some(Idempotency { key, fingerprint }) = idempotency.cloned() {
+            self.batch.keys.push(NewKey {
+                key: key.clone(),
+                fingerprint: fingerprint.clone(),
+                task,
+            });
+            self.keys.insert(
+                key.clone(),
+                KnownKey {
+                    key,
+                    fingerprint,
+                    task,
+                },
+            );
+        }
+    }
+
+    fn apply(&mut self, apply: &Apply, local: &dyn LocalScheduler) -> Planned {
+        let Some(working) = self.tasks.get_mut(&apply.task) else {
+            return Planned::Refused(CommandError::NoTask);
+        };
+        let current = working.version();
+        if let Some(expected) = apply.if_version.filter(|expected| *expected != current) {
+            return Planned::Refused(CommandError::VersionMismatch { expected, current });
+        }
+        let draft = &mut working.draft;
+        match draft.apply(apply.command.clone(), &apply.by, self.now) {
+            Ok(Effect::Done) => {}
+            // Claims are made by this file alone, with a permit in hand.
+            Ok(Effect::Call(_)) => {}
+            Err(refusal) => {
+                let state = draft.task.status().as_str();
+                return Planned::Refused(CommandError::Refused { refusal, state });
+            }
+        }
+        self.claim_ready(apply.task, local);
+        self.remember(apply.idempotency.as_ref(), apply.task);
+        Planned::Task(apply.task)
+    }
+
+    /// Claims what has just become ready, as far as the agents of this process have places.
+    fn claim_ready(&mut self, id: TaskId, local: &dyn LocalScheduler) {
+        let Some(working) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        let by = Actor::scheduler(local.instance().as_str());
+        // A claim whose request cannot be made may make further steps ready.
+        while !working.draft.ready.is_empty() {
+            for step in std::mem::take(&mut working.draft.ready) {
+                let definition = working.draft.task.definition(step);
+                let Some(permit) = local.try_take(definition.agent()) else {
+                    continue;
+                };
+                if let Ok(Some(call)) = working.claim(step, local, &by, self.now) {
+                    self.dispatches.push(dispatch(call, self.instant, permit));
+                }
+            }
+        }
+    }
+
+    fn claim_lines(&mut self, local: &dyn LocalScheduler) -> usize {
+        let by = Actor::scheduler(local.instance().as_str());
+        let mut claimed = 0;
+        for line in std::mem::take(&mut self.lines) {
+            if line.steps.len() < line.free {
+                self.drained.push(line.agent.clone());
+            }
+            for StepRef { task, step } in line.steps {
+                let Some(working) = self.tasks.get_mut(&task) else {
+                    continue;
+                };
+                let Some(permit) = local.take_for_line(&line.agent) else {
+                    break;
+                };
+                if let Ok(Some(call)) = working.claim(step, local, &by, self.now) {
+                    self.dispatches.push(dispatch(call, self.instant, permit));
+                    claimed += 1;
+                }
+                self.claim_ready(task, local);
+            }
+        }
+        claimed
+    }
+
+    /// Turns the drafts that changed into what is saved.
+    pub(super) fn collect(&mut self) {
+        for (_, working) in self.tasks.drain() {
+            let Working { base, mut draft } = working;
+            if draft.events.is_empty() && draft.changed.is_empty() {
+                continue;
+            }
+            draft.task.version += 1;
+            let task = draft.task.id();
+            let dropped = draft.dropped.iter();
+            self.dropped
+                .extend(dropped.map(|(step, attempt)| (StepRef { task, step: *step }, *attempt)));
+            let alerts = draft.alerts.into_iter();
+            self.batch.changes.push(TaskChange {
+                task: Arc::new(draft.task),
+                base,
+                steps: draft.changed,
+                events: draft.events,
+                alerts: alerts.map(|alert| (Uuid::now_v7(), alert)).collect(),
+                at: self.now,
+            });
+        }
+        // In the order of ids, so that instances sharing a database lock rows in one order.
+        self.batch
+            .changes
+            .sort_unstable_by_key(|change| change.task.id());
+    }
+
+    /// Tells this process what has just been committed.
+    pub(super) fn publish(&mut self, local: &dyn LocalScheduler, watchers: &Watchers) {
+        for (step, attempt) in self.dropped.drain(..) {
+            local.dropped(step, attempt);
+        }
+        // Before the pending steps: a line may have been drained and grown again in one batch.
+        for agent in self.drained.drain(..) {
+            local.line_drained(&agent);
+        }
+        for change in &self.batch.changes {
+            for step in &change.steps {
+                if let Some(due_at) = change.task.due_at(*step) {
+                    local.pending(change.task.definition(*step).agent(), due_at, self.now);
+                }
+            }
+        }
+        if !self.dispatches.is_empty() {
+            local.dispatch(std::mem::take(&mut self.dispatches));
+        }
+        watchers.tell(self.batch.changes.iter().map(|change| &change.task));
+    }
+
+    pub(super) fn answer(self, requests: Vec<Request>, metrics: &WriterMetrics) {
+        let changes = &self.batch.changes;
+        let task = |id: TaskId| {
+            let found = changes.binary_search_by_key(&id, |change| change.task.id());
+            found.map(|at| changes[at].task.clone())
+        };
+        for (request, planned) in requests.into_iter().zip(self.answers) {
+            // A caller that is gone needs no answer.
+            match (request, planned) {
+                (
+                    Request::Submit { answer, .. } | Request::Apply { answer, .. },
+                    planned,
+                ) => {
+                    let _ = answer.send(match planned {
+                        Planned::Task(id) => task(id)
+                            .map(Accepted::Now)
+                            .map_err(|_| CommandError::NoTask),
+                        Planned::Before(id) => Ok(Accepted::Before(id)),
+                        Planned::Refused(error) => {
+                            metrics.refused(&error);
+                            Err(error)
+                        }
+                        Planned::Claimed(_) | Planned::Other(_) => Err(CommandError::NoTask),
+                    });
+                }
+                (Request::ClaimLines { answer, .. }, Planned::Claimed(claimed)) => {
+                    let _ = answer.send(Ok(claimed));
+                }
+                (Request::Other { answer, .. }, Planned::Other(outcome)) => {
+                    let _ = answer.send(Ok(outcome));
+                }
+                // Answers are planned in the order of the requests, one for each.
+                (request, _) => request.refuse(&StoreError::Stopping),
+            }
+        }
+    }
+}
+
+impl Working {
+    fn on(task: Task) -> Self {
+        Self {
+            base: Some(task.version),
+            draft: Draft::on(task),
+        }
+    }
+
+    fn version(&self) -> u64 {
+        let unsaved = !self.draft.events.is_empty();
+        self.draft.task.version + u64::from(unsaved)
+    }
+
+    fn claim(
+        &mut self,
+        step: StepIndex,
+        local: &dyn LocalScheduler,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<Option<Call>, Refusal> {
+        let command = Command::Claim {
+            step,
+            by: local.instance().clone(),
+        };
+        Ok(match self.draft.apply(command, by, now)? {
+            Effect::Call(call) => Some(*call),
+            Effect::Done => None,
+        })
+    }
+}
+
+impl Batch {
+    pub(super) fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.keys.is_empty()
+    }
+}
+
+fn dispatch(call: Call, instant: Instant, permit: Permit) -> Dispatch {
+    Dispatch {
+        deadline: instant + call.complete_within.duration(),
+        call,
+        permit,
+    }
+}
+
+async fn operate(
+    operation: &Operation,
+    tx: &mut dyn Transaction,
+) -> Result<Outcome, StoreError> {
+    Ok(match operation {
+        Operation::Promote => Outcome::Promoted(tx.promote().await?),
+        Operation::PutWorkflow(name, body) => {
+            Outcome::Version(tx.put_workflow(name, body).await?)
+        }
+        Operation::PutAgent(name, spec) => {
+            tx.put_agent(name, spec).await?;
+            Outcome::Done
+        }
+        Operation::DeleteAgent(name) => Outcome::Deleted(tx.delete_agent(name).await?),
+        Operation::Acknowledge(alert, by) => Outcome::Alert(tx.acknowledge(*alert, by).await?),
+        Operation::Purge(before, limit) => Outcome::Purged(tx.purge(*before, *limit).await?),
+        Operation::Heartbeat => {
+            tx.heartbeat().await?;
+            Outcome::Done
+        }
+    })
+}

@@ -1,0 +1,236 @@
+//! The handle through which everyone else sends commands to the writer.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Writer, WriterSettings};
+use crate::{
+    domain::{
+        Actor, AgentName, AgentSpec, Command, Details, Task, TaskId, Timestamp, WorkflowName,
+    },
+    store::{
+        Alert, AlertId, Backend, CommandError, Definitions, LocalScheduler, Promoted,
+        SharedReader, StoreError, Watchers,
+    },
+};
+
+/// Requests that may wait for the writer before senders wait too.
+const QUEUE: usize = 16_384;
+
+/// The state store. Cheap to clone.
+#[derive(Clone)]
+pub struct Store {
+    requests: mpsc::Sender<Request>,
+    pub reader: SharedReader,
+    pub watchers: Arc<Watchers>,
+    pub definitions: Arc<Definitions>,
+}
+
+/// A command for one task.
+#[derive(Debug)]
+pub struct Apply {
+    pub task: TaskId,
+    pub command: Command,
+    pub by: Actor,
+    /// Refused unless the task is at this version.
+    pub if_version: Option<u64>,
+    pub idempotency: Option<Idempotency>,
+}
+
+/// An `Idempotency-Key`, with what tells a repeat from another request under the same key.
+#[derive(Clone, Debug)]
+pub struct Idempotency {
+    pub key: String,
+    pub fingerprint: String,
+}
+
+/// An accepted request.
+#[derive(Clone, Debug)]
+pub enum Accepted {
+    /// The task as it is after the commit.
+    Now(Arc<Task>),
+    /// The same request was accepted before, for this task.
+    Before(TaskId),
+}
+
+pub(super) type Answer<T, E> = oneshot::Sender<Result<T, E>>;
+
+pub(super) enum Request {
+    Submit {
+        details: Arc<Details>,
+        idempotency: Option<Idempotency>,
+        answer: Answer<Accepted, CommandError>,
+    },
+    Apply {
+        apply: Apply,
+        answer: Answer<Accepted, CommandError>,
+    },
+    /// Claims as much of these agents' lines as they have places for; answers how many were claimed.
+    ClaimLines {
+        agents: Vec<AgentName>,
+        answer: Answer<usize, StoreError>,
+    },
+    Other {
+        operation: Operation,
+        answer: Answer<Outcome, StoreError>,
+    },
+}
+
+/// Rare writes that are not commands on a task.
+pub(super) enum Operation {
+    Promote,
+    PutWorkflow(WorkflowName, String),
+    PutAgent(AgentName, AgentSpec),
+    DeleteAgent(AgentName),
+    Acknowledge(AlertId, String),
+    Purge(Timestamp, usize),
+    Heartbeat,
+}
+
+pub(super) enum Outcome {
+    Done,
+    Promoted(Promoted),
+    Version(u32),
+    Deleted(bool),
+    Alert(Option<Alert>),
+    Purged(u64),
+}
+
+impl Request {
+    pub(super) fn refuse(self, error: &StoreError) {
+        // A caller that is gone needs no answer.
+        match self {
+            Request::Submit { answer, .. } | Request::Apply { answer, .. } => {
+                let _ = answer.send(Err(error.clone().into()));
+            }
+            Request::ClaimLines { answer, .. } => {
+                let _ = answer.send(Err(error.clone()));
+            }
+            Request::Other { answer, .. } => {
+                let _ = answer.send(Err(error.clone()));
+            }
+        }
+    }
+}
+
+impl Store {
+    /// Starts the writer. It ends when the last handle is dropped.
+    pub fn start<B: Backend>(
+        backend: B,
+        reader: SharedReader,
+        definitions: Arc<Definitions>,
+        local: Arc<dyn LocalScheduler>,
+        settings: WriterSettings,
+    ) -> (Self, tokio::task::JoinHandle<()>) {
+        let (requests, receiver) = mpsc::channel(QUEUE);
+        let watchers = Arc::new(Watchers::default());
+        let writer = Writer::new(backend, local, watchers.clone(), settings);
+        let running = tokio::spawn(writer.run(receiver));
+        let store = Self {
+            requests,
+            reader,
+            watchers,
+            definitions,
+        };
+        (store, running)
+    }
+
+    /// Records a task and its steps in one transaction (P4).
+    pub async fn submit(
+        &self,
+        details: Details,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Accepted, CommandError> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Request::Submit {
+            details: Arc::new(details),
+            idempotency,
+            answer,
+        })
+        .await?;
+        answered.await.map_err(|_| StoreError::Stopping)?
+    }
+
+    pub async fn apply(&self, apply: Apply) -> Result<Accepted, CommandError> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Request::Apply { apply, answer }).await?;
+        answered.await.map_err(|_| StoreError::Stopping)?
+    }
+
+    /// Claims from the head of these agents' lines; answers how many steps were claimed.
+    pub async fn claim_lines(&self, agents: Vec<AgentName>) -> Result<usize, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Request::ClaimLines { agents, answer }).await?;
+        answered.await.map_err(|_| StoreError::Stopping)?
+    }
+
+    pub async fn promote(&self) -> Result<Promoted, StoreError> {
+        match self.other(Operation::Promote).await? {
+            Outcome::Promoted(promoted) => Ok(promoted),
+            _ => Err(mismatch()),
+        }
+    }
+
+    /// The version that the body has: a new one where it changed.
+    pub async fn put_workflow(&self, name: WorkflowName, body: String) -> Result<u32, StoreError> {
+        match self.other(Operation::PutWorkflow(name, body)).await? {
+            Outcome::Version(version) => Ok(version),
+            _ => Err(mismatch()),
+        }
+    }
+
+    pub async fn put_agent(&self, name: AgentName, spec: AgentSpec) -> Result<(), StoreError> {
+        self.other(Operation::PutAgent(name, spec)).await?;
+        Ok(())
+    }
+
+    /// False where there was none.
+    pub async fn delete_agent(&self, name: AgentName) -> Result<bool, StoreError> {
+        match self.other(Operation::DeleteAgent(name)).await? {
+            Outcome::Deleted(deleted) => Ok(deleted),
+            _ => Err(mismatch()),
+        }
+    }
+
+    pub async fn acknowledge(
+        &self,
+        alert: AlertId,
+        by: String,
+    ) -> Result<Option<Alert>, StoreError> {
+        match self.other(Operation::Acknowledge(alert, by)).await? {
+            Outcome::Alert(alert) => Ok(alert),
+            _ => Err(mismatch()),
+        }
+    }
+
+    /// How many tasks were deleted.
+    pub async fn purge(&self, ended_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
+        match self.other(Operation::Purge(ended_before, limit)).await? {
+            Outcome::Purged(count) => Ok(count),
+            _ => Err(mismatch()),
+        }
+    }
+
+    /// Commits something of no meaning: an error means that nothing can be committed now.
+    pub async fn heartbeat(&self) -> Result<(), StoreError> {
+        self.other(Operation::Heartbeat).await?;
+        Ok(())
+    }
+
+    async fn other(&self, operation: Operation) -> Result<Outcome, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Request::Other { operation, answer }).await?;
+        answered.await.map_err(|_| StoreError::Stopping)?
+    }
+
+    async fn send(&self, request: Request) -> Result<(), StoreError> {
+        let sent = self.requests.send(request).await;
+        sent.map_err(|_| StoreError::Stopping)
+    }
+}
+
+/// Each operation has one kind of outcome; this is what a mistake in pairing them looks like.
+fn mismatch() -> StoreError {
+    StoreError::Corrupt("an operation was answered with another's outcome".to_owned())
+}
