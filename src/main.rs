@@ -1,3 +1,4 @@
+mod agent;
 mod domain;
 
 #[global_allocator]

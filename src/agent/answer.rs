@@ -1,0 +1,272 @@
+//! How an answer counts. Pure: status, headers and bytes in, a verdict out.
+
+use std::time::Duration;
+
+use ::http::{HeaderMap, StatusCode, header};
+use serde_json::value::RawValue;
+
+use super::retry::retry_after;
+use crate::domain::{BODY_EXCERPT, Payload, Timestamp};
+
+/// What the head of an answer says, before any of its body is read.
+#[derive(PartialEq, Debug)]
+pub(super) enum Verdict {
+    /// The body is the step's output.
+    Success,
+    Transient {
+        message: String,
+        retry_after: Option<Duration>,
+    },
+    Permanent {
+        message: String,
+    },
+}
+
+pub(super) fn verdict(status: StatusCode, headers: &HeaderMap, now: Timestamp) -> Verdict {
+    match status.as_u16() {
+        202 if answers_later(headers) => Verdict::Permanent {
+            message: "the service wants to answer later (202 with Provost-Async): \
+                      answers that come later are not available in this version"
+                .to_owned(),
+        },
+        200..=299 => Verdict::Success,
+        300..=399 => Verdict::Permanent {
+            message: redirect(status, headers),
+        },
+        408 | 425 | 429 | 500..=599 => Verdict::Transient {
+            message: answered(status),
+            retry_after: retry_after(headers, now),
+        },
+        _ => Verdict::Permanent {
+            message: answered(status),
+        },
+    }
+}
+
+fn answers_later(headers: &HeaderMap) -> bool {
+    headers
+        .get("provost-async")
+        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
+}
+
+fn answered(status: StatusCode) -> String {
+    match status.canonical_reason() {
+        Some(reason) => format!("the service answered {} {reason}", status.as_u16()),
+        None => format!("the service answered {}", status.as_u16()),
+    }
+}
+
+fn redirect(status: StatusCode, headers: &HeaderMap) -> String {
+    let to = match headers.get(header::LOCATION) {
+        Some(location) => format!(" to {}", excerpt(location.as_bytes()).unwrap_or_default()),
+        None => String::new(),
+    };
+    format!("{}{to}: redirects are never followed", answered(status))
+}
+
+/// The output in the body of a success, or why there is none to be had.
+pub(super) fn output(headers: &HeaderMap, body: Vec<u8>) -> Result<Payload, String> {
+    if body.is_empty() {
+        return Ok(Payload::null());
+    }
+    let says_json = says_json(headers);
+    let text = match String::from_utf8(body) {
+        Ok(text) => text,
+        Err(_) if says_json => return Err(broken_json("it is not UTF-8")),
+        Err(_) => {
+            return Err(
+                "the answer is neither JSON nor UTF-8 text, so it cannot be an output".to_owned(),
+            );
+        }
+    };
+    // Parsing checks the text and nothing more: it goes on as it came.
+    match serde_json::from_str::<&RawValue>(&text) {
+        Ok(json) if json.get().len() < text.len() => Ok(Payload::new(json.to_owned())),
+        // Nothing to trim: the text itself becomes the payload, without a copy.
+        Ok(_) => Ok(Payload::parse(text).unwrap_or_else(Payload::null)),
+        Err(error) if says_json => Err(broken_json(&error.to_string())),
+        Err(_) => Ok(Payload::from_string(&text)),
+    }
+}
+
+fn broken_json(why: &str) -> String {
+    format!("the answer says it is JSON but does not parse: {why}")
+}
+
+/// `application/json`, or any type with the suffix `+json` (RFC 6839).
+fn says_json(headers: &HeaderMap) -> bool {
+    let Some(Ok(value)) = headers
+        .get(header::CONTENT_TYPE)
+        .map(|value| value.to_str())
+    else {
+        return false;
+    };
+    let essence = value.split(';').next().unwrap_or_default().trim();
+    let essence = essence.to_ascii_lowercase();
+    essence == "application/json" || essence == "text/json" || essence.ends_with("+json")
+}
+
+pub(super) fn too_large(limit: usize) -> String {
+    format!(
+        "the answer is larger than an output may be ({limit} bytes); \
+         answer with less, or raise the setting `max_output`"
+    )
+}
+
+/// The start of a remote answer, as text that any store and any terminal takes. `None` when empty.
+pub(super) fn excerpt(body: &[u8]) -> Option<String> {
+    let cut = &body[..body.len().min(BODY_EXCERPT)];
+    // A character that the cut went through is left out; what was broken before stays visible as U+FFFD.
+    let whole = match std::str::from_utf8(cut) {
+        Err(error) if error.error_len().is_none() && body.len() >= BODY_EXCERPT => {
+            &cut[..error.valid_up_to()]
+        }
+        _ => cut,
+    };
+    // PostgreSQL cannot hold a NUL in text.
+    let text = String::from_utf8_lossy(whole).replace('\0', "\u{fffd}");
+    (!text.is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use ::http::HeaderValue;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(0);
+
+    fn headers(given: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pairs = given.iter().map(|(name, value)| {
+            let name = ::http::HeaderName::from_static(name);
+            (name, HeaderValue::from_static(value))
+        });
+        pairs.collect()
+    }
+
+    fn of(status: u16, given: &[(&'static str, &'static str)]) -> Verdict {
+        verdict(StatusCode::from_u16(status).unwrap(), &headers(given), NOW)
+    }
+
+    fn message(verdict: Verdict) -> String {
+        match verdict {
+            Verdict::Permanent { message } => message,
+            other => panic!("not permanent: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn any_2xx_is_a_success() {
+        for status in [200, 201, 202, 204, 299] {
+            assert_eq!(of(status, &[]), Verdict::Success, "{status}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_would_come_later_is_refused() {
+        let refused = message(of(202, &[("provost-async", "True")]));
+        assert!(
+            refused.contains("not available in this version"),
+            "{refused}"
+        );
+        assert_eq!(of(202, &[("provost-async", "false")]), Verdict::Success);
+    }
+
+    #[test]
+    fn a_redirect_is_permanent_and_says_where_it_led() {
+        for status in [300, 301, 302, 303, 304, 307, 308] {
+            let refused = message(of(status, &[("location", "http://elsewhere/x")]));
+            assert!(
+                refused.contains("to http://elsewhere/x: redirects are never followed"),
+                "{refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_may_pass_is_transient_and_keeps_what_the_service_asked_for() {
+        for status in [408, 425, 429, 500, 502, 503, 504, 599] {
+            match of(status, &[("retry-after", "3")]) {
+                Verdict::Transient { retry_after, .. } => {
+                    assert_eq!(retry_after, Some(Duration::from_secs(3)), "{status}");
+                }
+                other => panic!("{status}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn every_other_status_is_permanent() {
+        for status in [
+            400, 401, 402, 403, 404, 405, 409, 410, 413, 422, 451, 499, 600, 999,
+        ] {
+            let refused = message(of(status, &[]));
+            assert!(refused.contains(&status.to_string()), "{refused}");
+        }
+        assert_eq!(
+            message(of(402, &[])),
+            "the service answered 402 Payment Required"
+        );
+    }
+
+    fn output_of(content_type: Option<&'static str>, body: &[u8]) -> Result<String, String> {
+        let headers = match content_type {
+            Some(content_type) => headers(&[("content-type", content_type)]),
+            None => HeaderMap::new(),
+        };
+        output(&headers, body.to_vec()).map(|payload| payload.as_json().to_owned())
+    }
+
+    #[test]
+    fn an_empty_body_is_null() {
+        assert_eq!(
+            output_of(Some("application/json"), b""),
+            Ok("null".to_owned())
+        );
+    }
+
+    #[test]
+    fn json_is_kept_as_it_was_written() {
+        let written = "{\"b\": 1.50,\n \"a\":[1e3]}";
+        assert_eq!(output_of(None, written.as_bytes()), Ok(written.to_owned()));
+        assert_eq!(output_of(Some("text/plain"), b" 7 "), Ok("7".to_owned()));
+    }
+
+    #[test]
+    fn text_is_an_output_unless_it_claims_to_be_json() {
+        assert_eq!(
+            output_of(None, b"say \"hi\""),
+            Ok(r#""say \"hi\"""#.to_owned())
+        );
+        for content_type in [
+            "application/json",
+            "Application/JSON; charset=utf-8",
+            "application/problem+json",
+        ] {
+            for body in [&b"{\"a\":"[..], b"say hi", b"{\"a\":\"\xff\"}"] {
+                let refused = output_of(Some(content_type), body).unwrap_err();
+                assert!(
+                    refused.contains("says it is JSON but does not parse"),
+                    "{refused}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_no_output() {
+        assert!(output_of(None, b"\xff\xfe").is_err());
+    }
+
+    #[test]
+    fn an_excerpt_is_text_however_the_answer_was_cut() {
+        assert_eq!(excerpt(b""), None);
+        assert_eq!(
+            excerpt(b"no\0pe\xff").as_deref(),
+            Some("no\u{fffd}pe\u{fffd}")
+        );
+        let long = "\u{20ac}".repeat(BODY_EXCERPT);
+        let kept = excerpt(long.as_bytes()).unwrap();
+        assert!(kept.len() <= BODY_EXCERPT && kept.chars().all(|c| c == '\u{20ac}'));
+    }
+}

@@ -1,0 +1,49 @@
+//! Reads the body of an answer, chunk by chunk, and no more of it than is wanted.
+
+use std::time::Duration;
+
+use reqwest::Response;
+
+use crate::domain::BODY_EXCERPT;
+
+/// How long an error's body may take. The status has said what matters: a service that drips its
+/// excuse must not turn a clear refusal into a call that ran out of time.
+const EXCERPT_PATIENCE: Duration = Duration::from_secs(2);
+
+pub(super) enum Unread {
+    TooLarge,
+    Broken(reqwest::Error),
+}
+
+/// The whole body, unless it is larger than `limit`: then what is left of it is never read.
+pub(super) async fn whole(response: &mut Response, limit: usize) -> Result<Vec<u8>, Unread> {
+    let announced = response.content_length().unwrap_or(0);
+    let announced = usize::try_from(announced).unwrap_or(usize::MAX);
+    if announced > limit {
+        return Err(Unread::TooLarge);
+    }
+    let mut body = Vec::with_capacity(announced);
+    while let Some(chunk) = response.chunk().await.map_err(Unread::Broken)? {
+        if body.len() + chunk.len() > limit {
+            return Err(Unread::TooLarge);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// The first [`BODY_EXCERPT`] bytes, or as many of them as came.
+pub(super) async fn start(mut response: Response) -> Vec<u8> {
+    let mut body = Vec::new();
+    let read = async {
+        while body.len() < BODY_EXCERPT
+            && let Ok(Some(chunk)) = response.chunk().await
+        {
+            let room = BODY_EXCERPT - body.len();
+            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        }
+    };
+    // Late or broken, what came before is still worth showing.
+    let _ = tokio::time::timeout(EXCERPT_PATIENCE, read).await;
+    body
+}

@@ -1,0 +1,205 @@
+//! The bulkhead: how many calls of one agent may be under way at once. A slow service fills its own
+//! bulkhead and no other's. This is on the way of every claim, so it is atomics only.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, AtomicU32, Ordering},
+};
+
+use metrics::Gauge;
+
+use crate::domain::AgentName;
+
+type OnFreed = Box<dyn Fn(&AgentName) + Send + Sync>;
+
+/// What all bulkheads of an instance share.
+#[derive(Default)]
+pub(super) struct Gate {
+    closed: AtomicBool,
+    on_freed: OnceLock<OnFreed>,
+}
+
+impl Gate {
+    /// From now on nothing is given out. What is out is still taken back.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    pub fn on_freed(&self, notify: OnFreed) {
+        // One scheduler listens for the life of the process; a second registration is a slip that
+        // must not silently turn the first one deaf.
+        if self.on_freed.set(notify).is_err() {
+            tracing::error!("a listener for freed capacity is already set: the new one is ignored");
+        }
+    }
+
+    pub fn freed(&self, agent: &AgentName) {
+        if let Some(notify) = self.on_freed.get() {
+            notify(agent);
+        }
+    }
+}
+
+pub(super) struct Bulkhead {
+    agent: AgentName,
+    in_flight: AtomicU32,
+    max: AtomicU32,
+    gate: Arc<Gate>,
+    gauge: Gauge,
+}
+
+impl Bulkhead {
+    pub fn new(agent: AgentName, max: u32, gate: Arc<Gate>, gauge: Gauge) -> Self {
+        Self {
+            agent,
+            in_flight: AtomicU32::new(0),
+            max: AtomicU32::new(max),
+            gate,
+            gauge,
+        }
+    }
+
+    /// Below what is under way already, a new maximum takes effect as slots come back.
+    pub fn resize(&self, max: u32) {
+        self.max.store(max, Ordering::Relaxed);
+    }
+
+    pub fn free(&self) -> usize {
+        if self.gate.is_closed() {
+            return 0;
+        }
+        let max = self.max.load(Ordering::Relaxed);
+        max.saturating_sub(self.in_flight.load(Ordering::Relaxed)) as usize
+    }
+
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    pub fn try_take(self: &Arc<Self>) -> Option<Slot> {
+        if self.gate.is_closed() {
+            return None;
+        }
+        let max = self.max.load(Ordering::Relaxed);
+        self.in_flight
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+                (taken < max).then_some(taken + 1)
+            })
+            .ok()?;
+        self.gauge.increment(1);
+        Some(Slot(Arc::clone(self)))
+    }
+}
+
+/// The right to have one call under way. Dropped, it goes back and the scheduler is told.
+#[must_use = "a slot is given back when it is dropped"]
+pub struct Slot(Arc<Bulkhead>);
+
+impl Slot {
+    pub fn agent(&self) -> &AgentName {
+        &self.0.agent
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.0.gauge.decrement(1);
+        self.0.gate.freed(&self.0.agent);
+    }
+}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Slot({})", self.0.agent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    fn bulkhead(max: u32) -> (Arc<Bulkhead>, Arc<Gate>) {
+        let gate = Arc::new(Gate::default());
+        let name = AgentName::new("payments");
+        let made = Bulkhead::new(name, max, Arc::clone(&gate), Gauge::noop());
+        (Arc::new(made), gate)
+    }
+
+    #[test]
+    fn no_more_slots_are_given_than_there_are() {
+        let (bulkhead, _) = bulkhead(2);
+        let first = bulkhead.try_take().unwrap();
+        let _second = bulkhead.try_take().unwrap();
+        assert!(bulkhead.try_take().is_none());
+        assert_eq!(bulkhead.free(), 0);
+        drop(first);
+        assert_eq!(bulkhead.free(), 1);
+        assert!(bulkhead.try_take().is_some());
+    }
+
+    #[test]
+    fn a_slot_given_back_is_announced_after_it_is_free() {
+        let (bulkhead, gate) = bulkhead(1);
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let (log, watched) = (Arc::clone(&heard), Arc::clone(&bulkhead));
+        gate.on_freed(Box::new(move |agent| {
+            log.lock()
+                .unwrap()
+                .push((agent.to_string(), watched.free()));
+        }));
+        drop(bulkhead.try_take());
+        assert_eq!(*heard.lock().unwrap(), [("payments".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn a_closed_gate_gives_nothing_and_takes_back() {
+        let (bulkhead, gate) = bulkhead(2);
+        let slot = bulkhead.try_take().unwrap();
+        gate.close();
+        assert!(bulkhead.try_take().is_none());
+        assert_eq!(bulkhead.free(), 0);
+        drop(slot);
+        assert_eq!(bulkhead.in_flight(), 0);
+    }
+
+    #[test]
+    fn a_smaller_maximum_takes_effect_as_slots_come_back() {
+        let (bulkhead, _) = bulkhead(3);
+        let slots: Vec<_> = std::iter::from_fn(|| bulkhead.try_take()).collect();
+        assert_eq!(slots.len(), 3);
+        bulkhead.resize(1);
+        assert_eq!(bulkhead.free(), 0);
+        let mut slots = slots.into_iter();
+        drop(slots.next());
+        drop(slots.next());
+        assert!(bulkhead.try_take().is_none());
+        drop(slots.next());
+        assert!(bulkhead.try_take().is_some());
+    }
+
+    #[test]
+    fn threads_never_overdraw() {
+        let (bulkhead, _) = bulkhead(7);
+        let most = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..2_000 {
+                        if let Some(_slot) = bulkhead.try_take() {
+                            most.fetch_max(bulkhead.in_flight(), Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        assert!(most.load(Ordering::Relaxed) <= 7);
+        assert_eq!(bulkhead.in_flight(), 0);
+    }
+}

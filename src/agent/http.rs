@@ -1,0 +1,228 @@
+//! The HTTP client that all agents share, and the request that a call becomes.
+
+use std::{fmt::Write as _, time::Duration};
+
+use ::http::{HeaderMap, HeaderName, HeaderValue, header};
+use reqwest::{Client, Request, Url};
+
+use super::{
+    address::{self, AddressPolicy},
+    registry::AgentSettings,
+};
+use crate::domain::{Call, Method, Target};
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const PROVOST_TASK: HeaderName = HeaderName::from_static("provost-task");
+const PROVOST_TASK_KEY: HeaderName = HeaderName::from_static("provost-task-key");
+const PROVOST_STEP: HeaderName = HeaderName::from_static("provost-step");
+const PROVOST_ATTEMPT: HeaderName = HeaderName::from_static("provost-attempt");
+const PROVOST_COMPLETE_BY: HeaderName = HeaderName::from_static("provost-complete-by");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const USER_AGENT: HeaderValue =
+    HeaderValue::from_static(concat!("provost/", env!("CARGO_PKG_VERSION")));
+
+/// Services often drop idle connections after a minute; being first avoids most races with them.
+const IDLE_CONNECTION: Duration = Duration::from_secs(30);
+
+#[derive(Debug, thiserror::Error)]
+#[error("the HTTP client for agents cannot be made: {0}; check the TLS set-up of this machine")]
+pub struct ClientUnusable(#[from] reqwest::Error);
+
+/// Chooses ring for TLS in the whole process. Any number of times; the first counts.
+pub fn install_crypto() {
+    // An error means that a provider is installed already, and one is all that is needed.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+pub(super) fn client(settings: &AgentSettings) -> Result<Client, ClientUnusable> {
+    install_crypto();
+    let builder = || {
+        Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            // Every try is Provost's own, counted and noted. With no retry of its own the client also
+            // keeps no copy of the request.
+            .retry(reqwest::retry::never().max_retries_per_request(0))
+            .no_proxy()
+            .referer(false)
+            .tcp_nodelay(true)
+            .connect_timeout(settings.connect_timeout)
+            .pool_idle_timeout(IDLE_CONNECTION)
+            .dns_resolver(address::resolver(AddressPolicy {
+                allow_private: settings.allow_private,
+            }))
+    };
+    match builder().build() {
+        Ok(client) => Ok(client),
+        // A bare container has no certificates, which is no reason to refuse plain HTTP.
+        Err(error) => {
+            tracing::warn!(
+                error = root_cause(&error),
+                "agents can be called over http:// only: install CA certificates for https://"
+            );
+            let trusts_nobody = rustls::ClientConfig::builder()
+                .with_root_certificates(rustls::RootCertStore::empty())
+                .with_no_client_auth();
+            Ok(builder().tls_backend_preconfigured(trusts_nobody).build()?)
+        }
+    }
+}
+
+/// Why a request cannot be made at all: the step's definition or its data is at fault, not the service.
+pub(super) type Unmakeable = String;
+
+pub(super) fn request(base: &Url, call: &Call) -> Result<Request, Unmakeable> {
+    let url = match &call.target {
+        Target::Agent(_) => join(base, &call.path)?,
+        Target::Url { url, .. } => whole_url(base, url, &call.path)?,
+    };
+    let mut request = Request::new(method(call.method), url);
+    *request.headers_mut() = headers(call)?;
+    // Copied, not moved: the next try sends it again.
+    *request.body_mut() = call.body.clone().map(reqwest::Body::from);
+    Ok(request)
+}
+
+fn method(method: Method) -> reqwest::Method {
+    match method {
+        Method::Get => reqwest::Method::GET,
+        Method::Post => reqwest::Method::POST,
+        Method::Put => reqwest::Method::PUT,
+        Method::Patch => reqwest::Method::PATCH,
+        Method::Delete => reqwest::Method::DELETE,
+    }
+}
+
+/// The endpoint with the call's path behind its own. Only the path is parsed anew.
+fn join(base: &Url, path: &str) -> Result<Url, Unmakeable> {
+    starts_a_path(path)?;
+    let (path, query) = match path.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (path, None),
+    };
+    let prefix = base.path().trim_end_matches('/');
+    let mut url = base.clone();
+    if prefix.is_empty() {
+        url.set_path(path);
+    } else {
+        url.set_path(&format!("{prefix}{path}"));
+        // `..`, plain or encoded, came from data: it must not reach what lies beside the service.
+        if !url.path().starts_with(prefix) {
+            return Err(format!(
+                "the path {path:?} leads out of the endpoint's base path {prefix:?}"
+            ));
+        }
+    }
+    url.set_query(query);
+    Ok(url)
+}
+
+/// The URL of a step that names one. It must lead to the origin whose address was checked.
+fn whole_url(origin: &Url, url: &str, path: &str) -> Result<Url, Unmakeable> {
+    starts_a_path(path)?;
+    let url = format!("{}{path}", url.trim_end_matches('/'));
+    let parsed = Url::parse(&url).map_err(|error| format!("{url:?} is not a URL: {error}"))?;
+    if parsed.origin() != origin.origin() {
+        return Err(format!("{url:?} does not lead to {:?}", origin.as_str()));
+    }
+    Ok(parsed)
+}
+
+fn starts_a_path(path: &str) -> Result<(), Unmakeable> {
+    if path.is_empty() || path.starts_with('/') {
+        Ok(())
+    } else {
+        // `@host` or `:port` behind a host would lead elsewhere.
+        Err(format!("the path {path:?} does not start with /"))
+    }
+}
+
+fn headers(call: &Call) -> Result<HeaderMap, Unmakeable> {
+    let mut headers = HeaderMap::with_capacity(16);
+    headers.insert(header::ACCEPT, JSON);
+    headers.insert(header::USER_AGENT, USER_AGENT);
+    if call.body.is_some() {
+        headers.insert(header::CONTENT_TYPE, JSON);
+    }
+    headers.insert(IDEMPOTENCY_KEY, text_or_encoded(&call.idempotency_key));
+    headers.insert(PROVOST_TASK, text_or_encoded(&call.step.task.to_string()));
+    if let Some(key) = &call.task_key {
+        headers.insert(PROVOST_TASK_KEY, text_or_encoded(key));
+    }
+    headers.insert(PROVOST_STEP, text_or_encoded(call.step_name.as_str()));
+    headers.insert(PROVOST_ATTEMPT, HeaderValue::from(call.attempt.0));
+    headers.insert(
+        PROVOST_COMPLETE_BY,
+        text_or_encoded(&call.complete_by.to_string()),
+    );
+    headers.insert(TRACEPARENT, text_or_encoded(&call.traceparent));
+    for (name, value) in &call.headers {
+        let (name, value) = own_header(name, value)?;
+        headers.insert(name, value);
+    }
+    Ok(headers)
+}
+
+fn own_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), Unmakeable> {
+    let parsed = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| format!("{name:?} is not the name of a header"))?;
+    if is_reserved(&parsed) {
+        return Err(format!(
+            "the header {name:?} is set by Provost and cannot be set by a step"
+        ));
+    }
+    let value = HeaderValue::from_str(value).map_err(|_| {
+        // The value may hold a secret, so it is not repeated.
+        format!("the value of the header {name:?} holds characters that no header may hold")
+    })?;
+    Ok((parsed, value))
+}
+
+/// Headers that frame the message, where a wrong one lets a request smuggle another in, and the names
+/// that a remote service may trust to come from Provost.
+fn is_reserved(name: &HeaderName) -> bool {
+    const FRAMING: [HeaderName; 6] = [
+        header::CONNECTION,
+        header::CONTENT_LENGTH,
+        header::TE,
+        header::TRAILER,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+    ];
+    FRAMING.contains(name) || name.as_str().starts_with("provost-")
+}
+
+/// The text itself where a header can hold it; otherwise its UTF-8 bytes percent-encoded.
+fn text_or_encoded(text: &str) -> HeaderValue {
+    let holds = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
+    // Blanks at the ends would be lost on the way.
+    let kept = text.bytes().all(holds) && text.trim_matches(' ').len() == text.len();
+    let value = if kept {
+        HeaderValue::from_str(text)
+    } else {
+        HeaderValue::try_from(percent_encoded(text))
+    };
+    // Only printable ASCII is left, which a header always holds.
+    value.unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len() * 3);
+    for byte in text.bytes() {
+        if byte.is_ascii_graphic() && byte != b'%' {
+            encoded.push(char::from(byte));
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+/// The innermost cause. What wraps it names the whole URL, and a query may hold a secret.
+pub(super) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    std::iter::successors(Some(error), |error| error.source())
+        .last()
+        .map_or_else(String::new, ToString::to_string)
+}

@@ -1,0 +1,25 @@
+//! The room of the agents: each wraps the calls to one remote service, with its error handling and
+//! retries (P15 to P18). A [`Call`](crate::domain::Call) comes in; an
+//! [`Outcome`](crate::domain::Outcome) goes out, or nothing when complete-by passed first.
+//!
+//! In here: the HTTP client, what its answers mean, waits, capacity, the choice of an endpoint.
+//! Not in here: tasks, steps and their states, the store, and any opinion on what happens next.
+
+mod address;
+mod answer;
+mod body;
+mod call;
+mod capacity;
+mod http;
+mod meters;
+mod registry;
+mod retry;
+mod routing;
+#[cfg(test)]
+mod tests;
+
+pub use call::Notes;
+pub use capacity::Slot;
+pub use http::{ClientUnusable, install_crypto};
+pub use meters::describe as describe_metrics;
+pub use registry::{Agent, AgentSettings, Agents};

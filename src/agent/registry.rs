@@ -1,0 +1,277 @@
+//! The agents that an instance knows, by name. Read on every claim and every call, changed rarely: so
+//! readers take a snapshot and writers swap it.
+
+use std::{
+    collections::HashMap,
+    num::NonZeroUsize,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use lru::LruCache;
+use reqwest::Client;
+
+use super::{
+    address::AddressPolicy,
+    call::{Stack, Tries, Wire, stack},
+    capacity::{Bulkhead, Gate, Slot},
+    http::{self, ClientUnusable},
+    meters::{MADE_FOR_URLS, Meters},
+    routing::Endpoints,
+};
+use crate::domain::{AgentName, AgentSpec, Endpoint, RetrySpec};
+
+/// How many origins of step URLs are remembered while nothing is under way with them.
+const ORIGINS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+
+/// What holds for all agents of an instance.
+#[derive(Clone, Debug)]
+pub struct AgentSettings {
+    /// The largest output of a step, in bytes.
+    pub max_output: usize,
+    pub connect_timeout: Duration,
+    /// Loopback, private and link-local addresses may be called.
+    pub allow_private: bool,
+    /// For the origins of steps that name a URL; a registered agent says it per endpoint.
+    pub default_max_in_flight: u32,
+}
+
+impl Default for AgentSettings {
+    fn default() -> Self {
+        Self {
+            max_output: 256 * 1024,
+            connect_timeout: Duration::from_secs(5),
+            allow_private: false,
+            default_max_in_flight: Endpoint::default_max_in_flight(),
+        }
+    }
+}
+
+/// One agent: its specification, its capacity and the stack its calls go down.
+pub struct Agent {
+    name: AgentName,
+    spec: AgentSpec,
+    bulkhead: Arc<Bulkhead>,
+    wire: Arc<Wire>,
+    stack: Stack,
+}
+
+impl Agent {
+    pub fn name(&self) -> &AgentName {
+        &self.name
+    }
+
+    pub fn spec(&self) -> &AgentSpec {
+        &self.spec
+    }
+
+    pub fn try_take(&self) -> Option<Slot> {
+        self.bulkhead.try_take()
+    }
+
+    pub fn free(&self) -> usize {
+        self.bulkhead.free()
+    }
+
+    pub fn in_flight(&self) -> u32 {
+        self.bulkhead.in_flight()
+    }
+
+    pub(super) fn stack(&self) -> Stack {
+        self.stack.clone()
+    }
+
+    pub(super) fn meters(&self) -> &Meters {
+        &self.wire.meters
+    }
+}
+
+pub struct Agents {
+    settings: AgentSettings,
+    client: Client,
+    gate: Arc<Gate>,
+    registered: ArcSwap<HashMap<AgentName, Arc<Agent>>>,
+    origins: Mutex<LruCache<AgentName, Arc<Agent>>>,
+    url_meters: Arc<Meters>,
+}
+
+impl Agents {
+    /// The metrics recorder must be installed before: agents keep the handles they find.
+    pub fn new(settings: AgentSettings) -> Result<Self, ClientUnusable> {
+        Ok(Self {
+            client: http::client(&settings)?,
+            settings,
+            gate: Arc::default(),
+            registered: ArcSwap::default(),
+            origins: Mutex::new(LruCache::unbounded()),
+            url_meters: Arc::new(Meters::new(MADE_FOR_URLS)),
+        })
+    }
+
+    /// Adds an agent, or changes one: what is under way with it goes on and keeps its place.
+    pub fn put(&self, name: AgentName, spec: AgentSpec) {
+        self.registered.rcu(|known| {
+            let mut next = HashMap::clone(known);
+            let agent = self.registered_agent(&name, &spec, known.get(&name));
+            next.insert(name.clone(), Arc::new(agent));
+            next
+        });
+        if let Some(agent) = self.get(&name) {
+            agent.bulkhead.resize(most_in_flight(agent.spec()));
+        }
+        // New capacity is free capacity.
+        self.gate.freed(&name);
+    }
+
+    /// Calls under way are not disturbed. True if the agent was known.
+    pub fn remove(&self, name: &AgentName) -> bool {
+        let before = self.registered.rcu(|known| {
+            let mut next = HashMap::clone(known);
+            next.remove(name);
+            next
+        });
+        before.contains_key(name)
+    }
+
+    /// A registered agent, or the one for the origin of a step's URL, made on first use.
+    pub fn get(&self, name: &AgentName) -> Option<Arc<Agent>> {
+        if is_origin(name) {
+            return Some(self.for_origin(name));
+        }
+        self.registered.load().get(name).map(Arc::clone)
+    }
+
+    /// The registered agents, by name.
+    pub fn list(&self) -> Vec<Arc<Agent>> {
+        let mut all: Vec<_> = self.registered.load().values().map(Arc::clone).collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    /// `None` when the agent is at capacity or unknown, or after [`Agents::close`].
+    pub fn try_take(&self, name: &AgentName) -> Option<Slot> {
+        if is_origin(name) {
+            return self.for_origin(name).try_take();
+        }
+        self.registered.load().get(name)?.try_take()
+    }
+
+    /// How many slots can be taken now.
+    pub fn free(&self, name: &AgentName) -> usize {
+        if is_origin(name) {
+            return self.for_origin(name).free();
+        }
+        self.registered
+            .load()
+            .get(name)
+            .map_or(0, |agent| agent.free())
+    }
+
+    /// `notify` is called whenever an agent may have capacity again, on the thread that gave it back:
+    /// it must only wake somebody. It is set once.
+    pub fn on_freed(&self, notify: impl Fn(&AgentName) + Send + Sync + 'static) {
+        self.gate.on_freed(Box::new(notify));
+    }
+
+    /// Gives out no more slots, for good: the instance is going down. Calls under way go on.
+    pub fn close(&self) {
+        self.gate.close();
+    }
+
+    fn registered_agent(
+        &self,
+        name: &AgentName,
+        spec: &AgentSpec,
+        before: Option<&Arc<Agent>>,
+    ) -> Agent {
+        let meters = match before {
+            Some(before) => Arc::clone(&before.wire.meters),
+            None => Arc::new(Meters::new(name.as_str())),
+        };
+        self.agent(name, spec.clone(), meters, before)
+    }
+
+    fn agent(
+        &self,
+        name: &AgentName,
+        spec: AgentSpec,
+        meters: Arc<Meters>,
+        before: Option<&Arc<Agent>>,
+    ) -> Agent {
+        let policy = AddressPolicy {
+            allow_private: self.settings.allow_private,
+        };
+        let bulkhead = match before {
+            Some(before) => Arc::clone(&before.bulkhead),
+            None => Arc::new(Bulkhead::new(
+                name.clone(),
+                most_in_flight(&spec),
+                Arc::clone(&self.gate),
+                meters.in_flight.clone(),
+            )),
+        };
+        let endpoints = Endpoints::new(
+            &spec.endpoints,
+            policy,
+            before.map(|before| &before.wire.endpoints),
+        );
+        let wire = Arc::new(Wire {
+            agent: name.clone(),
+            client: self.client.clone(),
+            endpoints,
+            max_output: self.settings.max_output,
+            meters,
+        });
+        Agent {
+            name: name.clone(),
+            stack: stack(spec.retry.clone(), Tries::new(Arc::clone(&wire))),
+            spec,
+            bulkhead,
+            wire,
+        }
+    }
+
+    fn for_origin(&self, origin: &AgentName) -> Arc<Agent> {
+        let mut origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(agent) = origins.get(origin) {
+            return Arc::clone(agent);
+        }
+        while origins.len() >= ORIGINS.get()
+            && let Some(idle) = least_recently_used_idle(&origins)
+        {
+            origins.pop(&idle);
+        }
+        let spec = AgentSpec {
+            endpoints: vec![Endpoint {
+                url: origin.as_str().to_owned(),
+                max_in_flight: self.settings.default_max_in_flight,
+            }],
+            retry: RetrySpec::default(),
+        };
+        let agent = Arc::new(self.agent(origin, spec, Arc::clone(&self.url_meters), None));
+        origins.put(origin.clone(), Arc::clone(&agent));
+        agent
+    }
+}
+
+/// Forgetting an agent in use would forget what it has under way and save no memory, because its users
+/// hold it: so the memory stays bounded by what is idle plus what is under way.
+fn least_recently_used_idle(origins: &LruCache<AgentName, Arc<Agent>>) -> Option<AgentName> {
+    origins
+        .iter()
+        .rev()
+        .find(|(_, agent)| Arc::strong_count(agent) == 1 && agent.in_flight() == 0)
+        .map(|(name, _)| name.clone())
+}
+
+/// The names of registered agents hold no `:`, the origins of URLs always do.
+fn is_origin(name: &AgentName) -> bool {
+    name.as_str().contains(':')
+}
+
+fn most_in_flight(spec: &AgentSpec) -> u32 {
+    spec.endpoints.iter().fold(0, |sum, endpoint| {
+        sum.saturating_add(endpoint.max_in_flight)
+    })
+}

@@ -1,0 +1,189 @@
+//! Which endpoint of an agent takes a try: the one with the fewest under way. Health joins in here.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, AtomicUsize, Ordering},
+};
+
+use reqwest::Url;
+
+use super::address::AddressPolicy;
+use crate::domain;
+
+pub(super) struct Endpoint {
+    pub url: String,
+    /// Parsed once, not per try; or why it can never be called.
+    pub base: Result<Url, String>,
+    max: u32,
+    /// Outlives this value when the agent's specification changes.
+    under_way: Arc<AtomicU32>,
+}
+
+pub(super) struct Endpoints {
+    all: Box<[Endpoint]>,
+    /// Where the next search begins, so that idle endpoints take turns.
+    turn: AtomicUsize,
+}
+
+impl Endpoints {
+    /// `before` gives endpoints that stay their count of calls under way.
+    pub fn new(
+        specs: &[domain::Endpoint],
+        policy: AddressPolicy,
+        before: Option<&Endpoints>,
+    ) -> Self {
+        let all = specs.iter().map(|spec| {
+            let under_way = before
+                .and_then(|before| before.all.iter().find(|known| known.url == spec.url))
+                .map(|known| Arc::clone(&known.under_way))
+                .unwrap_or_default();
+            Endpoint {
+                url: spec.url.clone(),
+                base: base(&spec.url, policy),
+                max: spec.max_in_flight,
+                under_way,
+            }
+        });
+        Self {
+            all: all.collect(),
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    /// `None` only where there is no endpoint at all. With every endpoint full (its maximum was
+    /// lowered while calls were under way) the least loaded takes the try: the bulkhead let it in.
+    pub fn lease(&self) -> Option<Lease<'_>> {
+        let count = self.all.len();
+        let start = match count {
+            0 | 1 => 0,
+            _ => self.turn.fetch_add(1, Ordering::Relaxed),
+        };
+        loop {
+            let (endpoint, load) = (0..count)
+                .map(|i| &self.all[start.wrapping_add(i) % count])
+                .map(|endpoint| (endpoint, endpoint.under_way.load(Ordering::Relaxed)))
+                .min_by_key(|(endpoint, load)| (*load >= endpoint.max, *load))?;
+            // Another try may have taken the place since: then the choice is made anew.
+            if endpoint
+                .under_way
+                .compare_exchange(load, load + 1, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+            {
+                return Some(Lease(endpoint));
+            }
+        }
+    }
+}
+
+fn base(url: &str, policy: AddressPolicy) -> Result<Url, String> {
+    let parsed =
+        Url::parse(url).map_err(|error| format!("the endpoint {url:?} is not a URL: {error}"))?;
+    if !matches!(parsed.scheme(), "http" | "https") {
+        return Err(format!(
+            "the endpoint {url:?} is neither http:// nor https://"
+        ));
+    }
+    // The client does not resolve a literal address, so the resolver's check would never see it.
+    let host = parsed.host_str().unwrap_or_default();
+    if let Ok(address) = host.trim_matches(['[', ']']).parse() {
+        policy
+            .check(host, address)
+            .map_err(|refusal| refusal.to_string())?;
+    }
+    Ok(parsed)
+}
+
+/// One try under way at an endpoint.
+pub(super) struct Lease<'a>(&'a Endpoint);
+
+impl std::ops::Deref for Lease<'_> {
+    type Target = Endpoint;
+
+    fn deref(&self) -> &Endpoint {
+        self.0
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: AddressPolicy = AddressPolicy {
+        allow_private: true,
+    };
+
+    fn specs(given: &[(&str, u32)]) -> Vec<domain::Endpoint> {
+        given
+            .iter()
+            .map(|(url, max_in_flight)| domain::Endpoint {
+                url: (*url).to_owned(),
+                max_in_flight: *max_in_flight,
+            })
+            .collect()
+    }
+
+    fn urls(leases: &[Lease<'_>]) -> Vec<String> {
+        let mut urls: Vec<_> = leases.iter().map(|lease| lease.url.clone()).collect();
+        urls.sort();
+        urls
+    }
+
+    #[test]
+    fn the_endpoint_with_the_fewest_under_way_takes_the_try() {
+        let endpoints = Endpoints::new(&specs(&[("http://a", 9), ("http://b", 9)]), ALL, None);
+        let mut leases: Vec<_> = (0..4).filter_map(|_| endpoints.lease()).collect();
+        assert_eq!(
+            urls(&leases),
+            ["http://a", "http://a", "http://b", "http://b"]
+        );
+        leases.retain(|lease| lease.url == "http://a");
+        assert_eq!(endpoints.lease().unwrap().url, "http://b");
+    }
+
+    #[test]
+    fn a_full_endpoint_is_passed_over() {
+        let endpoints = Endpoints::new(&specs(&[("http://a", 1), ("http://b", 5)]), ALL, None);
+        let leases: Vec<_> = (0..4).filter_map(|_| endpoints.lease()).collect();
+        assert_eq!(
+            urls(&leases),
+            ["http://a", "http://b", "http://b", "http://b"]
+        );
+    }
+
+    #[test]
+    fn an_endpoint_that_stays_keeps_its_count() {
+        let before = Endpoints::new(&specs(&[("http://a", 9)]), ALL, None);
+        let _busy = before.lease();
+        let after = Endpoints::new(
+            &specs(&[("http://a", 9), ("http://b", 9)]),
+            ALL,
+            Some(&before),
+        );
+        assert_eq!(after.lease().unwrap().url, "http://b");
+    }
+
+    #[test]
+    fn a_literal_inner_address_is_refused_in_every_spelling() {
+        let policy = AddressPolicy {
+            allow_private: false,
+        };
+        for url in [
+            "http://127.0.0.1:80",
+            "http://0x7f.1",
+            "http://2130706433",
+            "http://[::1]:8080",
+            "http://[::ffff:10.0.0.1]",
+        ] {
+            let refused = base(url, policy).expect_err(url);
+            assert!(refused.contains("allow_private_addresses"), "{refused}");
+        }
+        assert!(base("http://1.1.1.1", policy).is_ok());
+        assert!(base("ftp://1.1.1.1", policy).is_err());
+    }
+}
