@@ -73,7 +73,6 @@ pub enum Command {
 pub enum Release {
     Shutdown,
     Restart,
-    NoAgent,
 }
 
 impl Release {
@@ -81,7 +80,6 @@ impl Release {
         match self {
             Release::Shutdown => "the instance shut down before the call ended",
             Release::Restart => "the instance that held it restarted",
-            Release::NoAgent => "its agent is no longer registered",
         }
     }
 }

@@ -2,18 +2,33 @@
 //! random number or awaits. Time and chance come in as arguments; what should happen comes out.
 
 mod agent_spec;
+mod alert;
 mod call;
+mod command;
+mod decide;
 mod definition;
 mod fault;
+mod history;
 mod ids;
 mod payload;
+mod policy;
+pub mod render;
+mod step;
+mod task;
 pub mod template;
 mod time;
 
 pub use agent_spec::*;
+pub use alert::*;
 pub use call::*;
+pub use command::*;
+pub use decide::*;
 pub use definition::*;
 pub use fault::*;
+pub use history::*;
 pub use ids::*;
 pub use payload::*;
+pub use policy::*;
+pub use step::*;
+pub use task::*;
 pub use time::*;

@@ -9,7 +9,7 @@ use tracing::{debug, warn};
 use super::Local;
 use crate::{
     agent::Notes,
-    domain::{Actor, Call, Command, Fault, Outcome, Release},
+    domain::{Actor, Call, Command, Fault, Outcome},
     store::{Apply, CommandError, Dispatch, LocalScheduler, Store, StoreError},
 };
 
@@ -24,20 +24,10 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     } = dispatch;
     let by = Actor::scheduler(local.instance().as_str());
     let (step, attempt) = (call.step, call.attempt);
-    let Some(agent) = local.agents.for_target(&call.target) else {
-        // It was deleted between the claim and now; the step waits until there is one again.
-        let command = Command::Release {
-            step: step.step,
-            attempt,
-            why: Release::NoAgent,
-        };
-        save(store, &call, command, &by, deadline).await;
-        return;
-    };
     let notes = SavedNotes { store, by: &by };
     let called = call.clone();
     // Nothing comes back once complete-by has passed: the supervisor takes it from there (P18).
-    let Some(outcome) = agent.call(call, deadline, &notes).await else {
+    let Some(outcome) = local.agents.call(call, deadline, &notes).await else {
         debug!(task = %step.task, step = %called.step_name, %attempt, "complete-by passed; the call was dropped");
         return;
     };

@@ -1,0 +1,243 @@
+//! The words of the command line and their help.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::{Args, Parser, value_parser};
+
+use crate::config::{FlagValue, Sources};
+
+/// Runs multi-step tasks across HTTP services, so that each succeeds as a whole or waits, with all
+/// it has done so far on record, for someone who can mend it.
+///
+/// One process and one SQLite file. A task is a list of HTTP calls; Provost makes them in order,
+/// retries what fails for a moment, notices what never answers, and carries on after a crash from
+/// the point it had reached.
+#[derive(Parser)]
+#[command(
+    name = "provost",
+    version,
+    disable_help_subcommand = true,
+    after_help = "\
+New here? This shows everything at work, with three small services that it brings along:
+
+  provost demo
+
+Then start your own, and give it something to do:
+
+  provost serve
+  curl -s http://127.0.0.1:8080/v1/tasks -H 'content-type: application/json' -d '{
+    \"steps\": [{ \"name\": \"hello\", \"url\": \"http://127.0.0.1:9000\",
+                 \"request\": { \"method\": \"POST\", \"path\": \"/hello\" } }] }'
+
+The API with every field explained is at http://127.0.0.1:8080/docs while it runs."
+)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Subcommand,
+}
+
+#[derive(clap::Subcommand)]
+pub enum Subcommand {
+    /// Start the service: API, scheduler, supervisor and courier over one database
+    #[command(after_help = "\
+Everything works without a flag. Settings come from provost.toml, then from the environment, then
+from flags; the later wins. Every setting has a variable: PROVOST_LISTEN, PROVOST_SUPERVISOR__INTERVAL
+(two underscores between table and name). provost.toml.example explains them all.
+
+Examples:
+  provost serve
+  provost serve --listen 127.0.0.1:9090 --database-url sqlite:///var/lib/provost/provost.db
+  PROVOST_TOKENS=\"ci:submit:$(openssl rand -hex 32)\" provost serve --listen 0.0.0.0:8080 --log-json
+
+SIGTERM or Ctrl-C stops it in order: running calls may finish, everything else is handed back.")]
+    Serve(ServeFlags),
+
+    /// Watch twenty orders succeed, recover, and fail, with services that this command brings along
+    #[command(after_help = "\
+Uses a database of its own that is gone afterwards, and needs no network.
+
+Examples:
+  provost demo
+  provost demo --exit && echo 'every order ended as it should'")]
+    Demo(DemoOptions),
+
+    /// Measure a running server: tasks per second, latency, CPU and memory, beside the raw ceiling
+    #[command(after_help = "\
+Start the server in another terminal with `provost serve` first. The remote service is brought along,
+on loopback, so the server must be allowed to call loopback addresses, as it is when it listens there.
+
+Examples:
+  provost bench
+  provost bench --tasks 100000 --in-flight 256
+  PROVOST_BENCH_TOKEN=… provost bench --url http://127.0.0.1:9090")]
+    Bench(BenchOptions),
+
+    /// Print the OpenAPI 3.1 document of the API
+    #[command(after_help = "\
+Example:
+  provost openapi > openapi.json")]
+    Openapi,
+
+    /// Check the settings that `serve` would start with, and print each with where it comes from
+    #[command(after_help = "\
+Secrets are not shown. Ends with 2 and says why when `serve` would not start.
+
+Examples:
+  provost check-config
+  provost check-config --config /etc/provost/provost.toml")]
+    CheckConfig(ServeFlags),
+
+    /// Ask the server on this machine whether it is ready; ends with 0 if it is, 1 if not
+    #[command(after_help = "\
+Finds the server by the same settings as `serve`. Meant for containers, which have no curl.
+
+Example, in a Dockerfile:
+  HEALTHCHECK CMD [\"provost\", \"healthcheck\"]")]
+    Healthcheck(PlaceFlags),
+}
+
+/// Where the settings are, and the address among them.
+#[derive(Args, Debug)]
+pub struct PlaceFlags {
+    /// Read settings from this file, which must exist [default: provost.toml, where it exists]
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "PROVOST_CONFIG",
+        hide_env_values = true
+    )]
+    config: Option<PathBuf>,
+
+    /// Listen on this address and port [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct ServeFlags {
+    #[command(flatten)]
+    place: PlaceFlags,
+
+    /// Keep tasks in this database [default: sqlite://provost.db]
+    #[arg(long, value_name = "URL")]
+    database_url: Option<String>,
+
+    /// The name of this instance in `locked_by` and logs [default: a new one at each start]
+    #[arg(long, value_name = "NAME")]
+    instance_id: Option<String>,
+
+    /// Log this much: a level, or levels for modules as in warn,provost::scheduler=debug [default: info]
+    #[arg(long, value_name = "FILTER")]
+    log: Option<String>,
+
+    /// Log one JSON object for each event, for machines to read
+    #[arg(long)]
+    log_json: bool,
+
+    /// Let running calls go on for this long after SIGTERM [default: 25s]
+    #[arg(long, value_name = "DURATION")]
+    shutdown_grace: Option<String>,
+
+    /// Listen where other machines can reach it without asking anyone for a token
+    #[arg(long)]
+    insecure: bool,
+}
+
+impl PlaceFlags {
+    /// What is checked, and what wins, is up to the configuration: here nothing is.
+    pub fn sources(self, env: Vec<(String, String)>) -> Sources {
+        let mut sources = Sources {
+            file: self.config,
+            env,
+            flags: Vec::new(),
+        };
+        set(&mut sources, "--listen", "listen", self.listen);
+        sources
+    }
+}
+
+impl ServeFlags {
+    pub fn sources(self, env: Vec<(String, String)>) -> Sources {
+        let mut sources = self.place.sources(env);
+        let switch = |on: bool| on.then(|| "true".to_owned());
+        set(
+            &mut sources,
+            "--database-url",
+            "database_url",
+            self.database_url,
+        );
+        set(
+            &mut sources,
+            "--instance-id",
+            "instance_id",
+            self.instance_id,
+        );
+        set(&mut sources, "--log", "log", self.log);
+        set(
+            &mut sources,
+            "--log-json",
+            "log_json",
+            switch(self.log_json),
+        );
+        set(
+            &mut sources,
+            "--shutdown-grace",
+            "shutdown_grace",
+            self.shutdown_grace,
+        );
+        set(
+            &mut sources,
+            "--insecure",
+            "insecure",
+            switch(self.insecure),
+        );
+        sources
+    }
+}
+
+fn set(sources: &mut Sources, flag: &'static str, setting: &'static str, value: Option<String>) {
+    sources.flags.extend(value.map(|value| FlagValue {
+        flag,
+        setting,
+        value,
+    }));
+}
+
+#[derive(Args, Debug)]
+pub struct DemoOptions {
+    /// End after the summary, with 0 only if every order ended as it should
+    #[arg(long)]
+    pub exit: bool,
+
+    /// Serve the API here; port 0 takes any that is free
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub listen: SocketAddr,
+}
+
+#[derive(Args)]
+pub struct BenchOptions {
+    /// The server to measure
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    pub url: String,
+
+    /// Tasks to submit at full load, each of three steps
+    #[arg(long, value_name = "COUNT", default_value_t = 20_000, value_parser = value_parser!(u32).range(1..))]
+    pub tasks: u32,
+
+    /// Tasks that are under way at once
+    #[arg(long, value_name = "COUNT", default_value_t = 128, value_parser = value_parser!(u32).range(1..=10_000))]
+    pub in_flight: u32,
+
+    /// Tasks to submit one after another, for the latency at rest
+    #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = value_parser!(u32).range(1..))]
+    pub at_rest: u32,
+
+    /// A token of the server, if it asks for one
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "PROVOST_BENCH_TOKEN",
+        hide_env_values = true
+    )]
+    pub token: Option<String>,
+}

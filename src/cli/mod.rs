@@ -1,0 +1,64 @@
+//! The command line: a person's first contact. It turns arguments, environment and files into one
+//! typed [`Command`]; what a command does is written elsewhere.
+
+mod args;
+pub mod healthcheck;
+
+use std::net::SocketAddr;
+
+use clap::Parser;
+
+use crate::config::{self, Config, ConfigError};
+pub use args::{BenchOptions, DemoOptions};
+
+/// What the process is asked to do.
+pub enum Command {
+    Serve(Box<Config>),
+    Demo(DemoOptions),
+    Bench(BenchOptions),
+    /// Print the OpenAPI document.
+    Openapi,
+    /// Print these settings, which have been checked.
+    CheckConfig(String),
+    /// Ask the server that listens here whether it is ready.
+    Healthcheck(SocketAddr),
+}
+
+/// The exit code of a start that a wrong argument or setting stopped; clap uses the same.
+pub const MISUSE: u8 = 2;
+
+/// Reads the arguments and environment of this process. Prints help, and the fault of an argument,
+/// by itself and ends the process then.
+pub fn parse() -> Result<Command, ConfigError> {
+    let variables = std::env::vars_os().filter_map(|(name, value)| {
+        // A name that is no UTF-8 is none of ours; a value of ours that is none will be refused.
+        Some((
+            name.into_string().ok()?,
+            value.to_string_lossy().into_owned(),
+        ))
+    });
+    match args::Arguments::try_parse() {
+        Ok(arguments) => command(arguments, variables.collect()),
+        Err(error) => error.exit(),
+    }
+}
+
+fn command(arguments: args::Arguments, env: Vec<(String, String)>) -> Result<Command, ConfigError> {
+    Ok(match arguments.command {
+        args::Subcommand::Serve(flags) => {
+            Command::Serve(Box::new(config::load(&flags.sources(env))?))
+        }
+        args::Subcommand::Demo(options) => Command::Demo(options),
+        args::Subcommand::Bench(options) => Command::Bench(options),
+        args::Subcommand::Openapi => Command::Openapi,
+        args::Subcommand::CheckConfig(flags) => {
+            Command::CheckConfig(config::describe(&flags.sources(env))?)
+        }
+        args::Subcommand::Healthcheck(flags) => {
+            Command::Healthcheck(config::load(&flags.sources(env))?.listen)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

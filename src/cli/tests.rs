@@ -1,0 +1,118 @@
+//! What arguments and environment make of each other.
+
+use clap::{CommandFactory, error::ErrorKind};
+
+use super::*;
+
+fn parse(arguments: &[&str], env: &[(&str, &str)]) -> Result<Command, ConfigError> {
+    let arguments = args::Arguments::try_parse_from(arguments).map_err(|e| e.to_string());
+    let env = env
+        .iter()
+        .map(|(name, value)| (name.to_string(), value.to_string()));
+    command(arguments.unwrap(), env.collect())
+}
+
+fn serve(arguments: &[&str], env: &[(&str, &str)]) -> Config {
+    match parse(arguments, env) {
+        Ok(Command::Serve(config)) => *config,
+        Ok(_) => panic!("another command"),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    args::Arguments::command().debug_assert();
+}
+
+#[test]
+fn serve_without_flags_is_the_defaults() {
+    assert_eq!(serve(&["provost", "serve"], &[]), Config::default());
+}
+
+#[test]
+fn a_flag_is_stronger_than_the_environment() {
+    let env = [
+        ("PROVOST_LISTEN", "127.0.0.1:1"),
+        ("PROVOST_LOG_JSON", "true"),
+    ];
+    let config = serve(
+        &[
+            "provost",
+            "serve",
+            "--listen",
+            "127.0.0.1:2",
+            "--shutdown-grace",
+            "5s",
+        ],
+        &env,
+    );
+    assert_eq!(config.listen.port(), 2);
+    assert!(config.log_json);
+    assert_eq!(config.shutdown_grace.to_string(), "5s");
+}
+
+#[test]
+fn every_flag_reaches_its_setting() {
+    let config = serve(
+        &[
+            "provost",
+            "serve",
+            "--listen",
+            "0.0.0.0:0",
+            "--insecure",
+            "--database-url",
+            "sqlite:///d/p.db",
+            "--instance-id",
+            "007",
+            "--log",
+            "debug",
+            "--log-json",
+            "--shutdown-grace",
+            "1m",
+        ],
+        &[],
+    );
+    assert_eq!(config.listen.to_string(), "0.0.0.0:0");
+    assert!(config.insecure && config.log_json);
+    assert_eq!(config.database_url.to_string(), "sqlite:///d/p.db");
+    assert_eq!(
+        config.instance_id.map(|id| id.to_string()).as_deref(),
+        Some("007")
+    );
+    assert_eq!(config.log, "debug".parse().unwrap());
+    assert_eq!(config.shutdown_grace.to_string(), "1m");
+}
+
+#[test]
+fn a_wrong_flag_is_named_as_the_flag() {
+    let Err(error) = parse(&["provost", "serve", "--shutdown-grace", "soon"], &[]) else {
+        panic!("accepted");
+    };
+    assert!(
+        error.to_string().contains("from     flag --shutdown-grace"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_healthcheck_goes_where_the_environment_says_that_serve_listens() {
+    let env = [
+        ("PROVOST_LISTEN", "127.0.0.1:9"),
+        ("PROVOST_DATABASE_URL", "sqlite://x.db"),
+    ];
+    match parse(&["provost", "healthcheck"], &env) {
+        Ok(Command::Healthcheck(listen)) => assert_eq!(listen.port(), 9),
+        _ => panic!("no healthcheck"),
+    }
+}
+
+#[test]
+fn no_command_at_all_is_answered_with_help() {
+    let error = args::Arguments::try_parse_from(["provost"]).err().unwrap();
+    assert_eq!(
+        error.kind(),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    );
+    assert!(error.to_string().contains("provost demo"), "{error}");
+}

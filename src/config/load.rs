@@ -1,0 +1,352 @@
+//! From file, environment and flags to one checked [`Config`].
+
+use std::{fs, io, path::PathBuf};
+
+use figment::{
+    Figment, Metadata, Profile, Provider,
+    error::Kind,
+    providers::{Format, Toml},
+    util::nest,
+    value::{Dict, Map, Value},
+};
+use serde_json::Value as Json;
+
+use super::{
+    Config, ConfigError, Fault, agents,
+    settings::{LISTS, SETTINGS, Setting},
+    show, tokens,
+};
+
+/// Read where it exists, when no file was named.
+pub const DEFAULT_FILE: &str = "provost.toml";
+
+/// Where settings come from, weakest first. All of it is handed in, so that nothing here depends on
+/// the process that it runs in.
+#[derive(Default)]
+pub struct Sources {
+    /// The file that was named; `None` is [`DEFAULT_FILE`], which need not exist.
+    pub file: Option<PathBuf>,
+    /// All variables of the process; those that are not Provost's are passed over.
+    pub env: Vec<(String, String)>,
+    pub flags: Vec<FlagValue>,
+}
+
+/// A setting that was given on the command line.
+pub struct FlagValue {
+    pub flag: &'static str,
+    pub setting: &'static str,
+    pub value: String,
+}
+
+/// The settings in force.
+pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
+    read(sources).map(|(config, _)| config)
+}
+
+/// Every setting in force in the form of the file, each with where it comes from, secrets hidden.
+pub fn describe(sources: &Sources) -> Result<String, ConfigError> {
+    let (config, layers) = read(sources)?;
+    let all = Value::serialize(&config).unwrap_or_else(|_| Value::from(Dict::new()));
+    let paths = SETTINGS.iter().map(|setting| setting.path).chain(LISTS);
+    let lines = paths.map(|path| match all.find_ref(path).map(show::json) {
+        None | Some(Json::Null) => format!("# {path} is not set\n"),
+        Some(value) => format!(
+            "{path} = {}  # {}\n",
+            show::toml(&value),
+            origin(&layers, path)
+        ),
+    });
+    Ok(lines.collect())
+}
+
+fn read(sources: &Sources) -> Result<(Config, Figment), ConfigError> {
+    let mut faults = Vec::new();
+    let layers = layers(sources, &mut faults)?;
+    let merged = layers
+        .find_value("")
+        .unwrap_or_else(|_| Value::from(Dict::new()));
+
+    find_unknown(&layers, "", &merged, &mut faults);
+    for setting in &SETTINGS {
+        if let Some(value) = merged.find_ref(setting.path)
+            && !setting.rule.accepts(value)
+        {
+            faults.push(wrong(&layers, setting, value));
+        }
+    }
+    if !faults.is_empty() {
+        return Err(ConfigError::Settings(faults));
+    }
+
+    let config: Config = layers.extract().map_err(|errors| {
+        ConfigError::Settings(
+            errors
+                .into_iter()
+                .map(|e| malformed(&layers, &merged, e))
+                .collect(),
+        )
+    })?;
+    faults.extend(contradictions(&config, &layers));
+    if faults.is_empty() {
+        Ok((config, layers))
+    } else {
+        Err(ConfigError::Settings(faults))
+    }
+}
+
+/// Values that one source gives, with the name under which faults speak of it.
+struct Layer {
+    origin: String,
+    values: Dict,
+}
+
+impl Layer {
+    fn one(origin: String, path: &str, value: Value) -> Self {
+        let values = nest(path, value).into_dict().unwrap_or_default();
+        Self { origin, values }
+    }
+}
+
+impl Provider for Layer {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.origin.clone())
+    }
+
+    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
+        Ok(Map::from([(Profile::Default, self.values.clone())]))
+    }
+}
+
+/// The defaults are no layer: they are what [`Config`] fills in where no layer says anything.
+fn layers(sources: &Sources, faults: &mut Vec<Fault>) -> Result<Figment, ConfigError> {
+    let mut layers = Figment::new();
+    if let Some(layer) = file(sources)? {
+        layers = layers.merge(layer);
+    }
+    for (name, value) in &sources.env {
+        let Some(path) = path_of_variable(name) else {
+            continue;
+        };
+        let origin = format!("environment {name}");
+        match value_of_variable(&path, value) {
+            Some(value) => layers = layers.merge(Layer::one(origin, &path, value)),
+            None => faults.push(Fault {
+                setting: path,
+                origin,
+                found: tokens::HIDDEN.to_owned(),
+                allowed: "name:role:token, several joined by commas; role is submit, read, operate or admin"
+                    .to_owned(),
+            }),
+        }
+    }
+    for FlagValue {
+        flag,
+        setting,
+        value,
+    } in &sources.flags
+    {
+        let value = typed(setting, value);
+        layers = layers.merge(Layer::one(format!("flag {flag}"), setting, value));
+    }
+    Ok(layers)
+}
+
+fn file(sources: &Sources) -> Result<Option<Layer>, ConfigError> {
+    let path = sources.file.clone().unwrap_or_else(|| DEFAULT_FILE.into());
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && sources.file.is_none() => {
+            return Ok(None);
+        }
+        Err(error) => {
+            let reason = error.to_string();
+            return Err(ConfigError::Unreadable { path, reason });
+        }
+    };
+    // The parser's own report quotes the line, which may hold a secret: only its words are kept.
+    let values = Toml::from_str(&text).map_err(|error| ConfigError::NotToml {
+        path: path.clone(),
+        line: 1 + error.span().map_or(0, |span| {
+            text.bytes()
+                .take(span.start)
+                .filter(|b| *b == b'\n')
+                .count()
+        }),
+        reason: error.message().to_owned(),
+    })?;
+    let origin = format!("file {}", path.display());
+    Ok(Some(Layer { origin, values }))
+}
+
+/// `supervisor.interval` for `PROVOST_SUPERVISOR__INTERVAL`; `None` where the variable is no setting.
+fn path_of_variable(name: &str) -> Option<String> {
+    let key = name.strip_prefix("PROVOST_")?;
+    // Flags that are not settings read these two themselves.
+    let is_flag = matches!(key, "CONFIG" | "BENCH_TOKEN");
+    // Kubernetes puts these into every pod beside a service that is called "provost".
+    let is_service = key == "PORT"
+        || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"]
+            .iter()
+            .any(|start| key.starts_with(start));
+    (!is_flag && !is_service).then(|| key.to_lowercase().replace("__", "."))
+}
+
+fn value_of_variable(path: &str, text: &str) -> Option<Value> {
+    if path == "tokens" {
+        tokens::from_env(text)
+    } else {
+        Some(typed(path, text))
+    }
+}
+
+/// What text from outside a file stands for: a number, a switch, a list, or itself.
+fn typed(path: &str, text: &str) -> Value {
+    let setting = SETTINGS.iter().find(|setting| setting.path == path);
+    if setting.is_some_and(|setting| setting.rule.is_text()) {
+        return Value::from(text);
+    }
+    text.parse().unwrap_or_else(|_| Value::from(text))
+}
+
+fn find_unknown(layers: &Figment, prefix: &str, table: &Value, faults: &mut Vec<Fault>) {
+    for (name, value) in table.as_dict().into_iter().flatten() {
+        let path = format!("{prefix}{name}");
+        if SETTINGS.iter().any(|setting| setting.path == path) || LISTS.contains(&path.as_str()) {
+            continue;
+        }
+        let below = format!("{path}.");
+        let is_table = SETTINGS
+            .iter()
+            .any(|setting| setting.path.starts_with(&below));
+        if is_table && value.as_dict().is_some() {
+            find_unknown(layers, &below, value, faults);
+            continue;
+        }
+        let (found, inside) = if is_table {
+            ("one value, where a table is expected", below.as_str())
+        } else {
+            ("a setting that does not exist", prefix)
+        };
+        faults.push(Fault {
+            origin: origin(layers, &path),
+            setting: path,
+            found: found.to_owned(),
+            allowed: names_inside(inside),
+        });
+    }
+}
+
+fn names_inside(prefix: &str) -> String {
+    let mut names = Vec::new();
+    for path in SETTINGS.iter().map(|setting| setting.path).chain(LISTS) {
+        if let Some(rest) = path.strip_prefix(prefix) {
+            let name = rest.split('.').next().unwrap_or(rest);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    names.join(", ")
+}
+
+fn wrong(layers: &Figment, setting: &Setting, value: &Value) -> Fault {
+    Fault {
+        setting: setting.path.to_owned(),
+        origin: origin(layers, setting.path),
+        found: show::found(setting.path, value),
+        allowed: setting.rule.allowed(value),
+    }
+}
+
+/// What the types of the lists refused: everything else has been checked by its rule before.
+fn malformed(layers: &Figment, merged: &Value, error: figment::Error) -> Fault {
+    let mut path = error.path.join(".");
+    if path.starts_with("tokens") {
+        return Fault {
+            origin: origin(layers, &path),
+            setting: path,
+            found: tokens::HIDDEN.to_owned(),
+            allowed: tokens::ALLOWED.to_owned(),
+        };
+    }
+    let value = merged
+        .find_ref(&path)
+        .map(|value| show::found(&path, value));
+    let (found, allowed) = match error.kind {
+        Kind::UnknownField(name, known) => {
+            path = format!("{}.{name}", path.trim_end_matches(&format!(".{name}")));
+            ("a setting that does not exist".to_owned(), known.join(", "))
+        }
+        Kind::MissingField(name) => {
+            path = format!("{path}.{name}");
+            ("nothing".to_owned(), "this setting is required".to_owned())
+        }
+        Kind::InvalidType(found, allowed) | Kind::InvalidValue(found, allowed) => {
+            (found.to_string(), allowed)
+        }
+        other => (
+            value.unwrap_or_else(|| "something else".to_owned()),
+            other.to_string(),
+        ),
+    };
+    Fault {
+        origin: origin(layers, &path),
+        setting: path,
+        found,
+        allowed,
+    }
+}
+
+/// What is wrong with settings that are right one by one.
+fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
+    let mut faults: Vec<Fault> = agents::faults(&config.agents)
+        .into_iter()
+        .map(|fault| {
+            let setting = format!("agents.{}", fault.path);
+            Fault {
+                origin: origin(layers, &setting),
+                setting,
+                found: fault.found,
+                allowed: fault.allowed.to_owned(),
+            }
+        })
+        .collect();
+    if !tokens::are_distinct(&config.tokens) {
+        faults.push(Fault {
+            setting: "tokens".to_owned(),
+            origin: origin(layers, "tokens"),
+            found: "two tokens with the same name or the same secret".to_owned(),
+            allowed: tokens::ALLOWED.to_owned(),
+        });
+    }
+    if !config.listens_on_loopback() && config.tokens.is_empty() && !config.insecure {
+        faults.push(Fault {
+            setting: "listen".to_owned(),
+            origin: origin(layers, "listen"),
+            found: format!("\"{}\", which other machines can reach, and no tokens", config.listen),
+            allowed: "a loopback address such as \"127.0.0.1:8080\"; or any address together with tokens: \
+                      [[tokens]] in the file or PROVOST_TOKENS=\"name:role:token\"; or with insecure = true, \
+                      where something else keeps strangers away from it"
+                .to_owned(),
+        });
+    }
+    faults
+}
+
+/// Who set this, or the table or list that it is in.
+fn origin(layers: &Figment, path: &str) -> String {
+    let mut path = path;
+    loop {
+        if let Some(metadata) = layers.find_metadata(path) {
+            return metadata.name.to_string();
+        }
+        match path.rsplit_once('.') {
+            Some((parent, _)) => path = parent,
+            None => return "default".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "load_tests.rs"]
+mod tests;

@@ -1,0 +1,397 @@
+//! Which source wins, and what each refusal says.
+
+use std::path::Path;
+
+use super::*;
+use crate::{config::Role, domain::Span};
+
+/// What `text` as the configuration file, `env` and `flags` make.
+fn load_from(
+    text: &str,
+    env: &[(&str, &str)],
+    flags: &[(&'static str, &'static str, &str)],
+) -> Result<Config, ConfigError> {
+    with_sources(text, env, flags, load)
+}
+
+fn with_sources<T>(
+    text: &str,
+    env: &[(&str, &str)],
+    flags: &[(&'static str, &'static str, &str)],
+    run: impl FnOnce(&Sources) -> Result<T, ConfigError>,
+) -> Result<T, ConfigError> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("provost.toml");
+    fs::write(&file, text).unwrap();
+    run(&Sources {
+        file: Some(file),
+        env: env
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect(),
+        flags: flags
+            .iter()
+            .map(|(flag, setting, value)| FlagValue {
+                flag,
+                setting,
+                value: value.to_string(),
+            })
+            .collect(),
+    })
+}
+
+/// The only fault.
+fn fault(text: &str, env: &[(&str, &str)]) -> Fault {
+    match load_from(text, env, &[]) {
+        Err(ConfigError::Settings(mut faults)) if faults.len() == 1 => faults.remove(0),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_empty_file_is_the_defaults() {
+    assert_eq!(load_from("", &[], &[]), Ok(Config::default()));
+}
+
+#[test]
+fn each_source_is_stronger_than_the_one_before() {
+    let text =
+        "log = \"warn\"\n[supervisor]\ninterval = \"2s\"\nbatch = 7\n[scheduler]\npoll = \"2s\"";
+    let env = [
+        ("PROVOST_SUPERVISOR__INTERVAL", "3s"),
+        ("PROVOST_SCHEDULER__POLL", "3s"),
+        ("HOME", "/root"),
+    ];
+    let flags = [("--poll", "scheduler.poll", "4s")];
+    let config = load_from(text, &env, &flags).unwrap();
+    assert_eq!(config.log, "warn".parse().unwrap());
+    assert_eq!(config.supervisor.batch, 7);
+    assert_eq!(config.supervisor.interval, Span::from_secs(3));
+    assert_eq!(config.scheduler.poll, Span::from_secs(4));
+    assert_eq!(config.retention, Config::default().retention);
+}
+
+#[test]
+fn values_from_the_environment_are_of_their_settings_type() {
+    let env = [
+        ("PROVOST_INSTANCE_ID", "007"),
+        ("PROVOST_LIMITS__MAX_STEPS", "9"),
+        ("PROVOST_LIMITS__MAX_REQUEST", "2048"),
+        ("PROVOST_LIMITS__MAX_OUTPUT", "2KiB"),
+        ("PROVOST_CALLS__ALLOW_URL_STEPS", "false"),
+        ("PROVOST_CALLS__ALLOW_PRIVATE_ADDRESSES", "auto"),
+        ("PROVOST_RETENTION__KEEP", "forever"),
+        (
+            "PROVOST_AGENTS__PAYMENTS__ENDPOINTS",
+            "[{url=\"http://10.0.0.5:80\"}]",
+        ),
+    ];
+    let config = load_from("", &env, &[]).unwrap();
+    assert_eq!(config.instance_id.unwrap().as_str(), "007");
+    assert_eq!(config.limits.max_steps, 9);
+    assert_eq!(config.limits.max_request, config.limits.max_output);
+    assert_eq!(config.calls.allow_url_steps.or(true), false);
+    assert_eq!(config.retention.keep.to_string(), "forever");
+    assert_eq!(
+        config.agents["payments"].endpoints[0].url,
+        "http://10.0.0.5:80"
+    );
+}
+
+#[test]
+fn what_kubernetes_puts_beside_a_service_called_provost_is_passed_over() {
+    let env = [
+        ("PROVOST_SERVICE_HOST", "10.0.0.1"),
+        ("PROVOST_SERVICE_PORT_HTTP", "8080"),
+        ("PROVOST_PORT", "tcp://10.0.0.1:8080"),
+        ("PROVOST_PORT_8080_TCP_ADDR", "10.0.0.1"),
+        ("PROVOST_CONFIG", "/etc/provost.toml"),
+    ];
+    assert_eq!(load_from("", &env, &[]), Ok(Config::default()));
+}
+
+#[test]
+fn a_wrong_value_is_named_with_its_place_and_what_is_allowed() {
+    let wrong = fault("", &[("PROVOST_SUPERVISOR__INTERVAL", "fast")]);
+    assert_eq!(wrong.setting, "supervisor.interval");
+    assert_eq!(wrong.origin, "environment PROVOST_SUPERVISOR__INTERVAL");
+    assert_eq!(wrong.found, "\"fast\"");
+    assert_eq!(
+        wrong.allowed,
+        "a duration from 10ms to 1h, such as \"250ms\", \"30s\" or \"15m\""
+    );
+
+    let wrong = fault("[limits]\nmax_steps = 0", &[]);
+    assert_eq!(
+        (wrong.setting.as_str(), wrong.found.as_str()),
+        ("limits.max_steps", "0")
+    );
+    assert!(wrong.origin.starts_with("file ") && wrong.origin.ends_with("provost.toml"));
+    assert_eq!(wrong.allowed, "a whole number from 1 to 10000");
+}
+
+#[test]
+fn all_wrong_settings_are_told_at_once() {
+    let text = "listen = \"here\"\nlog = 3\nshutdown_grace = 10\nlog_json = \"yes\"\n[supervisor]\nevery = \"1s\"";
+    let Err(error) = load_from(text, &[], &[]) else {
+        panic!("accepted");
+    };
+    let message = error.to_string();
+    assert!(message.starts_with("5 settings are wrong:"), "{message}");
+    for setting in [
+        "listen",
+        "log",
+        "shutdown_grace",
+        "log_json",
+        "supervisor.every",
+    ] {
+        assert!(
+            message.contains(&format!("\n  {setting}\n")),
+            "{setting} in {message}"
+        );
+    }
+}
+
+#[test]
+fn an_unknown_setting_is_refused_by_name_with_those_that_exist_beside_it() {
+    let unknown = fault("[supervisor]\nintervall = \"1s\"", &[]);
+    assert_eq!(unknown.setting, "supervisor.intervall");
+    assert_eq!(unknown.found, "a setting that does not exist");
+    assert_eq!(unknown.allowed, "interval, batch");
+
+    let unknown = fault("", &[("PROVOST_LISTENS", "s3cret")]);
+    assert_eq!(unknown.setting, "listens");
+    assert_eq!(unknown.origin, "environment PROVOST_LISTENS");
+    assert!(
+        unknown
+            .allowed
+            .starts_with("listen, insecure, database_url,"),
+        "{unknown}"
+    );
+    assert!(unknown.allowed.contains("supervisor") && unknown.allowed.ends_with("tokens, agents"));
+    assert!(!unknown.to_string().contains("s3cret"), "{unknown}");
+
+    let unknown = fault("supervisor = \"1s\"", &[]);
+    assert_eq!(unknown.found, "one value, where a table is expected");
+}
+
+#[test]
+fn postgres_is_refused_with_a_clear_word_and_without_its_password() {
+    let refused = fault(
+        "",
+        &[("PROVOST_DATABASE_URL", "postgres://me:hunter2@db/provost")],
+    );
+    assert_eq!(refused.found, "\"postgres://(hidden)\"");
+    assert!(
+        refused
+            .allowed
+            .starts_with("PostgreSQL is not available in this version")
+    );
+}
+
+#[test]
+fn a_listen_that_others_can_reach_needs_tokens_or_a_decision() {
+    let listen = [("PROVOST_LISTEN", "0.0.0.0:8080")];
+    let open = fault("", &listen);
+    assert_eq!(open.setting, "listen");
+    assert_eq!(open.origin, "environment PROVOST_LISTEN");
+    assert_eq!(
+        open.found,
+        "\"0.0.0.0:8080\", which other machines can reach, and no tokens"
+    );
+    for remedy in [
+        "127.0.0.1:8080",
+        "[[tokens]]",
+        "PROVOST_TOKENS",
+        "insecure = true",
+    ] {
+        assert!(open.allowed.contains(remedy), "{remedy} in {open}");
+    }
+
+    assert!(load_from("insecure = true", &listen, &[]).is_ok());
+    let token = "[[tokens]]\nname = \"ci\"\nrole = \"submit\"\ntoken = \"0123456789abcdef\"";
+    assert!(load_from(token, &listen, &[]).is_ok());
+    for loopback in ["127.0.0.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+        assert!(
+            load_from("", &[("PROVOST_LISTEN", loopback)], &[]).is_ok(),
+            "{loopback}"
+        );
+    }
+}
+
+#[test]
+fn an_open_listen_closes_what_is_open_only_for_development() {
+    let here = Config::default();
+    assert!(here.allows_private_addresses() && here.allows_url_steps());
+    let env = [
+        ("PROVOST_LISTEN", "0.0.0.0:1"),
+        ("PROVOST_INSECURE", "true"),
+    ];
+    let open = load_from("", &env, &[]).unwrap();
+    assert!(!open.allows_private_addresses() && !open.allows_url_steps());
+    let open = load_from("[calls]\nallow_private_addresses = true", &env, &[]).unwrap();
+    assert!(open.allows_private_addresses() && !open.allows_url_steps());
+}
+
+#[test]
+fn tokens_of_the_environment_take_the_place_of_those_in_the_file() {
+    let text = "[[tokens]]\nname = \"file\"\nrole = \"read\"\ntoken = \"0123456789abcdef\"";
+    let env = [(
+        "PROVOST_TOKENS",
+        "ci:submit:aaaaaaaaaaaaaaaa, ops:operate:bbbbbbbb:bbbbbbbb",
+    )];
+    let tokens = load_from(text, &env, &[]).unwrap().tokens;
+    let names: Vec<_> = tokens
+        .iter()
+        .map(|token| (token.name.as_str(), token.role))
+        .collect();
+    assert_eq!(names, [("ci", Role::Submit), ("ops", Role::Operate)]);
+    assert!(tokens[1].is("bbbbbbbb:bbbbbbbb"));
+}
+
+#[test]
+fn a_wrong_token_is_refused_and_never_shown() {
+    let secret = "hunter2hunter2hunter2";
+    for (text, env) in [
+        (
+            format!("[[tokens]]\nname = \"ci\"\nrole = \"{secret}\"\ntoken = \"{secret}\""),
+            None,
+        ),
+        (
+            format!("[[tokens]]\nname = \"ci\"\nrole = \"read\"\nsecret = \"{secret}\""),
+            None,
+        ),
+        (
+            format!("[[tokens]]\nname = \"ci\"\nrole = \"read\"\nsha256 = \"{secret}\""),
+            None,
+        ),
+        (format!("tokens = \"{secret}\""), None),
+        (
+            String::new(),
+            Some(("PROVOST_TOKENS", format!("ci:{secret}"))),
+        ),
+        (
+            String::new(),
+            Some(("PROVOST_TOKENS", format!("ci:{secret}:submit"))),
+        ),
+        (
+            String::new(),
+            Some((
+                "PROVOST_TOKENS",
+                format!("a:read:{secret},a:submit:{secret}"),
+            )),
+        ),
+    ] {
+        let env: Vec<_> = env
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
+        let refused = fault(&text, &env);
+        assert!(refused.setting.starts_with("tokens"), "{refused}");
+        assert!(!refused.to_string().contains("hunter2"), "{refused}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_toml_is_refused_with_its_line_and_without_its_text() {
+    let text = "log = \"info\"\n[[tokens]]\ntoken = \"hunter2";
+    let Err(error) = load_from(text, &[], &[]) else {
+        panic!("accepted");
+    };
+    let message = error.to_string();
+    assert!(
+        message.contains("provost.toml is not TOML: line 3: "),
+        "{message}"
+    );
+    assert!(!message.contains("hunter2"), "{message}");
+}
+
+#[test]
+fn a_named_file_must_exist() {
+    let sources = Sources {
+        file: Some(Path::new("/nowhere/provost.toml").to_owned()),
+        ..Sources::default()
+    };
+    let message = load(&sources).unwrap_err().to_string();
+    assert!(
+        message.contains("/nowhere/provost.toml cannot be read"),
+        "{message}"
+    );
+    assert!(message.contains("--config"), "{message}");
+}
+
+#[test]
+fn a_wrong_agent_is_named_to_the_field() {
+    for (text, setting) in [
+        ("[agents.a]", "agents.a.endpoints"),
+        ("[agents.a]\nendpoints = []", "agents.a.endpoints"),
+        (
+            "[agents.a]\nendpoints = [{ uri = \"http://h\" }]",
+            "agents.a.endpoints.0.uri",
+        ),
+        (
+            "[agents.a]\nendpoints = [{ url = \"ftp://h\" }]",
+            "agents.a.endpoints.0.url",
+        ),
+        (
+            "[agents.a]\nendpoints = [{ url = \"http://me:hunter2@h\" }]",
+            "agents.a.endpoints.0.url",
+        ),
+        (
+            "[agents.\"a/b\"]\nendpoints = [{ url = \"http://h\" }]",
+            "agents.a/b",
+        ),
+        (
+            "[agents.a]\nendpoints = [{ url = \"http://h\" }]\nretry = { initial = \"x\" }",
+            "agents.a.retry.initial",
+        ),
+        (
+            "[agents.a]\nendpoints = [{ url = \"http://h\" }]\nretry = { initial = \"2s\", max = \"1s\" }",
+            "agents.a.retry.max",
+        ),
+    ] {
+        let wrong = fault(text, &[]);
+        assert_eq!(wrong.setting, setting, "{text}");
+        assert!(wrong.origin.starts_with("file "), "{wrong}");
+        assert!(!wrong.to_string().contains("hunter2"), "{wrong}");
+    }
+}
+
+#[test]
+fn the_description_names_every_setting_with_its_origin_and_no_secret() {
+    let text = "[[tokens]]\nname = \"ci\"\nrole = \"read\"\ntoken = \"hunter2hunter2hunter2\"";
+    let env = [("PROVOST_LOG", "debug")];
+    let flags = [("--listen", "listen", "127.0.0.1:9")];
+    let shown = with_sources(text, &env, &flags, describe).unwrap();
+    for setting in &SETTINGS {
+        assert!(shown.contains(setting.path), "{} in {shown}", setting.path);
+    }
+    assert!(
+        shown.contains("listen = \"127.0.0.1:9\"  # flag --listen\n"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("log = \"debug\"  # environment PROVOST_LOG\n"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("supervisor.interval = \"1s\"  # default\n"),
+        "{shown}"
+    );
+    assert!(shown.contains("# instance_id is not set\n"), "{shown}");
+    assert!(
+        shown.contains("name = \"ci\"") && !shown.contains("hunter2"),
+        "{shown}"
+    );
+    assert!(Toml::from_str::<Dict>(&shown).is_ok(), "{shown}");
+}
+
+#[test]
+fn debug_shows_no_secret() {
+    let text = "[[tokens]]\nname = \"ci\"\nrole = \"read\"\ntoken = \"hunter2hunter2hunter2\"";
+    let shown = format!("{:?}", load_from(text, &[], &[]).unwrap());
+    assert!(
+        shown.contains("ci") && !shown.contains("hunter2"),
+        "{shown}"
+    );
+}

@@ -1,0 +1,203 @@
+//! The settings of a running Provost: what they are, what they are when nobody says otherwise, and
+//! where they come from. Checked as a whole before anything starts; nothing deeper checks them again.
+//! `provost.toml.example` explains each one to the person who sets it.
+
+mod agents;
+mod error;
+mod load;
+mod settings;
+mod show;
+mod tokens;
+mod values;
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::{AgentName, AgentSpec, InstanceId, Span};
+
+pub use error::{ConfigError, Fault};
+pub use load::{FlagValue, Sources, describe, load};
+pub use tokens::{Role, Token};
+pub use values::{Auto, ByteSize, DatabaseUrl, Keep, LogFilter};
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub listen: SocketAddr,
+    /// Allows a `listen` that others can reach without any token. Never on by itself.
+    pub insecure: bool,
+    pub database_url: DatabaseUrl,
+    /// What `locked_by` holds. Left out, each start makes up a new one.
+    pub instance_id: Option<InstanceId>,
+    /// `info`, or a level for each module as in `warn,provost::scheduler=debug`.
+    pub log: LogFilter,
+    pub log_json: bool,
+    /// How long running calls may go on after SIGTERM.
+    pub shutdown_grace: Span,
+    pub scheduler: SchedulerConfig,
+    pub supervisor: SupervisorConfig,
+    pub retention: RetentionConfig,
+    pub limits: LimitsConfig,
+    pub calls: CallsConfig,
+    pub store: StoreConfig,
+    /// Once there is one token, every request needs one.
+    pub tokens: Vec<Token>,
+    pub agents: BTreeMap<AgentName, AgentSpec>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080),
+            insecure: false,
+            database_url: DatabaseUrl::default(),
+            instance_id: None,
+            log: LogFilter::default(),
+            log_json: false,
+            shutdown_grace: Span::from_secs(25),
+            scheduler: SchedulerConfig::default(),
+            supervisor: SupervisorConfig::default(),
+            retention: RetentionConfig::default(),
+            limits: LimitsConfig::default(),
+            calls: CallsConfig::default(),
+            store: StoreConfig::default(),
+            tokens: Vec::new(),
+            agents: BTreeMap::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Whether only programs on this machine can reach `listen`.
+    pub fn listens_on_loopback(&self) -> bool {
+        self.listen.ip().to_canonical().is_loopback()
+    }
+
+    /// Whether steps may call private, link-local and loopback addresses.
+    pub fn allows_private_addresses(&self) -> bool {
+        self.calls
+            .allow_private_addresses
+            .or(self.listens_on_loopback())
+    }
+
+    /// Whether a step may name a URL in place of a registered agent.
+    pub fn allows_url_steps(&self) -> bool {
+        self.calls.allow_url_steps.or(self.listens_on_loopback())
+    }
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SchedulerConfig {
+    /// How often pending steps are looked for when nothing has announced any.
+    pub poll: Span,
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self {
+            poll: Span::from_secs(1),
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SupervisorConfig {
+    /// How often expired steps are looked for (P22).
+    pub interval: Span,
+    /// The most steps expired by one command.
+    pub batch: usize,
+}
+
+impl Default for SupervisorConfig {
+    fn default() -> Self {
+        Self {
+            interval: Span::from_secs(1),
+            batch: 500,
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RetentionConfig {
+    /// How long an ended task is kept after its end.
+    pub keep: Keep,
+    pub interval: Span,
+    /// The most tasks purged in one transaction.
+    pub batch: usize,
+}
+
+impl Default for RetentionConfig {
+    fn default() -> Self {
+        Self {
+            keep: Keep::For(Span::from_secs(30 * 86_400)),
+            interval: Span::from_secs(60),
+            batch: 500,
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsConfig {
+    /// The longest request body the API reads.
+    pub max_request: ByteSize,
+    /// The most steps of one task.
+    pub max_steps: usize,
+    /// The longest answer of a remote service that is kept as a step's output.
+    pub max_output: ByteSize,
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        Self {
+            max_request: ByteSize::mib(1),
+            max_steps: 500,
+            max_output: ByteSize::kib(256),
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CallsConfig {
+    pub connect_timeout: Span,
+    /// See [`Config::allows_private_addresses`].
+    pub allow_private_addresses: Auto,
+    /// See [`Config::allows_url_steps`].
+    pub allow_url_steps: Auto,
+}
+
+impl Default for CallsConfig {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Span::from_secs(5),
+            allow_private_addresses: Auto::Auto,
+            allow_url_steps: Auto::Auto,
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StoreConfig {
+    /// The most tasks kept in memory. More means fewer reads, fewer means less memory.
+    pub cache_tasks: usize,
+    /// The largest the database file may grow. Beyond it submissions are refused as on a full disk.
+    pub max_size: Option<ByteSize>,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            cache_tasks: 20_000,
+            max_size: None,
+        }
+    }
+}

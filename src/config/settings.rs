@@ -1,0 +1,218 @@
+//! Every setting that holds one value, with what is allowed for it. The text that a person reads and
+//! the check that a value must pass come from the same rule.
+
+use std::{fmt, net::SocketAddr};
+
+use figment::value::Value;
+
+use super::values::{ByteSize, DatabaseUrl, LogFilter};
+use crate::domain::Span;
+
+pub struct Setting {
+    /// Tables joined by dots.
+    pub path: &'static str,
+    pub rule: Rule,
+}
+
+pub enum Rule {
+    Address,
+    Database,
+    Instance,
+    Log,
+    Switch,
+    SwitchOrAuto,
+    Span(Span, Span),
+    SpanOrForever(Span, Span),
+    Bytes(ByteSize, ByteSize),
+    Count(u64, u64),
+}
+
+const fn setting(path: &'static str, rule: Rule) -> Setting {
+    Setting { path, rule }
+}
+
+/// A loop that turns more often is a busy loop.
+const SOON: Span = Span::from_millis(10);
+const MINUTE: Span = Span::from_secs(60);
+const HOUR: Span = Span::from_secs(3600);
+
+/// The order is that of `provost.toml.example`.
+pub static SETTINGS: [Setting; 21] = [
+    setting("listen", Rule::Address),
+    setting("insecure", Rule::Switch),
+    setting("database_url", Rule::Database),
+    setting("instance_id", Rule::Instance),
+    setting("log", Rule::Log),
+    setting("log_json", Rule::Switch),
+    setting("shutdown_grace", Rule::Span(Span::from_secs(0), HOUR)),
+    setting("scheduler.poll", Rule::Span(SOON, HOUR)),
+    setting("supervisor.interval", Rule::Span(SOON, HOUR)),
+    setting("supervisor.batch", Rule::Count(1, 10_000)),
+    setting(
+        "retention.keep",
+        Rule::SpanOrForever(Span::from_secs(0), Span::LONGEST),
+    ),
+    setting("retention.interval", Rule::Span(SOON, HOUR)),
+    setting("retention.batch", Rule::Count(1, 10_000)),
+    setting(
+        "limits.max_request",
+        Rule::Bytes(ByteSize::kib(1), ByteSize::mib(64)),
+    ),
+    setting("limits.max_steps", Rule::Count(1, 10_000)),
+    setting(
+        "limits.max_output",
+        Rule::Bytes(ByteSize::kib(1), ByteSize::mib(64)),
+    ),
+    setting("calls.connect_timeout", Rule::Span(SOON, MINUTE)),
+    setting("calls.allow_private_addresses", Rule::SwitchOrAuto),
+    setting("calls.allow_url_steps", Rule::SwitchOrAuto),
+    setting("store.cache_tasks", Rule::Count(1, 10_000_000)),
+    setting(
+        "store.max_size",
+        Rule::Bytes(ByteSize::mib(1), ByteSize::gib(128 * 1024)),
+    ),
+];
+
+/// The settings that hold many values, checked by their own types.
+pub const LISTS: [&str; 2] = ["tokens", "agents"];
+
+impl Rule {
+    pub fn accepts(&self, value: &Value) -> bool {
+        let text = value.as_str();
+        match self {
+            Rule::Address => text.is_some_and(|text| text.parse::<SocketAddr>().is_ok()),
+            Rule::Database => text.is_some_and(|text| text.parse::<DatabaseUrl>().is_ok()),
+            Rule::Instance => text.is_some_and(is_plain_name),
+            Rule::Log => text.is_some_and(|text| text.parse::<LogFilter>().is_ok()),
+            Rule::Switch => value.to_bool().is_some(),
+            Rule::SwitchOrAuto => value.to_bool().is_some() || text == Some("auto"),
+            Rule::Span(least, most) => text
+                .and_then(Span::parse)
+                .is_some_and(|span| (*least..=*most).contains(&span)),
+            Rule::SpanOrForever(least, most) => {
+                text == Some("forever") || Rule::Span(*least, *most).accepts(value)
+            }
+            Rule::Bytes(least, most) => text
+                .and_then(|text| text.parse().ok())
+                .or_else(|| whole(value).map(ByteSize::bytes))
+                .is_some_and(|size| (*least..=*most).contains(&size)),
+            Rule::Count(least, most) => {
+                whole(value).is_some_and(|count| (*least..=*most).contains(&count))
+            }
+        }
+    }
+
+    /// What a person who gave `value` should know.
+    pub fn allowed(&self, value: &Value) -> String {
+        let is_postgres = value
+            .as_str()
+            .is_some_and(|text| text.starts_with("postgres"));
+        match self {
+            Rule::Database if is_postgres => {
+                format!("PostgreSQL is not available in this version; {self}")
+            }
+            _ => self.to_string(),
+        }
+    }
+
+    /// Whether a value from the environment or a flag is taken as text even where it looks like a
+    /// number: the instance `007` is not the instance `7`.
+    pub fn is_text(&self) -> bool {
+        matches!(
+            self,
+            Rule::Address | Rule::Database | Rule::Instance | Rule::Log
+        )
+    }
+}
+
+fn whole(value: &Value) -> Option<u64> {
+    u64::try_from(value.to_i128()?).ok()
+}
+
+/// A name that is safe in a URL, a header, a log line and a file name.
+pub fn is_plain_name(text: &str) -> bool {
+    (1..=64).contains(&text.len())
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+/// What is said where [`is_plain_name`] is not met.
+pub const PLAIN_NAME: &str = "1 to 64 of the characters a-z A-Z 0-9 . _ -";
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rule::Address => f.write_str(
+                "an IP address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"",
+            ),
+            Rule::Database => f.write_str(
+                "the URL of an SQLite file, such as \"sqlite://provost.db\" or \"sqlite:///data/provost.db\", \
+                 without parameters",
+            ),
+            Rule::Instance => f.write_str(PLAIN_NAME),
+            Rule::Log => f.write_str(
+                "off, error, warn, info, debug or trace, alone or for a module as in \"warn,provost::scheduler=debug\"",
+            ),
+            Rule::Switch => f.write_str("true or false"),
+            Rule::SwitchOrAuto => f.write_str("true, false or \"auto\""),
+            Rule::Span(least, most) => write!(
+                f,
+                "a duration from {least} to {most}, such as \"250ms\", \"30s\" or \"15m\""
+            ),
+            Rule::SpanOrForever(least, most) => write!(
+                f,
+                "\"forever\", or a duration from {least} to {most}, such as \"24h\" or \"30d\""
+            ),
+            Rule::Bytes(least, most) => write!(
+                f,
+                "a size from {least} to {most}, in bytes or with a unit such as \"256KiB\" or \"1MiB\""
+            ),
+            Rule::Count(least, most) => write!(f, "a whole number from {least} to {most}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+    use crate::config::Config;
+
+    /// The paths of all settings that hold one value, and the value.
+    fn leaves(prefix: &str, value: Json) -> Vec<(String, Json)> {
+        match value {
+            Json::Object(fields) => fields
+                .into_iter()
+                .filter(|(name, _)| !LISTS.contains(&name.as_str()))
+                .flat_map(|(name, value)| leaves(&format!("{prefix}.{name}"), value))
+                .collect(),
+            value => vec![(prefix.trim_start_matches('.').to_owned(), value)],
+        }
+    }
+
+    #[test]
+    fn every_setting_has_a_rule_and_its_default_keeps_it() {
+        let defaults = leaves("", serde_json::to_value(Config::default()).unwrap());
+        assert_eq!(defaults.len(), SETTINGS.len());
+        for (path, default) in defaults {
+            let setting = SETTINGS.iter().find(|setting| setting.path == path);
+            let setting = setting.unwrap_or_else(|| panic!("{path} has no rule"));
+            let value = Value::serialize(&default).unwrap();
+            assert!(default.is_null() || setting.rule.accepts(&value), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_range_includes_its_ends_and_nothing_beyond() {
+        let span = Rule::Span(Span::from_secs(1), Span::from_secs(2));
+        let accepts = |text: &str| span.accepts(&Value::from(text));
+        assert!(accepts("1s") && accepts("2s") && !accepts("999ms") && !accepts("2s1ms"));
+        let count = Rule::Count(1, 3);
+        let accepts = |value: &Json| count.accepts(&Value::serialize(value).unwrap());
+        assert!(accepts(&json!(1)) && accepts(&json!(3)));
+        assert!(!accepts(&json!(0)) && !accepts(&json!(4)) && !accepts(&json!(-1)));
+        assert!(!accepts(&json!("2")) && !accepts(&json!(2.5)));
+    }
+}

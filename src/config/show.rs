@@ -1,0 +1,74 @@
+//! How a setting is shown to a person: in the form of the file, and without what must stay secret.
+
+use figment::value::Value;
+use serde_json::Value as Json;
+
+use super::tokens::HIDDEN;
+
+pub fn json(value: &Value) -> Json {
+    // Settings come from TOML, text and our own types: all have a JSON form.
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+/// What was found for a setting that is wrong.
+pub fn found(path: &str, value: &Value) -> String {
+    match json(value) {
+        Json::String(text) if path == "database_url" => database_without_secrets(&text),
+        Json::String(text) => url_without_secrets(&text),
+        value => toml(&value),
+    }
+}
+
+/// The URL of another kind of database may hold a password anywhere.
+fn database_without_secrets(url: &str) -> String {
+    match url.split_once("://") {
+        Some((scheme, _)) if scheme != "sqlite" => quoted(&format!("{scheme}://{HIDDEN}")),
+        _ => quoted(url),
+    }
+}
+
+/// A URL may hold a password before its `@`; other text stays as it is.
+pub fn url_without_secrets(text: &str) -> String {
+    match text
+        .split_once("://")
+        .map(|(scheme, rest)| (scheme, rest.rsplit_once('@')))
+    {
+        Some((scheme, Some((_, rest)))) => quoted(&format!("{scheme}://{HIDDEN}@{rest}")),
+        _ => quoted(text),
+    }
+}
+
+pub fn toml(value: &Json) -> String {
+    match value {
+        Json::String(text) => quoted(text),
+        Json::Array(items) => {
+            let items: Vec<_> = items.iter().map(toml).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Json::Object(fields) if fields.is_empty() => "{}".to_owned(),
+        Json::Object(fields) => {
+            let fields: Vec<_> = fields
+                .iter()
+                .map(|(name, value)| format!("{} = {}", key(name), toml(value)))
+                .collect();
+            format!("{{ {} }}", fields.join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// A JSON string is a basic string of TOML.
+fn quoted(text: &str) -> String {
+    Json::from(text).to_string()
+}
+
+fn key(name: &str) -> String {
+    let is_bare = name
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
+    if is_bare {
+        name.to_owned()
+    } else {
+        quoted(name)
+    }
+}

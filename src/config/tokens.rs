@@ -1,0 +1,180 @@
+//! Who may do what. A token is known by its SHA-256 only, so that neither a log, a crash dump nor
+//! the configuration file itself has to hold it. A plain hash suffices because tokens are random and
+//! long, not chosen by people; that is why short ones are refused.
+
+use std::fmt;
+
+use figment::value::{Dict, Value};
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
+use sha2::{Digest, Sha256};
+
+/// What the bearer of a token may do.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    Submit,
+    Read,
+    Operate,
+    Admin,
+}
+
+/// The shortest token that cannot be guessed from its hash.
+const SHORTEST: usize = 16;
+
+/// What stands in place of a secret wherever settings are shown.
+pub const HIDDEN: &str = "(hidden)";
+
+/// What is said of every wrong token. What was found is never shown.
+pub const ALLOWED: &str = "each of [[tokens]] needs a `name` of its own, a `role` (submit, read, operate or admin), \
+     and either `token`, random and at least 16 characters, or `sha256`, its SHA-256 as 64 hex digits; \
+     make one with: openssl rand -hex 32";
+
+#[derive(Clone, PartialEq, Deserialize)]
+#[serde(try_from = "Written")]
+pub struct Token {
+    pub name: String,
+    pub role: Role,
+    sha256: [u8; 32],
+}
+
+impl Token {
+    /// Whether `presented` is this token. What the comparison's time tells is about the hash of
+    /// what was presented, from which no token can be worked out.
+    pub fn is(&self, presented: &str) -> bool {
+        self.sha256 == hash(presented)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token")
+            .field("name", &self.name)
+            .field("role", &self.role)
+            .finish_non_exhaustive()
+    }
+}
+
+/// For showing settings: without the secret, so what is written does not read back.
+impl Serialize for Token {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("Token", 3)?;
+        fields.serialize_field("name", &self.name)?;
+        fields.serialize_field("role", &self.role)?;
+        fields.serialize_field("sha256", HIDDEN)?;
+        fields.end()
+    }
+}
+
+fn hash(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+/// A token as people write it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: String,
+    role: Role,
+    sha256: Option<String>,
+    token: Option<String>,
+}
+
+impl TryFrom<Written> for Token {
+    type Error = &'static str;
+
+    fn try_from(written: Written) -> Result<Self, Self::Error> {
+        let sha256 = match (written.token, written.sha256) {
+            (Some(token), None) if token.len() >= SHORTEST => Some(hash(&token)),
+            (None, Some(hex)) => from_hex(&hex),
+            _ => None,
+        };
+        match sha256 {
+            Some(sha256) if !written.name.is_empty() => Ok(Self {
+                name: written.name,
+                role: written.role,
+                sha256,
+            }),
+            _ => Err(ALLOWED),
+        }
+    }
+}
+
+fn from_hex(hex: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
+        *byte = u8::from_str_radix(&hex[at..at + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// Two tokens with one name could not be told apart in the history, two with one secret not at all.
+pub fn are_distinct(tokens: &[Token]) -> bool {
+    tokens.iter().enumerate().all(|(at, token)| {
+        tokens[..at]
+            .iter()
+            .all(|other| other.name != token.name && other.sha256 != token.sha256)
+    })
+}
+
+/// Reads `PROVOST_TOKENS`: `name:role:token`, several joined by commas. `None` where a part is missing.
+pub fn from_env(text: &str) -> Option<Value> {
+    text.split(',')
+        .map(|entry| {
+            let mut parts = entry.trim().splitn(3, ':');
+            let mut fields = Dict::new();
+            for field in ["name", "role", "token"] {
+                fields.insert(field.into(), Value::from(parts.next()?.to_owned()));
+            }
+            Some(Value::from(fields))
+        })
+        .collect::<Option<Vec<_>>>()
+        .map(Value::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(json: &str) -> Result<Token, serde_json::Error> {
+        serde_json::from_str(json)
+    }
+
+    #[test]
+    fn a_token_is_the_same_written_plainly_or_as_its_hash() {
+        let plain = token(r#"{"name":"ci","role":"submit","token":"0123456789abcdef"}"#).unwrap();
+        let hashed = token(
+            r#"{"name":"ci","role":"submit","sha256":"9F9F5111F7B27A781F1F1DDDE5EBC2DD2B796BFC7365C9C28B548E564176929F"}"#,
+        )
+        .unwrap();
+        assert_eq!(plain, hashed);
+        assert!(hashed.is("0123456789abcdef"));
+        assert!(!hashed.is("0123456789abcdeF"));
+    }
+
+    #[test]
+    fn a_token_that_could_be_guessed_or_is_not_whole_is_refused() {
+        for json in [
+            r#"{"name":"ci","role":"submit","token":"short"}"#,
+            r#"{"name":"ci","role":"submit"}"#,
+            r#"{"name":"","role":"submit","token":"0123456789abcdef"}"#,
+            r#"{"name":"ci","role":"root","token":"0123456789abcdef"}"#,
+            r#"{"name":"ci","role":"submit","sha256":"9f"}"#,
+            r#"{"name":"ci","role":"submit","token":"0123456789abcdef","sha256":"9f"}"#,
+        ] {
+            assert!(token(json).is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn neither_debug_nor_json_shows_what_a_token_is() {
+        let token = token(r#"{"name":"ci","role":"submit","token":"0123456789abcdef"}"#).unwrap();
+        for shown in [format!("{token:?}"), serde_json::to_string(&token).unwrap()] {
+            assert!(shown.contains("ci"), "{shown}");
+            assert!(!shown.contains("0123456789abcdef"), "{shown}");
+            assert!(!shown.to_lowercase().contains("9f9f5111"), "{shown}");
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! Settings that are more than a number or a word: sizes, switches that decide for themselves, how
+//! long to keep, and where the database is. Each reads back exactly as it is written.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+
+use crate::domain::Span;
+
+/// A number of bytes: `65536`, `64KiB`, `1MiB`, `2GiB`. Units are binary, and say so.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ByteSize(u64);
+
+/// Largest first, so that the first unit that divides a size gives its shortest form.
+const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+
+impl ByteSize {
+    pub const fn bytes(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    pub const fn kib(count: u64) -> Self {
+        Self(count << 10)
+    }
+
+    pub const fn mib(count: u64) -> Self {
+        Self(count << 20)
+    }
+
+    pub const fn gib(count: u64) -> Self {
+        Self(count << 30)
+    }
+
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// For limits on memory: what does not fit is no limit.
+    pub fn as_usize(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+impl FromStr for ByteSize {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (number, scale) = UNITS
+            .iter()
+            .find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, *scale)))
+            .unwrap_or((text, 1));
+        // `u64` would take a sign.
+        if !number.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(());
+        }
+        let count: u64 = number.parse().map_err(|_| ())?;
+        count.checked_mul(scale).map(Self).ok_or(())
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match UNITS
+            .iter()
+            .find(|(_, scale)| self.0 != 0 && self.0.is_multiple_of(*scale))
+        {
+            Some((unit, scale)) => write!(f, "{}{unit}", self.0 / scale),
+            None => self.0.fmt(f),
+        }
+    }
+}
+
+impl Serialize for ByteSize {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ByteSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl de::Visitor<'_> for Visitor {
+            type Value = ByteSize;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of bytes such as 65536, \"64KiB\" or \"1MiB\"")
+            }
+
+            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<ByteSize, E> {
+                Ok(ByteSize(bytes))
+            }
+
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<ByteSize, E> {
+                u64::try_from(bytes)
+                    .map(ByteSize)
+                    .map_err(|_| E::invalid_value(de::Unexpected::Signed(bytes), &self))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
+                text.parse()
+                    .map_err(|()| E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// `true`, `false`, or `"auto"`: what is right depends on another setting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Auto {
+    Auto,
+    Fixed(bool),
+}
+
+impl Auto {
+    pub fn or(self, automatic: bool) -> bool {
+        match self {
+            Auto::Auto => automatic,
+            Auto::Fixed(choice) => choice,
+        }
+    }
+}
+
+impl Serialize for Auto {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Auto::Auto => serializer.serialize_str("auto"),
+            Auto::Fixed(choice) => serializer.serialize_bool(*choice),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Auto {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl de::Visitor<'_> for Visitor {
+            type Value = Auto;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("true, false or \"auto\"")
+            }
+
+            fn visit_bool<E: de::Error>(self, choice: bool) -> Result<Auto, E> {
+                Ok(Auto::Fixed(choice))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Auto, E> {
+                match text {
+                    "auto" => Ok(Auto::Auto),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// How long something that ended is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keep {
+    Forever,
+    For(Span),
+}
+
+impl fmt::Display for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Keep::Forever => f.write_str("forever"),
+            Keep::For(span) => span.fmt(f),
+        }
+    }
+}
+
+impl Serialize for Keep {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Keep {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == "forever" {
+            return Ok(Keep::Forever);
+        }
+        Span::parse(&text).map(Keep::For).ok_or_else(|| {
+            de::Error::invalid_value(
+                de::Unexpected::Str(&text),
+                &"\"forever\" or a duration such as \"30d\"",
+            )
+        })
+    }
+}
+
+/// Where the state store is: `sqlite://provost.db` is beside the process, `sqlite:///data/provost.db`
+/// anywhere else.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DatabaseUrl {
+    path: PathBuf,
+}
+
+impl DatabaseUrl {
+    pub fn sqlite(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// The SQLite file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Default for DatabaseUrl {
+    fn default() -> Self {
+        Self::sqlite("provost.db")
+    }
+}
+
+impl FromStr for DatabaseUrl {
+    type Err = ();
+
+    /// Refuses `:memory:` because what was accepted would not outlive the process, and query
+    /// parameters because they would change what a commit means.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let path = text.strip_prefix("sqlite://").ok_or(())?;
+        let usable = !path.is_empty()
+            && !path.ends_with('/')
+            && path != ":memory:"
+            && !path.contains(['?', '#', '\0']);
+        usable.then(|| Self::sqlite(path)).ok_or(())
+    }
+}
+
+impl fmt::Display for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sqlite://{}", self.path.display())
+    }
+}
+
+impl Serialize for DatabaseUrl {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for DatabaseUrl {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // The text is not repeated: a URL of another kind of database may hold a password.
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(|()| de::Error::custom("not a URL such as \"sqlite://provost.db\""))
+    }
+}
+
+/// How much is logged: `info`, or `warn,provost::scheduler=debug`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LogFilter {
+    text: String,
+    targets: Targets,
+}
+
+impl LogFilter {
+    pub fn targets(&self) -> &Targets {
+        &self.targets
+    }
+}
+
+impl Default for LogFilter {
+    fn default() -> Self {
+        Self {
+            text: "info".to_owned(),
+            targets: Targets::new().with_default(LevelFilter::INFO),
+        }
+    }
+}
+
+impl FromStr for LogFilter {
+    type Err = ();
+
+    /// A lone word must be a level: taken for a module, as tracing would, `inof` would silence
+    /// everything else without a word.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let is_clear = text.split(',').all(|part| {
+            let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
+            !level.is_empty() && level.parse::<LevelFilter>().is_ok()
+        });
+        let targets = text.parse().map_err(|_| ())?;
+        let text = text.to_owned();
+        is_clear.then_some(Self { text, targets }).ok_or(())
+    }
+}
+
+impl Serialize for LogFilter {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for LogFilter {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(|()| de::Error::custom("not a level such as \"info\""))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_reads_back_as_it_was_written() {
+        for text in ["0", "1", "1000", "1KiB", "256KiB", "1MiB", "3GiB"] {
+            assert_eq!(text.parse::<ByteSize>().unwrap().to_string(), text);
+        }
+        assert_eq!("1024KiB".parse(), Ok(ByteSize::mib(1)));
+    }
+
+    #[test]
+    fn what_is_not_a_size_is_refused() {
+        for text in [
+            "",
+            "KiB",
+            "1KB",
+            "1 KiB",
+            "+1",
+            "-1",
+            "1.5MiB",
+            "99999999999GiB",
+        ] {
+            assert_eq!(text.parse::<ByteSize>(), Err(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_database_is_relative_or_absolute_and_nothing_else() {
+        let path = |text: &str| text.parse::<DatabaseUrl>().map(|url| url.path);
+        assert_eq!(path("sqlite://provost.db"), Ok("provost.db".into()));
+        assert_eq!(path("sqlite:///data/p.db"), Ok("/data/p.db".into()));
+        for text in [
+            "provost.db",
+            "sqlite:provost.db",
+            "sqlite://",
+            "sqlite:///data/",
+            "sqlite://:memory:",
+            "sqlite://p.db?mode=ro",
+            "postgres://u:p@h/d",
+        ] {
+            assert_eq!(path(text), Err(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_automatic_switch_follows_only_when_nobody_set_it() {
+        assert!(Auto::Auto.or(true));
+        assert!(!Auto::Auto.or(false));
+        assert!(Auto::Fixed(true).or(false));
+        assert!(!Auto::Fixed(false).or(true));
+    }
+
+    #[test]
+    fn a_log_filter_is_levels_and_nothing_that_would_silence_by_mistake() {
+        for text in [
+            "info",
+            "off",
+            "warn,provost::scheduler=debug",
+            "WARN, provost=trace",
+        ] {
+            assert!(text.parse::<LogFilter>().is_ok(), "{text}");
+        }
+        for text in ["", "inof", "provost", "provost=", "info,", "provost=loud"] {
+            assert!(text.parse::<LogFilter>().is_err(), "{text}");
+        }
+    }
+}
