@@ -8,7 +8,7 @@ use super::{
     AgentName, Payload, Span, StepIndex, StepName,
     template::{Expression, JsonTemplate, Template},
 };
-pub use parse::{FieldFault, Fields, Limits, parse_steps};
+pub use parse::*;
 
 /// A checked, compiled definition. It can only be made by [`parse_steps`], so every index in it is
 /// in range, its graph has no cycle, and every template in it compiles.

@@ -52,7 +52,7 @@ async fn look(local: &Local, store: &Store, polled: bool) -> Result<(), StoreErr
     }
     let mut lines = local.lines.all();
     if polled {
-        lines.extend(local.agents.list().into_iter().map(|(name, _)| name));
+        lines.extend(local.agents.list().iter().map(|agent| agent.name().clone()));
         lines.sort_unstable();
         lines.dedup();
     }

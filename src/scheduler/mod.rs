@@ -50,7 +50,7 @@ impl Local {
             dispatches,
         });
         let weak = Arc::downgrade(&local);
-        local.agents.on_freed(Box::new(move |agent| {
+        local.agents.on_freed(Box::new(move |agent: &AgentName| {
             if let Some(local) = weak.upgrade() {
                 local.lines.capacity_freed(agent);
             }

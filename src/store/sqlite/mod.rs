@@ -15,7 +15,7 @@ use std::{
 
 use async_trait::async_trait;
 use sqlx::{
-    ConnectOptions, Connection, SqliteConnection, SqlitePool,
+    ConnectOptions, Connection, SqliteConnection,
     migrate::{MigrateError, Migrator},
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };

@@ -1,0 +1,211 @@
+//! Every error of the API: RFC 9457 problem details. The kinds are the public contract; each has a
+//! section in docs/problems.md that says cause and cure.
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use crate::{
+    domain::{FieldFault, Refusal},
+    store::{CommandError, StoreError},
+};
+
+/// Declares the problem kinds with their slug, status and title.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $slug:literal, $status:ident, $title:literal;)*) => {
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Kind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl Kind {
+            pub const ALL: &[Kind] = &[$(Kind::$kind),*];
+
+            /// The last part of the problem's `type`.
+            pub fn slug(self) -> &'static str {
+                match self { $(Kind::$kind => $slug,)* }
+            }
+
+            pub fn status(self) -> StatusCode {
+                match self { $(Kind::$kind => StatusCode::$status,)* }
+            }
+
+            pub fn title(self) -> &'static str {
+                match self { $(Kind::$kind => $title,)* }
+            }
+        }
+    };
+}
+
+kinds! {
+    MalformedJson = "malformed-json", BAD_REQUEST, "The body is not JSON";
+    InvalidQuery = "invalid-query", BAD_REQUEST, "The query or a header cannot be used";
+    Unauthenticated = "unauthenticated", UNAUTHORIZED, "A valid token is needed";
+    Forbidden = "forbidden", FORBIDDEN, "The token's role does not allow this";
+    NotFound = "not-found", NOT_FOUND, "There is no such thing";
+    NoSuchTask = "no-such-task", NOT_FOUND, "There is no such task";
+    NoSuchStep = "no-such-step", NOT_FOUND, "The task has no such step";
+    NoSuchWorkflow = "no-such-workflow", NOT_FOUND, "There is no such workflow";
+    NoSuchAgent = "no-such-agent", NOT_FOUND, "There is no such agent";
+    NoSuchAlert = "no-such-alert", NOT_FOUND, "There is no such alert";
+    MethodNotAllowed = "method-not-allowed", METHOD_NOT_ALLOWED, "The method is not allowed here";
+    TaskEnded = "task-ended", CONFLICT, "The task has ended";
+    WrongTaskState = "wrong-task-state", CONFLICT, "The task's state does not allow this";
+    WrongStepState = "wrong-step-state", CONFLICT, "The step's state does not allow this";
+    AgentConfigured = "agent-configured", CONFLICT, "The agent belongs to the configuration file";
+    VersionMismatch = "version-mismatch", PRECONDITION_FAILED, "The task has changed since";
+    BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, "The body is too large";
+    NotJson = "not-json", UNSUPPORTED_MEDIA_TYPE, "The body must be sent as application/json";
+    Invalid = "invalid", UNPROCESSABLE_ENTITY, "The request is not valid";
+    KeyReused = "idempotency-key-reused", UNPROCESSABLE_ENTITY, "The Idempotency-Key was used with another request";
+    StoreFull = "store-full", SERVICE_UNAVAILABLE, "The store is full";
+    StoreUnavailable = "store-unavailable", SERVICE_UNAVAILABLE, "The store cannot be reached";
+    Stopping = "stopping", SERVICE_UNAVAILABLE, "The service is stopping";
+    Internal = "internal", INTERNAL_SERVER_ERROR, "The service failed";
+}
+
+/// An error on its way to the caller.
+#[derive(Debug)]
+pub struct Problem {
+    kind: Kind,
+    detail: String,
+    members: Map<String, Value>,
+}
+
+/// What a caller sees of an error. `type` names the kind; kinds never change their meaning.
+#[derive(Serialize, ToSchema)]
+pub struct ProblemBody {
+    /// A stable name of the kind, with a section in the documentation.
+    #[serde(rename = "type")]
+    #[schema(example = "/problems/wrong-step-state")]
+    kind: String,
+    #[schema(example = "The step's state does not allow this")]
+    title: String,
+    /// The HTTP status, again.
+    #[schema(example = 409)]
+    status: u16,
+    /// What went wrong this time, and what helps.
+    detail: String,
+    /// Where a state stood in the way: the state the task is in.
+    #[schema(example = "processing")]
+    state: Option<String>,
+    /// Where the content is not valid: every fault, each with the JSON pointer of its place.
+    errors: Option<Vec<FieldErrorBody>>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct FieldErrorBody {
+    /// RFC 6901, into the request body.
+    #[schema(example = "/steps/1/after/0")]
+    pointer: String,
+    #[schema(example = "there is no step \"reserv\"; did you mean \"reserve\"?")]
+    message: String,
+}
+
+impl Problem {
+    pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
+        Self {
+            kind,
+            detail: detail.into(),
+            members: Map::new(),
+        }
+    }
+
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.members.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// All faults of a request at once.
+    pub fn invalid(faults: Vec<FieldFault>) -> Self {
+        let detail = match faults.as_slice() {
+            [only] => format!("{}: {}", only.pointer, only.message),
+            faults => format!("{} faults; see errors", faults.len()),
+        };
+        let errors: Vec<Value> = faults
+            .into_iter()
+            .map(|fault| json!({ "pointer": fault.pointer, "message": fault.message }))
+            .collect();
+        Self::new(Kind::Invalid, detail).with("errors", errors)
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        let kind = match error {
+            StoreError::Full => Kind::StoreFull,
+            StoreError::Unavailable(_) => Kind::StoreUnavailable,
+            StoreError::Stopping => Kind::Stopping,
+            StoreError::Corrupt(_) => Kind::Internal,
+        };
+        if kind == Kind::Internal {
+            tracing::error!(%error, "the store holds something that cannot be read");
+        }
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<CommandError> for Problem {
+    fn from(error: CommandError) -> Self {
+        let detail = error.to_string();
+        match error {
+            CommandError::NoTask => Self::new(Kind::NoSuchTask, detail),
+            CommandError::Refused { refusal, state } => {
+                let kind = match refusal {
+                    Refusal::Ended(_) => Kind::TaskEnded,
+                    Refusal::TaskState { .. } => Kind::WrongTaskState,
+                    Refusal::StepState { .. } | Refusal::Late { .. } | Refusal::NotDue { .. } => {
+                        Kind::WrongStepState
+                    }
+                };
+                let problem = Self::new(kind, detail).with("state", state);
+                match refusal {
+                    Refusal::StepState { status, .. } => {
+                        problem.with("step_state", status.as_str())
+                    }
+                    _ => problem,
+                }
+            }
+            CommandError::VersionMismatch { current, .. } => {
+                Self::new(Kind::VersionMismatch, detail).with("version", current)
+            }
+            CommandError::KeyReused => Self::new(Kind::KeyReused, detail),
+            CommandError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = self.kind.status();
+        let mut body = Map::new();
+        body.insert(
+            "type".to_owned(),
+            format!("/problems/{}", self.kind.slug()).into(),
+        );
+        body.insert("title".to_owned(), self.kind.title().into());
+        body.insert("status".to_owned(), status.as_u16().into());
+        body.insert("detail".to_owned(), self.detail.into());
+        body.extend(self.members);
+        let mut response = Response::new(Body::from(Value::Object(body).to_string()));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
