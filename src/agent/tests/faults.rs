@@ -1,9 +1,6 @@
 //! Services that hang, drip, break off and recover.
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use super::{
     servers::{Server, finish, hang, refusing, response},
@@ -31,24 +28,42 @@ where
     .await
 }
 
-#[tokio::test]
-async fn a_service_that_hangs_is_left_at_complete_by_and_nothing_is_reported() {
-    let (tell, mut hung_up) = mpsc::unbounded_channel();
-    let server = Server::start(move |_, mut stream| {
+/// A server that never answers, and tells when the other side hangs up.
+async fn hanging() -> (Server, mpsc::UnboundedReceiver<()>) {
+    let (tell, hung_up) = mpsc::unbounded_channel();
+    let server = Server::start(move |_, stream| {
         let tell = tell.clone();
         async move {
-            let left = stream.read(&mut [0]).await;
-            let _ = tell.send(left.unwrap_or(0));
+            hang(stream).await;
+            let _ = tell.send(());
         }
     })
     .await;
+    (server, hung_up)
+}
+
+#[tokio::test]
+async fn a_service_that_hangs_is_left_at_complete_by_and_nothing_is_reported() {
+    let (server, mut hung_up) = hanging().await;
+    let agents = agents_at(&server.url);
     let began = Instant::now();
-    let ended = run(&agents_at(&server.url), a_call(), SHORT).await;
+    let ended = run(&agents, a_call(), SHORT).await;
     assert!(began.elapsed() >= SHORT);
     assert_eq!(ended.outcome, None);
     assert!(ended.noted.is_empty());
     // The request itself was dropped: its connection is closed.
-    assert_eq!(hung_up.recv().await, Some(0));
+    assert_eq!(hung_up.recv().await, Some(()));
+}
+
+#[tokio::test]
+async fn a_call_that_is_dropped_lets_go_of_the_service() {
+    let (mut server, mut hung_up) = hanging().await;
+    let agents = agents_at(&server.url);
+    tokio::select! {
+        ended = run(&agents, a_call(), AMPLE) => panic!("ended: {:?}", ended.outcome),
+        _ = server.next() => {}
+    }
+    assert_eq!(hung_up.recv().await, Some(()));
 }
 
 #[tokio::test]
@@ -207,12 +222,4 @@ async fn a_connection_that_never_comes_about_is_given_up_and_tried_again() {
         "{}",
         noted[0].1.message
     );
-}
-
-#[tokio::test]
-async fn a_call_that_is_dropped_lets_go_of_the_service() {
-    let server = Server::start(|_, stream| hang(stream)).await;
-    let agents = agents_at(&server.url);
-    let ended = run(&agents, a_call(), Duration::ZERO).await;
-    assert_eq!(ended.outcome, None);
 }

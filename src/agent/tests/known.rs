@@ -100,6 +100,21 @@ async fn a_changed_agent_keeps_what_is_under_way() {
 }
 
 #[tokio::test]
+async fn whoever_waits_for_capacity_hears_of_new_agents_and_of_slots_that_come_back() {
+    let agents = Agents::new(settings()).unwrap();
+    let (tell, mut told) = mpsc::unbounded_channel();
+    agents.on_freed(move |agent| {
+        let _ = tell.send(agent.to_string());
+    });
+    agents.put(payments(), spec(&["http://127.0.0.1:1"]));
+    assert_eq!(told.try_recv().unwrap(), "payments");
+    let slot = agents.try_take(&payments()).unwrap();
+    assert!(told.try_recv().is_err());
+    drop(slot);
+    assert_eq!(told.try_recv().unwrap(), "payments");
+}
+
+#[tokio::test]
 async fn agents_are_listed_by_name() {
     let agents = agents_at("http://127.0.0.1:1");
     agents.put(AgentName::new("inventory"), spec(&["http://127.0.0.1:2"]));
@@ -160,6 +175,7 @@ async fn tries_retries_and_calls_are_counted_per_agent() {
         r#"provost_agent_tries_total{agent="payments",result="success"} 1"#,
         r#"provost_agent_tries_total{agent="payments",result="transient"} 1"#,
         r#"provost_agent_tries_total{agent="payments",result="permanent"} 1"#,
+        r#"provost_agent_tries_total{agent="payments",result="dropped"} 1"#,
         r#"provost_agent_retries_total{agent="payments"} 1"#,
         r#"provost_agent_in_flight{agent="payments"} 1"#,
         r#"provost_agent_call_seconds_count{agent="payments"} 3"#,
