@@ -1,4 +1,5 @@
 mod agent;
+mod api;
 mod cli;
 mod config;
 mod domain;
