@@ -3,6 +3,7 @@
 
 mod agent_spec;
 mod alert;
+mod blocked;
 mod call;
 mod command;
 mod decide;
@@ -20,6 +21,7 @@ mod time;
 
 pub use agent_spec::*;
 pub use alert::*;
+pub use blocked::*;
 pub use call::*;
 pub use command::*;
 pub use decide::*;
