@@ -113,7 +113,7 @@ impl Draft {
             }
             Command::Expire { step, attempt } => self.expire(step, attempt, by, now)?,
             Command::Overdue => self.overdue(by, now)?,
-            Command::Retry { step, body } => self.retry(step, body, by, now)?,
+            Command::Retry { step, body, reason } => self.retry(step, body, reason, by, now)?,
             Command::Skip {
                 step,
                 output,
@@ -126,7 +126,7 @@ impl Draft {
             } => self.resolve(step, output, reason, by, now)?,
             Command::Cancel { reason } => self.cancel(reason, by, now),
             Command::Pause { reason } => self.pause(reason, by, now)?,
-            Command::Resume => self.resume(by, now)?,
+            Command::Resume { reason } => self.resume(reason, by, now)?,
         }
         Ok(Effect::Done)
     }
