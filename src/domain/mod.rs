@@ -18,6 +18,7 @@ mod step;
 mod task;
 pub mod template;
 mod time;
+mod transitions;
 
 pub use agent_spec::*;
 pub use alert::*;
@@ -34,3 +35,4 @@ pub use policy::*;
 pub use step::*;
 pub use task::*;
 pub use time::*;
+pub use transitions::*;

@@ -98,6 +98,18 @@ impl TaskStatus {
         }
     }
 
+    /// The event that tells of a task's arrival in this state.
+    pub const fn event(self) -> &'static str {
+        match self {
+            TaskStatus::Pending => "task.pending",
+            TaskStatus::Processing => "task.processing",
+            TaskStatus::Paused => "task.paused",
+            TaskStatus::Processed => "task.processed",
+            TaskStatus::Error => "task.error",
+            TaskStatus::Cancelled => "task.cancelled",
+        }
+    }
+
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == text)
     }

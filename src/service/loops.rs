@@ -30,7 +30,9 @@ pub async fn every<W, F>(
         rest = match work().await {
             Ok(()) => interval,
             Err(error) => {
-                let next = rest.saturating_mul(2).clamp(interval, LONGEST_REST.max(interval));
+                let next = rest
+                    .saturating_mul(2)
+                    .clamp(interval, LONGEST_REST.max(interval));
                 warn!(part = name, %error, again_in = ?next, "could not do its round");
                 next
             }

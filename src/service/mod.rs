@@ -145,7 +145,10 @@ impl Service {
             }
         }
         self.goodbye.cancel();
-        if tokio::time::timeout(GOODBYE, &mut self.server).await.is_err() {
+        if tokio::time::timeout(GOODBYE, &mut self.server)
+            .await
+            .is_err()
+        {
             // A client that neither reads nor hangs up must not keep the process.
             self.server.abort();
             let _ = self.server.await;
