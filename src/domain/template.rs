@@ -1,5 +1,5 @@
-use std::collections::BTreeMap;
 use super::*;
+use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct Template;
 #[derive(Debug)]
@@ -17,4 +17,8 @@ pub struct Scope<'a> {
     pub steps: Vec<(&'a StepName, Option<&'a Payload>)>,
     pub output: Option<&'a Payload>,
 }
-impl Expression { pub fn truth(&self, _: &Scope<'_>) -> Result<bool, RenderError> { Ok(true) } }
+impl Expression {
+    pub fn truth(&self, _: &Scope<'_>) -> Result<bool, RenderError> {
+        Ok(true)
+    }
+}

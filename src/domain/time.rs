@@ -183,7 +183,17 @@ mod tests {
 
     #[test]
     fn what_is_not_a_duration_is_refused() {
-        for text in ["", "5", "s", "-1s", "1.5s", "10 s", "1w", "99999999999999999999s", "4000d"] {
+        for text in [
+            "",
+            "5",
+            "s",
+            "-1s",
+            "1.5s",
+            "10 s",
+            "1w",
+            "99999999999999999999s",
+            "4000d",
+        ] {
             assert_eq!(Span::parse(text), None, "{text}");
         }
     }

@@ -67,7 +67,10 @@ impl Dispatcher {
             left.extend(batch.iter().map(|d| (d.call.step, d.call.attempt)));
         }
         if in_time.is_err() {
-            warn!(calls = left.len(), "calls did not end in time; their steps are handed back");
+            warn!(
+                calls = left.len(),
+                "calls did not end in time; their steps are handed back"
+            );
         }
         let by = Actor::scheduler(self.local.instance().as_str());
         let released = left.into_iter().map(|(step, attempt)| {

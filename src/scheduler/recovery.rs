@@ -47,7 +47,10 @@ pub async fn resume_interrupted(local: &Local, store: &Store) -> Result<(), Stor
         local.expect_line(&agent);
     }
     if resumed > 0 {
-        info!(steps = resumed, "resumed the steps that were running when the last process ended");
+        info!(
+            steps = resumed,
+            "resumed the steps that were running when the last process ended"
+        );
     }
     Ok(())
 }

@@ -336,10 +336,7 @@ impl Decided {
         for (request, planned) in requests.into_iter().zip(self.answers) {
             // A caller that is gone needs no answer.
             match (request, planned) {
-                (
-                    Request::Submit { answer, .. } | Request::Apply { answer, .. },
-                    planned,
-                ) => {
+                (Request::Submit { answer, .. } | Request::Apply { answer, .. }, planned) => {
                     let _ = answer.send(match planned {
                         Planned::Task(id) => task(id)
                             .map(Accepted::Now)
@@ -410,15 +407,10 @@ fn dispatch(call: Call, instant: Instant, permit: Permit) -> Dispatch {
     }
 }
 
-async fn operate(
-    operation: &Operation,
-    tx: &mut dyn Transaction,
-) -> Result<Outcome, StoreError> {
+async fn operate(operation: &Operation, tx: &mut dyn Transaction) -> Result<Outcome, StoreError> {
     Ok(match operation {
         Operation::Promote => Outcome::Promoted(tx.promote().await?),
-        Operation::PutWorkflow(name, body) => {
-            Outcome::Version(tx.put_workflow(name, body).await?)
-        }
+        Operation::PutWorkflow(name, body) => Outcome::Version(tx.put_workflow(name, body).await?),
         Operation::PutAgent(name, spec) => {
             tx.put_agent(name, spec).await?;
             Outcome::Done
