@@ -3,7 +3,7 @@ pub struct FieldFault {
     pub pointer: String,
     pub message: String,
 }
-pub struct Fields;
+#[derive(Default)]
 pub struct Limits {
     pub max_steps: usize,
 }
