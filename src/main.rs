@@ -1,8 +1,10 @@
 mod agent;
+mod api;
 mod cli;
 mod config;
 mod domain;
 mod scheduler;
+mod service;
 mod store;
 mod supervisor;
 mod telemetry;
@@ -34,7 +36,8 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        Command::Serve(_) | Command::Demo(_) | Command::Bench(_) | Command::Openapi => {
+        Command::Serve(config) => cli::serve::run(*config),
+        Command::Demo(_) | Command::Bench(_) | Command::Openapi => {
             eprintln!("provost: this command is not part of this build");
             ExitCode::FAILURE
         }

@@ -191,13 +191,12 @@ impl Wire {
                         return Ok(Outcome::Failed(fault));
                     }
                 };
-                let start = answer::excerpt(&body);
-                Ok(match answer::output(response.headers(), body) {
+                Ok(match answer::output(response.headers(), &body) {
                     Ok(output) => Outcome::Success(output),
                     Err(why) => {
                         let mut fault = request.fault(FaultKind::Permanent, why);
                         fault.status = Some(status.as_u16());
-                        fault.body = start;
+                        fault.body = answer::excerpt(&body);
                         Outcome::Failed(fault)
                     }
                 })

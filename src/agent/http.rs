@@ -75,7 +75,7 @@ pub(super) type Unmakeable = String;
 pub(super) fn request(base: &Url, call: &Call) -> Result<Request, Unmakeable> {
     let url = match &call.target {
         Target::Agent(_) => join(base, &call.path)?,
-        Target::Url { url, .. } => whole_url(base, url, &call.path)?,
+        Target::Url { url, .. } => join(&own_base(base, url)?, &call.path)?,
     };
     let mut request = Request::new(method(call.method), url);
     *request.headers_mut() = headers(call)?;
@@ -94,9 +94,15 @@ fn method(method: Method) -> reqwest::Method {
     }
 }
 
-/// The endpoint with the call's path behind its own. Only the path is parsed anew.
+/// The base with the call's path behind its own. Only the path is parsed anew.
 fn join(base: &Url, path: &str) -> Result<Url, Unmakeable> {
-    starts_a_path(path)?;
+    if path.is_empty() {
+        return Ok(base.clone());
+    }
+    if !path.starts_with('/') {
+        // `@host` or `:port` behind a host would lead elsewhere.
+        return Err(format!("the path {path:?} does not start with /"));
+    }
     let (path, query) = match path.split_once('?') {
         Some((path, query)) => (path, Some(query)),
         None => (path, None),
@@ -107,34 +113,27 @@ fn join(base: &Url, path: &str) -> Result<Url, Unmakeable> {
         url.set_path(path);
     } else {
         url.set_path(&format!("{prefix}{path}"));
-        // `..`, plain or encoded, came from data: it must not reach what lies beside the service.
-        if !url.path().starts_with(prefix) {
+        // `..`, plain or encoded, may come from data: it must not reach what lies beside the service.
+        let below = url.path().strip_prefix(prefix);
+        if !below.is_some_and(|below| below.starts_with('/')) {
             return Err(format!(
-                "the path {path:?} leads out of the endpoint's base path {prefix:?}"
+                "the path {path:?} leads out of the base path {prefix:?}"
             ));
         }
     }
-    url.set_query(query);
+    if query.is_some() {
+        url.set_query(query);
+    }
     Ok(url)
 }
 
-/// The URL of a step that names one. It must lead to the origin whose address was checked.
-fn whole_url(origin: &Url, url: &str, path: &str) -> Result<Url, Unmakeable> {
-    starts_a_path(path)?;
-    let url = format!("{}{path}", url.trim_end_matches('/'));
-    let parsed = Url::parse(&url).map_err(|error| format!("{url:?} is not a URL: {error}"))?;
-    if parsed.origin() != origin.origin() {
-        return Err(format!("{url:?} does not lead to {:?}", origin.as_str()));
-    }
-    Ok(parsed)
-}
-
-fn starts_a_path(path: &str) -> Result<(), Unmakeable> {
-    if path.is_empty() || path.starts_with('/') {
-        Ok(())
+/// The base of a step that names its URL. It must lead to the origin whose address was checked.
+fn own_base(origin: &Url, url: &str) -> Result<Url, Unmakeable> {
+    let parsed = Url::parse(url).map_err(|error| format!("{url:?} is not a URL: {error}"))?;
+    if parsed.origin() == origin.origin() {
+        Ok(parsed)
     } else {
-        // `@host` or `:port` behind a host would lead elsewhere.
-        Err(format!("the path {path:?} does not start with /"))
+        Err(format!("{url:?} does not lead to {:?}", origin.as_str()))
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Instant;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 /// The label of all agents that were made for the URL of a step. One label for all: who may submit
-/// must not be able to grow the metrics without bound.
-pub(super) const MADE_FOR_URLS: &str = "url";
+/// must not be able to grow the metrics without bound. No registered agent can be called so.
+pub(super) const MADE_FOR_URLS: &str = "(url)";
 
 #[derive(Debug)]
 pub(super) struct Meters {

@@ -179,6 +179,11 @@ impl Agents {
         self.gate.close();
     }
 
+    #[cfg(test)]
+    pub(super) fn origins_known(&self) -> usize {
+        self.origins.lock().unwrap().len()
+    }
+
     fn registered_agent(
         &self,
         name: &AgentName,

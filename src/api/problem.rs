@@ -122,6 +122,18 @@ impl Problem {
         self
     }
 
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    pub fn member(&self, name: &str) -> Option<&Value> {
+        self.members.get(name)
+    }
+
     /// All faults of a request at once.
     pub fn invalid(faults: Vec<FieldFault>) -> Self {
         let detail = match faults.as_slice() {

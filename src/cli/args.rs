@@ -26,8 +26,8 @@ Then start your own, and give it something to do:
 
   provost serve
   curl -s http://127.0.0.1:8080/v1/tasks -H 'content-type: application/json' -d '{
-    \"steps\": [{ \"name\": \"hello\", \"url\": \"http://127.0.0.1:9000\",
-                 \"request\": { \"method\": \"POST\", \"path\": \"/hello\" } }] }'
+    \"steps\": [{ \"name\": \"hello\", \"url\": \"http://127.0.0.1:8080\",
+                 \"request\": { \"method\": \"GET\", \"path\": \"/livez\" } }] }'
 
 The API with every field explained is at http://127.0.0.1:8080/docs while it runs."
 )]

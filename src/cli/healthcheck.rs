@@ -19,8 +19,8 @@ pub enum Unready {
     Refused { address: SocketAddr, status: String },
 }
 
-/// Shorter than the time that container runtimes give a healthcheck by default.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// For connecting, for sending and for the answer each: together less than a container runtime waits.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Asks the server that listens on `listen` whether it can take and run tasks.
 pub fn check(listen: SocketAddr) -> Result<(), Unready> {

@@ -3,6 +3,7 @@
 
 mod args;
 pub mod healthcheck;
+pub mod serve;
 
 use std::net::SocketAddr;
 

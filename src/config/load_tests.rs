@@ -90,7 +90,7 @@ fn values_from_the_environment_are_of_their_settings_type() {
     assert_eq!(config.instance_id.unwrap().as_str(), "007");
     assert_eq!(config.limits.max_steps, 9);
     assert_eq!(config.limits.max_request, config.limits.max_output);
-    assert_eq!(config.calls.allow_url_steps.or(true), false);
+    assert!(!config.calls.allow_url_steps.or(true));
     assert_eq!(config.retention.keep.to_string(), "forever");
     assert_eq!(
         config.agents["payments"].endpoints[0].url,

@@ -201,3 +201,6 @@ impl Default for StoreConfig {
         }
     }
 }
+
+#[cfg(test)]
+mod example_tests;

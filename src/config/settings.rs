@@ -126,7 +126,7 @@ impl Rule {
 }
 
 fn whole(value: &Value) -> Option<u64> {
-    u64::try_from(value.to_i128()?).ok()
+    u64::try_from(value.to_num()?.to_u128_lossy()?).ok()
 }
 
 /// A name that is safe in a URL, a header, a log line and a file name.

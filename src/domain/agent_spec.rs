@@ -1,8 +1,16 @@
 //! What is known of an agent: where its service answers and how hard to try.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use http::Uri;
 use serde::{Deserialize, Serialize};
 
 use super::Span;
+
+const MOST_ENDPOINTS: usize = 32;
+const MOST_IN_FLIGHT: u32 = 100_000;
+const MOST_FACTOR: u32 = 10;
+const SHORTEST_WAIT: Span = Span::from_millis(1);
 
 /// A registered agent, as `PUT /v1/agents/{name}` and the configuration file give it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -11,6 +19,98 @@ pub struct AgentSpec {
     pub endpoints: Vec<Endpoint>,
     #[serde(default)]
     pub retry: RetrySpec,
+}
+
+impl AgentSpec {
+    /// Everything that is wrong with it, each fault as the JSON pointer of what is at fault, below
+    /// `pointer`, and a message.
+    pub fn faults(&self, pointer: &str) -> Vec<(String, String)> {
+        let mut faults = Vec::new();
+        let mut fault = |place: String, message: String| {
+            faults.push((format!("{pointer}/{place}"), message));
+        };
+        let count = self.endpoints.len();
+        if !(1..=MOST_ENDPOINTS).contains(&count) {
+            let message = format!("must hold 1 to {MOST_ENDPOINTS} endpoints, holds {count}");
+            fault("endpoints".to_owned(), message);
+        }
+        for (i, endpoint) in self.endpoints.iter().enumerate().take(MOST_ENDPOINTS) {
+            if let Err(why) = check_endpoint_url(&endpoint.url) {
+                fault(format!("endpoints/{i}/url"), why.to_owned());
+            }
+            if !(1..=MOST_IN_FLIGHT).contains(&endpoint.max_in_flight) {
+                let message = format!("must be 1 to {MOST_IN_FLIGHT}");
+                fault(format!("endpoints/{i}/max_in_flight"), message);
+            }
+        }
+        let RetrySpec {
+            initial,
+            max,
+            factor,
+        } = self.retry;
+        if initial < SHORTEST_WAIT {
+            let message = format!("must be at least {SHORTEST_WAIT}");
+            fault("retry/initial".to_owned(), message);
+        }
+        if max < initial {
+            let message = format!("must be at least as long as `initial` ({initial})");
+            fault("retry/max".to_owned(), message);
+        }
+        if !(1..=MOST_FACTOR).contains(&factor) {
+            let message = format!("must be 1 to {MOST_FACTOR}");
+            fault("retry/factor".to_owned(), message);
+        }
+        faults
+    }
+}
+
+fn check_endpoint_url(url: &str) -> Result<(), &'static str> {
+    // The parser of URIs drops a fragment without a word.
+    if url.contains('#') {
+        return Err("must have no fragment (#)");
+    }
+    let uri: Uri = url
+        .parse()
+        .map_err(|_| "must be a URL such as \"http://10.0.0.5:8080\"")?;
+    if !matches!(uri.scheme_str(), Some("http" | "https")) {
+        return Err("must start with http:// or https://");
+    }
+    if uri.query().is_some() {
+        return Err("must have no query (?)");
+    }
+    let Some(authority) = uri.authority() else {
+        return Err("must name a host");
+    };
+    if authority.as_str().contains('@') {
+        return Err("must hold no user or password: send credentials in a header of the step");
+    }
+    let host = authority.host();
+    if host.is_empty() || host == "[]" {
+        return Err("must name a host");
+    }
+    let port = authority.as_str()[host.len()..].strip_prefix(':');
+    if port.is_some_and(|port| port.parse::<u16>().unwrap_or(0) == 0) {
+        return Err("must have a port of 1 to 65535 where it has one");
+    }
+    let is_ip = match host.strip_prefix('[') {
+        Some(v6) => v6.trim_end_matches(']').parse::<Ipv6Addr>().is_ok(),
+        None => host.parse::<Ipv4Addr>().is_ok(),
+    };
+    if !is_ip && (host.starts_with('[') || ends_in_a_number(host)) {
+        return Err("must name a host or a plain IP address");
+    }
+    Ok(())
+}
+
+/// Such a host is an IPv4 address to every URL parser, in odd spellings too (`0x7f.1`); only the plain
+/// one is clear to a reader.
+fn ends_in_a_number(host: &str) -> bool {
+    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    let last = host.rsplit('.').next().unwrap_or_default();
+    match last.strip_prefix("0x") {
+        Some(hex) => hex.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        None => last.bytes().all(|byte| byte.is_ascii_digit()),
+    }
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -45,5 +145,97 @@ impl Default for RetrySpec {
             max: Span::from_secs(10),
             factor: 2,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(url: &str) -> AgentSpec {
+        AgentSpec {
+            endpoints: vec![Endpoint {
+                url: url.to_owned(),
+                max_in_flight: 64,
+            }],
+            retry: RetrySpec::default(),
+        }
+    }
+
+    fn pointers(spec: &AgentSpec) -> Vec<String> {
+        let faults = spec.faults("/agents/payments");
+        faults.into_iter().map(|(pointer, _)| pointer).collect()
+    }
+
+    #[test]
+    fn a_plain_http_address_is_a_good_endpoint() {
+        for url in [
+            "http://10.0.0.5:8080",
+            "https://payments.internal",
+            "http://payments",
+            "http://1st.payments.3rd",
+            "http://localhost:1/base/path/",
+            "http://[::1]:8080/",
+        ] {
+            assert_eq!(spec(url).faults(""), [], "{url}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_more_or_less_than_that_is_refused() {
+        for url in [
+            "",
+            "payments:8080",
+            "/payments",
+            "ftp://payments",
+            "http://",
+            "http://user@payments",
+            "http://user:secret@payments:8080/",
+            "http://payments?key=1",
+            "http://payments/#top",
+            "http://payments:99999",
+            "http://payments:0",
+            "http://payments:",
+            "http://pay ments",
+            "http://999.1.1.1",
+            "http://0x7f.1",
+            "http://2130706433",
+            "http://[::1",
+            "http://[10.0.0.1]",
+        ] {
+            assert_eq!(
+                pointers(&spec(url)),
+                ["/agents/payments/endpoints/0/url"],
+                "{url}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_fault_is_reported_at_once() {
+        let mut bad = spec("nowhere");
+        bad.endpoints[0].max_in_flight = 0;
+        bad.retry = RetrySpec {
+            initial: Span::default(),
+            max: Span::default(),
+            factor: 11,
+        };
+        let all = [
+            "/agents/payments/endpoints/0/url",
+            "/agents/payments/endpoints/0/max_in_flight",
+            "/agents/payments/retry/initial",
+            "/agents/payments/retry/factor",
+        ];
+        assert_eq!(pointers(&bad), all);
+        bad.endpoints.clear();
+        bad.retry = RetrySpec {
+            max: Span::from_millis(99),
+            ..RetrySpec::default()
+        };
+        let all = ["/agents/payments/endpoints", "/agents/payments/retry/max"];
+        assert_eq!(pointers(&bad), all);
+        let many = vec![spec("http://payments").endpoints.remove(0); 33];
+        bad.endpoints = many;
+        assert_eq!(pointers(&bad), all);
     }
 }

@@ -46,7 +46,9 @@ pub enum Command {
     /// An operator resubmits a step, or every step in error where none is named (P31).
     Retry {
         step: Option<StepIndex>,
+        /// Replaces the rendered request body.
         body: Option<Payload>,
+        reason: Option<String>,
     },
     /// An operator goes on without a step.
     Skip {
@@ -66,7 +68,9 @@ pub enum Command {
     Pause {
         reason: Option<String>,
     },
-    Resume,
+    Resume {
+        reason: Option<String>,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,7 +104,9 @@ pub enum Refusal {
         status: TaskStatus,
         needed: &'static str,
     },
-    #[error("attempt {attempt} of step {step} is over: its answer came too late and changes nothing")]
+    #[error(
+        "attempt {attempt} of step {step} is over: its answer came too late and changes nothing"
+    )]
     Late { step: StepName, attempt: Attempt },
     #[error("step {step} is not due before {at}")]
     NotDue { step: StepName, at: Timestamp },

@@ -40,6 +40,7 @@ impl fmt::Display for FieldFault {
 
 /// A JSON object being read. Each method takes one field; a field that is left out or null gives `None`,
 /// and so does one at fault, which is then among the faults of [`Fields::finish`].
+#[derive(Default)]
 pub struct Fields<'a> {
     pointer: String,
     entries: Vec<Entry<'a>>,
@@ -151,7 +152,9 @@ impl<'a> Fields<'a> {
     }
 
     pub fn boolean(&mut self, name: &str) -> Option<bool> {
-        self.read(name, "true or false", |json| serde_json::from_str(json).ok())
+        self.read(name, "true or false", |json| {
+            serde_json::from_str(json).ok()
+        })
     }
 
     pub fn integer(&mut self, name: &str, range: RangeInclusive<i64>) -> Option<i64> {
@@ -172,7 +175,10 @@ impl<'a> Fields<'a> {
 
     /// One of the words that stand for something.
     pub fn choice<T: Copy>(&mut self, name: &str, choices: &[(&str, T)]) -> Option<T> {
-        let words: Vec<_> = choices.iter().map(|(word, _)| format!("{word:?}")).collect();
+        let words: Vec<_> = choices
+            .iter()
+            .map(|(word, _)| format!("{word:?}"))
+            .collect();
         self.read(name, words.join(" or "), |json| {
             let word = text(json)?;
             choices

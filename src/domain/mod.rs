@@ -3,6 +3,7 @@
 
 mod agent_spec;
 mod alert;
+mod blocked;
 mod call;
 mod command;
 mod decide;
@@ -18,9 +19,11 @@ mod step;
 mod task;
 pub mod template;
 mod time;
+mod transitions;
 
 pub use agent_spec::*;
 pub use alert::*;
+pub use blocked::*;
 pub use call::*;
 pub use command::*;
 pub use decide::*;
@@ -34,3 +37,4 @@ pub use policy::*;
 pub use step::*;
 pub use task::*;
 pub use time::*;
+pub use transitions::*;

@@ -21,10 +21,7 @@ pub struct Rendered {
 
 /// Values in the path are percent-encoded, and the path as a whole cannot climb: whatever the data
 /// holds, the request stays below the endpoint and under the segments that the definition wrote.
-pub fn render_request(
-    step: &StepDefinition,
-    scope: &Scope<'_>,
-) -> Result<Rendered, RenderError> {
+pub fn render_request(step: &StepDefinition, scope: &Scope<'_>) -> Result<Rendered, RenderError> {
     let request = &step.request;
     let path = request.path.render_path(scope)?;
     if let Some(fault) = path_fault(&path) {
@@ -73,7 +70,9 @@ pub(super) fn path_fault(path: &str) -> Option<&'static str> {
         return Some("a path has no `#`: fragments are never sent");
     }
     if path.contains(|c: char| c.is_ascii_control() || c == ' ' || c == '\\') {
-        return Some("a path has no blanks, control characters or backslashes: percent-encode them");
+        return Some(
+            "a path has no blanks, control characters or backslashes: percent-encode them",
+        );
     }
     let segments = path.split_once('?').map_or(path, |(path, _)| path);
     segments

@@ -25,7 +25,9 @@ pub enum StepState {
     /// Not started: a step it follows is not done.
     Waiting,
     /// Ready from `ready_at` on, and unlocked.
-    Pending { ready_at: Timestamp },
+    Pending {
+        ready_at: Timestamp,
+    },
     /// Held by one instance under the step's current attempt.
     Processing {
         locked_by: InstanceId,
@@ -42,7 +44,9 @@ pub enum StepState {
         output: Option<Payload>,
         at: Timestamp,
     },
-    Cancelled { at: Timestamp },
+    Cancelled {
+        at: Timestamp,
+    },
 }
 
 /// The name of a step's state, as it is stored and shown.

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    Definition, Fault, Payload, Priority, Span, Step, StepDefinition, StepIndex, StepState,
-    TaskId, Timestamp, WorkflowName, template::Scope,
+    Definition, Fault, Payload, Priority, Span, Step, StepDefinition, StepIndex, StepState, TaskId,
+    Timestamp, WorkflowName, template::Scope,
 };
 
 #[derive(Clone, PartialEq, Debug)]
@@ -56,10 +56,14 @@ pub enum TaskState {
     Pending,
     Processing,
     Paused,
-    Processed { at: Timestamp },
+    Processed {
+        at: Timestamp,
+    },
     /// A step is in error and an operator is needed. Branches that do not depend on it go on.
     Error(Fault),
-    Cancelled { at: Timestamp },
+    Cancelled {
+        at: Timestamp,
+    },
 }
 
 /// The name of a task's state, as it is stored and shown.
@@ -91,6 +95,18 @@ impl TaskStatus {
             TaskStatus::Processed => "processed",
             TaskStatus::Error => "error",
             TaskStatus::Cancelled => "cancelled",
+        }
+    }
+
+    /// The event that tells of a task's arrival in this state.
+    pub const fn event(self) -> &'static str {
+        match self {
+            TaskStatus::Pending => "task.pending",
+            TaskStatus::Processing => "task.processing",
+            TaskStatus::Paused => "task.paused",
+            TaskStatus::Processed => "task.processed",
+            TaskStatus::Error => "task.error",
+            TaskStatus::Cancelled => "task.cancelled",
         }
     }
 

@@ -6,7 +6,9 @@ use crate::domain::Refusal;
 
 #[derive(Clone, Debug, Error)]
 pub enum StoreError {
-    #[error("the disk that holds the database is full, or the database has reached its size limit: free some space; the service goes on by itself")]
+    #[error(
+        "the disk that holds the database is full, or the database has reached its size limit: free some space; the service goes on by itself"
+    )]
     Full,
     #[error("the store cannot be reached right now: {0}")]
     Unavailable(String),

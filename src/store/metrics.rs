@@ -67,7 +67,8 @@ impl WriterMetrics {
             }
         }
         if let Some(ended) = change.task.ended_at() {
-            self.task_seconds.record(ended.since(change.task.created_at));
+            self.task_seconds
+                .record(ended.since(change.task.created_at));
         }
         for event in &change.events {
             if event.kind == "step.claimed" {

@@ -27,7 +27,9 @@ pub use query::*;
 pub use watch::{Interest, Watch, Watchers};
 pub use writer::{Accepted, Apply, Idempotency, Store, WriterSettings};
 
-use crate::domain::{AgentName, AgentSpec, Attempt, StepRef, Task, TaskId, Timestamp, WorkflowName};
+use crate::domain::{
+    AgentName, AgentSpec, Attempt, StepRef, Task, TaskId, Timestamp, WorkflowName,
+};
 
 /// One database, opened for writing by this process.
 #[async_trait]
@@ -61,8 +63,7 @@ pub trait Transaction: Send {
     async fn put_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError>;
     async fn delete_agent(&mut self, name: &AgentName) -> Result<bool, StoreError>;
     /// `None` where there is no such alert.
-    async fn acknowledge(&mut self, alert: AlertId, by: &str)
-    -> Result<Option<Alert>, StoreError>;
+    async fn acknowledge(&mut self, alert: AlertId, by: &str) -> Result<Option<Alert>, StoreError>;
     /// Deletes up to `limit` tasks that ended before `ended_before`, with all that belongs to them.
     async fn purge(&mut self, ended_before: Timestamp, limit: usize) -> Result<u64, StoreError>;
     /// Writes something of no meaning, to show that the store can commit.

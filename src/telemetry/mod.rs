@@ -1,6 +1,7 @@
 //! What Provost says about itself: log lines for operators, metrics for Prometheus. What is logged
 //! and counted is decided where it happens; here is only where it goes.
 
+mod one_line;
 mod process;
 
 use std::{
@@ -8,38 +9,50 @@ use std::{
     time::Duration,
 };
 
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{
+    BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::{
-    Layer, filter::Targets, fmt, layer::SubscriberExt, util::SubscriberInitExt,
+    Layer, filter::Targets, fmt, fmt::MakeWriter, layer::SubscriberExt, util::SubscriberInitExt,
 };
+
+use one_line::OneLine;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     #[error("logging has been started before in this process: start it once, in main")]
     Logging(#[from] tracing_subscriber::util::TryInitError),
-    #[error("metrics cannot be recorded: {0}")]
-    Metrics(#[from] metrics_exporter_prometheus::BuildError),
+    #[error("metrics are recorded already in this process: install the recorder once, in main")]
+    Recording,
+    #[error("the buckets of a histogram are wrong: {0}")]
+    Buckets(#[from] BuildError),
 }
 
 /// Sends log lines to stderr: one readable line for each event, or one JSON object.
 ///
 /// `RUST_LOG` is not read, so that what is logged is known from the settings alone.
 pub fn start_logging(filter: &Targets, json: bool) -> Result<(), TelemetryError> {
-    let lines = fmt::layer().with_writer(io::stderr);
+    logging(filter, json, stderr_has_colours(), io::stderr).try_init()?;
+    Ok(())
+}
+
+fn logging<W>(filter: &Targets, json: bool, colours: bool, to: W) -> impl SubscriberInitExt
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let lines = fmt::layer().with_ansi(colours);
     let lines = if json {
         lines
+            .with_writer(to)
             .json()
             .flatten_event(true)
             .with_span_list(false)
             .boxed()
     } else {
-        lines.with_ansi(stderr_has_colours()).boxed()
+        lines.with_writer(OneLine(to)).boxed()
     };
-    tracing_subscriber::registry()
-        .with(lines.with_filter(filter.clone()))
-        .try_init()?;
-    Ok(())
+    tracing_subscriber::registry().with(lines.with_filter(filter.clone()))
 }
 
 /// As <https://no-color.org> asks.
@@ -72,6 +85,14 @@ const BYTES: [f64; 8] = [
 /// Histograms keep every value until they are drained: seldom enough to cost nothing.
 const DRAIN_EVERY: Duration = Duration::from_secs(5);
 
+fn recorder() -> Result<PrometheusRecorder, BuildError> {
+    Ok(PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?
+        .set_buckets_for_metric(Matcher::Suffix("_size".into()), &SIZES)?
+        .set_buckets_for_metric(Matcher::Suffix("_bytes".into()), &BYTES)?
+        .build_recorder())
+}
+
 /// Everything that was counted in this process since [`Metrics::install`].
 #[derive(Clone)]
 pub struct Metrics(PrometheusHandle);
@@ -80,12 +101,16 @@ impl Metrics {
     /// Makes `metrics::counter!` and its like record. Names that end in `_seconds`, `_size` or
     /// `_bytes` get buckets of their kind.
     pub fn install() -> Result<Self, TelemetryError> {
-        let handle = PrometheusBuilder::new()
-            .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?
-            .set_buckets_for_metric(Matcher::Suffix("_size".into()), &SIZES)?
-            .set_buckets_for_metric(Matcher::Suffix("_bytes".into()), &BYTES)?
-            .install_recorder()?;
+        let recorder = recorder()?;
+        let handle = recorder.handle();
+        metrics::set_global_recorder(recorder).map_err(|_| TelemetryError::Recording)?;
         Ok(Self(handle))
+    }
+
+    /// Renders what nobody records into: tests share one process, which can have one recorder.
+    #[cfg(test)]
+    pub fn detached() -> Self {
+        Self(recorder().unwrap().handle())
     }
 
     /// The body of `/metrics`, with [`Metrics::CONTENT_TYPE`].
@@ -108,25 +133,82 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
 
     #[test]
     fn what_was_measured_is_rendered_with_buckets_of_its_kind() {
-        let metrics = Metrics::install().unwrap();
-        metrics::histogram!("telemetry_test_seconds").record(0.0007);
-        metrics::histogram!("telemetry_test_batch_size").record(3.0);
-        let text = metrics.render();
-        assert!(
-            text.contains("telemetry_test_seconds_bucket{le=\"0.0005\"} 0"),
-            "{text}"
-        );
-        assert!(
-            text.contains("telemetry_test_seconds_bucket{le=\"0.001\"} 1"),
-            "{text}"
-        );
-        assert!(
-            text.contains("telemetry_test_batch_size_bucket{le=\"4\"} 1"),
-            "{text}"
-        );
+        let recorder = recorder().unwrap();
+        metrics::with_local_recorder(&recorder, || {
+            metrics::histogram!("commit_seconds").record(0.0007);
+            metrics::histogram!("batch_size").record(3.0);
+            metrics::histogram!("output_bytes").record(300.0);
+        });
+        let text = Metrics(recorder.handle()).render();
+        for line in [
+            "commit_seconds_bucket{le=\"0.0005\"} 0",
+            "commit_seconds_bucket{le=\"0.001\"} 1",
+            "batch_size_bucket{le=\"2\"} 0",
+            "batch_size_bucket{le=\"4\"} 1",
+            "output_bytes_bucket{le=\"1024\"} 1",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+    }
+
+    #[derive(Clone, Default)]
+    struct Buffer(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Buffer {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What two events inside a span leave in the log.
+    fn logged(json: bool) -> String {
+        let buffer = Buffer::default();
+        let to = buffer.clone();
+        let filter: Targets = "info".parse().unwrap();
+        let guard = logging(&filter, json, false, move || to.clone()).set_default();
+        tracing::info_span!("step", task = "t-1", attempt = 2).in_scope(|| {
+            tracing::info!(status = 503, "will be tried\nagain");
+            tracing::debug!("not for operators");
+        });
+        drop(guard);
+        String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn a_readable_event_is_one_line_with_its_span_and_its_fields() {
+        let text = logged(false);
+        assert_eq!(text.lines().count(), 1, "{text}");
+        for part in [
+            "INFO",
+            "step{task=\"t-1\" attempt=2}",
+            "status=503",
+            "tried\\nagain",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(!text.contains("not for operators"), "{text}");
+    }
+
+    #[test]
+    fn a_json_event_is_one_object_on_one_line() {
+        let text = logged(true);
+        assert_eq!(text.lines().count(), 1, "{text}");
+        let event: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(event["level"], "INFO");
+        assert_eq!(event["message"], "will be tried\nagain");
+        assert_eq!(event["status"], 503);
+        assert_eq!(event["span"]["task"], "t-1");
+        assert_eq!(event["span"]["attempt"], 2);
     }
 }

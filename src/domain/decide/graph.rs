@@ -72,5 +72,4 @@ impl Draft {
             self.ready.push(index);
         }
     }
-
 }

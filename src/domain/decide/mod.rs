@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::{
     Actor, AlertChange, Attempt, Call, Command, Details, Event, Fault, FaultKind, InstanceId,
-    Refusal, Step, StepIndex, StepState, Task, TaskState, Timestamp,
+    Refusal, Step, StepIndex, StepState, Task, TaskState, Timestamp, allows_step, allows_task,
 };
 
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl Draft {
             }
             Command::Expire { step, attempt } => self.expire(step, attempt, by, now)?,
             Command::Overdue => self.overdue(by, now)?,
-            Command::Retry { step, body } => self.retry(step, body, by, now)?,
+            Command::Retry { step, body, reason } => self.retry(step, body, reason, by, now)?,
             Command::Skip {
                 step,
                 output,
@@ -126,7 +126,7 @@ impl Draft {
             } => self.resolve(step, output, reason, by, now)?,
             Command::Cancel { reason } => self.cancel(reason, by, now),
             Command::Pause { reason } => self.pause(reason, by, now)?,
-            Command::Resume => self.resume(by, now)?,
+            Command::Resume { reason } => self.resume(reason, by, now)?,
         }
         Ok(Effect::Done)
     }
@@ -157,6 +157,7 @@ impl Draft {
         step.state = state;
         let (attempt, failure_count) = (step.attempt, step.failure_count);
         let to = step.status();
+        debug_assert!(allows_step(from, kind, to), "{from:?} {kind} {to:?}");
         let (ready_at, error) = match &step.state {
             StepState::Pending { ready_at } => (Some(*ready_at), None),
             StepState::Error(fault) => (None, Some(fault.clone())),
@@ -234,7 +235,9 @@ impl Draft {
             TaskState::Pending
         };
         self.task.state = state;
-        if self.task.status() != before {
+        let after = self.task.status();
+        if after != before {
+            debug_assert!(allows_task(before, after), "{before:?} {after:?}");
             self.record_task(before.as_str(), by, reason);
         }
     }
@@ -242,7 +245,7 @@ impl Draft {
     fn record_task(&mut self, from: &'static str, by: &Actor, reason: Option<String>) {
         let status = self.task.status();
         self.events.push(Event {
-            kind: format!("task.{}", status.as_str()).into(),
+            kind: status.event().into(),
             step: None,
             attempt: None,
             from: Some(from.into()),

@@ -12,6 +12,7 @@ impl Draft {
         &mut self,
         step: Option<StepIndex>,
         body: Option<Payload>,
+        reason: Option<String>,
         by: &Actor,
         now: Timestamp,
     ) -> Result<(), Refusal> {
@@ -46,14 +47,18 @@ impl Draft {
             let step = &mut self.task.steps[index.at()];
             step.failure_count = 0;
             step.extended = 0;
-            let reason = body.as_ref().map(|_| "with a changed request body".to_owned());
+            let reason = match (&body, reason.as_deref()) {
+                (Some(_), Some(reason)) => Some(format!("{reason} (with a changed request body)")),
+                (Some(_), None) => Some("with a changed request body".to_owned()),
+                (None, reason) => reason.map(str::to_owned),
+            };
             if body.is_some() {
                 step.body.clone_from(&body);
             }
             self.alerts.push(AlertChange::Close { step: index });
             // A step that failed before its condition could be judged is judged again.
-            let judged = self.task.definition(index).when.is_none()
-                || self.task.step(index).attempt.0 > 0;
+            let judged =
+                self.task.definition(index).when.is_none() || self.task.step(index).attempt.0 > 0;
             if judged {
                 let pending = StepState::Pending { ready_at: now };
                 self.change(index, "step.retried", pending, by, reason);
@@ -157,7 +162,12 @@ impl Draft {
         Ok(())
     }
 
-    pub(super) fn resume(&mut self, by: &Actor, now: Timestamp) -> Result<(), Refusal> {
+    pub(super) fn resume(
+        &mut self,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
         if !self.task.paused {
             return Err(Refusal::TaskState {
                 status: self.task.status(),
@@ -171,7 +181,7 @@ impl Draft {
                 self.offer(index);
             }
         }
-        self.hold_changed("task.resumed", None, by, now);
+        self.hold_changed("task.resumed", reason, by, now);
         Ok(())
     }
 

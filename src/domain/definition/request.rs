@@ -78,10 +78,7 @@ fn path(fields: &mut Fields<'_>, reads: &mut Vec<(String, Reads)>) -> Option<Tem
     None
 }
 
-fn headers(
-    fields: &mut Fields<'_>,
-    reads: &mut Vec<(String, Reads)>,
-) -> Vec<(String, Template)> {
+fn headers(fields: &mut Fields<'_>, reads: &mut Vec<(String, Reads)>) -> Vec<(String, Template)> {
     let mut headers: Vec<(String, Template)> = Vec::new();
     for (name, pointer, value) in fields.entries("headers") {
         let header = header_name(&name).and_then(|name| {
@@ -130,11 +127,7 @@ fn header_name(name: &str) -> Result<String, String> {
     Ok(lower.to_owned())
 }
 
-fn body(
-    fields: &mut Fields<'_>,
-    method: Method,
-    reads: &mut Vec<(String, Reads)>,
-) -> Option<Body> {
+fn body(fields: &mut Fields<'_>, method: Method, reads: &mut Vec<(String, Reads)>) -> Option<Body> {
     let Some(raw) = fields.raw("body") else {
         return Some(if method.sends_body() {
             Body::Input

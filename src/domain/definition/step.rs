@@ -227,9 +227,14 @@ fn url_target(url: &str, known: &dyn KnownAgents) -> Result<Target, String> {
         Some(scheme @ ("http" | "https")) => scheme,
         _ => return Err(format!("is not a URL to call: {FORM}")),
     };
-    let authority = uri.authority().ok_or_else(|| format!("has no host: {FORM}"))?;
+    let authority = uri
+        .authority()
+        .ok_or_else(|| format!("has no host: {FORM}"))?;
     if authority.as_str().contains('@') {
-        return Err("holds a user name or password, which logs would show: send an `authorization` header".to_owned());
+        return Err(
+            "holds a user name or password, which logs would show: send an `authorization` header"
+                .to_owned(),
+        );
     }
     if uri.host().is_none_or(str::is_empty) {
         return Err(format!("has no host: {FORM}"));
@@ -267,7 +272,12 @@ fn after(fields: &mut Fields<'_>) -> Option<Vec<(String, String)>> {
 fn on_exhausted(fields: &mut Fields<'_>) -> Option<OnExhausted> {
     const FORMS: &str = "must be \"error\" or { \"extend\": \"10m\", \"times\": 5 }";
     if !fields.is_object("on_exhausted") {
-        return policy(fields, "on_exhausted", FORMS, &[("error", OnExhausted::Error)]);
+        return policy(
+            fields,
+            "on_exhausted",
+            FORMS,
+            &[("error", OnExhausted::Error)],
+        );
     }
     let mut extend = fields.object("on_exhausted")?;
     if !extend.has("extend") {
@@ -308,7 +318,10 @@ fn policy<T: Clone>(
         .iter()
         .find(|(choice, _)| word.as_deref() == Some(*choice));
     if found.is_none() {
-        let words: Vec<_> = choices.iter().map(|(word, _)| format!("{word:?}")).collect();
+        let words: Vec<_> = choices
+            .iter()
+            .map(|(word, _)| format!("{word:?}"))
+            .collect();
         fields.fault(
             name,
             match word.as_deref() {

@@ -48,7 +48,11 @@ impl Code {
             Some(path) => Kind::Path(path),
             None => Kind::Compiled(compile(source, &tokens)?),
         };
-        let mut reads = scan::reads(&tokens, |name| !is_known_filter(name), |name| !is_known_test(name))?;
+        let mut reads = scan::reads(
+            &tokens,
+            |name| !is_known_filter(name),
+            |name| !is_known_test(name),
+        )?;
         match &kind {
             Kind::Path(path) => {
                 reads.names.insert(path.root().to_owned());
@@ -120,7 +124,13 @@ fn compile(
     let compile = |source: String| {
         ENVIRONMENT
             .compile_expression_owned(source)
-            .map_err(|error| format!("`{}` is not an expression: {}", source_of(&error), reason(&error)))
+            .map_err(|error| {
+                format!(
+                    "`{}` is not an expression: {}",
+                    source_of(&error),
+                    reason(&error)
+                )
+            })
     };
     let plain = compile(source.to_owned())?;
     match scan::guard_products(source, tokens) {
@@ -139,7 +149,9 @@ pub(super) fn reason(error: &minijinja::Error) -> String {
     match error.kind() {
         ErrorKind::OutOfFuel => format!("it takes more than {FUEL} instructions"),
         ErrorKind::UndefinedError => match detail {
-            Some(detail) => format!("{detail}: it is not there; give it a default with `| default(…)`"),
+            Some(detail) => {
+                format!("{detail}: it is not there; give it a default with `| default(…)`")
+            }
             None => "it reads something that is not there".to_owned(),
         },
         kind => match detail {

@@ -1,11 +1,7 @@
 //! A JSON document with templates in its strings, compiled to a flat run of pieces: JSON text that is
 //! copied as it was written, and values that are rendered into it. Rendering builds no tree.
 
-use super::{
-    Reads, RenderError, Scope, Template,
-    text::is_template,
-    write,
-};
+use super::{Reads, RenderError, Scope, Template, text::is_template, write};
 use crate::domain::{Payload, fields::escape};
 
 /// A JSON value whose strings (not keys) are templates.
@@ -105,7 +101,9 @@ impl Found<'_> {
         if !may_hold_templates(self.json) {
             return None;
         }
-        serde_json::from_str(self.json).ok().filter(|text: &String| is_template(text))
+        serde_json::from_str(self.json)
+            .ok()
+            .filter(|text: &String| is_template(text))
     }
 }
 

@@ -58,7 +58,9 @@ impl RenderError {
     fn too_large(expression: &str) -> Self {
         Self::new(
             expression,
-            format!("the result is larger than {MAX_RENDERED} bytes; pass a reference instead of the data"),
+            format!(
+                "the result is larger than {MAX_RENDERED} bytes; pass a reference instead of the data"
+            ),
         )
     }
 }

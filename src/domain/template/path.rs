@@ -75,9 +75,12 @@ impl Path {
                     .ok_or_else(|| missing(&format!("steps.{name}")))?;
                 (scope::output_value(step), 2)
             }
-            (Root::Task, [key, ..]) if &**key != "labels" => {
-                (scope.task_value(key).ok_or_else(|| missing(&self.upto(0)))?, 1)
-            }
+            (Root::Task, [key, ..]) if &**key != "labels" => (
+                scope
+                    .task_value(key)
+                    .ok_or_else(|| missing(&self.upto(0)))?,
+                1,
+            ),
             _ => (
                 scope
                     .root(matches!(self.root, Root::Task))

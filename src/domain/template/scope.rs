@@ -34,7 +34,9 @@ impl<'a> Scope<'a> {
             "id" => Some(Value::from(self.task_id.to_string())),
             "key" => Some(Value::from(self.key)),
             "labels" => Some(Value::from_iter(
-                self.labels.iter().map(|(label, value)| (label.as_str(), value.as_str())),
+                self.labels
+                    .iter()
+                    .map(|(label, value)| (label.as_str(), value.as_str())),
             )),
             _ => None,
         }

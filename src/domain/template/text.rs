@@ -79,7 +79,11 @@ impl Template {
     }
 
     /// Appends this template's value as JSON.
-    pub(super) fn render_json(&self, scope: &Scope<'_>, out: &mut String) -> Result<(), RenderError> {
+    pub(super) fn render_json(
+        &self,
+        scope: &Scope<'_>,
+        out: &mut String,
+    ) -> Result<(), RenderError> {
         match &self.0 {
             Kind::Whole(code) => match whole_document(code.path(), scope) {
                 Some(document) => write::text(document.as_json(), code.source(), out),
@@ -127,10 +131,11 @@ impl Template {
             Kind::Mixed(parts) => (None, &**parts),
             Kind::Literal(_) => (None, &[][..]),
         };
-        one.into_iter().chain(parts.iter().filter_map(|part| match part {
-            Part::Code(code) => Some(code),
-            Part::Literal(_) => None,
-        }))
+        one.into_iter()
+            .chain(parts.iter().filter_map(|part| match part {
+                Part::Code(code) => Some(code),
+                Part::Literal(_) => None,
+            }))
     }
 }
 

@@ -82,7 +82,9 @@ impl Serialize for Strict<'_> {
             }
             ValueKind::Invalid => Err(S::Error::custom(value.to_string())),
             ValueKind::Plain => Err(S::Error::custom("the result is a function, not data")),
-            ValueKind::Number if f64::try_from(value.clone()).is_ok_and(|number| !number.is_finite()) => {
+            ValueKind::Number
+                if f64::try_from(value.clone()).is_ok_and(|number| !number.is_finite()) =>
+            {
                 Err(S::Error::custom("the result is not a finite number"))
             }
             _ => value.serialize(serializer),

@@ -98,7 +98,11 @@ pub async fn open(
     let pool = SqlitePoolOptions::new()
         .max_connections(READERS)
         .acquire_timeout(Duration::from_secs(10))
-        .connect_with(options.pragma("query_only", "on").pragma("cache_size", "-2048"))
+        .connect_with(
+            options
+                .pragma("query_only", "on")
+                .pragma("cache_size", "-2048"),
+        )
         .await
         .map_err(|error| unusable(error.to_string()))?;
     let backend = SqliteBackend {
@@ -167,7 +171,11 @@ impl Backend for SqliteBackend {
     async fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, StoreError> {
         // A deferred transaction that later wants to write can fail whatever the busy timeout.
         let tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
-        Ok(Box::new(SqliteTransaction::new(tx, &self.definitions, now())))
+        Ok(Box::new(SqliteTransaction::new(
+            tx,
+            &self.definitions,
+            now(),
+        )))
     }
 }
 

@@ -7,9 +7,7 @@ use sqlx::{QueryBuilder, Row, Sqlite, SqlitePool};
 
 use super::{now, rows};
 use crate::{
-    domain::{
-        AgentName, Attempt, StepRef, Task, TaskId, TaskStatus, Timestamp, WorkflowName,
-    },
+    domain::{AgentName, Attempt, StepRef, Task, TaskId, TaskStatus, Timestamp, WorkflowName},
     store::{
         AgentRecord, Alert, AlertQuery, Change, Counts, Definitions, Reader, StoreError,
         TaskFilter, TaskQuery, TaskSummary, WorkflowRecord,
@@ -98,7 +96,8 @@ impl Reader for SqliteReader {
         let mut sql = QueryBuilder::new(SUMMARIES);
         filter(&mut sql, &query.filter);
         if let Some(before) = query.before {
-            sql.push(" AND id < ").push_bind(before.0.as_bytes().to_vec());
+            sql.push(" AND id < ")
+                .push_bind(before.0.as_bytes().to_vec());
         }
         sql.push(" ORDER BY id DESC LIMIT ")
             .push_bind(query.limit as i64);
@@ -115,7 +114,8 @@ impl Reader for SqliteReader {
         let mut sql = QueryBuilder::new("SELECT id FROM tasks WHERE true");
         filter(&mut sql, filtered);
         if let Some(after) = after {
-            sql.push(" AND id > ").push_bind(after.0.as_bytes().to_vec());
+            sql.push(" AND id > ")
+                .push_bind(after.0.as_bytes().to_vec());
         }
         sql.push(" ORDER BY id LIMIT ").push_bind(limit as i64);
         let found = sql.build().fetch_all(&self.pool).await?;
@@ -148,7 +148,11 @@ impl Reader for SqliteReader {
                 .await?;
             return Ok(exists.map(|_| Vec::new()));
         }
-        found.iter().map(rows::change).collect::<Result<_, _>>().map(Some)
+        found
+            .iter()
+            .map(rows::change)
+            .collect::<Result<_, _>>()
+            .map(Some)
     }
 
     async fn place_in_line(&self, task: &Task, step: StepRef) -> Result<u64, StoreError> {
@@ -237,10 +241,12 @@ impl Reader for SqliteReader {
             sql.push(" AND state = ").push_bind(state.as_str());
         }
         if let Some(task) = query.task {
-            sql.push(" AND task_id = ").push_bind(task.0.as_bytes().to_vec());
+            sql.push(" AND task_id = ")
+                .push_bind(task.0.as_bytes().to_vec());
         }
         if let Some(before) = query.before {
-            sql.push(" AND id < ").push_bind(before.0.as_bytes().to_vec());
+            sql.push(" AND id < ")
+                .push_bind(before.0.as_bytes().to_vec());
         }
         sql.push(" ORDER BY id DESC LIMIT ")
             .push_bind(query.limit as i64);

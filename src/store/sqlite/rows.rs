@@ -74,8 +74,8 @@ async fn definition(
     if let Some(steps) = row.try_get::<Option<String>, _>("steps")? {
         return compile(steps).map(Arc::new);
     }
-    let workflow = workflow_ref(row)?
-        .ok_or_else(|| corrupt("a task has neither steps nor a workflow"))?;
+    let workflow =
+        workflow_ref(row)?.ok_or_else(|| corrupt("a task has neither steps nor a workflow"))?;
     if let Some(known) = definitions.get(&workflow) {
         return Ok(known);
     }

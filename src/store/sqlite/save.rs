@@ -243,7 +243,9 @@ fn new_task_row(task: &Task) -> NewTaskRow<'_> {
         details.key.as_deref(),
         workflow.map(|workflow| workflow.name.as_str()),
         workflow.map(|workflow| workflow.version),
-        workflow.is_none().then(|| details.definition.source.as_json()),
+        workflow
+            .is_none()
+            .then(|| details.definition.source.as_json()),
         details.input.as_json(),
         // A map of strings always serialises.
         serde_json::to_string(&details.labels).unwrap_or_default(),

@@ -177,11 +177,7 @@ impl Transaction for SqliteTransaction<'_> {
         Ok(deleted.rows_affected() > 0)
     }
 
-    async fn acknowledge(
-        &mut self,
-        alert: AlertId,
-        by: &str,
-    ) -> Result<Option<Alert>, StoreError> {
+    async fn acknowledge(&mut self, alert: AlertId, by: &str) -> Result<Option<Alert>, StoreError> {
         let row = sqlx::query(ACKNOWLEDGE)
             .bind(alert.0.as_bytes().as_slice())
             .bind(self.now.as_millis())

@@ -10,8 +10,8 @@ use crate::{
         Actor, AgentName, AgentSpec, Command, Details, Task, TaskId, Timestamp, WorkflowName,
     },
     store::{
-        Alert, AlertId, Backend, CommandError, Definitions, LocalScheduler, Promoted,
-        SharedReader, StoreError, Watchers,
+        Alert, AlertId, Backend, CommandError, Definitions, LocalScheduler, Promoted, SharedReader,
+        StoreError, Watchers,
     },
 };
 

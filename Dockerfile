@@ -1,0 +1,40 @@
+# syntax=docker/dockerfile:1
+# Provost in a small image without a shell, as a user without rights.
+#
+#   docker build -t provost .
+#   docker run -p 127.0.0.1:8080:8080 -v provost:/data --stop-timeout 30 \
+#     -e PROVOST_TOKENS="me:admin:$(openssl rand -hex 32)" provost
+#
+# In a container the service listens on all addresses, or nothing outside could reach it, and for that
+# it wants tokens: without PROVOST_TOKENS it does not start, and says so. PROVOST_INSECURE=true starts
+# it without; then whoever reaches the port may do everything.
+#
+# --stop-timeout: Docker kills after 10 s, running calls may go on for 25 s (PROVOST_SHUTDOWN_GRACE).
+# Being killed loses nothing, but what ran is then run again.
+
+FROM rust:1.95-bookworm AS build
+WORKDIR /build
+
+# The dependencies are a layer of their own: it is built again only when they change.
+COPY Cargo.toml Cargo.lock ./
+RUN mkdir src && echo 'fn main() {}' > src/main.rs \
+    && cargo build --release --locked \
+    && rm -r src
+
+COPY . .
+# The empty program above is newer than the sources just copied; cargo would keep it.
+RUN touch src/main.rs && cargo build --release --locked && mkdir /data
+
+# glibc, certificates and nothing else.
+FROM gcr.io/distroless/cc-debian12:nonroot
+COPY --from=build /build/target/release/provost /usr/local/bin/provost
+COPY --from=build --chown=nonroot:nonroot /data /data
+ENV PROVOST_LISTEN=0.0.0.0:8080 \
+    PROVOST_DATABASE_URL=sqlite:///data/provost.db \
+    PROVOST_LOG_JSON=true
+WORKDIR /data
+VOLUME /data
+EXPOSE 8080
+HEALTHCHECK --interval=10s --timeout=6s --start-period=10s CMD ["/usr/local/bin/provost", "healthcheck"]
+ENTRYPOINT ["/usr/local/bin/provost"]
+CMD ["serve"]

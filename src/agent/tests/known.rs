@@ -1,0 +1,191 @@
+//! Which agents there are, where they may be called, and what is counted of them.
+
+use metrics_exporter_prometheus::PrometheusBuilder;
+
+use super::{
+    servers::{Server, hang, response},
+    *,
+};
+
+fn at_url(url: &str) -> Call {
+    let after_scheme = url.find("://").unwrap() + 3;
+    let path = url[after_scheme..].find('/').map(|at| at + after_scheme);
+    Call {
+        target: Target::Url {
+            url: url.into(),
+            origin: AgentName::new(&url[..path.unwrap_or(url.len())]),
+        },
+        ..a_call()
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_agent_is_a_permanent_fault_that_names_it() {
+    let agents = Agents::new(settings()).unwrap();
+    let fault = run(&agents, a_call(), AMPLE).await.fault();
+    assert!(
+        fault.message.contains("payments is not registered"),
+        "{}",
+        fault.message
+    );
+}
+
+#[tokio::test]
+async fn a_step_with_a_url_needs_no_registered_agent() {
+    let mut server = Server::answering(response("200 OK", "", "1")).await;
+    let agents = Agents::new(settings()).unwrap();
+    let call = at_url(&format!("{}/hooks/", server.url));
+    assert_eq!(run(&agents, call, AMPLE).await.output(), "1");
+    assert_eq!(server.next().await.line(), "POST /hooks/charges HTTP/1.1");
+    assert!(agents.list().is_empty());
+}
+
+#[tokio::test]
+async fn inner_addresses_are_refused_unless_they_are_allowed() {
+    let mut server = Server::answering(response("200 OK", "", "1")).await;
+    let by_name = server.url.replace("127.0.0.1", "localhost");
+    let agents = Agents::new(AgentSettings::default()).unwrap();
+    for url in [&server.url, &by_name] {
+        agents.put(payments(), spec(&[url]));
+        for call in [a_call(), at_url(url)] {
+            let fault = run(&agents, call, AMPLE).await.fault();
+            assert!(
+                fault.message.contains("`allow_private_addresses"),
+                "{}",
+                fault.message
+            );
+        }
+    }
+    assert!(server.rest().is_empty());
+    assert_eq!(
+        run(&agents_at(&by_name), a_call(), AMPLE).await.output(),
+        "1"
+    );
+}
+
+#[tokio::test]
+async fn a_busy_endpoint_is_passed_over() {
+    let mut slow = Server::start(|_, stream| hang(stream)).await;
+    let mut quick = Server::answering(response("200 OK", "", "1")).await;
+    let agents = Arc::new(agents_at(&slow.url));
+    let busy = Arc::clone(&agents);
+    let hanging = tokio::spawn(async move { run(&busy, a_call(), AMPLE).await.outcome });
+    slow.next().await;
+    agents.put(payments(), spec(&[&slow.url, &quick.url]));
+    for _ in 0..3 {
+        assert_eq!(run(&agents, a_call(), AMPLE).await.output(), "1");
+    }
+    assert_eq!(quick.rest().len(), 3);
+    assert!(slow.rest().is_empty());
+    hanging.abort();
+}
+
+#[tokio::test]
+async fn a_changed_agent_keeps_what_is_under_way() {
+    let agents = agents_at("http://127.0.0.1:1");
+    let slot = agents.try_take(&payments()).unwrap();
+    assert_eq!(agents.free(&payments()), 3);
+    agents.put(
+        payments(),
+        spec(&["http://127.0.0.1:1", "http://127.0.0.1:2"]),
+    );
+    assert_eq!(agents.free(&payments()), 7);
+    drop(slot);
+    assert_eq!(agents.free(&payments()), 8);
+
+    assert!(agents.remove(&payments()));
+    assert!(!agents.remove(&payments()));
+    assert_eq!(agents.free(&payments()), 0);
+    assert!(agents.try_take(&payments()).is_none());
+}
+
+#[tokio::test]
+async fn whoever_waits_for_capacity_hears_of_new_agents_and_of_slots_that_come_back() {
+    let agents = Agents::new(settings()).unwrap();
+    let (tell, mut told) = mpsc::unbounded_channel();
+    agents.on_freed(move |agent| {
+        let _ = tell.send(agent.to_string());
+    });
+    agents.put(payments(), spec(&["http://127.0.0.1:1"]));
+    assert_eq!(told.try_recv().unwrap(), "payments");
+    let slot = agents.try_take(&payments()).unwrap();
+    assert!(told.try_recv().is_err());
+    drop(slot);
+    assert_eq!(told.try_recv().unwrap(), "payments");
+}
+
+#[tokio::test]
+async fn agents_are_listed_by_name() {
+    let agents = agents_at("http://127.0.0.1:1");
+    agents.put(AgentName::new("inventory"), spec(&["http://127.0.0.1:2"]));
+    let names: Vec<_> = agents
+        .list()
+        .iter()
+        .map(|agent| agent.name().to_string())
+        .collect();
+    assert_eq!(names, ["inventory", "payments"]);
+    assert_eq!(
+        agents.get(&payments()).unwrap().spec(),
+        &spec(&["http://127.0.0.1:1"])
+    );
+}
+
+#[tokio::test]
+async fn after_closing_no_slot_is_given_out() {
+    let agents = agents_at("http://127.0.0.1:1");
+    let url = AgentName::new("http://127.0.0.1:2");
+    assert!(agents.try_take(&url).is_some());
+    agents.close();
+    assert!(agents.try_take(&payments()).is_none());
+    assert!(agents.try_take(&url).is_none());
+    assert_eq!(agents.free(&url), 0);
+}
+
+#[tokio::test]
+async fn origins_are_forgotten_but_never_what_is_under_way_with_them() {
+    let agents = Agents::new(settings()).unwrap();
+    let origin = |port: usize| AgentName::new(format!("http://127.0.0.1:{port}"));
+    let slots: Vec<_> = std::iter::from_fn(|| agents.try_take(&origin(1))).collect();
+    assert_eq!(slots.len(), 64);
+    for port in 2..3_000 {
+        assert_eq!(agents.free(&origin(port)), 64);
+    }
+    assert!(agents.try_take(&origin(1)).is_none());
+    assert!(agents.origins_known() <= 1024);
+}
+
+#[tokio::test]
+async fn tries_retries_and_calls_are_counted_per_agent() {
+    let server = Server::start(|number, mut stream| async move {
+        use tokio::io::AsyncWriteExt;
+        let status = ["503 Service Unavailable", "200 OK", "400 Bad Request"][number - 1];
+        let _ = stream.write_all(&response(status, "", "")).await;
+        servers::finish(stream).await;
+    })
+    .await;
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let handle = recorder.handle();
+    let agents = metrics::with_local_recorder(&recorder, || agents_at(&server.url));
+    let slot = agents.try_take(&payments());
+    run(&agents, a_call(), AMPLE).await.output();
+    run(&agents, a_call(), AMPLE).await.fault();
+    assert_eq!(run(&agents, a_call(), Duration::ZERO).await.outcome, None);
+    let rendered = handle.render();
+    for line in [
+        r#"provost_agent_tries_total{agent="payments",result="success"} 1"#,
+        r#"provost_agent_tries_total{agent="payments",result="transient"} 1"#,
+        r#"provost_agent_tries_total{agent="payments",result="permanent"} 1"#,
+        r#"provost_agent_tries_total{agent="payments",result="dropped"} 1"#,
+        r#"provost_agent_retries_total{agent="payments"} 1"#,
+        r#"provost_agent_in_flight{agent="payments"} 1"#,
+        r#"provost_agent_call_seconds_count{agent="payments"} 3"#,
+    ] {
+        assert!(rendered.contains(line), "{line} is missing in\n{rendered}");
+    }
+    drop(slot);
+    assert!(
+        handle
+            .render()
+            .contains(r#"provost_agent_in_flight{agent="payments"} 0"#)
+    );
+}

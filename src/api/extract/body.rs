@@ -1,0 +1,314 @@
+//! JSON bodies: bounded, checked once, kept as text.
+
+use std::sync::Arc;
+
+use axum::{
+    body::{Body, Bytes},
+    extract::{FromRef, FromRequest, Request},
+    http::{HeaderMap, header},
+};
+use serde_json::value::RawValue;
+
+use crate::api::{
+    problem::{Kind, Problem},
+    state::App,
+};
+
+/// A JSON document.
+#[derive(Debug)]
+pub struct JsonBody(pub Box<RawValue>);
+
+/// A JSON document, or no body at all.
+#[derive(Debug)]
+pub struct OptionalJsonBody(pub Option<Box<RawValue>>);
+
+/// The longest body that is read, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyLimit(pub usize);
+
+impl FromRef<Arc<App>> for BodyLimit {
+    fn from_ref(app: &Arc<App>) -> Self {
+        Self(app.config.limits.max_request.as_usize())
+    }
+}
+
+/// Below the depth at which the parsers further in give up, with room for what a template wraps
+/// around a value.
+const DEEPEST: usize = 100;
+
+impl<S> FromRequest<S> for JsonBody
+where
+    BodyLimit: FromRef<S>,
+    S: Send + Sync,
+{
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        must_say_json(&parts.headers)?;
+        let bytes = read(&parts.headers, body, BodyLimit::from_ref(state)).await?;
+        parse(bytes).map(Self)
+    }
+}
+
+impl<S> FromRequest<S> for OptionalJsonBody
+where
+    BodyLimit: FromRef<S>,
+    S: Send + Sync,
+{
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let bytes = read(&parts.headers, body, BodyLimit::from_ref(state)).await?;
+        if bytes.is_empty() {
+            return Ok(Self(None));
+        }
+        must_say_json(&parts.headers)?;
+        parse(bytes).map(|json| Self(Some(json)))
+    }
+}
+
+/// `application/json`, or any type with the suffix `+json` (RFC 6839).
+fn must_say_json(headers: &HeaderMap) -> Result<(), Problem> {
+    let found = headers.get(header::CONTENT_TYPE);
+    let essence = found.and_then(|value| {
+        let value = value.to_str().ok()?;
+        Some(value.split(';').next().unwrap_or_default().trim())
+    });
+    let is_json = essence.is_some_and(|essence| {
+        essence.eq_ignore_ascii_case("application/json")
+            || essence
+                .len()
+                .checked_sub("+json".len())
+                .and_then(|at| essence.get(at..))
+                .is_some_and(|suffix| suffix.eq_ignore_ascii_case("+json"))
+    });
+    if is_json {
+        return Ok(());
+    }
+    let found = match found {
+        Some(value) => format!("Content-Type is {value:?}"),
+        None => "Content-Type is missing".to_owned(),
+    };
+    Err(Problem::new(
+        Kind::NotJson,
+        format!("{found}: send JSON with `Content-Type: application/json`"),
+    ))
+}
+
+async fn read(headers: &HeaderMap, body: Body, limit: BodyLimit) -> Result<Bytes, Problem> {
+    let too_large = || {
+        Problem::new(
+            Kind::BodyTooLarge,
+            format!(
+                "the body is longer than {} bytes: send less, or raise limits.max_request",
+                limit.0
+            ),
+        )
+        .with("limit", limit.0)
+    };
+    // Said in advance, it is refused without reading a byte.
+    let announced = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > limit.0 as u64) {
+        return Err(too_large());
+    }
+    axum::body::to_bytes(body, limit.0).await.map_err(|error| {
+        if is_over_limit(&error) {
+            too_large()
+        } else {
+            Problem::new(
+                Kind::MalformedJson,
+                format!("the body broke off before its end: {error}"),
+            )
+        }
+    })
+}
+
+/// axum keeps what went wrong as a source.
+fn is_over_limit(error: &axum::Error) -> bool {
+    std::error::Error::source(error)
+        .is_some_and(|source| source.to_string().contains("length limit exceeded"))
+}
+
+fn parse(bytes: Bytes) -> Result<Box<RawValue>, Problem> {
+    let text = match String::from_utf8(bytes.into()) {
+        Ok(text) => text,
+        Err(error) => {
+            let valid = error.utf8_error().valid_up_to();
+            return Err(malformed_at("not UTF-8", &error.as_bytes()[..valid]));
+        }
+    };
+    if let Some(at) = too_deep(&text) {
+        let why = format!("nested deeper than {DEEPEST} levels");
+        return Err(malformed_at(&why, &text.as_bytes()[..at]));
+    }
+    RawValue::from_string(text).map_err(|error| {
+        malformed(
+            // It ends in "at line 1 column 2", which is said apart.
+            error
+                .to_string()
+                .split(" at line ")
+                .next()
+                .unwrap_or_default(),
+            error.line(),
+            error.column(),
+        )
+    })
+}
+
+fn malformed_at(why: &str, before: &[u8]) -> Problem {
+    let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+    let column = 1 + before
+        .iter()
+        .rev()
+        .take_while(|byte| **byte != b'\n')
+        .count();
+    malformed(why, line, column)
+}
+
+fn malformed(why: &str, line: usize, column: usize) -> Problem {
+    Problem::new(
+        Kind::MalformedJson,
+        format!("the body is not JSON: {why} at line {line}, column {column}"),
+    )
+    .with("line", line)
+    .with("column", column)
+}
+
+/// Where the nesting passes [`DEEPEST`]. Whether brackets match is the parser's to say.
+fn too_deep(text: &str) -> Option<usize> {
+    let mut depth = 0usize;
+    let mut in_string = false;
+    let mut escaped = false;
+    for (at, byte) in text.bytes().enumerate() {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > DEEPEST {
+                    return Some(at);
+                }
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(content_type: Option<&str>, body: impl Into<Body>) -> Request {
+        let mut request = Request::builder();
+        if let Some(content_type) = content_type {
+            request = request.header("content-type", content_type);
+        }
+        request.body(body.into()).unwrap()
+    }
+
+    async fn read_json(content_type: Option<&str>, body: impl Into<Body>) -> Result<String, Kind> {
+        let read = JsonBody::from_request(request(content_type, body), &BodyLimit(1000)).await;
+        read.map(|body| body.0.get().to_owned())
+            .map_err(|problem| problem.kind())
+    }
+
+    #[tokio::test]
+    async fn json_is_kept_as_it_was_sent() {
+        for content_type in [
+            "application/json",
+            "Application/JSON; charset=utf-8",
+            "application/merge-patch+json",
+        ] {
+            let read = read_json(Some(content_type), " {\"b\": 1.50,\n\"a\":[]} ").await;
+            assert_eq!(read.unwrap(), "{\"b\": 1.50,\n\"a\":[]}", "{content_type}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_not_sent_as_json_is_refused() {
+        for content_type in [
+            None,
+            Some("text/plain"),
+            Some("application/x-www-form-urlencoded"),
+            Some("json"),
+        ] {
+            let read = read_json(content_type, "{}").await;
+            assert_eq!(read.unwrap_err(), Kind::NotJson, "{content_type:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_over_the_limit_is_refused_announced_or_not() {
+        let long = format!("\"{}\"", "x".repeat(999));
+        let read = read_json(Some("application/json"), long.clone()).await;
+        assert_eq!(read.unwrap_err(), Kind::BodyTooLarge);
+
+        let mut announced = request(Some("application/json"), "{}");
+        let headers = announced.headers_mut();
+        headers.insert("content-length", "1001".parse().unwrap());
+        let refused = JsonBody::from_request(announced, &BodyLimit(1000)).await;
+        assert_eq!(refused.unwrap_err().kind(), Kind::BodyTooLarge);
+
+        let longest = &long[1..];
+        let read = read_json(Some("application/json"), format!("\"{}", &longest[1..])).await;
+        assert_eq!(read.unwrap().len(), 1000);
+    }
+
+    #[tokio::test]
+    async fn broken_json_is_refused_with_its_place() {
+        for (body, line, column) in [
+            (&b"{\"a\": 1,\n \"b\": }"[..], 2, 7),
+            (b"{} {}", 1, 4),
+            (b"\"\xff\"", 1, 2),
+            (b"", 1, 0),
+        ] {
+            let sent = request(Some("application/json"), body.to_vec());
+            let problem = JsonBody::from_request(sent, &BodyLimit(1000))
+                .await
+                .unwrap_err();
+            assert_eq!(problem.kind(), Kind::MalformedJson);
+            assert_eq!(problem.member("line"), Some(&line.into()), "{problem:?}");
+            assert_eq!(
+                problem.member("column"),
+                Some(&column.into()),
+                "{problem:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn nesting_is_bounded_and_brackets_in_strings_do_not_count() {
+        let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+        let json = Some("application/json");
+        assert!(read_json(json, nested(DEEPEST)).await.is_ok());
+        let deeper = read_json(json, nested(DEEPEST + 1)).await;
+        assert_eq!(deeper.unwrap_err(), Kind::MalformedJson);
+        let text = format!("[\"\\\"{}\"]", "[".repeat(200));
+        assert!(read_json(json, text).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn no_body_needs_no_content_type() {
+        let none = OptionalJsonBody::from_request(request(None, ""), &BodyLimit(10)).await;
+        assert!(none.unwrap().0.is_none());
+        let some = request(Some("application/json"), "null");
+        let some = OptionalJsonBody::from_request(some, &BodyLimit(10)).await;
+        assert_eq!(some.unwrap().0.unwrap().get(), "null");
+        let plain = OptionalJsonBody::from_request(request(None, "{}"), &BodyLimit(10)).await;
+        assert_eq!(plain.unwrap_err().kind(), Kind::NotJson);
+    }
+}

@@ -1,0 +1,98 @@
+//! Who asks. The token check puts the caller into the request; handlers take it out again.
+
+use std::sync::{Arc, LazyLock};
+
+use axum::{
+    extract::FromRequestParts,
+    http::{HeaderMap, request::Parts},
+};
+
+use crate::{
+    api::problem::{Kind, Problem},
+    config::Role,
+    domain::Actor,
+};
+
+/// Where no tokens are configured, callers may say who they are: for the history, not for access.
+pub const ACTOR_HEADER: &str = "provost-actor";
+
+const LONGEST_NAME: usize = 64;
+
+static ANONYMOUS: LazyLock<Arc<str>> = LazyLock::new(|| "anonymous".into());
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct Caller {
+    /// The token's name; without tokens what `Provost-Actor` says.
+    pub name: Arc<str>,
+    pub role: Role,
+}
+
+impl Caller {
+    /// As the history names who did it.
+    pub fn operator(&self) -> Actor {
+        Actor::operator(&self.name)
+    }
+
+    /// The caller where nobody needs a token.
+    pub fn without_token(headers: &HeaderMap) -> Result<Self, Problem> {
+        let name = match headers.get(ACTOR_HEADER) {
+            None => ANONYMOUS.clone(),
+            Some(value) => match value.to_str() {
+                Ok(name) if !name.is_empty() && name.len() <= LONGEST_NAME => name.into(),
+                _ => {
+                    return Err(Problem::new(
+                        Kind::InvalidQuery,
+                        format!(
+                            "Provost-Actor must be 1 to {LONGEST_NAME} printable ASCII characters, such as your name; or leave it out"
+                        ),
+                    ));
+                }
+            },
+        };
+        Ok(Self {
+            name,
+            role: Role::Admin,
+        })
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        // Only a route that is open to all has no caller, and its handler asks for none.
+        parts
+            .extensions
+            .get::<Caller>()
+            .cloned()
+            .ok_or_else(|| Problem::new(Kind::Internal, "nobody checked who is calling"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(actor: &[u8]) -> HeaderMap {
+        let value = axum::http::HeaderValue::from_bytes(actor).unwrap();
+        HeaderMap::from_iter([(ACTOR_HEADER.parse().unwrap(), value)])
+    }
+
+    #[test]
+    fn without_tokens_a_caller_is_who_the_header_says_or_anonymous() {
+        let none = Caller::without_token(&HeaderMap::new()).unwrap();
+        assert_eq!(none.operator().to_string(), "operator:anonymous");
+        let ada = Caller::without_token(&headers(b"ada@example.org")).unwrap();
+        assert_eq!(ada.operator().to_string(), "operator:ada@example.org");
+    }
+
+    #[test]
+    fn a_name_that_would_spoil_a_log_line_is_refused() {
+        for name in [&b""[..], &[b'x'; 65], "Zoë".as_bytes(), b"\xff", b"a\tb"] {
+            let refused = Caller::without_token(&headers(name));
+            // A tab is a legal header character, but none that is printed.
+            let refused = refused.map_err(|problem| problem.kind());
+            assert_eq!(refused.unwrap_err(), Kind::InvalidQuery, "{name:?}");
+        }
+    }
+}

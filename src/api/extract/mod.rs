@@ -1,0 +1,14 @@
+//! Requests become domain values here, once; nothing deeper checks strings again. Every refusal is a
+//! [`Problem`](super::problem::Problem) that says what was found and what is allowed.
+
+mod body;
+mod caller;
+mod conditions;
+mod path;
+mod query;
+
+pub use body::{BodyLimit, JsonBody, OptionalJsonBody};
+pub use caller::Caller;
+pub use conditions::{ConditionHeaders, Conditions, idempotency};
+pub use path::{NamePath, NameVersionPath, TaskPath, TaskStepPath, plain_name};
+pub use query::{LONGEST_WAIT, PageQuery, Query};

@@ -1,0 +1,136 @@
+//! What the path names. A path that cannot name anything is answered as one that names nothing.
+
+use axum::{
+    extract::{FromRequestParts, RawPathParams},
+    http::request::Parts,
+};
+use uuid::Uuid;
+
+use crate::{
+    api::problem::{Kind, Problem},
+    domain::TaskId,
+};
+
+/// `{id}` of a task.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskPath(pub TaskId);
+
+/// `{id}` of a task and `{name}` of one of its steps.
+#[derive(Clone, Debug)]
+pub struct TaskStepPath(pub TaskId, pub String);
+
+/// `{name}`.
+#[derive(Clone, Debug)]
+pub struct NamePath(pub String);
+
+/// `{name}` and `{version}`. `None`: no version can be called so.
+#[derive(Clone, Debug)]
+pub struct NameVersionPath(pub String, pub Option<u32>);
+
+impl<S: Send + Sync> FromRequestParts<S> for TaskPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let params = params(parts, state).await?;
+        task_id(value(&params, "id")?).map(Self)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for TaskStepPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let params = params(parts, state).await?;
+        let task = task_id(value(&params, "id")?)?;
+        Ok(Self(task, value(&params, "name")?.to_owned()))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for NamePath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let params = params(parts, state).await?;
+        Ok(Self(value(&params, "name")?.to_owned()))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for NameVersionPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let params = params(parts, state).await?;
+        let version = value(&params, "version")?.parse().ok();
+        Ok(Self(value(&params, "name")?.to_owned(), version))
+    }
+}
+
+async fn params<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<RawPathParams, Problem> {
+    let params = RawPathParams::from_request_parts(parts, state).await;
+    params.map_err(|error| Problem::new(Kind::NotFound, error.to_string()))
+}
+
+fn value<'a>(params: &'a RawPathParams, name: &str) -> Result<&'a str, Problem> {
+    let found = params.iter().find(|(key, _)| *key == name);
+    found.map(|(_, value)| value).ok_or_else(|| {
+        // Only a handler on a route without this parameter gets here.
+        Problem::new(Kind::Internal, format!("the route has no {{{name}}}"))
+    })
+}
+
+fn task_id(text: &str) -> Result<TaskId, Problem> {
+    Uuid::try_parse(text).map(TaskId).map_err(|_| {
+        Problem::new(
+            Kind::NoSuchTask,
+            format!("{text:?} is not the id of a task: ids are UUIDs"),
+        )
+    })
+}
+
+/// What agents and workflows may be called: safe in a URL, a header, a log line and a file name.
+pub const PLAIN_NAME: &str =
+    "1 to 64 of the characters a-z A-Z 0-9 . _ -, the first one a letter or a digit";
+
+/// Refuses what is not [`PLAIN_NAME`].
+pub fn plain_name(what: &str, name: &str) -> Result<(), Problem> {
+    let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    if starts_well && name.len() <= 64 && name.bytes().all(plain) {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Kind::Invalid,
+        format!("the name of {what} is {name:?}, but must be {PLAIN_NAME}"),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_uuid_names_a_task() {
+        let id = "01970000-0000-7000-8000-000000000001";
+        assert_eq!(task_id(id).unwrap().to_string(), id);
+        for text in ["", "7", "order-1001", "01970000-0000-7000-8000-00000000000"] {
+            assert_eq!(
+                task_id(text).unwrap_err().kind(),
+                Kind::NoSuchTask,
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_name_is_short_plain_and_starts_with_a_letter_or_digit() {
+        let long = "x".repeat(64);
+        for name in ["payments", "a", "9-lives", "a.b_c-D", &long] {
+            assert!(plain_name("an agent", name).is_ok(), "{name}");
+        }
+        let longer = "x".repeat(65);
+        for name in ["", ".", "-a", "_a", "a b", "a:b", "a/b", "ä", &longer] {
+            let refused = plain_name("an agent", name).unwrap_err();
+            assert_eq!(refused.kind(), Kind::Invalid, "{name}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A strict reader of the URL's query: a parameter that is misspelt never silently does nothing.
+
+use std::{fmt::Display, ops::RangeInclusive};
+
+use axum::{extract::FromRequestParts, http::request::Parts};
+use utoipa::IntoParams;
+
+use crate::{
+    api::problem::{Kind, Problem},
+    domain::{SPAN_FORMS, Span, Timestamp},
+};
+
+/// No answer is held back longer: proxies on the way give up at about this time.
+pub const LONGEST_WAIT: Span = Span::from_secs(60);
+
+const MOST_ITEMS: i64 = 500;
+const USUAL_ITEMS: usize = 50;
+
+/// The parameters of one request. Ask for each one that the route knows, then [`Query::finish`].
+#[derive(Debug)]
+pub struct Query {
+    pairs: Vec<(String, String)>,
+    known: Vec<&'static str>,
+}
+
+/// For the documentation of a list: `params(PageQuery)`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "its fields are read by the documentation only")]
+pub struct PageQuery {
+    /// The most items of one page, 1 to 500; 50 where it is left out.
+    #[param(minimum = 1, maximum = 500, example = 50)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before. Without it the list starts at its beginning.
+    cursor: Option<String>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Query {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let pairs = axum::extract::Query::try_from_uri(&parts.uri);
+        let pairs = pairs.map_err(|error| Problem::new(Kind::InvalidQuery, error.to_string()))?;
+        Ok(Self {
+            pairs: pairs.0,
+            known: Vec::new(),
+        })
+    }
+}
+
+impl Query {
+    /// A parameter that may be given more than once.
+    pub fn repeated(&mut self, name: &'static str) -> Vec<String> {
+        self.known.push(name);
+        let named = self.pairs.extract_if(.., |(key, _)| key == name);
+        named.map(|(_, value)| value).collect()
+    }
+
+    pub fn string(&mut self, name: &'static str) -> Result<Option<String>, Problem> {
+        let mut values = self.repeated(name);
+        if values.len() > 1 {
+            return Err(Problem::new(
+                Kind::InvalidQuery,
+                format!("{name} is given {} times: give it once", values.len()),
+            ));
+        }
+        Ok(values.pop())
+    }
+
+    pub fn integer(
+        &mut self,
+        name: &'static str,
+        range: RangeInclusive<i64>,
+    ) -> Result<Option<i64>, Problem> {
+        let allowed = format!("a whole number, {} to {}", range.start(), range.end());
+        self.value(name, allowed, |text| {
+            text.parse().ok().filter(|number| range.contains(number))
+        })
+    }
+
+    pub fn span(&mut self, name: &'static str) -> Result<Option<Span>, Problem> {
+        self.value(name, SPAN_FORMS, Span::parse)
+    }
+
+    pub fn timestamp(&mut self, name: &'static str) -> Result<Option<Timestamp>, Problem> {
+        self.value(
+            name,
+            "a time such as \"2026-01-31T09:30:00Z\" (write + as %2B)",
+            Timestamp::parse,
+        )
+    }
+
+    pub fn one_of<T>(
+        &mut self,
+        name: &'static str,
+        words: &[&str],
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, Problem> {
+        self.value(name, format!("one of {}", words.join(", ")), parse)
+    }
+
+    /// `true` or `false`; false where it is left out.
+    pub fn flag(&mut self, name: &'static str) -> Result<bool, Problem> {
+        let flag = self.value(name, "true or false", |text| text.parse().ok())?;
+        Ok(flag.unwrap_or(false))
+    }
+
+    /// `limit`: how many items a page may hold.
+    pub fn limit(&mut self) -> Result<usize, Problem> {
+        let limit = self.integer("limit", 1..=MOST_ITEMS)?;
+        Ok(limit.map_or(USUAL_ITEMS, |limit| limit as usize))
+    }
+
+    /// `cursor`: the last item of the page before, as `parse` reads it.
+    pub fn cursor<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Problem> {
+        self.value("cursor", "next_cursor of the page before, unchanged", parse)
+    }
+
+    /// One value that `parse` must understand.
+    pub fn value<T>(
+        &mut self,
+        name: &'static str,
+        allowed: impl Display,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, Problem> {
+        let Some(text) = self.string(name)? else {
+            return Ok(None);
+        };
+        match parse(&text) {
+            Some(value) => Ok(Some(value)),
+            None => Err(Problem::new(
+                Kind::InvalidQuery,
+                format!("{name} is {text:?}, but must be {allowed}"),
+            )),
+        }
+    }
+
+    /// Refuses what nobody asked for.
+    pub fn finish(self) -> Result<(), Problem> {
+        let Some((name, _)) = self.pairs.first() else {
+            return Ok(());
+        };
+        let allowed = match self.known.as_slice() {
+            [] => "there are none here".to_owned(),
+            known => format!("known are {}", known.join(", ")),
+        };
+        Err(Problem::new(
+            Kind::InvalidQuery,
+            format!("there is no query parameter {name:?}: {allowed}"),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::TaskStatus;
+
+    fn query(text: &str) -> Query {
+        let uri = format!("/v1/tasks?{text}").parse().unwrap();
+        Query {
+            pairs: axum::extract::Query::try_from_uri(&uri).unwrap().0,
+            known: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn each_value_is_read_as_what_it_is() {
+        let mut query = query(
+            "key=a%20b&limit=7&label=a:1&label=b:2&wait=1m30s&created_after=2026-01-31T09:30:00Z&state=error&dry_run=true",
+        );
+        assert_eq!(query.string("key").unwrap().as_deref(), Some("a b"));
+        assert_eq!(query.limit().unwrap(), 7);
+        assert_eq!(query.repeated("label"), ["a:1", "b:2"]);
+        assert_eq!(query.span("wait").unwrap(), Some(Span::from_secs(90)));
+        let after = query.timestamp("created_after").unwrap().unwrap();
+        assert_eq!(after.to_string(), "2026-01-31T09:30:00.000Z");
+        let words = TaskStatus::ALL.map(TaskStatus::as_str);
+        let state = query.one_of("state", &words, TaskStatus::parse).unwrap();
+        assert_eq!(state, Some(TaskStatus::Error));
+        assert!(query.flag("dry_run").unwrap());
+        assert_eq!(query.cursor(|text| Some(text.to_owned())).unwrap(), None);
+        query.finish().unwrap();
+    }
+
+    #[test]
+    fn what_is_left_out_has_its_usual_value() {
+        let mut query = query("");
+        assert_eq!(query.limit().unwrap(), 50);
+        assert!(!query.flag("dry_run").unwrap());
+        assert_eq!(query.integer("n", 0..=9).unwrap(), None);
+        query.finish().unwrap();
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused_with_what_is_allowed() {
+        let words = TaskStatus::ALL.map(TaskStatus::as_str);
+        for (refused, says) in [
+            (query("limit=0").limit().map(drop), "1 to 500"),
+            (query("limit=501").limit().map(drop), "1 to 500"),
+            (query("wait=5").span("wait").map(drop), "30s"),
+            (query("a=now").timestamp("a").map(drop), "2026"),
+            (
+                query("state=err")
+                    .one_of("state", &words, TaskStatus::parse)
+                    .map(drop),
+                "processing, paused",
+            ),
+            (
+                query("dry_run=1").flag("dry_run").map(drop),
+                "true or false",
+            ),
+            (query("key=a&key=b").string("key").map(drop), "once"),
+        ] {
+            let problem = refused.unwrap_err();
+            assert_eq!(problem.kind(), Kind::InvalidQuery);
+            assert!(problem.detail().contains(says), "{problem:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_parameter_is_refused_by_name_with_the_known_ones() {
+        let mut query = query("stat=error&limit=5");
+        query.string("state").unwrap();
+        query.limit().unwrap();
+        let problem = query.finish().unwrap_err();
+        assert_eq!(
+            problem.detail(),
+            "there is no query parameter \"stat\": known are state, limit"
+        );
+    }
+}

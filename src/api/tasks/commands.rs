@@ -1,0 +1,351 @@
+//! What an operator, or the submitter, asks of a task.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{OriginalUri, State},
+    http::{Method, StatusCode},
+    response::Response,
+};
+use serde_json::value::RawValue;
+
+use super::{accepted, load, render, view::TaskView};
+use crate::{
+    api::{
+        App, Problem,
+        extract::{
+            Caller, Conditions, OptionalJsonBody, Query, TaskPath, TaskStepPath, idempotency,
+        },
+        problem::{Kind, ProblemBody},
+    },
+    domain::{Command, Fields, Payload, StepIndex, Task, TaskId},
+    store::Apply,
+};
+
+/// Who asks, how, and under which conditions: the same for every command.
+pub(super) struct Asked {
+    app: Arc<App>,
+    caller: Caller,
+    conditions: Conditions,
+    method: Method,
+    path: String,
+    body: Option<Box<RawValue>>,
+}
+
+impl<S> axum::extract::FromRequest<S> for Asked
+where
+    S: Send + Sync,
+    Arc<App>: axum::extract::FromRef<S>,
+{
+    type Rejection = Problem;
+
+    async fn from_request(request: axum::extract::Request, state: &S) -> Result<Self, Problem> {
+        use axum::extract::{FromRef, FromRequestParts};
+        let (mut parts, body) = request.into_parts();
+        let app = Arc::<App>::from_ref(state);
+        let caller = Caller::from_request_parts(&mut parts, state).await?;
+        let conditions = Conditions::from_request_parts(&mut parts, state).await?;
+        Query::from_request_parts(&mut parts, state)
+            .await?
+            .finish()?;
+        let method = parts.method.clone();
+        let path = match parts.extensions.get::<OriginalUri>() {
+            Some(uri) => uri.path().to_owned(),
+            None => parts.uri.path().to_owned(),
+        };
+        let request = axum::extract::Request::from_parts(parts, body);
+        let OptionalJsonBody(body) = OptionalJsonBody::from_request(request, state).await?;
+        Ok(Self {
+            app,
+            caller,
+            conditions,
+            method,
+            path,
+            body,
+        })
+    }
+}
+
+impl Asked {
+    /// Reads the body's fields; a body that is not given has none.
+    fn fields<T>(&self, read: impl FnOnce(&mut Fields<'_>) -> T) -> Result<T, Problem> {
+        let body = self.body.as_deref().unwrap_or(RawValue::NULL);
+        let fields = if body.get() == "null" {
+            Ok(Fields::default())
+        } else {
+            Fields::from_raw(body, "")
+        };
+        let mut fields = fields.map_err(|fault| Problem::invalid(vec![fault]))?;
+        let value = read(&mut fields);
+        let faults = fields.finish();
+        if faults.is_empty() {
+            Ok(value)
+        } else {
+            Err(Problem::invalid(faults))
+        }
+    }
+
+    async fn send(self, task: TaskId, command: Command) -> Result<Response, Problem> {
+        let body = self.body.as_deref().map_or("", RawValue::get);
+        let idempotency =
+            idempotency(&self.conditions, &self.method, &self.path, body.as_bytes());
+        let applied = self
+            .app
+            .store
+            .apply(Apply {
+                task,
+                command,
+                by: self.caller.operator(),
+                if_version: self.conditions.if_match,
+                idempotency,
+            })
+            .await?;
+        let task = accepted(&self.app, applied).await?;
+        render(&self.app, StatusCode::OK, &task).await
+    }
+}
+
+/// The step's place; which steps a task has never changes, so this need not be decided under lock.
+async fn find(app: &App, id: TaskId, name: &str) -> Result<(Arc<Task>, StepIndex), Problem> {
+    let task = load(app, id).await?;
+    match task.find(name) {
+        Some(step) => Ok((task, step)),
+        None => {
+            let steps = task.details.definition.steps.iter();
+            let names: Vec<_> = steps.map(|step| step.name.as_str()).collect();
+            Err(Problem::new(
+                Kind::NoSuchStep,
+                format!("the task has no step {name:?}; it has {}", names.join(", ")),
+            ))
+        }
+    }
+}
+
+/// Declares the handler of a command that takes an optional reason and needs no step.
+macro_rules! task_command {
+    ($name:ident, $path:literal, $summary:literal, $description:literal, $command:expr) => {
+        #[doc = $summary]
+        ///
+        #[doc = $description]
+        #[utoipa::path(
+            post, path = $path, tag = "operate",
+            params(
+                ("id" = String, Path, description = "The task's id"),
+                ("If-Match" = Option<String>, Header, description = "The ETag that the task must still have", example = "\"7\""),
+                ("Idempotency-Key" = Option<String>, Header, description = "Makes a repeat harmless"),
+            ),
+            request_body(content = Option<ReasonBody>, description = "May be left out"),
+            responses(
+                (status = 200, description = "The task afterwards", body = TaskView),
+                (status = 404, description = "There is no such task", body = ProblemBody, content_type = "application/problem+json"),
+                (status = 409, description = "The task's state does not allow it; `state` says which it is", body = ProblemBody, content_type = "application/problem+json"),
+                (status = 412, description = "The task has changed since If-Match", body = ProblemBody, content_type = "application/problem+json"),
+            )
+        )]
+        pub(super) async fn $name(TaskPath(id): TaskPath, asked: Asked) -> Result<Response, Problem> {
+            let reason = asked.fields(reason)?;
+            let command: fn(Option<String>) -> Command = $command;
+            asked.send(id, command(reason)).await
+        }
+    };
+}
+
+/// Why, for the history.
+#[derive(utoipa::ToSchema)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct ReasonBody {
+    #[schema(example = "the customer withdrew the order")]
+    reason: Option<String>,
+}
+
+task_command!(
+    cancel,
+    "/v1/tasks/{id}/cancel",
+    "Cancel a task",
+    "Ends it where it is. Calls under way are dropped; whether they took effect is unknown. What is done stays done.",
+    |reason| Command::Cancel { reason }
+);
+task_command!(
+    pause,
+    "/v1/tasks/{id}/pause",
+    "Pause a task",
+    "Calls under way may finish; nothing more of it is started until it is resumed.",
+    |reason| Command::Pause { reason }
+);
+task_command!(
+    resume,
+    "/v1/tasks/{id}/resume",
+    "Resume a paused task",
+    "Steps that are ready start at once.",
+    |reason| Command::Resume { reason }
+);
+task_command!(
+    retry,
+    "/v1/tasks/{id}/retry",
+    "Resubmit every failed step of a task",
+    "Their failures are forgotten, and the task goes on from where it stood.",
+    |reason| Command::Retry {
+        step: None,
+        body: None,
+        reason
+    }
+);
+
+/// A changed request.
+#[derive(utoipa::ToSchema)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct RetryBody {
+    /// Sent as the request body in place of the rendered one, from now on.
+    #[schema(value_type = Option<Object>, example = json!({"amount": 30, "card": "tok_visa"}))]
+    input: Option<String>,
+    #[schema(example = "the customer gave another card")]
+    reason: Option<String>,
+}
+
+/// Resubmit a failed step
+///
+/// The step runs again under its stable Idempotency-Key, with its failures forgotten, and the task
+/// goes on from there. `input` replaces its rendered request body. A step that waits for a later try
+/// is tried at once.
+#[utoipa::path(
+    post, path = "/v1/tasks/{id}/steps/{name}/retry", tag = "operate",
+    params(
+        ("id" = String, Path, description = "The task's id"),
+        ("name" = String, Path, description = "The step's name"),
+        ("If-Match" = Option<String>, Header, description = "The ETag that the task must still have", example = "\"7\""),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repeat harmless"),
+    ),
+    request_body(content = Option<RetryBody>, description = "May be left out"),
+    responses(
+        (status = 200, description = "The task afterwards", body = TaskView),
+        (status = 404, description = "There is no such task or step", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "The step is not in error", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "The task has changed since If-Match", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 422, description = "The body is not valid", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn retry_step(
+    State(app): State<Arc<App>>,
+    TaskStepPath(id, name): TaskStepPath,
+    asked: Asked,
+) -> Result<Response, Problem> {
+    let (body, reason) = asked.fields(|fields| {
+        (
+            payload(fields, "input"),
+            reason(fields),
+        )
+    })?;
+    let (_, step) = find(&app, id, &name).await?;
+    let command = Command::Retry {
+        step: Some(step),
+        body,
+        reason,
+    };
+    asked.send(id, command).await
+}
+
+/// What stands in for the step's own output.
+#[derive(utoipa::ToSchema)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct OutputBody {
+    /// What later steps see as its output; null if left out.
+    #[schema(value_type = Option<Object>, example = json!({"id": "ch_1"}))]
+    output: Option<String>,
+    #[schema(example = "charged by hand in the payment console")]
+    reason: Option<String>,
+}
+
+/// Go on without a step
+///
+/// The step counts as done for the steps that follow; they see `output`, or null.
+#[utoipa::path(
+    post, path = "/v1/tasks/{id}/steps/{name}/skip", tag = "operate",
+    params(
+        ("id" = String, Path, description = "The task's id"),
+        ("name" = String, Path, description = "The step's name"),
+        ("If-Match" = Option<String>, Header, description = "The ETag that the task must still have", example = "\"7\""),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repeat harmless"),
+    ),
+    request_body(content = Option<OutputBody>, description = "May be left out"),
+    responses(
+        (status = 200, description = "The task afterwards", body = TaskView),
+        (status = 404, description = "There is no such task or step", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "The step is neither in error nor pending", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "The task has changed since If-Match", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 422, description = "The body is not valid", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn skip_step(
+    State(app): State<Arc<App>>,
+    TaskStepPath(id, name): TaskStepPath,
+    asked: Asked,
+) -> Result<Response, Problem> {
+    let (output, reason) = outcome(&asked)?;
+    let (_, step) = find(&app, id, &name).await?;
+    let command = Command::Skip {
+        step,
+        output,
+        reason,
+    };
+    asked.send(id, command).await
+}
+
+/// Say that a step was done by hand
+///
+/// The step becomes processed with `output`, and the task goes on.
+#[utoipa::path(
+    post, path = "/v1/tasks/{id}/steps/{name}/resolve", tag = "operate",
+    params(
+        ("id" = String, Path, description = "The task's id"),
+        ("name" = String, Path, description = "The step's name"),
+        ("If-Match" = Option<String>, Header, description = "The ETag that the task must still have", example = "\"7\""),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repeat harmless"),
+    ),
+    request_body(content = Option<OutputBody>, description = "May be left out"),
+    responses(
+        (status = 200, description = "The task afterwards", body = TaskView),
+        (status = 404, description = "There is no such task or step", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "The step is neither in error nor pending", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "The task has changed since If-Match", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 422, description = "The body is not valid", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn resolve_step(
+    State(app): State<Arc<App>>,
+    TaskStepPath(id, name): TaskStepPath,
+    asked: Asked,
+) -> Result<Response, Problem> {
+    let (output, reason) = outcome(&asked)?;
+    let (_, step) = find(&app, id, &name).await?;
+    let command = Command::Resolve {
+        step,
+        output: output.unwrap_or_else(Payload::null),
+        reason,
+    };
+    asked.send(id, command).await
+}
+
+fn outcome(asked: &Asked) -> Result<(Option<Payload>, Option<String>), Problem> {
+    asked.fields(|fields| {
+        (
+            payload(fields, "output"),
+            reason(fields),
+        )
+    })
+}
+
+/// The longest reason, in bytes: enough for a sentence or two, and it is kept for good.
+const LONGEST_REASON: usize = 1000;
+
+pub(super) fn reason(fields: &mut Fields<'_>) -> Option<String> {
+    let reason = fields.string("reason")?;
+    if reason.len() > LONGEST_REASON {
+        let message = format!("may have at most {LONGEST_REASON} bytes");
+        fields.fault("reason", message);
+    }
+    Some(reason.into_owned())
+}
+
+fn payload(fields: &mut Fields<'_>, name: &'static str) -> Option<Payload> {
+    fields.raw(name).map(|raw| Payload::new(raw.to_owned()))
+}

@@ -1,0 +1,286 @@
+//! What happened to a task: as a list, and live.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use axum::{
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::{
+        IntoResponse, Response,
+        sse::{Event as ServerSentEvent, KeepAlive, Sse},
+    },
+};
+use futures::{Stream, StreamExt, stream};
+use serde::Serialize;
+use tracing::warn;
+use utoipa::ToSchema;
+
+use super::{json, no_such_task};
+use crate::{
+    api::{
+        App, Problem,
+        extract::{PageQuery, Query, TaskPath},
+        problem::{Kind, ProblemBody},
+    },
+    domain::{TaskId, Timestamp},
+    store::{Change, Interest, StoreError, Watch},
+};
+
+/// Changes read in one go.
+const PAGE: usize = 500;
+/// Between instances nothing announces a change: a stream looks this often by itself.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// One entry of a task's history.
+#[derive(Serialize)]
+struct Entry {
+    seq: String,
+    at: Timestamp,
+    #[serde(flatten)]
+    event: serde_json::Map<String, serde_json::Value>,
+}
+
+/// What the document says of an entry.
+#[derive(ToSchema)]
+#[schema(as = HistoryEntry)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct EntryBody {
+    /// The task's version that this change made, and its place in that change: `7.0`.
+    #[schema(example = "3.1")]
+    seq: String,
+    #[schema(format = DateTime)]
+    at: String,
+    /// `task.accepted`, `step.claimed`, `step.retrying`, `step.expired` and so on.
+    #[serde(rename = "type")]
+    #[schema(example = "step.claimed")]
+    kind: String,
+    #[schema(example = "charge")]
+    step: Option<String>,
+    #[schema(example = 1)]
+    attempt: Option<u32>,
+    #[schema(example = "pending")]
+    from: Option<String>,
+    #[schema(example = "processing")]
+    to: String,
+    /// `submitter`, or `scheduler:`, `supervisor:` or `operator:` and a name.
+    #[schema(example = "scheduler:node-1")]
+    by: String,
+    reason: Option<String>,
+    #[schema(format = DateTime)]
+    ready_at: Option<String>,
+    failure_count: Option<u32>,
+    error: Option<super::view::FaultBody>,
+}
+
+/// The whole history of a task, oldest first.
+#[derive(Serialize, ToSchema)]
+#[schema(as = HistoryPage)]
+pub(super) struct HistoryPage {
+    #[schema(value_type = Vec<EntryBody>)]
+    items: Vec<Entry>,
+    /// Pass it as `after` for what follows; null at the end.
+    #[schema(example = "500")]
+    next_cursor: Option<String>,
+}
+
+/// Read a task's history
+///
+/// Every change in order: what, when, by whom and why. Entries of one `seq` before the dot were saved
+/// together.
+#[utoipa::path(
+    get, path = "/v1/tasks/{id}/history", tag = "tasks",
+    params(
+        ("id" = String, Path, description = "The task's id"),
+        PageQuery,
+    ),
+    responses(
+        (status = 200, description = "A page of the history, oldest first", body = HistoryPage),
+        (status = 404, description = "There is no such task", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn history(
+    State(app): State<Arc<App>>,
+    TaskPath(id): TaskPath,
+    mut query: Query,
+) -> Result<Response, Problem> {
+    let limit = query.limit()?;
+    let after = query.cursor(|cursor| cursor.parse::<u32>().ok())?;
+    let after = after.map_or(0, u64::from);
+    query.finish()?;
+    let mut changes = read(&app, id, after, limit + 1).await?;
+    let more = changes.len() > limit;
+    changes.truncate(limit);
+    let raw = changes
+        .iter()
+        .map(entries)
+        .collect::<Result<Vec<_>, _>>()?;
+    let page = HistoryPage {
+        items: raw.into_iter().flatten().collect(),
+        next_cursor: changes
+            .last()
+            .filter(|_| more)
+            .map(|last| last.version.to_string()),
+    };
+    Ok(json(StatusCode::OK, &page))
+}
+
+/// Follow a task live
+///
+/// The history as server-sent events: `id` is the entry's `seq`, `event` its type, `data` the entry.
+/// A client that reconnects sends `Last-Event-ID` and misses nothing. The stream closes when the task
+/// has ended.
+#[utoipa::path(
+    get, path = "/v1/tasks/{id}/events", tag = "tasks",
+    params(
+        ("id" = String, Path, description = "The task's id"),
+        ("Last-Event-ID" = Option<String>, Header, description = "The `seq` of the last entry that was seen", example = "3.1"),
+    ),
+    responses(
+        (status = 200, description = "Server-sent events", body = String, content_type = "text/event-stream"),
+        (status = 404, description = "There is no such task", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn events(
+    State(app): State<Arc<App>>,
+    TaskPath(id): TaskPath,
+    query: Query,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    let seen = match headers.get("last-event-id") {
+        Some(value) => seen(value.to_str().unwrap_or_default())?,
+        None => Seen::default(),
+    };
+    // Armed before the history is read: a change between the two must not be missed.
+    let watch = app.store.watchers.watch(id, Interest::Any);
+    // A task that is not there is a plain 404, not a stream that ends.
+    read(&app, id, u64::MAX >> 1, 1).await?;
+    let follow = Follow {
+        app,
+        id,
+        watch,
+        seen,
+        over: false,
+    };
+    let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
+    Ok(Sse::new(follow.stream())
+        .keep_alive(keep_alive)
+        .into_response())
+}
+
+/// How far a client has read: all of `version` up to and including `place`.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    version: u64,
+    place: Option<usize>,
+}
+
+fn seen(text: &str) -> Result<Seen, Problem> {
+    let parsed = text.split_once('.').and_then(|(version, place)| {
+        Some(Seen {
+            version: version.parse().ok()?,
+            place: Some(place.parse().ok()?),
+        })
+    });
+    parsed.ok_or_else(|| {
+        Problem::new(
+            Kind::InvalidQuery,
+            format!("Last-Event-ID: {text:?} is not the id of an event such as 3.1"),
+        )
+    })
+}
+
+struct Follow {
+    app: Arc<App>,
+    id: TaskId,
+    watch: Watch,
+    seen: Seen,
+    over: bool,
+}
+
+impl Follow {
+    fn stream(self) -> impl Stream<Item = Result<ServerSentEvent, Infallible>> {
+        stream::unfold(self, |mut follow| async move {
+            let events = follow.next().await?;
+            Some((stream::iter(events.into_iter().map(Ok)), follow))
+        })
+        .flatten()
+    }
+
+    /// The next events, as soon as there are some; `None` once the task has ended, or is gone.
+    async fn next(&mut self) -> Option<Vec<ServerSentEvent>> {
+        while !self.over {
+            // The version of the last event again, in case the client saw only part of it.
+            let after = self.seen.version.saturating_sub(1);
+            let changes = match read(&self.app, self.id, after, PAGE).await {
+                Ok(changes) => changes,
+                Err(_) => return None,
+            };
+            match self.unseen(&changes) {
+                Ok(events) if !events.is_empty() => return Some(events),
+                Ok(_) => {}
+                Err(error) => {
+                    warn!(task = %self.id, %error, "its history cannot be read");
+                    return None;
+                }
+            }
+            if self.over {
+                return None;
+            }
+            tokio::select! {
+                _ = self.watch.changed() => {}
+                () = tokio::time::sleep(LOOK) => {}
+                () = self.app.stop.cancelled() => return None,
+            }
+        }
+        None
+    }
+
+    fn unseen(&mut self, changes: &[Change]) -> Result<Vec<ServerSentEvent>, StoreError> {
+        let mut events = Vec::new();
+        for change in changes {
+            for (place, entry) in entries(change)?.into_iter().enumerate() {
+                let known = change.version < self.seen.version
+                    || (change.version == self.seen.version
+                        && self.seen.place.is_some_and(|seen| place <= seen));
+                let kind = entry.event.get("type").and_then(|kind| kind.as_str());
+                let kind = kind.unwrap_or_default().to_owned();
+                if matches!(kind.as_str(), "task.processed" | "task.cancelled") {
+                    self.over = true;
+                }
+                if known {
+                    continue;
+                }
+                self.seen = Seen {
+                    version: change.version,
+                    place: Some(place),
+                };
+                let data = serde_json::to_string(&entry)
+                    .map_err(|error| StoreError::Corrupt(error.to_string()))?;
+                events.push(
+                    ServerSentEvent::default()
+                        .id(entry.seq)
+                        .event(kind)
+                        .data(data),
+                );
+            }
+        }
+        Ok(events)
+    }
+}
+
+async fn read(app: &App, id: TaskId, after: u64, limit: usize) -> Result<Vec<Change>, Problem> {
+    let changes = app.store.reader.history(id, after, limit).await?;
+    changes.ok_or_else(|| no_such_task(id))
+}
+
+fn entries(change: &Change) -> Result<Vec<Entry>, StoreError> {
+    let events: Vec<serde_json::Map<_, _>> = serde_json::from_str(&change.events)
+        .map_err(|error| StoreError::Corrupt(error.to_string()))?;
+    let entries = events.into_iter().enumerate().map(|(place, event)| Entry {
+        seq: format!("{}.{place}", change.version),
+        at: change.at,
+        event,
+    });
+    Ok(entries.collect())
+}

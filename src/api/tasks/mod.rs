@@ -1,0 +1,104 @@
+//! Tasks: submitted, read, commanded.
+
+mod bulk;
+mod commands;
+mod events;
+mod read;
+mod submit;
+mod view;
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use self::view::TaskView;
+use super::{App, Problem};
+use crate::{
+    domain::{Task, TaskId},
+    store::{Accepted, Interest, Watch},
+};
+
+/// The longest that `?wait=` and `Prefer: wait` hold an answer back.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+pub fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(submit::submit, read::list))
+        .routes(routes!(bulk::retry_tasks))
+        .routes(routes!(read::get))
+        .routes(routes!(events::history))
+        .routes(routes!(events::events))
+        .routes(routes!(commands::cancel))
+        .routes(routes!(commands::pause))
+        .routes(routes!(commands::resume))
+        .routes(routes!(commands::retry))
+        .routes(routes!(commands::retry_step))
+        .routes(routes!(commands::skip_step))
+        .routes(routes!(commands::resolve_step))
+}
+
+async fn load(app: &App, id: TaskId) -> Result<Arc<Task>, Problem> {
+    match app.store.reader.task(id).await? {
+        Some(task) => Ok(Arc::new(task)),
+        None => Err(no_such_task(id)),
+    }
+}
+
+fn no_such_task(id: TaskId) -> Problem {
+    Problem::new(
+        super::problem::Kind::NoSuchTask,
+        format!("there is no task {id}; ended tasks are deleted after the retention time"),
+    )
+}
+
+/// The task that an accepted command concerns.
+async fn accepted(app: &App, accepted: Accepted) -> Result<Arc<Task>, Problem> {
+    match accepted {
+        Accepted::Now(task) => Ok(task),
+        Accepted::Before(id) => load(app, id).await,
+    }
+}
+
+/// Waits until the task has come to rest, the service stops, or the wait is over.
+async fn settled(app: &App, watch: &mut Watch, wait: Duration) -> Option<Arc<Task>> {
+    tokio::select! {
+        task = watch.changed() => Some(task),
+        () = app.stop.cancelled() => None,
+        () = tokio::time::sleep(wait.min(LONGEST_WAIT)) => None,
+    }
+}
+
+fn watch(app: &App, id: TaskId) -> Watch {
+    app.store.watchers.watch(id, Interest::Settled)
+}
+
+/// The task as body, its version as ETag.
+async fn render(app: &App, status: StatusCode, task: &Task) -> Result<Response, Problem> {
+    let now = app.store.reader.now().await?;
+    let view = TaskView::new(task, now);
+    let view = view
+        .with_places(task, &*app.store.reader, |agent| {
+            app.agents.get(agent).is_some()
+        })
+        .await?;
+    let mut response = json(status, &view);
+    if let Ok(etag) = HeaderValue::from_str(&format!("\"{}\"", task.version)) {
+        response.headers_mut().insert(header::ETAG, etag);
+    }
+    Ok(response)
+}
+
+fn json<T: serde::Serialize>(status: StatusCode, body: &T) -> Response {
+    // Everything that is answered has string keys and finite numbers, and so always serialises.
+    let body = serde_json::to_vec(body).unwrap_or_default();
+    let headers = [(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    )];
+    (status, headers, Body::from(body)).into_response()
+}

@@ -1,0 +1,149 @@
+//! Reading tasks: one with all its steps, many in pages.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::State,
+    http::StatusCode,
+    response::Response,
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{
+    json, load, render, settled,
+    view::{SummaryView, TaskView},
+    watch,
+};
+use crate::{
+    api::{
+        App, Problem,
+        extract::{PageQuery, Query, TaskPath},
+        problem::{Kind, ProblemBody},
+    },
+    domain::{TaskId, TaskStatus},
+    store::{TaskFilter, TaskQuery},
+};
+
+/// A page of tasks, newest first.
+#[derive(Serialize, ToSchema)]
+#[schema(as = TaskPage)]
+pub(super) struct Page<'a> {
+    items: Vec<SummaryView<'a>>,
+    /// Pass it as `cursor` for the next page; null on the last.
+    #[schema(example = "019c7a5e-0000-7000-8000-000000000000")]
+    next_cursor: Option<String>,
+}
+
+/// Read a task with all its steps
+///
+/// With `wait`, the answer comes when the task has ended or needs an operator, or when the wait is
+/// over, whichever is first. A step that is not running says why in `blocked_by`.
+#[utoipa::path(
+    get, path = "/v1/tasks/{id}", tag = "tasks",
+    params(
+        ("id" = String, Path, description = "The task's id"),
+        ("wait" = Option<String>, Query, description = "At most this long, up to 60s", example = "30s"),
+    ),
+    responses(
+        (status = 200, description = "The task; its version is the ETag", body = TaskView),
+        (status = 404, description = "There is no such task", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    TaskPath(id): TaskPath,
+    mut query: Query,
+) -> Result<Response, Problem> {
+    let wait = query.span("wait")?;
+    query.finish()?;
+    // Armed before the task is read: an end between the two must not be missed.
+    let mut watching = wait.map(|_| watch(&app, id));
+    let mut task = load(&app, id).await?;
+    if let (Some(wait), Some(watching)) = (wait, &mut watching)
+        && !task.is_settled()
+    {
+        task = match settled(&app, watching, wait.duration()).await {
+            Some(task) => task,
+            None => load(&app, id).await?,
+        };
+    }
+    render(&app, StatusCode::OK, &task).await
+}
+
+/// List tasks, newest first
+///
+/// Every filter that is given must hold. Cursors are stable: a task submitted meanwhile never shifts
+/// a page.
+#[utoipa::path(
+    get, path = "/v1/tasks", tag = "tasks",
+    params(
+        ("state" = Option<String>, Query, description = "pending, processing, paused, processed, error or cancelled", example = "error"),
+        ("workflow" = Option<String>, Query, description = "A registered workflow's name", example = "order"),
+        ("key" = Option<String>, Query, description = "The caller's own id", example = "order-1001"),
+        ("agent" = Option<String>, Query, description = "Tasks with a step of this agent", example = "payments"),
+        ("label" = Option<Vec<String>>, Query, description = "`name:value`; may be given several times", example = json!(["customer:acme"])),
+        ("created_after" = Option<String>, Query, description = "RFC 3339"),
+        ("created_before" = Option<String>, Query, description = "RFC 3339"),
+        PageQuery,
+    ),
+    responses(
+        (status = 200, description = "A page of tasks without their input and steps", body = Page),
+        (status = 400, description = "A parameter cannot be used", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    mut query: Query,
+) -> Result<Response, Problem> {
+    let filter = filter(&mut query)?;
+    let limit = query.limit()?;
+    let before = query.cursor(|cursor| cursor.parse().ok().map(TaskId))?;
+    query.finish()?;
+    // One more than asked for tells whether there is a next page.
+    let mut tasks = app
+        .store
+        .reader
+        .tasks(&TaskQuery {
+            filter,
+            before,
+            limit: limit + 1,
+        })
+        .await?;
+    let more = tasks.len() > limit;
+    tasks.truncate(limit);
+    let page = Page {
+        items: tasks.iter().map(SummaryView::new).collect(),
+        next_cursor: tasks
+            .last()
+            .filter(|_| more)
+            .map(|last| last.id.to_string()),
+    };
+    Ok(json(StatusCode::OK, &page))
+}
+
+fn filter(query: &mut Query) -> Result<TaskFilter, Problem> {
+    let labels = query.repeated("label").into_iter().map(|label| {
+        let pair = label.split_once(':').filter(|(name, _)| !name.is_empty());
+        let (name, value) = pair.ok_or_else(|| {
+            Problem::new(
+                Kind::InvalidQuery,
+                format!("label: {label:?} has no colon; write label=name:value"),
+            )
+        })?;
+        Ok((name.to_owned(), value.to_owned()))
+    });
+    Ok(TaskFilter {
+        labels: labels.collect::<Result<_, Problem>>()?,
+        state: query.one_of(
+            "state",
+            &TaskStatus::ALL.map(TaskStatus::as_str),
+            TaskStatus::parse,
+        )?,
+        workflow: query.string("workflow")?,
+        key: query.string("key")?,
+        agent: query.string("agent")?,
+        created_after: query.timestamp("created_after")?,
+        created_before: query.timestamp("created_before")?,
+    })
+}

@@ -1,0 +1,291 @@
+//! Submission (P4): the details and the first state records of a task, in one transaction.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{
+    extract::State,
+    http::{HeaderName, HeaderValue, Method, StatusCode, header},
+    response::Response,
+};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::{accepted, render, settled, view::TaskView, watch};
+use crate::{
+    api::{
+        App, Problem,
+        extract::{ConditionHeaders, Conditions, JsonBody, Query, idempotency},
+        problem::{Kind, ProblemBody},
+        verdict, workflows,
+    },
+    domain::{
+        Definition, Details, FieldFault, Fields, Payload, Priority, Span, TaskId, WorkflowName,
+        WorkflowRef, escape, parse_steps, text,
+    },
+    store::{Accepted, Idempotency},
+};
+
+/// The longest key, label name or label value.
+const LONGEST_NAME: usize = 255;
+const MOST_LABELS: usize = 32;
+
+/// What a caller hands in.
+#[derive(utoipa::ToSchema)]
+#[schema(as = Submission)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct SubmissionBody {
+    /// A registered workflow; or give `steps`.
+    #[schema(example = "order")]
+    workflow: Option<String>,
+    /// The workflow's version; the latest if left out.
+    workflow_version: Option<u32>,
+    /// The steps in place, instead of a workflow.
+    steps: Option<Vec<workflows::StepBody>>,
+    /// The caller's own id: searchable, and sent to agents as Provost-Task-Key.
+    #[schema(example = "order-1001", max_length = 255)]
+    key: Option<String>,
+    /// What the steps' expressions see as `input`.
+    #[schema(value_type = Option<Object>, example = json!({"sku": "book-7", "quantity": 1, "card": "tok_visa"}))]
+    input: Option<String>,
+    /// Higher is claimed first.
+    #[schema(example = 0, minimum = -100, maximum = 100)]
+    priority: Option<i8>,
+    /// The limit for the whole task; the workflow's if left out.
+    #[schema(example = "15m")]
+    complete_within: Option<String>,
+    /// Up to 32, to find tasks by.
+    #[schema(example = json!({"customer": "acme"}))]
+    labels: Option<BTreeMap<String, String>>,
+}
+
+/// A submission, read and checked.
+struct Submission {
+    workflow: Option<WorkflowRef>,
+    definition: Arc<Definition>,
+    key: Option<String>,
+    input: Payload,
+    priority: Priority,
+    complete_within: Option<Span>,
+    labels: BTreeMap<String, String>,
+}
+
+/// Submit a task
+///
+/// The task and the state of each of its steps are on disk before the answer. With
+/// `Prefer: wait=10` the answer comes when the task has ended or needs an operator (200), or after ten
+/// seconds with the task as it is (202). With `Idempotency-Key` a repeat creates nothing and answers
+/// with the task that the first one created. With `dry_run=true` nothing is stored: the answer says
+/// what would run, and how long it may take.
+#[utoipa::path(
+    post, path = "/v1/tasks", tag = "tasks",
+    params(
+        ("dry_run" = Option<bool>, Query, description = "Only answer the verdict", example = false),
+        ConditionHeaders,
+        ("traceparent" = Option<String>, Header, description = "W3C trace context: the task's calls join this trace"),
+    ),
+    request_body(content = SubmissionBody, example = json!({
+        "workflow": "order",
+        "key": "order-1001",
+        "input": { "sku": "book-7", "quantity": 1, "card": "tok_visa" },
+        "labels": { "customer": "acme" },
+    })),
+    responses(
+        (status = 202, description = "Accepted and durable; Location says where to poll", body = TaskView,
+            headers(("Location" = String, description = "The task"))),
+        (status = 200, description = "With Prefer: wait, the task came to rest in time; with dry_run, the verdict", body = TaskView),
+        (status = 400, description = "The body is not JSON", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 413, description = "The body is too large", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 422, description = "The content is not valid; `errors` lists every fault with its JSON pointer", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "The store cannot commit; nothing was accepted", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn submit(
+    State(app): State<Arc<App>>,
+    conditions: Conditions,
+    mut query: Query,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
+    let dry_run = query.flag("dry_run")?;
+    query.finish()?;
+    let submission = read(&app, &body).await?;
+    if dry_run {
+        return Ok(verdict::answer(
+            &app,
+            &submission.definition,
+            submission.complete_within,
+        ));
+    }
+    let idempotency = idempotency(
+        &conditions,
+        &Method::POST,
+        "/v1/tasks",
+        body.get().as_bytes(),
+    );
+    let Some(wait) = conditions.prefer_wait else {
+        let id = TaskId(Uuid::now_v7());
+        let stored = store(&app, submission, id, &conditions, idempotency).await?;
+        let replayed = matches!(stored, Accepted::Before(_));
+        let task = accepted(&app, stored).await?;
+        let mut response = render(&app, StatusCode::ACCEPTED, &task).await?;
+        locate(&mut response, task.id(), replayed);
+        return Ok(response);
+    };
+    let id = TaskId(Uuid::now_v7());
+    // Armed before the task exists: it may end before this code runs on.
+    let mut watching = watch(&app, id);
+    let stored = store(&app, submission, id, &conditions, idempotency).await?;
+    let replayed = matches!(stored, Accepted::Before(_));
+    let mut task = accepted(&app, stored).await?;
+    if replayed {
+        watching = watch(&app, task.id());
+        // It may have come to rest before the watch was armed.
+        task = super::load(&app, task.id()).await?;
+    }
+    if !task.is_settled()
+        && let Some(rested) = settled(&app, &mut watching, wait).await
+    {
+        task = rested;
+    } else if !task.is_settled() {
+        task = super::load(&app, task.id()).await?;
+    }
+    let status = if task.is_settled() {
+        StatusCode::OK
+    } else {
+        StatusCode::ACCEPTED
+    };
+    let mut response = render(&app, status, &task).await?;
+    response.headers_mut().insert(
+        HeaderName::from_static("preference-applied"),
+        HeaderValue::from_static("wait"),
+    );
+    locate(&mut response, task.id(), replayed);
+    Ok(response)
+}
+
+fn locate(response: &mut Response, id: TaskId, replayed: bool) {
+    let headers = response.headers_mut();
+    if let Ok(location) = HeaderValue::from_str(&format!("/v1/tasks/{id}")) {
+        headers.insert(header::LOCATION, location);
+    }
+    if replayed {
+        headers.insert(
+            HeaderName::from_static("idempotency-replayed"),
+            HeaderValue::from_static("true"),
+        );
+    }
+}
+
+async fn store(
+    app: &App,
+    submission: Submission,
+    id: TaskId,
+    conditions: &Conditions,
+    idempotency: Option<Idempotency>,
+) -> Result<Accepted, Problem> {
+    let details = Details {
+        id,
+        key: submission.key.map(Into::into),
+        workflow: submission.workflow,
+        definition: submission.definition,
+        input: submission.input,
+        labels: submission.labels,
+        priority: submission.priority,
+        complete_within: submission.complete_within,
+        trace_id: conditions.trace_id,
+    };
+    Ok(app.store.submit(details, idempotency).await?)
+}
+
+/// Reads a submission with all its faults at once.
+async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
+    let mut fields = Fields::from_raw(body, "").map_err(|fault| Problem::invalid(vec![fault]))?;
+    let workflow = fields.string("workflow");
+    let workflow_version = fields.integer("workflow_version", 1..=i64::from(u32::MAX));
+    let steps = fields.raw("steps");
+    let key = bounded(&mut fields, "key");
+    let input = fields.raw("input");
+    let priority = fields.integer("priority", Priority::MIN..=Priority::MAX);
+    let complete_within = fields.span("complete_within", Span::from_millis(1)..=Span::LONGEST);
+    let labels = labels(&mut fields);
+
+    let mut chosen = None;
+    match (workflow, steps) {
+        (Some(name), None) => {
+            let name = WorkflowName::new(name.as_ref());
+            let version = workflow_version.and_then(|version| u32::try_from(version).ok());
+            match workflows::resolve(app, &name, version).await {
+                Ok((workflow, definition, within)) => {
+                    chosen = Some((Some(workflow), definition, within));
+                }
+                Err(problem) if problem.kind() == Kind::NoSuchWorkflow => {
+                    fields.fault("workflow", problem.detail());
+                }
+                Err(problem) => return Err(problem),
+            }
+        }
+        (None, Some(steps)) => {
+            if workflow_version.is_some() {
+                fields.fault("workflow_version", "only goes with workflow: leave it out");
+            }
+            let source = Payload::new(steps.to_owned());
+            match parse_steps(&source, "/steps", &app.limits, app) {
+                Ok(definition) => chosen = Some((None, Arc::new(definition), None)),
+                Err(faults) => fields.absorb(faults),
+            }
+        }
+        (Some(_), Some(_)) => {
+            fields.fault("steps", "give either workflow or steps, not both");
+        }
+        (None, None) => {
+            fields.fault("workflow", "give the name of a workflow, or steps in place");
+        }
+    }
+    let faults = fields.finish();
+    match chosen {
+        Some((workflow, definition, default_within)) if faults.is_empty() => Ok(Submission {
+            workflow,
+            definition,
+            key,
+            input: input.map_or_else(Payload::null, |input| Payload::new(input.to_owned())),
+            priority: priority.and_then(Priority::new).unwrap_or_default(),
+            complete_within: complete_within.or(default_within),
+            labels,
+        }),
+        _ => Err(Problem::invalid(faults)),
+    }
+}
+
+fn bounded(fields: &mut Fields<'_>, name: &'static str) -> Option<String> {
+    let text = fields.string(name)?;
+    if text.is_empty() || text.len() > LONGEST_NAME {
+        fields.fault(name, format!("must have 1 to {LONGEST_NAME} bytes"));
+    }
+    Some(text.into_owned())
+}
+
+fn labels(fields: &mut Fields<'_>) -> BTreeMap<String, String> {
+    let entries = fields.entries("labels");
+    if entries.len() > MOST_LABELS {
+        let message = format!("{} labels are too many: at most {MOST_LABELS}", entries.len());
+        fields.fault("labels", message);
+    }
+    let mut labels = BTreeMap::new();
+    for (name, value) in entries {
+        let fault = match text(value.get()) {
+            None => "must be a string",
+            Some(value) if value.len() > LONGEST_NAME || name.len() > LONGEST_NAME => {
+                "name and value may have at most 255 bytes each"
+            }
+            Some(_) if name.is_empty() || name.contains(':') => {
+                "the name of a label is not empty and has no colon: ?label=name:value splits there"
+            }
+            Some(value) => {
+                labels.insert(name.into_owned(), value.into_owned());
+                continue;
+            }
+        };
+        let place = fields.pointer("labels");
+        fields.absorb([FieldFault::new(format!("{place}/{}", escape(&name)), fault)]);
+    }
+    labels
+}

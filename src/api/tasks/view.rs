@@ -1,0 +1,279 @@
+//! A task as callers see it. Written straight from the aggregate: payloads go out as they came in.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use crate::{
+    domain::{Blocked, Fault, Payload, Step, StepIndex, StepRef, StepState, Task, Timestamp},
+    store::{Reader, StoreError, TaskSummary},
+};
+
+/// A task with all its steps.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Task)]
+pub struct TaskView<'a> {
+    #[serde(flatten)]
+    head: Head<'a>,
+    /// What was submitted.
+    #[schema(value_type = Object, example = json!({"sku": "book-7", "quantity": 1}))]
+    input: &'a RawValue,
+    /// In the order of the definition.
+    steps: Vec<StepView<'a>>,
+}
+
+/// A task in a list: all but its input and its steps.
+#[derive(Serialize, ToSchema)]
+#[schema(as = TaskSummary)]
+pub struct SummaryView<'a> {
+    #[serde(flatten)]
+    head: Head<'a>,
+}
+
+/// What every form of a task shows.
+#[derive(Serialize, ToSchema)]
+#[schema(as = TaskHead)]
+pub struct Head<'a> {
+    /// UUIDv7, given at submission.
+    #[schema(value_type = String, format = Uuid)]
+    id: uuid::Uuid,
+    /// The caller's own id.
+    #[schema(example = "order-1001")]
+    key: Option<&'a str>,
+    /// The registered workflow, or null where the steps were given in place.
+    #[schema(example = "order")]
+    workflow: Option<&'a str>,
+    /// The workflow's version that this task keeps.
+    #[schema(example = 3)]
+    workflow_version: Option<u32>,
+    /// pending, processing, paused, processed, error or cancelled.
+    #[schema(example = "processing")]
+    state: &'static str,
+    /// -100 to 100; higher is claimed first.
+    #[schema(example = 0)]
+    priority: i64,
+    #[schema(value_type = BTreeMap<String, String>, example = json!({"customer": "acme"}))]
+    labels: Labels<'a>,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    /// When the task must be finished; null without a limit.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    complete_by: Option<Timestamp>,
+    /// When it was processed or cancelled.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    ended_at: Option<Timestamp>,
+    /// Counts the saved changes; the ETag is this number in quotes.
+    #[schema(example = 7)]
+    version: u64,
+    /// In state error: the first fault that an operator has to mend.
+    #[schema(value_type = Option<FaultBody>)]
+    error: Option<&'a Fault>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Labels<'a> {
+    Map(&'a BTreeMap<String, String>),
+    Raw(&'a RawValue),
+}
+
+/// One step of a task.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Step)]
+pub struct StepView<'a> {
+    #[schema(example = "charge")]
+    name: &'a str,
+    /// The agent, or the origin of the step's URL.
+    #[schema(example = "payments")]
+    agent: &'a str,
+    /// waiting, pending, processing, processed, error, skipped or cancelled.
+    #[schema(example = "processed")]
+    state: &'static str,
+    /// The steps that this one follows.
+    #[schema(example = json!(["reserve"]))]
+    after: Vec<&'a str>,
+    /// The number of the last claim; 0 before the first.
+    #[schema(example = 2)]
+    attempt: u32,
+    /// Attempts that did not finish in time.
+    #[schema(example = 1)]
+    failure_count: u32,
+    /// More failures than this, and `on_exhausted` decides.
+    #[schema(example = 3)]
+    max_failures: u32,
+    /// What every attempt sends as `Idempotency-Key`.
+    #[schema(example = "019c7a5e-0000-7000-8000-000000000000:charge")]
+    idempotency_key: String,
+    /// The instance that runs it now.
+    locked_by: Option<&'a str>,
+    /// When the attempt under way must be finished.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    complete_by: Option<Timestamp>,
+    /// Pending: from when on it may be claimed.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    ready_at: Option<Timestamp>,
+    /// The first claim.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    started_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    ended_at: Option<Timestamp>,
+    /// Why it is not running; null while it runs and once it is over.
+    blocked_by: Option<Blocked>,
+    /// What the remote service answered.
+    #[schema(value_type = Option<Object>, example = json!({"id": "ch_1"}))]
+    output: Option<&'a RawValue>,
+    /// In state error: what went wrong.
+    #[schema(value_type = Option<FaultBody>)]
+    error: Option<&'a Fault>,
+    /// The last transient fault, kept although a later try may have succeeded.
+    #[schema(value_type = Option<FaultBody>)]
+    last_fault: Option<&'a Fault>,
+}
+
+/// What went wrong.
+#[derive(ToSchema)]
+#[schema(as = FaultBody)]
+#[allow(dead_code, reason = "only the shape of Fault, for the OpenAPI document")]
+pub struct FaultBody {
+    /// transient, permanent, exhausted or deadline.
+    #[schema(example = "permanent")]
+    kind: String,
+    #[schema(example = "the service refused: 402 Payment Required")]
+    message: String,
+    /// The remote service's HTTP status, if it answered.
+    #[schema(example = 402)]
+    status: Option<u16>,
+    /// The beginning of its answer, as text.
+    #[schema(example = "{\"error\":\"card declined\"}")]
+    body: Option<String>,
+    #[schema(format = DateTime)]
+    at: String,
+    /// On a task: the step that failed.
+    #[schema(example = "charge")]
+    step: Option<String>,
+}
+
+impl<'a> TaskView<'a> {
+    pub fn new(task: &'a Task, now: Timestamp) -> Self {
+        Self {
+            head: Head::of_task(task),
+            input: task.details.input.raw(),
+            steps: task
+                .indexes()
+                .map(|index| StepView::new(task, index, now))
+                .collect(),
+        }
+    }
+
+    /// Finds out the places in line of steps that wait for a free place.
+    pub async fn with_places(
+        mut self,
+        task: &Task,
+        reader: &dyn Reader,
+        knows: impl Fn(&crate::domain::AgentName) -> bool,
+    ) -> Result<Self, StoreError> {
+        for (index, view) in task.indexes().zip(&mut self.steps) {
+            if let Some(Blocked::Capacity { agent, ahead }) = &mut view.blocked_by {
+                if knows(agent) {
+                    let step = StepRef {
+                        task: task.id(),
+                        step: index,
+                    };
+                    *ahead = reader.place_in_line(task, step).await?;
+                } else {
+                    let agent = agent.clone();
+                    view.blocked_by = Some(Blocked::Agent { agent });
+                }
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl<'a> Head<'a> {
+    fn of_task(task: &'a Task) -> Self {
+        let details = &*task.details;
+        let workflow = details.workflow.as_ref();
+        Self {
+            id: task.id().0,
+            key: details.key.as_deref(),
+            workflow: workflow.map(|workflow| workflow.name.as_str()),
+            workflow_version: workflow.map(|workflow| workflow.version),
+            state: task.status().as_str(),
+            priority: details.priority.get(),
+            labels: Labels::Map(&details.labels),
+            created_at: task.created_at,
+            complete_by: task.complete_by,
+            ended_at: task.ended_at(),
+            version: task.version,
+            error: task.error(),
+        }
+    }
+}
+
+impl<'a> SummaryView<'a> {
+    pub fn new(summary: &'a TaskSummary) -> Self {
+        let workflow = summary.workflow.as_ref();
+        Self {
+            head: Head {
+                id: summary.id.0,
+                key: summary.key.as_deref(),
+                workflow: workflow.map(|workflow| workflow.name.as_str()),
+                workflow_version: workflow.map(|workflow| workflow.version),
+                state: summary.state.as_str(),
+                priority: summary.priority.get(),
+                labels: Labels::Raw(&summary.labels),
+                created_at: summary.created_at,
+                complete_by: summary.complete_by,
+                ended_at: summary.ended_at,
+                version: summary.version,
+                error: summary.error.as_ref(),
+            },
+        }
+    }
+}
+
+impl<'a> StepView<'a> {
+    fn new(task: &'a Task, index: StepIndex, now: Timestamp) -> Self {
+        let definition = task.definition(index);
+        let step: &'a Step = task.step(index);
+        let (locked_by, complete_by) = match &step.state {
+            StepState::Processing {
+                locked_by,
+                complete_by,
+            } => (Some(locked_by.as_str()), Some(*complete_by)),
+            _ => (None, None),
+        };
+        Self {
+            name: definition.name.as_str(),
+            agent: definition.agent().as_str(),
+            state: step.status().as_str(),
+            after: definition
+                .after
+                .iter()
+                .map(|step| task.definition(*step).name.as_str())
+                .collect(),
+            attempt: step.attempt.0,
+            failure_count: step.failure_count,
+            max_failures: definition.max_failures,
+            idempotency_key: task.idempotency_key(index),
+            locked_by,
+            complete_by,
+            ready_at: match step.state {
+                StepState::Pending { ready_at } => Some(ready_at),
+                _ => None,
+            },
+            started_at: step.started_at,
+            ended_at: step.ended_at(),
+            blocked_by: task.blocked_by(index, now),
+            output: step.output().map(Payload::raw),
+            error: match &step.state {
+                StepState::Error(fault) => Some(fault),
+                _ => None,
+            },
+            last_fault: step.last_fault.as_ref(),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! `provost.toml.example` is the documentation of the settings: it must not lie.
+
+use std::fs;
+
+use figment::{
+    providers::{Format, Toml},
+    value::{Dict, Value},
+};
+
+use super::{
+    Config, Sources, load,
+    settings::{LISTS, SETTINGS},
+};
+use crate::domain::{AgentSpec, RetrySpec};
+
+const EXAMPLE: &str = include_str!("../../provost.toml.example");
+
+/// The example with every setting in force: comments that are text stay comments.
+fn uncommented() -> String {
+    let is_setting =
+        |line: &&str| line.starts_with('#') && !line.starts_with("# ") && line.len() > 1;
+    let lines = EXAMPLE
+        .lines()
+        .map(|line| match Some(line).filter(is_setting) {
+            // It stands in place of `sha256`, never beside it.
+            Some("#token = \"...\"") => "",
+            Some(line) => &line[1..],
+            None => line,
+        });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn load_text(text: &str) -> Config {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("provost.toml");
+    fs::write(&file, text).unwrap();
+    let sources = Sources {
+        file: Some(file),
+        ..Sources::default()
+    };
+    load(&sources).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn the_example_as_it_is_changes_nothing() {
+    assert_eq!(load_text(EXAMPLE), Config::default());
+}
+
+#[test]
+fn the_example_shows_every_setting() {
+    let all = Value::from(Toml::from_str::<Dict>(&uncommented()).unwrap());
+    for path in SETTINGS.iter().map(|setting| setting.path).chain(LISTS) {
+        assert!(
+            all.find_ref(path).is_some(),
+            "{path} is not in provost.toml.example"
+        );
+    }
+}
+
+#[test]
+fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
+    let mut config = load_text(&uncommented());
+    assert!(config.instance_id.take().is_some());
+    assert!(config.store.max_size.take().is_some());
+    assert_eq!(config.tokens.len(), 1);
+    config.tokens.clear();
+    let AgentSpec { endpoints, retry } = config.agents.remove("payments").unwrap();
+    assert_eq!(retry, RetrySpec::default());
+    assert_eq!(
+        endpoints[0].max_in_flight,
+        crate::domain::Endpoint::default_max_in_flight()
+    );
+    assert_eq!(config, Config::default());
+}

@@ -1,0 +1,68 @@
+//! Why a step is not running, in one word and one sentence.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{AgentName, StepIndex, StepName, StepState, Task, Timestamp};
+
+/// `blocked_by` of a step in an answer.
+#[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum Blocked {
+    /// It follows steps that are not done.
+    Steps {
+        #[schema(value_type = Vec<String>, example = json!(["reserve"]))]
+        steps: Vec<StepName>,
+    },
+    /// It is tried again at a later time.
+    Time {
+        #[schema(value_type = String, format = DateTime)]
+        until: Timestamp,
+    },
+    /// Its agent has no free place; `ahead` steps of other tasks come first.
+    Capacity {
+        #[schema(value_type = String, example = "payments")]
+        agent: AgentName,
+        ahead: u64,
+    },
+    /// No agent of that name is registered any more.
+    Agent {
+        #[schema(value_type = String, example = "payments")]
+        agent: AgentName,
+    },
+    /// The task is paused until an operator resumes it.
+    Paused,
+    /// It is in error until an operator retries, skips or resolves it.
+    Operator,
+}
+
+impl Task {
+    /// `None` for a step that is running or over. A step in line is said to be blocked by capacity
+    /// with nobody ahead: only the store knows its place.
+    pub fn blocked_by(&self, index: StepIndex, now: Timestamp) -> Option<Blocked> {
+        match self.step(index).state {
+            StepState::Waiting => Some(Blocked::Steps {
+                steps: self
+                    .definition(index)
+                    .after
+                    .iter()
+                    .filter(|step| !self.step(**step).is_done())
+                    .map(|step| self.definition(*step).name.clone())
+                    .collect(),
+            }),
+            StepState::Pending { .. } if self.paused => Some(Blocked::Paused),
+            StepState::Pending { ready_at } if ready_at > now => {
+                Some(Blocked::Time { until: ready_at })
+            }
+            StepState::Pending { .. } => Some(Blocked::Capacity {
+                agent: self.definition(index).agent().clone(),
+                ahead: 0,
+            }),
+            StepState::Error(_) => Some(Blocked::Operator),
+            StepState::Processing { .. }
+            | StepState::Processed { .. }
+            | StepState::Skipped { .. }
+            | StepState::Cancelled { .. } => None,
+        }
+    }
+}

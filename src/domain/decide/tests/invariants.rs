@@ -1,0 +1,287 @@
+//! What must hold whatever is asked, in whatever order.
+
+use std::{collections::HashMap, time::Duration};
+
+use proptest::{collection::vec, prelude::*};
+
+use super::*;
+use crate::domain::Release;
+
+/// A random step: which of the earlier ones it follows, and its policies.
+#[derive(Clone, Debug)]
+struct Shape {
+    after: Vec<bool>,
+    skip: bool,
+    extend: bool,
+    max_failures: u32,
+    when: u8,
+}
+
+fn shapes() -> impl Strategy<Value = Vec<Shape>> {
+    let shape = (
+        vec(any::<bool>(), 6),
+        any::<bool>(),
+        any::<bool>(),
+        0..3u32,
+        0..4u8,
+    )
+        .prop_map(|(after, skip, extend, max_failures, when)| Shape {
+            after,
+            skip,
+            extend,
+            max_failures,
+            when,
+        });
+    vec(shape, 1..7)
+}
+
+fn steps(shapes: &[Shape]) -> Value {
+    let steps = shapes.iter().enumerate().map(|(place, shape)| {
+        let after: Vec<_> = (0..place)
+            .filter(|earlier| shape.after[*earlier])
+            .map(|earlier| format!("s{earlier}"))
+            .collect();
+        let mut step = json!({
+            "name": format!("s{place}"),
+            "agent": "x",
+            "after": after,
+            "max_failures": shape.max_failures,
+            "on_permanent": if shape.skip { "skip" } else { "error" },
+        });
+        if shape.extend {
+            step["on_exhausted"] = json!({ "extend": "1m", "times": 1, "then": "error" });
+        }
+        match shape.when {
+            1 => step["when"] = json!("input.total > 100"),
+            2 => step["when"] = json!("input.missing > 1"),
+            3 => step["request"] = json!({ "path": "/{{ input.missing }}" }),
+            _ => {}
+        }
+        step
+    });
+    Value::Array(steps.collect())
+}
+
+/// A random command; numbers are taken modulo what there is.
+#[derive(Clone, Debug)]
+enum Ask {
+    Claim(usize),
+    Succeed(usize, u32),
+    Fail(usize, u32),
+    Note(usize, u32),
+    Release(usize, u32),
+    Expire(usize, u32),
+    Overdue,
+    Retry(Option<usize>),
+    Skip(usize),
+    Resolve(usize),
+    Cancel,
+    Pause,
+    Resume,
+    Wait(u64),
+}
+
+fn asks() -> impl Strategy<Value = Vec<Ask>> {
+    let step = 0..6usize;
+    // Mostly the live attempt; sometimes one before it.
+    let behind = prop_oneof![4 => Just(0u32), 1 => 1..3u32];
+    let ask = prop_oneof![
+        8 => step.clone().prop_map(Ask::Claim),
+        6 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Succeed(s, b)),
+        3 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Fail(s, b)),
+        2 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Note(s, b)),
+        2 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Release(s, b)),
+        4 => (step.clone(), behind).prop_map(|(s, b)| Ask::Expire(s, b)),
+        1 => Just(Ask::Overdue),
+        3 => proptest::option::of(step.clone()).prop_map(Ask::Retry),
+        1 => step.clone().prop_map(Ask::Skip),
+        1 => step.prop_map(Ask::Resolve),
+        1 => Just(Ask::Cancel),
+        1 => Just(Ask::Pause),
+        2 => Just(Ask::Resume),
+        4 => (1..100_000u64).prop_map(Ask::Wait),
+    ];
+    vec(ask, 0..60)
+}
+
+impl Ask {
+    fn command(&self, task: &Task, now: Timestamp) -> Option<Command> {
+        let at = |step: &usize| StepIndex((step % task.steps.len()) as u16);
+        let attempt = |step: StepIndex, behind: &u32| {
+            Attempt(task.step(step).attempt.0.saturating_sub(*behind))
+        };
+        let fault = || fault(FaultKind::Transient, "503".to_owned(), now);
+        Some(match self {
+            Ask::Claim(step) => Command::Claim {
+                step: at(step),
+                by: InstanceId::new("node-1"),
+            },
+            Ask::Succeed(step, behind) => Command::Reply {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+                outcome: success(json!({})),
+            },
+            Ask::Fail(step, behind) => Command::Reply {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+                outcome: refusal(400),
+            },
+            Ask::Note(step, behind) => Command::Note {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+                fault: fault(),
+                next_try_in: Duration::from_millis(100),
+            },
+            Ask::Release(step, behind) => Command::Release {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+                why: Release::Restart,
+            },
+            Ask::Expire(step, behind) => Command::Expire {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+            },
+            Ask::Overdue => Command::Overdue,
+            Ask::Retry(step) => Command::Retry {
+                step: step.as_ref().map(at),
+                body: None,
+                reason: None,
+            },
+            Ask::Skip(step) => Command::Skip {
+                step: at(step),
+                output: None,
+                reason: None,
+            },
+            Ask::Resolve(step) => Command::Resolve {
+                step: at(step),
+                output: Payload::null(),
+                reason: None,
+            },
+            Ask::Cancel => Command::Cancel { reason: None },
+            Ask::Pause => Command::Pause { reason: None },
+            Ask::Resume => Command::Resume { reason: None },
+            Ask::Wait(_) => return None,
+        })
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_asked_the_invariants_hold(shapes in shapes(), asks in asks(), limited: bool) {
+        let limit = limited.then(|| Span::from_secs(200));
+        let mut bench = Bench::limited(steps(&shapes), limit);
+        check(&bench.draft.task)?;
+        for ask in asks {
+            let before = bench.draft.task.clone();
+            let told = bench.draft.events.len();
+            let Some(command) = ask.command(&before, bench.now) else {
+                if let Ask::Wait(millis) = ask {
+                    bench.later(Span::from_millis(millis));
+                }
+                continue;
+            };
+            let outcome = bench.apply(command.clone());
+            let after = &bench.draft.task;
+            if outcome.is_err() {
+                prop_assert_eq!(&before, after, "a refused command changed something");
+                prop_assert_eq!(told, bench.draft.events.len());
+                continue;
+            }
+            prop_assert!(!before.is_ended(), "an ended task accepted {:?}", command);
+            prop_assert!(told < bench.draft.events.len(), "no history of {:?}", command);
+            check(after)?;
+            compare(&before, after, &command)?;
+        }
+        replay(&bench.draft)?;
+    }
+}
+
+/// What holds for every task at every moment.
+fn check(task: &Task) -> Result<(), TestCaseError> {
+    for index in task.indexes() {
+        let step = task.step(index);
+        let started = !matches!(step.state, StepState::Waiting | StepState::Cancelled { .. });
+        if started {
+            for earlier in &task.definition(index).after {
+                prop_assert!(
+                    task.step(*earlier).is_done(),
+                    "{index:?} left waiting too early"
+                );
+            }
+        }
+        let all_done = task
+            .definition(index)
+            .after
+            .iter()
+            .all(|e| task.step(*e).is_done());
+        if step.state == StepState::Waiting {
+            prop_assert!(!all_done, "{index:?} waits for nothing");
+        }
+        prop_assert!(
+            !(task.is_ended() && step.is_live()),
+            "{index:?} outlived its task"
+        );
+        if task.paused {
+            prop_assert_eq!(task.due_at(index), None);
+        }
+    }
+    let errors = task.steps.iter().any(|s| s.status() == StepStatus::Error);
+    if task.status() != TaskStatus::Cancelled {
+        prop_assert_eq!(errors, task.status() == TaskStatus::Error);
+        let done = task.steps.iter().all(Step::is_done);
+        prop_assert_eq!(done, task.status() == TaskStatus::Processed);
+    }
+    Ok(())
+}
+
+/// What holds between two moments.
+fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCaseError> {
+    for index in before.indexes() {
+        let (old, new) = (before.step(index), after.step(index));
+        let claimed = matches!(command, Command::Claim { step, .. } if *step == index);
+        let expected = old.attempt.0 + u32::from(claimed);
+        prop_assert_eq!(new.attempt.0, expected, "attempts count claims, one by one");
+        let expired = matches!(command, Command::Expire { step, .. } if *step == index);
+        let retried = matches!(command, Command::Retry { .. }) && new.failure_count == 0;
+        if !retried {
+            let expected = old.failure_count + u32::from(expired);
+            prop_assert_eq!(
+                new.failure_count,
+                expected,
+                "failures count expiries, one by one"
+            );
+        }
+        if old.is_done() {
+            prop_assert_eq!(old, new, "a step that is done never changes");
+        }
+    }
+    Ok(())
+}
+
+/// The history alone tells every state a step and the task went through.
+fn replay(draft: &Draft) -> Result<(), TestCaseError> {
+    let mut states: HashMap<&str, &str> = HashMap::new();
+    let mut task = None;
+    for event in &draft.events {
+        match &event.step {
+            Some(step) => {
+                let known = states.get(step.as_str()).copied().unwrap_or("waiting");
+                prop_assert_eq!(Some(known), event.from.as_deref(), "{:?}", event);
+                states.insert(step.as_str(), &event.to);
+            }
+            None => {
+                prop_assert_eq!(task, event.from.as_deref(), "{:?}", event);
+                task = Some(&event.to);
+            }
+        }
+    }
+    for index in draft.task.indexes() {
+        let name = draft.task.definition(index).name.as_str();
+        let told = states.get(name).copied().unwrap_or("waiting");
+        prop_assert_eq!(told, draft.task.step(index).status().as_str());
+    }
+    prop_assert_eq!(task, Some(draft.task.status().as_str()));
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! The loops of an instance: claimer, supervisor, retention, upkeep of the metrics.
+
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::loops::every;
+use crate::{
+    config::{Config, Keep},
+    domain::{InstanceId, Span, Timestamp},
+    scheduler::{self, Local},
+    store::{Store, StoreError},
+    supervisor::Supervisor,
+    telemetry::Metrics,
+};
+
+pub(super) fn start(
+    config: &Config,
+    local: &Arc<Local>,
+    store: &Store,
+    instance: &InstanceId,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+) -> Vec<JoinHandle<()>> {
+    let mut running = vec![
+        tokio::spawn(scheduler::run_claimer(
+            local.clone(),
+            store.clone(),
+            config.scheduler.poll.duration(),
+            stop.clone(),
+        )),
+        tokio::spawn(supervise(config, store, instance, stop.clone())),
+        tokio::spawn(metrics.clone().keep(stop.clone())),
+    ];
+    match &config.retention.keep {
+        Keep::Forever => info!("retention is off: ended tasks are kept for ever"),
+        Keep::For(keep) => {
+            info!(%keep, "retention: tasks are deleted, with their history, this long after they ended (retention.keep)");
+            let (interval, batch) = (config.retention.interval, config.retention.batch);
+            running.push(tokio::spawn(purge(
+                *keep,
+                interval,
+                batch,
+                store.clone(),
+                stop.clone(),
+            )));
+        }
+    }
+    running
+}
+
+fn supervise(
+    config: &Config,
+    store: &Store,
+    instance: &InstanceId,
+    stop: CancellationToken,
+) -> impl Future<Output = ()> + use<> {
+    let supervisor = Arc::new(Supervisor::new(
+        store.clone(),
+        instance,
+        config.supervisor.batch,
+    ));
+    let interval = config.supervisor.interval.duration();
+    every("supervisor", interval, stop, move || {
+        let supervisor = supervisor.clone();
+        async move { supervisor.look().await.map(|_| ()) }
+    })
+}
+
+/// Deletes what ended long ago, in small transactions that leave room for others between them.
+async fn purge(keep: Span, interval: Span, batch: usize, store: Store, stop: CancellationToken) {
+    let stopping = stop.clone();
+    every("retention", interval.duration(), stop, move || {
+        let (store, stopping) = (store.clone(), stopping.clone());
+        async move {
+            let deleted = purge_ended(&store, keep, batch, &stopping).await?;
+            if deleted > 0 {
+                info!(tasks = deleted, "deleted tasks that ended long ago");
+            }
+            Ok(())
+        }
+    })
+    .await;
+}
+
+async fn purge_ended(
+    store: &Store,
+    keep: Span,
+    batch: usize,
+    stopping: &CancellationToken,
+) -> Result<u64, StoreError> {
+    let now = store.reader.now().await?;
+    let before = Timestamp::from_millis(now.as_millis().saturating_sub(keep.as_millis()));
+    let mut deleted = 0;
+    while !stopping.is_cancelled() {
+        let count = store.purge(before, batch).await?;
+        deleted += count;
+        if count < batch as u64 {
+            break;
+        }
+    }
+    Ok(deleted)
+}

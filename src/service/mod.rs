@@ -1,0 +1,197 @@
+//! One instance of Provost, put together: store, scheduler, supervisor and API in one process.
+
+mod background;
+mod loops;
+
+use std::{
+    net::SocketAddr,
+    num::NonZeroUsize,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use thiserror::Error;
+use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::{
+    agent::{self, AgentSettings, Agents},
+    api::{self, App},
+    config::Config,
+    domain::{InstanceId, Limits},
+    scheduler::{self, Dispatcher, Local},
+    store::{Definitions, Store, StoreError, WriterSettings, sqlite},
+    telemetry::Metrics,
+};
+
+/// Compiled workflow versions kept in memory.
+const DEFINITIONS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+/// The most commands of one transaction.
+const BATCH: usize = 512;
+/// How long open HTTP exchanges may take to end once everything else has.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Error)]
+pub enum StartError {
+    #[error("{0}")]
+    Database(#[from] sqlite::OpenError),
+    #[error("the store cannot be used: {0}")]
+    Store(#[from] StoreError),
+    #[error("listen: {address} cannot be used: {reason}; choose another with --listen")]
+    Listen { address: SocketAddr, reason: String },
+    #[error("the HTTP client cannot be made: {0}")]
+    Client(#[from] agent::ClientUnusable),
+}
+
+/// A running instance. It runs until [`Service::stop`].
+pub struct Service {
+    pub address: SocketAddr,
+    stop: CancellationToken,
+    /// Stops the API, once no call can need it any more.
+    goodbye: CancellationToken,
+    dispatcher: JoinHandle<()>,
+    background: Vec<JoinHandle<()>>,
+    server: JoinHandle<()>,
+    store: Option<Store>,
+    writer: JoinHandle<()>,
+}
+
+impl Service {
+    pub async fn start(config: Config, metrics: Metrics) -> Result<Self, StartError> {
+        agent::install_crypto();
+        agent::describe_metrics();
+        let listener = listen(config.listen).await?;
+        let address = listener.local_addr().map_err(|error| StartError::Listen {
+            address: config.listen,
+            reason: error.to_string(),
+        })?;
+        let instance = config.instance_id.clone().unwrap_or_else(new_instance_id);
+        let definitions = Arc::new(Definitions::new(DEFINITIONS));
+        let max_size = config.store.max_size.map(|size| size.as_usize() as u64);
+        let (backend, reader) =
+            sqlite::open(config.database_url.path(), max_size, definitions.clone()).await?;
+        let agents = Arc::new(Agents::new(AgentSettings {
+            max_output: config.limits.max_output.as_usize(),
+            connect_timeout: config.calls.connect_timeout.duration(),
+            allow_private: config.allows_private_addresses(),
+            ..AgentSettings::default()
+        })?);
+        let (local, dispatches) = Local::new(instance.clone(), agents.clone());
+        let settings = WriterSettings {
+            cache_tasks: NonZeroUsize::new(config.store.cache_tasks).unwrap_or(NonZeroUsize::MIN),
+            batch: BATCH,
+        };
+        let (store, writer) = Store::start(
+            backend,
+            Arc::new(reader),
+            definitions,
+            local.clone(),
+            settings,
+        );
+        for record in store.reader.agents().await? {
+            agents.put(record.name, record.spec);
+        }
+        // The file is the stronger source: what it names, the API cannot change.
+        for (name, spec) in &config.agents {
+            agents.put(name.clone(), spec.clone());
+        }
+        scheduler::resume_interrupted(&local, &store).await?;
+
+        let stop = CancellationToken::new();
+        let goodbye = CancellationToken::new();
+        let dispatcher = Dispatcher {
+            local: local.clone(),
+            store: store.clone(),
+            dispatches,
+            grace: config.shutdown_grace.duration(),
+        };
+        let dispatcher = tokio::spawn(dispatcher.run(stop.clone()));
+        let background = background::start(&config, &local, &store, &instance, &metrics, &stop);
+        info!(%address, %instance, database = %config.database_url, "provost is ready");
+        let app = Arc::new(App {
+            store: store.clone(),
+            agents,
+            limits: Limits {
+                max_steps: config.limits.max_steps,
+                ..Limits::default()
+            },
+            config,
+            instance,
+            started_at: store.reader.now().await?,
+            metrics,
+            stop: stop.clone(),
+        });
+        let server = tokio::spawn(serve(listener, app, goodbye.clone()));
+        Ok(Self {
+            address,
+            stop,
+            goodbye,
+            dispatcher,
+            background,
+            server,
+            store: Some(store),
+            writer,
+        })
+    }
+
+    /// Stops claiming, lets running calls end within the grace period, hands back the rest, closes.
+    pub async fn stop(mut self) {
+        info!("stopping: no more claims; calls under way may end");
+        self.stop.cancel();
+        for task in self.background.drain(..).chain([self.dispatcher]) {
+            if let Err(error) = task.await {
+                warn!(%error, "a part did not stop in order");
+            }
+        }
+        self.goodbye.cancel();
+        if tokio::time::timeout(GOODBYE, &mut self.server)
+            .await
+            .is_err()
+        {
+            // A client that neither reads nor hangs up must not keep the process.
+            self.server.abort();
+            let _ = self.server.await;
+        }
+        // The last handle: the writer saves what it has, and ends.
+        self.store.take();
+        if tokio::time::timeout(GOODBYE, self.writer).await.is_err() {
+            warn!("the writer did not end in time; what it was asked last was not answered");
+        }
+        info!("stopped");
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|error| StartError::Listen {
+            address,
+            reason: error.to_string(),
+        })
+}
+
+async fn serve(listener: TcpListener, app: Arc<App>, goodbye: CancellationToken) {
+    use axum::serve::ListenerExt;
+    let listener = listener.tap_io(|stream| {
+        // Answers are small and awaited.
+        let _ = stream.set_nodelay(true);
+    });
+    let served = axum::serve(listener, api::router(app))
+        .with_graceful_shutdown(goodbye.cancelled_owned())
+        .await;
+    if let Err(error) = served {
+        warn!(%error, "the HTTP server ended");
+    }
+}
+
+/// Unique for each start: the host, the process and a random part.
+fn new_instance_id() -> InstanceId {
+    static HOST: LazyLock<String> = LazyLock::new(|| {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let name = name.trim();
+        if name.is_empty() { "local" } else { name }.to_owned()
+    });
+    let random: u32 = rand::random();
+    InstanceId::new(format!("{}-{}-{random:08x}", *HOST, std::process::id()))
+}
