@@ -125,7 +125,11 @@ fn token_at(source: &str, at: usize) -> Option<Token<'_>> {
     } else if first == '"' || first == '\'' {
         let length = quoted(rest, first);
         let text = &rest[1..];
-        (Kind::Text, length, text.get(..length - 2).unwrap_or(text))
+        (
+            Kind::Text,
+            length,
+            text.get(..length.saturating_sub(2)).unwrap_or(text),
+        )
     } else {
         let two = ["**", "==", "!=", "<=", ">=", "//"];
         let length = if two.iter().any(|symbol| rest.starts_with(symbol)) {
@@ -154,7 +158,7 @@ fn quoted(rest: &str, quote: char) -> usize {
             _ => {}
         }
     }
-    rest.len().max(2)
+    rest.len()
 }
 
 /// The steps that an expression names, after a look at what no evaluation could find: filters and

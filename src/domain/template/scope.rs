@@ -33,7 +33,7 @@ impl<'a> Scope<'a> {
         match key {
             "id" => Some(Value::from(self.task_id.to_string())),
             "key" => Some(Value::from(self.key)),
-            "labels" => Some(Value::from_iter(
+            "labels" => Some(Value::from_pairs(
                 self.labels
                     .iter()
                     .map(|(label, value)| (label.as_str(), value.as_str())),
@@ -45,7 +45,7 @@ impl<'a> Scope<'a> {
     /// The context of an evaluation. `task` is built only for those that read it.
     pub(super) fn root(&self, reads_task: bool) -> Value {
         let task = reads_task.then(|| {
-            Value::from_iter(
+            Value::from_pairs(
                 ["id", "key", "labels"]
                     .into_iter()
                     .filter_map(|key| Some((key, self.task_value(key)?))),
@@ -97,7 +97,7 @@ impl Object for Steps {
         let name = key.as_str()?;
         let (_, output) = self.0.iter().find(|(step, _)| step.as_str() == name)?;
         let output = output_value(output.as_ref());
-        Some(Value::from_iter([("output", output)]))
+        Some(Value::from_pairs([("output", output)]))
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
