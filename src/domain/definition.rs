@@ -1,6 +1,12 @@
 //! A definition: the business logic of a task, apart from the scheduler that runs it (P6).
 
+mod graph;
 mod parse;
+mod request;
+mod step;
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

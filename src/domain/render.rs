@@ -1,10 +1,90 @@
-use super::{template::*, *};
+//! From a step's definition and the task's data to the request that its agent sends.
+
+use http::HeaderValue;
+
+use super::{
+    Body, Method, StepDefinition,
+    template::{MAX_RENDERED, RenderError, Scope},
+};
+
+/// A request, apart from where it goes and what Provost adds.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rendered {
     pub method: Method,
+    /// Empty, or from the first `/` on, with its query.
     pub path: String,
+    /// Lower-case names.
     pub headers: Vec<(String, String)>,
+    /// JSON.
     pub body: Option<String>,
 }
-pub fn render_request(_: &StepDefinition, _: &Scope<'_>) -> Result<Rendered, RenderError> {
-    Err(RenderError)
+
+/// Values in the path are percent-encoded, and the path as a whole cannot climb: whatever the data
+/// holds, the request stays below the endpoint and under the segments that the definition wrote.
+pub fn render_request(step: &StepDefinition, scope: &Scope<'_>) -> Result<Rendered, RenderError> {
+    let request = &step.request;
+    let path = request.path.render_path(scope)?;
+    if let Some(fault) = path_fault(&path) {
+        return Err(RenderError::new(&path, fault));
+    }
+    let headers = request
+        .headers
+        .iter()
+        .map(|(name, template)| {
+            let value = template.render_text(scope)?;
+            match HeaderValue::from_str(&value) {
+                Ok(_) => Ok((name.clone(), value)),
+                // The value may be a secret, so only the name is told.
+                Err(_) => Err(RenderError::new(
+                    name,
+                    "its value holds a line break or another character that no header may hold",
+                )),
+            }
+        })
+        .collect::<Result<_, _>>()?;
+    let body = match &request.body {
+        Body::None => None,
+        Body::Input if scope.input.as_json().len() > MAX_RENDERED => {
+            return Err(RenderError::new(
+                "input",
+                format!("the task's input is larger than {MAX_RENDERED} bytes"),
+            ));
+        }
+        Body::Input => Some(scope.input.as_json().to_owned()),
+        Body::Json(template) => Some(template.render(scope)?),
+    };
+    Ok(Rendered {
+        method: request.method,
+        path,
+        headers,
+        body,
+    })
+}
+
+/// What no path may hold, whoever wrote it.
+pub(super) fn path_fault(path: &str) -> Option<&'static str> {
+    if !path.is_empty() && !path.starts_with('/') {
+        return Some("a path starts with `/`, or is empty");
+    }
+    if path.contains('#') {
+        return Some("a path has no `#`: fragments are never sent");
+    }
+    if path.contains(|c: char| c.is_ascii_control() || c == ' ' || c == '\\') {
+        return Some(
+            "a path has no blanks, control characters or backslashes: percent-encode them",
+        );
+    }
+    let segments = path.split_once('?').map_or(path, |(path, _)| path);
+    segments
+        .split('/')
+        .any(is_dots)
+        .then_some("a path has no `.` or `..` segments: they lead elsewhere")
+}
+
+/// URL parsers take an encoded dot for a dot.
+fn is_dots(segment: &str) -> bool {
+    matches!(
+        segment.to_ascii_lowercase().replace("%2e", ".").as_str(),
+        "." | ".."
+    )
 }

@@ -22,7 +22,7 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
         deadline,
         permit,
     } = dispatch;
-    let by = Actor::scheduler(local.instance().as_str());
+    let by = local.actor().clone();
     let (step, attempt) = (call.step, call.attempt);
     let notes = SavedNotes { store, by: &by };
     let called = call.clone();

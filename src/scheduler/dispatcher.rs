@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use super::{Dispatches, Local, call};
 use crate::{
-    domain::{Actor, Command, Release},
+    domain::{Command, Release},
     store::{Apply, Dispatch, LocalScheduler, Store},
 };
 
@@ -72,7 +72,7 @@ impl Dispatcher {
                 "calls did not end in time; their steps are handed back"
             );
         }
-        let by = Actor::scheduler(self.local.instance().as_str());
+        let by = self.local.actor().clone();
         let released = left.into_iter().map(|(step, attempt)| {
             self.store.apply(Apply {
                 task: step.task,

@@ -22,13 +22,14 @@ pub use recovery::resume_interrupted;
 use self::{lines::Lines, running::Running};
 use crate::{
     agent::Agents,
-    domain::{AgentName, Attempt, InstanceId, StepRef, Timestamp},
+    domain::{Actor, AgentName, Attempt, InstanceId, StepRef, Timestamp},
     store::{Dispatch, LocalScheduler, Permit},
 };
 
 /// What the writer sees of this instance's scheduler.
 pub struct Local {
     instance: InstanceId,
+    actor: Actor,
     agents: Arc<Agents>,
     lines: Lines,
     running: Running,
@@ -43,6 +44,7 @@ impl Local {
     pub fn new(instance: InstanceId, agents: Arc<Agents>) -> (Arc<Self>, Dispatches) {
         let (dispatches, receiver) = mpsc::unbounded_channel();
         let local = Arc::new(Self {
+            actor: Actor::scheduler(instance.as_str()),
             instance,
             agents,
             lines: Lines::default(),
@@ -67,6 +69,10 @@ impl Local {
 impl LocalScheduler for Local {
     fn instance(&self) -> &InstanceId {
         &self.instance
+    }
+
+    fn actor(&self) -> &Actor {
+        &self.actor
     }
 
     fn try_take(&self, agent: &AgentName) -> Option<Permit> {

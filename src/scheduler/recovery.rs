@@ -5,7 +5,7 @@ use tracing::{info, warn};
 
 use super::Local;
 use crate::{
-    domain::{Actor, Command, Release},
+    domain::{Command, Release},
     store::{Apply, LocalScheduler, Store, StoreError},
 };
 
@@ -14,7 +14,7 @@ const BATCH: usize = 500;
 /// Hands back all steps that are recorded as running. Only for a store that no other instance
 /// shares; to be called before anything is claimed.
 pub async fn resume_interrupted(local: &Local, store: &Store) -> Result<(), StoreError> {
-    let by = Actor::scheduler(local.instance().as_str());
+    let by = local.actor().clone();
     let mut after = None;
     let mut resumed = 0;
     loop {

@@ -5,7 +5,7 @@ use std::any::Any;
 
 use tokio::time::Instant;
 
-use crate::domain::{AgentName, Attempt, Call, InstanceId, StepRef, Timestamp};
+use crate::domain::{Actor, AgentName, Attempt, Call, InstanceId, StepRef, Timestamp};
 
 /// A place among an agent's calls under way; given back when dropped.
 pub type Permit = Box<dyn Any + Send>;
@@ -22,6 +22,8 @@ pub struct Dispatch {
 /// The scheduler of this process, seen from the writer. No method may block.
 pub trait LocalScheduler: Send + Sync + 'static {
     fn instance(&self) -> &InstanceId;
+    /// The instance's scheduler, for the history.
+    fn actor(&self) -> &Actor;
     /// A place for one more call, if the agent has one free and nobody waits in line for it.
     fn try_take(&self, agent: &AgentName) -> Option<Permit>;
     /// How many more calls the agent can take now.

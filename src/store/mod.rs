@@ -6,6 +6,8 @@
 //! [`Backend`], [`Transaction`] and [`Reader`].
 
 mod batch;
+#[cfg(test)]
+mod conformance;
 mod definitions;
 mod error;
 mod local;

@@ -9,7 +9,7 @@ use crate::domain::{
 };
 
 /// Which tasks. Every part that is given must hold.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct TaskFilter {
     pub state: Option<TaskStatus>,
     pub workflow: Option<String>,
@@ -18,6 +18,13 @@ pub struct TaskFilter {
     pub labels: Vec<(String, String)>,
     pub created_after: Option<Timestamp>,
     pub created_before: Option<Timestamp>,
+}
+
+impl TaskFilter {
+    /// Whether every task fits.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A page of tasks, newest first.

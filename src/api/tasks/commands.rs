@@ -69,17 +69,20 @@ where
 impl Asked {
     /// Reads the body's fields; a body that is not given has none.
     fn fields<T>(&self, read: impl FnOnce(&mut Fields<'_>) -> T) -> Result<T, Problem> {
-        let empty = RawValue::from_string("{}".to_owned());
-        let empty = empty.map_err(|error| Problem::new(Kind::Internal, error.to_string()))?;
-        let body = self.body.as_deref().unwrap_or(&empty);
-        let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
+        let body = self.body.as_deref().unwrap_or(RawValue::NULL);
+        let fields = if body.get() == "null" {
+            Ok(Fields::default())
+        } else {
+            Fields::from_raw(body, "")
+        };
+        let mut fields = fields.map_err(|fault| Problem::invalid(vec![fault]))?;
         let value = read(&mut fields);
-        fields.finish().map_err(Problem::invalid)?;
-        Ok(value)
-    }
-
-    fn reason(&self) -> Result<Option<String>, Problem> {
-        self.fields(|fields| fields.string("reason", 1000))
+        let faults = fields.finish();
+        if faults.is_empty() {
+            Ok(value)
+        } else {
+            Err(Problem::invalid(faults))
+        }
     }
 
     async fn send(self, task: TaskId, command: Command) -> Result<Response, Problem> {
@@ -140,7 +143,7 @@ macro_rules! task_command {
             )
         )]
         pub(super) async fn $name(TaskPath(id): TaskPath, asked: Asked) -> Result<Response, Problem> {
-            let reason = asked.reason()?;
+            let reason = asked.fields(reason)?;
             let command: fn(Option<String>) -> Command = $command;
             asked.send(id, command(reason)).await
         }
@@ -228,8 +231,8 @@ pub(super) async fn retry_step(
 ) -> Result<Response, Problem> {
     let (body, reason) = asked.fields(|fields| {
         (
-            fields.raw("input").map(Payload::new),
-            fields.string("reason", 1000),
+            payload(fields, "input"),
+            reason(fields),
         )
     })?;
     let (_, step) = find(&app, id, &name).await?;
@@ -325,8 +328,24 @@ pub(super) async fn resolve_step(
 fn outcome(asked: &Asked) -> Result<(Option<Payload>, Option<String>), Problem> {
     asked.fields(|fields| {
         (
-            fields.raw("output").map(Payload::new),
-            fields.string("reason", 1000),
+            payload(fields, "output"),
+            reason(fields),
         )
     })
+}
+
+/// The longest reason, in bytes: enough for a sentence or two, and it is kept for good.
+const LONGEST_REASON: usize = 1000;
+
+pub(super) fn reason(fields: &mut Fields<'_>) -> Option<String> {
+    let reason = fields.string("reason")?;
+    if reason.len() > LONGEST_REASON {
+        let message = format!("may have at most {LONGEST_REASON} bytes");
+        fields.fault("reason", message);
+    }
+    Some(reason.into_owned())
+}
+
+fn payload(fields: &mut Fields<'_>, name: &'static str) -> Option<Payload> {
+    fields.raw(name).map(|raw| Payload::new(raw.to_owned()))
 }

@@ -1,35 +1,232 @@
-use crate::domain::*;
-pub struct FieldFault {
-    pub pointer: String,
-    pub message: String,
-}
-pub struct Fields;
+//! From JSON to a [`Definition`], with every fault reported at once.
+
+use std::collections::HashMap;
+
+use serde_json::value::RawValue;
+
+use super::{
+    Definition, StepDefinition,
+    graph::{self, Graph},
+    step::{After, Draft},
+};
+use crate::domain::{
+    AgentName, FieldFault, Payload, StepIndex, StepName, fields::nearest, template::Reads,
+};
+
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limits {
     pub max_steps: usize,
 }
+
 impl Limits {
+    /// A definition that was accepted under other limits is not refused when it is read again.
     pub fn stored() -> Self {
-        Limits { max_steps: 65535 }
+        Self {
+            max_steps: MOST_STEPS,
+        }
     }
 }
-pub trait KnownAgents {
-    fn knows(&self, a: &AgentName) -> bool;
-    fn allows_url(&self, u: &str) -> Result<(), String>;
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { max_steps: 500 }
+    }
 }
+
+/// No limit can be set higher: steps are counted in 16 bits.
+const MOST_STEPS: usize = u16::MAX as usize;
+
+/// Who may be called, as policy and registration stand now.
+pub trait KnownAgents {
+    fn knows(&self, agent: &AgentName) -> bool;
+
+    /// The error says why not, and what to do instead.
+    fn allows_url(&self, url: &str) -> Result<(), String>;
+}
+
+/// For definitions that were accepted before: who is registered today is no matter.
 pub struct Accepted;
+
 impl KnownAgents for Accepted {
     fn knows(&self, _: &AgentName) -> bool {
         true
     }
+
     fn allows_url(&self, _: &str) -> Result<(), String> {
         Ok(())
     }
 }
+
+/// Reads the JSON array `steps` that stands at `pointer` in the request's body.
 pub fn parse_steps(
-    _: &Payload,
-    _: &str,
-    _: &Limits,
-    _: &dyn KnownAgents,
+    source: &Payload,
+    pointer: &str,
+    limits: &Limits,
+    known: &dyn KnownAgents,
 ) -> Result<Definition, Vec<FieldFault>> {
-    Err(vec![])
+    let refuse = |message: String| Err(vec![FieldFault::new(pointer, message)]);
+    let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(source.as_json()) else {
+        return refuse("must be an array of steps".to_owned());
+    };
+    let most = limits.max_steps.min(MOST_STEPS);
+    if items.is_empty() {
+        return refuse("is empty: give at least one step".to_owned());
+    }
+    if items.len() > most {
+        return refuse(format!(
+            "{} steps are too many: at most {most}; split the task, or raise limits.max_steps",
+            items.len()
+        ));
+    }
+    let mut faults = Vec::new();
+    let drafts: Vec<Draft> = items
+        .into_iter()
+        .enumerate()
+        .map(|(index, item)| Draft::read(item, format!("{pointer}/{index}"), known, &mut faults))
+        .collect();
+    let names = names(&drafts, &mut faults);
+    let after = resolve(&drafts, &names, &mut faults);
+    let graph = Graph::of(&after);
+    for cycle in graph.cycles() {
+        faults.push(FieldFault::new(
+            format!("{}/after", drafts[cycle[0]].pointer),
+            format!(
+                "the steps wait for each other: {}; leave one of these out",
+                graph::written(&cycle, |index| drafts[index].label())
+            ),
+        ));
+    }
+    let reads: Vec<_> = drafts
+        .iter()
+        .enumerate()
+        .map(|(index, draft)| check_reads(index, draft, &drafts, &names, &graph, &mut faults))
+        .collect();
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let followers = graph::followers(&after);
+    let steps = drafts
+        .into_iter()
+        .zip(after)
+        .zip(followers)
+        .zip(reads)
+        .map(|(((draft, after), followers), reads)| {
+            draft.finish(indices(after), indices(followers), indices(reads))
+        })
+        .collect::<Option<Vec<StepDefinition>>>();
+    match steps {
+        Some(steps) => Ok(Definition {
+            steps,
+            source: source.clone(),
+        }),
+        // Whatever a draft lacks was reported as a fault above.
+        None => refuse("is not a definition".to_owned()),
+    }
+}
+
+fn indices(places: Vec<usize>) -> Vec<StepIndex> {
+    // There are at most MOST_STEPS places.
+    places
+        .into_iter()
+        .map(|place| StepIndex(place as u16))
+        .collect()
+}
+
+type Names<'a> = HashMap<&'a str, usize>;
+
+fn names<'a>(drafts: &'a [Draft], faults: &mut Vec<FieldFault>) -> Names<'a> {
+    let mut names = HashMap::with_capacity(drafts.len());
+    for (index, draft) in drafts.iter().enumerate() {
+        let Some(name) = draft.name.as_ref().map(StepName::as_str) else {
+            continue;
+        };
+        if let Some(first) = names.get(name) {
+            faults.push(FieldFault::new(
+                format!("{}/name", draft.pointer),
+                format!("step {first} is named `{name}` already: names are unique within a task"),
+            ));
+        } else {
+            names.insert(name, index);
+        }
+    }
+    names
+}
+
+/// The places of the steps that each step waits for.
+fn resolve(drafts: &[Draft], names: &Names<'_>, faults: &mut Vec<FieldFault>) -> Vec<Vec<usize>> {
+    drafts
+        .iter()
+        .enumerate()
+        .map(|(index, draft)| match &draft.after {
+            After::StepAbove => index.checked_sub(1).into_iter().collect(),
+            After::Named(wanted) => {
+                let mut after = Vec::with_capacity(wanted.len());
+                for (pointer, name) in wanted {
+                    match names.get(name.as_str()) {
+                        None => faults.push(FieldFault::new(pointer, no_step(name, names))),
+                        Some(place) if *place == index => faults.push(FieldFault::new(
+                            pointer,
+                            "a step cannot wait for itself: leave it out",
+                        )),
+                        Some(place) if after.contains(place) => faults.push(FieldFault::new(
+                            pointer,
+                            format!("`{name}` stands here twice: leave one out"),
+                        )),
+                        Some(place) => after.push(*place),
+                    }
+                }
+                after
+            }
+        })
+        .collect()
+}
+
+fn no_step(name: &str, names: &Names<'_>) -> String {
+    match nearest(name, names.keys().copied()) {
+        Some(meant) => format!("there is no step `{name}`; did you mean `{meant}`?"),
+        None => format!("there is no step `{name}` in this definition"),
+    }
+}
+
+/// The steps that a step reads, all of which must have ended before it starts.
+fn check_reads(
+    index: usize,
+    draft: &Draft,
+    drafts: &[Draft],
+    names: &Names<'_>,
+    graph: &Graph,
+    faults: &mut Vec<FieldFault>,
+) -> Vec<usize> {
+    let mut places = Vec::new();
+    for (pointer, Reads { names: read, steps }) in &draft.reads {
+        let unknown = read
+            .iter()
+            .filter(|name| !["input", "task", "steps"].contains(&name.as_str()));
+        for name in unknown {
+            faults.push(FieldFault::new(
+                pointer,
+                format!(
+                    "there is no `{name}` here: expressions see `input`, `task` and `steps.<name>.output`"
+                ),
+            ));
+        }
+        for name in steps {
+            match names.get(name.as_str()) {
+                None => faults.push(FieldFault::new(pointer, no_step(name, names))),
+                Some(place) if !graph.comes_before(*place, index) => {
+                    faults.push(FieldFault::new(
+                        pointer,
+                        format!(
+                            "`{name}` does not come before `{}`, so its output may not be there yet: add it to `after`",
+                            drafts[index].label()
+                        ),
+                    ));
+                }
+                Some(place) => places.push(*place),
+            }
+        }
+    }
+    places.sort_unstable();
+    places.dedup();
+    places
 }

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::handle::{Accepted, Apply, Idempotency, Operation, Outcome, Request};
 use crate::{
     domain::{
-        Actor, AgentName, Attempt, Call, Command, Draft, Effect, Refusal, StepIndex, StepRef, Task,
+        AgentName, Attempt, Call, Command, Draft, Effect, Refusal, StepIndex, StepRef, Task,
         TaskId, Timestamp,
     },
     store::{
@@ -238,7 +238,6 @@ impl Decided {
         let Some(working) = self.tasks.get_mut(&id) else {
             return;
         };
-        let by = Actor::scheduler(local.instance().as_str());
         // A claim whose request cannot be made may make further steps ready.
         while !working.draft.ready.is_empty() {
             for step in std::mem::take(&mut working.draft.ready) {
@@ -246,7 +245,7 @@ impl Decided {
                 let Some(permit) = local.try_take(definition.agent()) else {
                     continue;
                 };
-                if let Ok(Some(call)) = working.claim(step, local, &by, self.now) {
+                if let Ok(Some(call)) = working.claim(step, local, self.now) {
                     self.dispatches.push(dispatch(call, self.instant, permit));
                 }
             }
@@ -254,7 +253,6 @@ impl Decided {
     }
 
     fn claim_lines(&mut self, local: &dyn LocalScheduler) -> usize {
-        let by = Actor::scheduler(local.instance().as_str());
         let mut claimed = 0;
         for line in std::mem::take(&mut self.lines) {
             if line.steps.len() < line.free {
@@ -267,7 +265,7 @@ impl Decided {
                 let Some(permit) = local.take_for_line(&line.agent) else {
                     break;
                 };
-                if let Ok(Some(call)) = working.claim(step, local, &by, self.now) {
+                if let Ok(Some(call)) = working.claim(step, local, self.now) {
                     self.dispatches.push(dispatch(call, self.instant, permit));
                     claimed += 1;
                 }
@@ -379,14 +377,13 @@ impl Working {
         &mut self,
         step: StepIndex,
         local: &dyn LocalScheduler,
-        by: &Actor,
         now: Timestamp,
     ) -> Result<Option<Call>, Refusal> {
         let command = Command::Claim {
             step,
             by: local.instance().clone(),
         };
-        Ok(match self.draft.apply(command, by, now)? {
+        Ok(match self.draft.apply(command, local.actor(), now)? {
             Effect::Call(call) => Some(*call),
             Effect::Done => None,
         })

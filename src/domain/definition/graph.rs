@@ -1,0 +1,107 @@
+//! What comes before what.
+
+/// The order that `after` gives to steps, each known by its place.
+pub(super) struct Graph {
+    cycles: Vec<Vec<usize>>,
+    /// For each step the set of all that come before it, as bits. Empty where there are cycles.
+    before: Vec<Vec<u64>>,
+}
+
+impl Graph {
+    pub fn of(after: &[Vec<usize>]) -> Self {
+        let (order, cycles) = walk(after);
+        let mut before = Vec::new();
+        if cycles.is_empty() {
+            before = vec![Vec::new(); after.len()];
+            for index in order {
+                let mut own = vec![0u64; after.len().div_ceil(64)];
+                for place in &after[index] {
+                    own[place / 64] |= 1 << (place % 64);
+                    for (mine, theirs) in own.iter_mut().zip(&before[*place]) {
+                        *mine |= theirs;
+                    }
+                }
+                before[index] = own;
+            }
+        }
+        Self { cycles, before }
+    }
+
+    /// Each as the places along it, every one waiting for the next and the last for the first.
+    pub fn cycles(&self) -> &[Vec<usize>] {
+        &self.cycles
+    }
+
+    /// Where there are cycles nothing can be said, and nothing is held against anyone.
+    pub fn comes_before(&self, place: usize, index: usize) -> bool {
+        self.before
+            .get(index)
+            .is_none_or(|before| before[place / 64] >> (place % 64) & 1 == 1)
+    }
+}
+
+/// The places in an order in which everything waited for stands first, and the cycles met.
+/// Keeps its own stack: a chain may be as long as a definition.
+fn walk(after: &[Vec<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Seen {
+        Not,
+        OnPath,
+        Done,
+    }
+    let mut seen = vec![Seen::Not; after.len()];
+    let mut order = Vec::with_capacity(after.len());
+    let mut cycles = Vec::new();
+    for start in 0..after.len() {
+        if seen[start] != Seen::Not {
+            continue;
+        }
+        seen[start] = Seen::OnPath;
+        // Each step on the path, with how many of those it waits for have been visited.
+        let mut path = vec![(start, 0)];
+        while let Some((index, visited)) = path.last_mut() {
+            let index = *index;
+            match after[index].get(*visited) {
+                Some(next) => {
+                    *visited += 1;
+                    match seen[*next] {
+                        Seen::Not => {
+                            seen[*next] = Seen::OnPath;
+                            path.push((*next, 0));
+                        }
+                        Seen::OnPath => {
+                            let from = path.iter().position(|(index, _)| index == next);
+                            let cycle = &path[from.unwrap_or_default()..];
+                            cycles.push(cycle.iter().map(|(index, _)| *index).collect());
+                        }
+                        Seen::Done => {}
+                    }
+                }
+                None => {
+                    seen[index] = Seen::Done;
+                    order.push(index);
+                    path.pop();
+                }
+            }
+        }
+    }
+    (order, cycles)
+}
+
+/// The same edges, read forward.
+pub(super) fn followers(after: &[Vec<usize>]) -> Vec<Vec<usize>> {
+    let mut followers = vec![Vec::new(); after.len()];
+    for (index, places) in after.iter().enumerate() {
+        for place in places {
+            followers[*place].push(index);
+        }
+    }
+    followers
+}
+
+/// `a -> b -> a`, from what must be done to what waits for it.
+pub(super) fn written<'n>(cycle: &[usize], name: impl Fn(usize) -> &'n str) -> String {
+    let mut names: Vec<_> = cycle.iter().rev().map(|index| name(*index)).collect();
+    names.extend(names.first().copied());
+    names.join(" -> ")
+}

@@ -1,0 +1,607 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::domain::FieldFault;
+
+/// Knows two agents, and allows URLs of one host.
+struct Some2;
+
+impl KnownAgents for Some2 {
+    fn knows(&self, agent: &AgentName) -> bool {
+        ["inventory", "payments"].contains(&agent.as_str())
+    }
+
+    fn allows_url(&self, url: &str) -> Result<(), String> {
+        if url.contains("allowed") {
+            Ok(())
+        } else {
+            Err("this address may not be called".to_owned())
+        }
+    }
+}
+
+fn parse(steps: &Value) -> Result<Definition, Vec<FieldFault>> {
+    parse_steps(
+        &Payload::from_value(steps),
+        "/steps",
+        &Limits::default(),
+        &Some2,
+    )
+}
+
+/// The faults as `pointer: message`.
+fn faults(steps: &Value) -> Vec<String> {
+    match parse(steps) {
+        Ok(_) => Vec::new(),
+        Err(faults) => faults.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// A step with some fields of its own.
+fn step(name: &str, own: Value) -> Value {
+    let mut step = json!({ "name": name, "agent": "inventory" });
+    for (key, value) in own.as_object().unwrap() {
+        step[key] = value.clone();
+    }
+    step
+}
+
+fn only(own: Value) -> Value {
+    json!([step("one", own)])
+}
+
+#[track_caller]
+fn refused(steps: Value, pointer: &str, message: &str) {
+    let faults = parse(&steps).expect_err("refused");
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert_eq!(faults[0].pointer, pointer, "{faults:?}");
+    assert!(faults[0].message.contains(message), "{faults:?}");
+}
+
+fn places(indices: &[StepIndex]) -> Vec<u16> {
+    indices.iter().map(|index| index.0).collect()
+}
+
+#[test]
+fn a_step_that_says_little_gets_the_defaults() {
+    let definition = parse(&json!([{ "name": "one", "agent": "inventory" }])).unwrap();
+    let step = &definition.steps[0];
+    assert_eq!(step.target, Target::Agent(AgentName::new("inventory")));
+    assert_eq!(step.request.method, Method::Post);
+    assert!(matches!(step.request.body, Body::Input));
+    assert_eq!(step.complete_within, Span::from_secs(30));
+    assert_eq!(step.max_failures, 3);
+    assert_eq!(step.on_exhausted, OnExhausted::Error);
+    assert_eq!(step.on_permanent, OnPermanent::Error);
+    assert!(step.after.is_empty() && step.when.is_none() && step.reads.is_empty());
+}
+
+#[test]
+fn a_step_follows_the_one_above_unless_it_says_otherwise() {
+    let definition = parse(&json!([
+        step("a", json!({})),
+        step("b", json!({})),
+        step("c", json!({ "after": ["a"] })),
+        step("d", json!({ "after": [] })),
+        step("e", json!({ "after": ["c", "b"] })),
+    ]))
+    .unwrap();
+    let after: Vec<_> = definition
+        .steps
+        .iter()
+        .map(|step| places(&step.after))
+        .collect();
+    assert_eq!(after, [vec![], vec![0], vec![0], vec![], vec![2, 1]]);
+    let followers: Vec<_> = definition
+        .steps
+        .iter()
+        .map(|step| places(&step.followers))
+        .collect();
+    assert_eq!(followers, [vec![1, 2], vec![4], vec![4], vec![], vec![]]);
+}
+
+#[test]
+fn everything_that_a_step_can_say_is_kept() {
+    let definition = parse(&json!([
+        step("reserve-it", json!({})),
+        {
+            "name": "charge", "url": "https://API.allowed.example/base?x=1", "after": ["reserve-it"], "when": "input.total > 0",
+            "request": {
+                "method": "PUT",
+                "headers": { "X-Sku": "{{ input.sku }}", "content-type": "application/json" },
+                "body": { "hold": "{{ steps['reserve-it'].output.id }}" }
+            },
+            "complete_within": "10s", "max_failures": 0,
+            "on_exhausted": { "extend": "10m", "times": 5, "then": "error" }, "on_permanent": "skip"
+        }
+    ]))
+    .unwrap();
+    let step = &definition.steps[1];
+    assert_eq!(
+        step.target,
+        Target::Url {
+            url: "https://API.allowed.example/base?x=1".into(),
+            origin: AgentName::new("https://api.allowed.example:443"),
+        }
+    );
+    assert_eq!(step.request.method, Method::Put);
+    let headers: Vec<_> = step
+        .request
+        .headers
+        .iter()
+        .map(|(name, _)| &**name)
+        .collect();
+    assert_eq!(headers, ["x-sku", "content-type"]);
+    assert_eq!(places(&step.reads), [0]);
+    assert_eq!(step.complete_within, Span::from_secs(10));
+    assert_eq!(step.max_failures, 0);
+    assert_eq!(
+        step.on_exhausted,
+        OnExhausted::Extend {
+            wait: Span::from_secs(600),
+            times: 5
+        }
+    );
+    assert_eq!(step.on_permanent, OnPermanent::Skip);
+}
+
+#[test]
+fn all_faults_are_told_at_once_with_their_places() {
+    let found = faults(&json!([
+        { "name": "1st", "agent": "inventory", "max_failure": 2 },
+        step("two", json!({ "agent": "warehouse", "complete_within": "soon", "request": { "method": "post", "path": "x" } })),
+        step("two", json!({ "after": ["twos", "two"], "when": "input.", "on_permanent": "undo" })),
+        7,
+        step("five", json!({ "request": { "body": { "amount": "{{ inputs.total }}", "hold": ["{{ steps.six.output }}"] } } })),
+        step("six", json!({ "request": { "headers": { "Host": "x", "a b": "c" } } })),
+    ]));
+    let places: Vec<_> = found
+        .iter()
+        .map(|fault| fault.split(": ").next().unwrap())
+        .collect();
+    assert_eq!(
+        places,
+        [
+            "/steps/0/name",
+            "/steps/0/max_failure",
+            "/steps/1/agent",
+            "/steps/1/request/method",
+            "/steps/1/request/path",
+            "/steps/1/complete_within",
+            "/steps/2/when",
+            "/steps/2/on_permanent",
+            "/steps/3",
+            "/steps/5/request/headers/Host",
+            "/steps/5/request/headers/a b",
+            "/steps/2/name",
+            "/steps/2/after/0",
+            "/steps/4/request/body/amount",
+            "/steps/4/request/body/hold/0",
+        ],
+        "{found:#?}"
+    );
+    assert!(
+        found[1].contains("did you mean `max_failures`?"),
+        "{found:#?}"
+    );
+    assert!(found[2].contains("PUT /v1/agents/warehouse"), "{found:#?}");
+    assert!(found[12].contains("did you mean `two`?"), "{found:#?}");
+}
+
+#[test]
+fn what_is_not_a_list_of_steps_is_refused() {
+    for (steps, message) in [
+        (json!({}), "must be an array"),
+        (json!(null), "must be an array"),
+        (json!([]), "at least one step"),
+    ] {
+        refused(steps, "/steps", message);
+    }
+    let many: Vec<_> = (0..501)
+        .map(|n| step(&format!("s{n}"), json!({})))
+        .collect();
+    refused(json!(many), "/steps", "501 steps are too many: at most 500");
+    let source = Payload::from_value(&json!(many));
+    assert!(parse_steps(&source, "", &Limits::stored(), &Accepted).is_ok());
+}
+
+#[test]
+fn names_are_checked() {
+    let missing = json!([{ "agent": "inventory" }]);
+    refused(missing, "/steps/0/name", "is missing");
+    for name in ["", "-a", "9a", "a b", "a.b", "ä", &"a".repeat(65)] {
+        refused(
+            json!([step(name, json!({}))]),
+            "/steps/0/name",
+            "not a step's name",
+        );
+    }
+    refused(
+        json!([step("a", json!({})), step("a", json!({}))]),
+        "/steps/1/name",
+        "unique",
+    );
+    assert_eq!(faults(&json!([step(&"a".repeat(64), json!({}))])), [""; 0]);
+}
+
+#[test]
+fn a_step_has_one_target() {
+    refused(json!([{ "name": "a" }]), "/steps/0/agent", "is missing");
+    refused(
+        json!([{ "name": "a", "agent": "inventory", "url": "http://allowed" }]),
+        "/steps/0/url",
+        "not both",
+    );
+    refused(
+        only(json!({ "agent": "" })),
+        "/steps/0/agent",
+        "not the name of an agent",
+    );
+    // It would be taken for the agent of that origin, past the policy for URLs.
+    refused(
+        only(json!({ "agent": "http://10.0.0.1:80" })),
+        "/steps/0/agent",
+        "not the name of an agent",
+    );
+}
+
+#[test]
+fn only_plain_urls_are_called() {
+    for (url, message) in [
+        ("http://elsewhere", "may not be called"),
+        ("ftp://allowed", "not a URL to call"),
+        ("/allowed", "not a URL to call"),
+        ("allowed", "not a URL to call"),
+        ("http://", "not a URL"),
+        ("http://user:secret@allowed/", "user name"),
+        ("http://allowed/#part", "fragment"),
+        ("http://allowed/{{ input.x }}", "as it stands"),
+        ("http://allowed/../x", "`..`"),
+    ] {
+        refused(
+            json!([{ "name": "a", "url": url }]),
+            "/steps/0/url",
+            message,
+        );
+    }
+    refused(
+        json!([{ "name": "a", "url": "http://allowed/?x=1", "request": { "path": "/y" } }]),
+        "/steps/0/url",
+        "query",
+    );
+}
+
+#[test]
+fn a_cycle_is_written_out() {
+    refused(
+        json!([
+            step("a", json!({ "after": ["c"] })),
+            step("b", json!({ "after": ["a"] })),
+            step("c", json!({ "after": ["b"] })),
+            step("d", json!({ "after": ["c"] })),
+        ]),
+        "/steps/0/after",
+        "b -> c -> a -> b",
+    );
+    refused(
+        only(json!({ "after": ["one"] })),
+        "/steps/0/after/0",
+        "itself",
+    );
+    refused(
+        json!([
+            step("a", json!({})),
+            step("b", json!({ "after": ["a", "a"] }))
+        ]),
+        "/steps/1/after/1",
+        "twice",
+    );
+    refused(
+        only(json!({ "after": "one" })),
+        "/steps/0/after",
+        "must be an array",
+    );
+    refused(
+        only(json!({ "after": [1] })),
+        "/steps/0/after/0",
+        "must be the name",
+    );
+}
+
+#[test]
+fn only_what_has_ended_before_is_read() {
+    let reading =
+        |name: &str| json!({ "request": { "path": format!("/{{{{ steps.{name}.output }}}}") } });
+    let mut later = reading("a");
+    later["after"] = json!(["b"]);
+    let chain = json!([step("a", json!({})), step("b", json!({})), step("c", later)]);
+    assert_eq!(places(&parse(&chain).unwrap().steps[2].reads), [0]);
+
+    let mut beside = reading("a");
+    beside["after"] = json!([]);
+    refused(
+        json!([step("a", json!({})), step("b", beside)]),
+        "/steps/1/request/path",
+        "does not come before `b`",
+    );
+    refused(
+        only(reading("one")),
+        "/steps/0/request/path",
+        "does not come before",
+    );
+    refused(
+        only(reading("zero")),
+        "/steps/0/request/path",
+        "no step `zero`",
+    );
+    refused(
+        only(json!({ "when": "steps.zero.output" })),
+        "/steps/0/when",
+        "no step `zero`",
+    );
+    refused(
+        only(json!({ "when": "total > 1" })),
+        "/steps/0/when",
+        "no `total` here",
+    );
+    refused(
+        only(json!({ "when": "output.id" })),
+        "/steps/0/when",
+        "no `output` here",
+    );
+    refused(
+        only(json!({ "request": { "headers": { "X-A": "{{ outputs }}" } } })),
+        "/steps/0/request/headers/X-A",
+        "no `outputs` here",
+    );
+}
+
+#[test]
+fn requests_are_checked() {
+    for (request, pointer, message) in [
+        (json!([]), "", "must be an object"),
+        (
+            json!({ "method": "HEAD" }),
+            "/method",
+            "must be \"GET\" or \"POST\"",
+        ),
+        (json!({ "path": "orders" }), "/path", "starts with `/`"),
+        (
+            json!({ "path": "{{ input.path }}" }),
+            "/path",
+            "starts with `/`",
+        ),
+        (json!({ "path": "/a/../b" }), "/path", "`..`"),
+        (json!({ "path": "/a/%2E%2e" }), "/path", "`..`"),
+        (json!({ "path": "/a#b" }), "/path", "`#`"),
+        (json!({ "path": "/a b" }), "/path", "blanks"),
+        (json!({ "path": "/{{ x" }), "/path", "not closed"),
+        (
+            json!({ "headers": { "Idempotency-Key": "x" } }),
+            "/headers/Idempotency-Key",
+            "set by Provost",
+        ),
+        (
+            json!({ "headers": { "provost-step": "x" } }),
+            "/headers/provost-step",
+            "set by Provost",
+        ),
+        (
+            json!({ "headers": { "x": 1 } }),
+            "/headers/x",
+            "must be a string",
+        ),
+        (
+            json!({ "headers": { "x": "a\nb" } }),
+            "/headers/x",
+            "line break",
+        ),
+        (
+            json!({ "headers": { "x": "1", "X": "2" } }),
+            "/headers/X",
+            "twice",
+        ),
+        (
+            json!({ "method": "GET", "body": {} }),
+            "/body",
+            "GET has no body",
+        ),
+        (
+            json!({ "body": ["{{ input. }}"] }),
+            "/body/0",
+            "not an expression",
+        ),
+        (json!({ "query": "x" }), "/query", "unknown field"),
+    ] {
+        refused(
+            only(json!({ "request": request })),
+            &format!("/steps/0/request{pointer}"),
+            message,
+        );
+    }
+}
+
+#[test]
+fn what_is_sent_follows_from_method_and_body() {
+    let body = |request: Value| {
+        let definition = parse(&only(json!({ "request": request }))).unwrap();
+        match &definition.steps[0].request.body {
+            Body::None => "none",
+            Body::Input => "input",
+            Body::Json(_) => "json",
+        }
+    };
+    assert_eq!(body(json!({})), "input");
+    assert_eq!(body(json!({ "method": "PATCH" })), "input");
+    assert_eq!(body(json!({ "method": "GET" })), "none");
+    assert_eq!(body(json!({ "method": "DELETE" })), "none");
+    assert_eq!(body(json!({ "method": "DELETE", "body": [1] })), "json");
+    assert_eq!(body(json!({ "method": "PUT", "body": null })), "none");
+    assert_eq!(body(json!({ "method": "GET", "body": null })), "none");
+}
+
+#[test]
+fn limits_and_policies_are_checked() {
+    for (own, pointer, message) in [
+        (
+            json!({ "complete_within": "99ms" }),
+            "/complete_within",
+            "from 100ms to 30d",
+        ),
+        (
+            json!({ "complete_within": 30 }),
+            "/complete_within",
+            "must be a duration",
+        ),
+        (
+            json!({ "max_failures": -1 }),
+            "/max_failures",
+            "from 0 to 1000",
+        ),
+        (
+            json!({ "max_failures": 1.5 }),
+            "/max_failures",
+            "whole number",
+        ),
+        (
+            json!({ "on_exhausted": "undo" }),
+            "/on_exhausted",
+            "not available in this version; use \"error\"",
+        ),
+        (
+            json!({ "on_exhausted": "retry" }),
+            "/on_exhausted",
+            "must be \"error\" or {",
+        ),
+        (
+            json!({ "on_exhausted": 1 }),
+            "/on_exhausted",
+            "must be \"error\" or {",
+        ),
+        (
+            json!({ "on_exhausted": {} }),
+            "/on_exhausted/extend",
+            "is missing",
+        ),
+        (
+            json!({ "on_exhausted": { "extend": "1m", "times": 0 } }),
+            "/on_exhausted/times",
+            "from 1 to 1000",
+        ),
+        (
+            json!({ "on_exhausted": { "extend": "1m", "then": "undo" } }),
+            "/on_exhausted/then",
+            "not available",
+        ),
+        (
+            json!({ "on_exhausted": { "extend": "1m", "time": 1 } }),
+            "/on_exhausted/time",
+            "did you mean `times`?",
+        ),
+        (
+            json!({ "on_permanent": "undo" }),
+            "/on_permanent",
+            "use \"error\" or \"skip\"",
+        ),
+        (json!({ "undo": {} }), "/undo", "unknown field `undo`"),
+        (json!({ "probe": {} }), "/probe", "unknown field `probe`"),
+        (json!({ "pivot": true }), "/pivot", "unknown field `pivot`"),
+        (
+            json!({ "reply_to": {} }),
+            "/reply_to",
+            "unknown field `reply_to`",
+        ),
+        (
+            json!({ "when": "{{ input.a }}" }),
+            "/when",
+            "leave out the braces",
+        ),
+        (json!({ "when": true }), "/when", "must be a string"),
+    ] {
+        refused(only(own), &format!("/steps/0{pointer}"), message);
+    }
+}
+
+#[test]
+fn a_definition_accepted_once_needs_no_agents_to_be_read_again() {
+    let source = Payload::from_value(
+        &json!([{ "name": "a", "agent": "gone" }, { "name": "b", "url": "http://x" }]),
+    );
+    let definition = parse_steps(&source, "", &Limits::stored(), &Accepted).unwrap();
+    assert_eq!(definition.source, source);
+}
+
+#[test]
+fn a_long_chain_does_not_exhaust_the_stack() {
+    let steps: Vec<_> = (0..60_000u32)
+        .map(|n| json!({ "name": format!("s{n}"), "agent": "a", "after": [format!("s{}", (n + 1) % 60_000)] }))
+        .collect();
+    let source = Payload::from_value(&json!(steps));
+    let faults = parse_steps(&source, "", &Limits::stored(), &Accepted).unwrap_err();
+    assert_eq!(faults.len(), 1);
+}
+
+fn word() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just("{{ input.a }}".to_owned()),
+        Just("{{ steps.a.output".to_owned()),
+        Just("30s".to_owned()),
+        Just("error".to_owned()),
+        Just("a".to_owned()),
+        "[a-z{}/%. ]{0,6}",
+    ]
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let keys = prop::sample::select(vec![
+        "name",
+        "agent",
+        "url",
+        "after",
+        "when",
+        "request",
+        "method",
+        "path",
+        "headers",
+        "body",
+        "complete_within",
+        "max_failures",
+        "on_exhausted",
+        "on_permanent",
+        "extend",
+        "times",
+        "then",
+        "x",
+    ]);
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<i64>().prop_map(Into::into),
+        word().prop_map(Into::into),
+    ];
+    leaf.prop_recursive(4, 60, 8, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Into::into),
+            prop::collection::btree_map(keys.clone().prop_map(str::to_owned), inner, 0..12)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_json_panics(steps in any_json()) {
+        let _ = parse(&steps);
+        let _ = parse(&json!([steps]));
+    }
+
+    #[test]
+    fn every_fault_points_into_the_body(steps in any_json()) {
+        let body = json!({ "steps": [steps] });
+        for fault in parse(&body["steps"]).err().unwrap_or_default() {
+            // A field that is missing has its parent there.
+            let parent = fault.pointer.rsplit_once('/').unwrap().0;
+            prop_assert!(body.pointer(parent).is_some(), "{}", fault);
+        }
+    }
+}

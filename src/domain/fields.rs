@@ -1,0 +1,381 @@
+//! Reads a JSON object field by field and collects every fault with its place, so that whoever sent it
+//! can mend all at once. A field that nobody took is refused by name: a typo never changes behaviour.
+
+use std::{borrow::Cow, collections::BTreeMap, fmt, ops::RangeInclusive};
+
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
+
+use super::{SPAN_FORMS, Span};
+
+/// One fault of a request's body.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct FieldFault {
+    /// RFC 6901, into the body. Empty where the body as a whole is at fault.
+    pub pointer: String,
+    /// The fault and the remedy.
+    pub message: String,
+}
+
+impl FieldFault {
+    pub fn new(pointer: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            pointer: pointer.into(),
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for FieldFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.pointer {
+            "" => f.write_str(&self.message),
+            pointer => write!(f, "{pointer}: {}", self.message),
+        }
+    }
+}
+
+/// A JSON object being read. Each method takes one field; a field that is left out or null gives `None`,
+/// and so does one at fault, which is then among the faults of [`Fields::finish`].
+#[derive(Default)]
+pub struct Fields<'a> {
+    pointer: String,
+    entries: Vec<Entry<'a>>,
+    asked: Vec<Box<str>>,
+    faults: Vec<FieldFault>,
+}
+
+struct Entry<'a> {
+    name: Cow<'a, str>,
+    value: &'a RawValue,
+}
+
+impl<'a> Fields<'a> {
+    /// The values of the fields stay raw text until they are taken.
+    pub fn of(value: &'a RawValue, pointer: &str) -> Result<Self, Vec<FieldFault>> {
+        let Ok(Entries(entries)) = serde_json::from_str(value.get()) else {
+            let message = format!("must be an object, not {}", kind(value));
+            return Err(vec![FieldFault::new(pointer, message)]);
+        };
+        let mut fields = Self {
+            pointer: pointer.to_owned(),
+            entries: Vec::with_capacity(entries.len()),
+            asked: Vec::new(),
+            faults: Vec::new(),
+        };
+        for entry in entries {
+            if fields.has(&entry.name) {
+                fields.fault(&entry.name, "stands here twice: leave one out");
+            } else {
+                fields.entries.push(entry);
+            }
+        }
+        Ok(fields)
+    }
+
+    /// Whether the field stands here and was not taken yet.
+    pub fn has(&self, name: &str) -> bool {
+        self.entries.iter().any(|entry| entry.name == name)
+    }
+
+    /// Whether the field stands here as an object, where other forms are possible.
+    pub fn is_object(&self, name: &str) -> bool {
+        self.entries
+            .iter()
+            .any(|entry| entry.name == name && entry.value.get().starts_with('{'))
+    }
+
+    /// The place of a field of this object.
+    pub fn pointer(&self, name: &str) -> String {
+        format!("{}/{}", self.pointer, escape(name))
+    }
+
+    pub fn fault(&mut self, name: &str, message: impl Into<String>) {
+        let pointer = self.pointer(name);
+        self.faults.push(FieldFault::new(pointer, message));
+    }
+
+    /// A field that must be there is not: `remedy` says what to give.
+    pub fn missing(&mut self, name: &str, remedy: impl fmt::Display) {
+        self.fault(name, format!("is missing: {remedy}"));
+    }
+
+    /// Takes in faults found elsewhere, with whole pointers.
+    pub fn extend(&mut self, faults: impl IntoIterator<Item = FieldFault>) {
+        self.faults.extend(faults);
+    }
+
+    /// The field as it was written, null included.
+    pub fn raw(&mut self, name: &str) -> Option<Box<RawValue>> {
+        self.value(name).map(ToOwned::to_owned)
+    }
+
+    /// As [`Fields::raw`], borrowed.
+    pub fn value(&mut self, name: &str) -> Option<&'a RawValue> {
+        self.asked.push(name.into());
+        let at = self.entries.iter().position(|entry| entry.name == name)?;
+        Some(self.entries.swap_remove(at).value)
+    }
+
+    fn present(&mut self, name: &str) -> Option<&'a RawValue> {
+        self.value(name).filter(|value| value.get() != "null")
+    }
+
+    /// What is read with `read`, or a fault that says what it `must_be`.
+    fn read<T>(
+        &mut self,
+        name: &str,
+        must_be: impl fmt::Display,
+        read: impl FnOnce(&'a str) -> Option<T>,
+    ) -> Option<T> {
+        let value = self.present(name)?;
+        let found = read(value.get());
+        if found.is_none() {
+            self.fault(name, format!("must be {must_be}, not {}", excerpt(value)));
+        }
+        found
+    }
+
+    /// At most `longest` characters.
+    pub fn string(&mut self, name: &str, longest: usize) -> Option<String> {
+        let text = self.read(name, "a string", text)?;
+        match within(&text, longest) {
+            Ok(()) => Some(text.into_owned()),
+            Err(message) => {
+                self.fault(name, message);
+                None
+            }
+        }
+    }
+
+    pub fn boolean(&mut self, name: &str) -> Option<bool> {
+        self.read(name, "true or false", |json| {
+            serde_json::from_str(json).ok()
+        })
+    }
+
+    pub fn integer(&mut self, name: &str, range: RangeInclusive<i64>) -> Option<i64> {
+        let must_be = format!("a whole number from {} to {}", range.start(), range.end());
+        self.read(name, must_be, |json| {
+            serde_json::from_str(json)
+                .ok()
+                .filter(|number| range.contains(number))
+        })
+    }
+
+    pub fn span(&mut self, name: &str, range: RangeInclusive<Span>) -> Option<Span> {
+        let must_be = format!("{SPAN_FORMS}, from {} to {}", range.start(), range.end());
+        self.read(name, must_be, |json| {
+            Span::parse(&text(json)?).filter(|span| range.contains(span))
+        })
+    }
+
+    /// One of the words that stand for something.
+    pub fn choice<T: Copy>(&mut self, name: &str, choices: &[(&str, T)]) -> Option<T> {
+        let words: Vec<_> = choices
+            .iter()
+            .map(|(word, _)| format!("{word:?}"))
+            .collect();
+        self.read(name, words.join(" or "), |json| {
+            let word = text(json)?;
+            choices
+                .iter()
+                .find(|(choice, _)| *choice == word)
+                .map(|(_, value)| *value)
+        })
+    }
+
+    /// The items of an array, raw.
+    pub fn array(&mut self, name: &str) -> Option<Vec<&'a RawValue>> {
+        self.read(name, "an array", |json| serde_json::from_str(json).ok())
+    }
+
+    /// An array of strings of at most `longest` characters. Items at fault are left out.
+    pub fn string_list(&mut self, name: &str, longest: usize) -> Option<Vec<String>> {
+        let items = self.array(name)?;
+        let mut texts = Vec::with_capacity(items.len());
+        for (index, item) in items.into_iter().enumerate() {
+            let pointer = format!("{}/{index}", self.pointer(name));
+            self.short_text(item, pointer, longest, |text| texts.push(text));
+        }
+        Some(texts)
+    }
+
+    /// An object with fields of its own; give their faults back by [`Fields::extend`].
+    pub fn object(&mut self, name: &str) -> Option<Fields<'a>> {
+        let value = self.present(name)?;
+        match Fields::of(value, &self.pointer(name)) {
+            Ok(fields) => Some(fields),
+            Err(faults) => {
+                self.extend(faults);
+                None
+            }
+        }
+    }
+
+    /// An object whose names are the sender's own, such as headers: name, pointer and value.
+    pub fn entries(&mut self, name: &str) -> Vec<(String, String, &'a RawValue)> {
+        let Some(mut fields) = self.object(name) else {
+            return Vec::new();
+        };
+        self.faults.append(&mut fields.faults);
+        std::mem::take(&mut fields.entries)
+            .into_iter()
+            .map(|Entry { name, value }| {
+                let pointer = fields.pointer(&name);
+                (name.into_owned(), pointer, value)
+            })
+            .collect()
+    }
+
+    /// An object of strings under the sender's own names; both of at most `longest` characters.
+    pub fn string_map(&mut self, name: &str, longest: usize) -> BTreeMap<String, String> {
+        let mut map = BTreeMap::new();
+        for (key, pointer, value) in self.entries(name) {
+            if let Err(message) = within(&key, longest) {
+                self.faults
+                    .push(FieldFault::new(pointer, format!("its name {message}")));
+                continue;
+            }
+            self.short_text(value, pointer, longest, |text| {
+                map.insert(key, text);
+            });
+        }
+        map
+    }
+
+    fn short_text(
+        &mut self,
+        value: &'a RawValue,
+        pointer: String,
+        longest: usize,
+        take: impl FnOnce(String),
+    ) {
+        let message = match text(value.get()) {
+            None => format!("must be a string, not {}", excerpt(value)),
+            Some(text) => match within(&text, longest) {
+                Ok(()) => return take(text.into_owned()),
+                Err(message) => message,
+            },
+        };
+        self.faults.push(FieldFault::new(pointer, message));
+    }
+
+    /// Refuses what nobody asked for. Every fault found comes out here.
+    pub fn finish(mut self) -> Result<(), Vec<FieldFault>> {
+        for entry in std::mem::take(&mut self.entries) {
+            let name = &*entry.name;
+            let message = match nearest(name, self.asked.iter().map(|asked| &**asked)) {
+                Some(meant) => format!("unknown field `{name}`; did you mean `{meant}`?"),
+                None => format!(
+                    "unknown field `{name}`; known here: {}",
+                    self.asked.join(", ")
+                ),
+            };
+            self.fault(name, message);
+        }
+        if self.faults.is_empty() {
+            Ok(())
+        } else {
+            Err(self.faults)
+        }
+    }
+}
+
+fn within(text: &str, longest: usize) -> Result<(), String> {
+    // Bytes are counted first: most texts need no more.
+    if text.len() <= longest || text.chars().count() <= longest {
+        return Ok(());
+    }
+    Err(format!("must be at most {longest} characters long"))
+}
+
+/// A JSON string as text. Borrowed where it has no escapes.
+pub fn text(json: &str) -> Option<Cow<'_, str>> {
+    #[derive(Deserialize)]
+    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    serde_json::from_str(json).ok().map(|Text(text)| text)
+}
+
+struct Entries<'a>(Vec<Entry<'a>>);
+
+impl<'de> Deserialize<'de> for Entries<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+
+        impl<'de> Visitor<'de> for Object {
+            type Value = Entries<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                #[derive(Deserialize)]
+                struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+                let mut entries = Vec::new();
+                while let Some((Name(name), value)) = map.next_entry()? {
+                    entries.push(Entry { name, value });
+                }
+                Ok(Entries(entries))
+            }
+        }
+
+        deserializer.deserialize_map(Object)
+    }
+}
+
+pub(super) fn escape(name: &str) -> Cow<'_, str> {
+    if name.contains(['~', '/']) {
+        name.replace('~', "~0").replace('/', "~1").into()
+    } else {
+        name.into()
+    }
+}
+
+fn kind(value: &RawValue) -> &'static str {
+    match value.get().as_bytes().first() {
+        Some(b'{') => "an object",
+        Some(b'[') => "an array",
+        Some(b'"') => "a string",
+        Some(b't' | b'f') => "a boolean",
+        Some(b'n') => "null",
+        _ => "a number",
+    }
+}
+
+/// What was found, short enough to repeat.
+fn excerpt(value: &RawValue) -> &str {
+    const SHOWN: usize = 60;
+    match value.get() {
+        json if json.len() <= SHOWN && !json.contains('\n') => json,
+        _ => kind(value),
+    }
+}
+
+/// What was probably meant by a name that is not known.
+pub(super) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    known
+        .map(|known| (distance(known, name), known))
+        .filter(|(distance, _)| *distance <= 1 + name.len() / 4)
+        .min()
+        .map(|(_, known)| known)
+}
+
+/// Levenshtein's.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.chars().enumerate() {
+            let replaced = diagonal + usize::from(from != to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}

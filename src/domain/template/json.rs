@@ -1,0 +1,203 @@
+//! A JSON document with templates in its strings, compiled to a flat run of pieces: JSON text that is
+//! copied as it was written, and values that are rendered into it. Rendering builds no tree.
+
+use super::{Reads, RenderError, Scope, Template, text::is_template, write};
+use crate::domain::{Payload, fields::escape};
+
+/// A JSON value whose strings (not keys) are templates.
+#[derive(Debug)]
+pub struct JsonTemplate(Box<[Piece]>);
+
+#[derive(Debug)]
+enum Piece {
+    Raw(Box<str>),
+    Value {
+        /// Where the string stands in the document, as a JSON pointer.
+        pointer: Box<str>,
+        template: Template,
+    },
+}
+
+/// What is wrong with one string of the document.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JsonFault {
+    /// Relative to the document.
+    pub pointer: String,
+    pub message: String,
+}
+
+impl JsonTemplate {
+    pub fn parse(document: &Payload) -> Result<Self, Vec<JsonFault>> {
+        let json = document.as_json();
+        if !may_hold_templates(json) {
+            return Ok(Self(Box::new([Piece::Raw(json.into())])));
+        }
+        let mut pieces = Vec::new();
+        let mut faults = Vec::new();
+        let mut copied = 0;
+        for string in Strings::new(json) {
+            let Some(text) = string.template() else {
+                continue;
+            };
+            let pointer = string.pointer;
+            match Template::parse(&text) {
+                Ok(template) => {
+                    pieces.push(Piece::Raw(json[copied..string.start].into()));
+                    pieces.push(Piece::Value {
+                        pointer: pointer.into(),
+                        template,
+                    });
+                    copied = string.end;
+                }
+                Err(message) => faults.push(JsonFault { pointer, message }),
+            }
+        }
+        pieces.push(Piece::Raw(json[copied..].into()));
+        if faults.is_empty() {
+            Ok(Self(pieces.into()))
+        } else {
+            Err(faults)
+        }
+    }
+
+    /// The document as JSON text.
+    pub fn render(&self, scope: &Scope<'_>) -> Result<String, RenderError> {
+        let mut out = String::new();
+        for piece in &self.0 {
+            match piece {
+                Piece::Raw(json) => write::text(json, "the document", &mut out)?,
+                Piece::Value { template, .. } => template.render_json(scope, &mut out)?,
+            }
+        }
+        Ok(out)
+    }
+
+    /// What each template reads, with its JSON pointer relative to the document.
+    pub fn reads(&self) -> impl Iterator<Item = (&str, Reads)> {
+        self.0.iter().filter_map(|piece| match piece {
+            Piece::Raw(_) => None,
+            Piece::Value { pointer, template } => Some((&**pointer, template.reads())),
+        })
+    }
+}
+
+/// Whether any string of the text may be a template. In valid JSON the opening marks stand nowhere but
+/// inside strings; a brace written as an escape is found as well.
+fn may_hold_templates(json: &str) -> bool {
+    is_template(json) || json.contains("\\u007")
+}
+
+/// One string value of a document.
+struct Found<'a> {
+    /// As it stands in the document, with its quotes.
+    json: &'a str,
+    start: usize,
+    end: usize,
+    pointer: String,
+}
+
+impl Found<'_> {
+    fn template(&self) -> Option<String> {
+        if !may_hold_templates(self.json) {
+            return None;
+        }
+        serde_json::from_str(self.json)
+            .ok()
+            .filter(|text: &String| is_template(text))
+    }
+}
+
+/// Walks the text of a valid JSON document and gives its strings that are not keys. It keeps its own
+/// stack, so that no document is too deep.
+struct Strings<'a> {
+    json: &'a str,
+    at: usize,
+    open: Vec<Open>,
+}
+
+enum Open {
+    Array { index: usize },
+    Object { key: Option<String> },
+}
+
+impl<'a> Strings<'a> {
+    fn new(json: &'a str) -> Self {
+        Self {
+            json,
+            at: 0,
+            open: Vec::new(),
+        }
+    }
+
+    fn pointer(&self) -> String {
+        let mut pointer = String::new();
+        for open in &self.open {
+            match open {
+                Open::Array { index } => pointer.push_str(&format!("/{index}")),
+                Open::Object { key } => {
+                    pointer.push('/');
+                    pointer.push_str(&escape(key.as_deref().unwrap_or_default()));
+                }
+            }
+        }
+        pointer
+    }
+}
+
+impl<'a> Iterator for Strings<'a> {
+    type Item = Found<'a>;
+
+    fn next(&mut self) -> Option<Found<'a>> {
+        let json = self.json;
+        let bytes = json.as_bytes();
+        while let Some(byte) = bytes.get(self.at) {
+            let start = self.at;
+            self.at += 1;
+            match byte {
+                b'{' => self.open.push(Open::Object { key: None }),
+                b'[' => self.open.push(Open::Array { index: 0 }),
+                b'}' | b']' => {
+                    self.open.pop();
+                }
+                b',' => match self.open.last_mut() {
+                    Some(Open::Array { index }) => *index += 1,
+                    Some(Open::Object { key }) => *key = None,
+                    None => {}
+                },
+                b'"' => {
+                    self.at = end_of_string(bytes, self.at);
+                    let text = &json[start..self.at];
+                    match self.open.last_mut() {
+                        Some(Open::Object { key: key @ None }) => {
+                            *key = Some(serde_json::from_str(text).unwrap_or_default());
+                        }
+                        // The pointer is worth building only for what may be a template.
+                        _ if may_hold_templates(text) => {
+                            return Some(Found {
+                                json: text,
+                                start,
+                                end: self.at,
+                                pointer: self.pointer(),
+                            });
+                        }
+                        _ => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+/// The place behind the closing quote of the string whose inside begins at `at`.
+fn end_of_string(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}

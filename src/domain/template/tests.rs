@@ -1,0 +1,483 @@
+use std::collections::BTreeMap;
+
+use minijinja::{Environment, UndefinedBehavior};
+use proptest::prelude::*;
+use uuid::Uuid;
+
+use super::*;
+use crate::domain::{Payload, StepName, TaskId};
+
+/// A task's data, owned, to borrow a scope from.
+struct Data {
+    input: Payload,
+    labels: BTreeMap<String, String>,
+    steps: Vec<(StepName, Option<Payload>)>,
+}
+
+impl Data {
+    fn scope(&self) -> Scope<'_> {
+        Scope {
+            task_id: TaskId(Uuid::from_u128(7)),
+            key: Some("order-1001"),
+            labels: &self.labels,
+            input: &self.input,
+            steps: self
+                .steps
+                .iter()
+                .map(|(name, output)| (name, output.as_ref()))
+                .collect(),
+            output: None,
+        }
+    }
+}
+
+fn payload(json: &str) -> Payload {
+    Payload::parse(json.to_owned()).unwrap()
+}
+
+fn data() -> Data {
+    Data {
+        input: payload(
+            r#"{"sku":"book-7","quantity":2,"total":12.5,"gift":true,"note":null,"tags":["a","b"],
+                "customer":{"name":"Ann/Lee ?#%","in":"x"},"zero":0,"big":18446744073709551615,"big_text":""}"#,
+        ),
+        labels: BTreeMap::from([("customer".to_owned(), "acme".to_owned())]),
+        steps: vec![
+            (
+                StepName::new("reserve"),
+                Some(payload(r#"{"id": 41, "parts": [1, 2]}"#)),
+            ),
+            (StepName::new("a-b"), Some(payload("\"done\""))),
+            (StepName::new("skipped"), None),
+        ],
+    }
+}
+
+fn json(template: &str) -> Result<serde_json::Value, String> {
+    let document = payload(&serde_json::to_string(template).unwrap());
+    let compiled = JsonTemplate::parse(&document).map_err(|faults| faults[0].message.clone())?;
+    let rendered = compiled
+        .render(&data().scope())
+        .map_err(|error| error.to_string())?;
+    Ok(serde_json::from_str(&rendered).unwrap())
+}
+
+fn text(template: &str) -> Result<String, String> {
+    Template::parse(template)?
+        .render_text(&data().scope())
+        .map_err(|error| error.to_string())
+}
+
+fn path(template: &str) -> Result<String, String> {
+    Template::parse(template)?
+        .render_path(&data().scope())
+        .map_err(|error| error.to_string())
+}
+
+fn truth(expression: &str) -> Result<bool, String> {
+    Expression::parse(expression)?
+        .truth(&data().scope())
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn an_expression_that_fills_a_string_keeps_its_type() {
+    use serde_json::json as j;
+    for (template, expected) in [
+        ("{{ input.quantity }}", j!(2)),
+        ("{{input.total}}", j!(12.5)),
+        ("{{ input.gift }}", j!(true)),
+        ("{{ input.note }}", j!(null)),
+        ("{{ input.tags }}", j!(["a", "b"])),
+        ("{{ input.big }}", j!(18_446_744_073_709_551_615u64)),
+        ("{{ input.quantity + 1 }}", j!(3)),
+        ("{{ input.quantity * 3 }}", j!(6)),
+        ("{{ input.total * input.quantity - 1 }}", j!(24.0)),
+        (
+            "{{ [input.sku, {'n': input.quantity}] }}",
+            j!(["book-7", {"n": 2}]),
+        ),
+        ("{{ {'a': {'b': 1}} }}", j!({"a": {"b": 1}})),
+        ("{{ input.sku if input.gift else none }}", j!("book-7")),
+        ("{{ steps.reserve.output.id }}", j!(41)),
+        (
+            "{{ steps.reserve.output }}",
+            j!({"id": 41, "parts": [1, 2]}),
+        ),
+        ("{{ steps['a-b'].output }}", j!("done")),
+        ("{{ steps.skipped.output }}", j!(null)),
+        ("{{ task.key }}", j!("order-1001")),
+        ("{{ task.labels.customer }}", j!("acme")),
+        (
+            "{{ task }}",
+            j!({"id": "00000000-0000-0000-0000-000000000007", "key": "order-1001", "labels": {"customer": "acme"}}),
+        ),
+        ("{{ '}} {{' }}", j!("}} {{")),
+        ("{{ input.missing | default('none') }}", j!("none")),
+    ] {
+        assert_eq!(json(template), Ok(expected), "{template}");
+    }
+}
+
+#[test]
+fn an_expression_inside_a_string_is_text() {
+    for (template, expected) in [
+        ("plain", "plain"),
+        ("{ not } one }}", "{ not } one }}"),
+        ("{{ input.quantity }} of {{ input.sku }}", "2 of book-7"),
+        ("{{ input.quantity }}{{ input.quantity }}", "22"),
+        (
+            "tags {{ input.tags }}, note {{ input.note }}",
+            "tags [\"a\",\"b\"], note null",
+        ),
+        (" {{ input.gift }} ", " true "),
+        ("a {{- input.quantity -}} b", "a2b"),
+        ("a{# left out #}b", "ab"),
+        ("{{ '{%' }} is literal", "{% is literal"),
+        ("{{ input.tags | join(', ') }}", "a, b"),
+    ] {
+        assert_eq!(text(template).as_deref(), Ok(expected), "{template}");
+    }
+    assert_eq!(
+        json("<{{ input.sku }}>\n\"x\""),
+        Ok("<book-7>\n\"x\"".into())
+    );
+}
+
+#[test]
+fn a_condition_counts_by_truthiness() {
+    for (expression, expected) in [
+        ("input.total > 12", true),
+        ("input.gift and not input.zero", true),
+        ("input.zero", false),
+        ("input.note", false),
+        ("input.tags", true),
+        ("input.big_text", false),
+        ("'a' in input.tags", true),
+        ("input.missing is defined", false),
+        ("steps.skipped.output is none", true),
+        ("input.customer.in == 'x'", true),
+        ("input.quantity is divisibleby 2", true),
+    ] {
+        assert_eq!(truth(expression), Ok(expected), "{expression}");
+    }
+}
+
+#[test]
+fn what_is_not_there_is_an_error_that_names_it() {
+    for (template, named) in [
+        ("{{ input.missing }}", "`input.missing`"),
+        (
+            "{{ input.customer.street.number }}",
+            "`input.customer.street`",
+        ),
+        ("{{ input.sku.length }}", "`input.sku.length`"),
+        ("{{ steps.skipped.output.id }}", "`steps.skipped.output.id`"),
+        ("{{ task.labels.colour }}", "`task.labels.colour`"),
+        ("{{ input.missing + 1 }}", "`input.missing`"),
+        ("{{ input.missing.deeper + 1 }}", "`input.missing`"),
+        ("{{ [input.missing] }}", "not there"),
+        ("{{ input['missing'] }}", "not there"),
+        ("{{ output.id }}", "`output`"),
+    ] {
+        let error = json(template).unwrap_err();
+        assert!(error.contains(named), "{template}: {error}");
+        let source = template.trim_matches(['{', '}', ' ']);
+        assert!(error.contains(source), "{template}: {error}");
+        assert!(text(&format!("see {template}")).is_err(), "{template}");
+    }
+    assert!(
+        truth("input.missing")
+            .unwrap_err()
+            .contains("`input.missing`")
+    );
+    assert!(
+        truth("input.missing > 1")
+            .unwrap_err()
+            .contains("`input.missing`")
+    );
+}
+
+#[test]
+fn faults_are_found_before_anything_is_rendered() {
+    for (template, why) in [
+        ("{{ input. }}", "not an expression"),
+        ("{{ }}", "empty"),
+        ("{{ input.a", "not closed"),
+        ("{% if input.a %}x{% endif %}", "statements"),
+        ("{# note", "not closed"),
+        ("{{ input.a | shout }}", "no filter `shout`"),
+        ("{{ input.a is loud }}", "no test `loud`"),
+        ("{{ steps }}", "name the step"),
+        ("{{ steps[input.a].output }}", "name the step"),
+        ("{{ steps.reserve.result }}", "no `result`"),
+        ("{{ task.name }}", "no `name`"),
+        ("{{ input.a | indent(9) }}", "no filter `indent`"),
+    ] {
+        let message = Template::parse(template).unwrap_err();
+        assert!(message.contains(why), "{template}: {message}");
+    }
+    let message = Expression::parse("{{ input.a }}").unwrap_err();
+    assert!(message.contains("leave out the braces"), "{message}");
+    let long = format!("{{{{ input.{} }}}}", "a".repeat(MAX_EXPRESSION));
+    assert!(Template::parse(&long).unwrap_err().contains("longer than"));
+}
+
+#[test]
+fn the_names_and_steps_that_are_read_are_known() {
+    let reads = Template::parse(
+        "{{ input.a ~ other }} {{ steps.one.output.x + steps['a-b'].output }} {{ range(3) }} {{ 'steps.no' }} {{ input.steps }}",
+    )
+    .unwrap()
+    .reads();
+    assert_eq!(
+        reads.names.into_iter().collect::<Vec<_>>(),
+        ["input", "other", "steps"]
+    );
+    assert_eq!(reads.steps.into_iter().collect::<Vec<_>>(), ["a-b", "one"]);
+}
+
+#[test]
+fn no_evaluation_builds_more_than_it_may() {
+    for (template, why) in [
+        ("{{ 'x' * 100000000 }}", "**"),
+        ("{{ 100000000 * input.sku }}", "**"),
+        ("{{ 2 * (input.tags) * 3 }}", "**"),
+        ("{{ (input.tags * 100000000) | length }}", "**"),
+        ("{{ range(100000) | join(input.customer.name * 1) }}", "**"),
+        ("{{ range(100000) | join('0123456789') }}", "larger than"),
+        (
+            "{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx' | replace('', range(9999) | join('0123')) }}",
+            "larger than",
+        ),
+        (
+            "{{ [range(100000), range(100000)] | list | map('list') | list | tojson ~ '' }}",
+            "larger than",
+        ),
+        (
+            "{{ [range(100000), range(100000), range(100000)] }}",
+            "larger than",
+        ),
+    ] {
+        let error = json(template).unwrap_err();
+        assert!(error.contains(why), "{template}: {error}");
+    }
+}
+
+#[test]
+fn numbers_are_multiplied_as_ever() {
+    let data = data();
+    for source in [
+        "input.quantity * 3",
+        "-input.quantity * -3",
+        "2 + input.quantity * 3 - 1",
+        "2 * 3 * input.total / 4 * 2",
+        "2 ** 3 * 2 ** 2",
+        "(1 + 2) * (3 + 4)",
+        "[1 * 2, {'a': 3 * 4}]",
+        "input.tags | length * 2",
+        "'3' | int * 2",
+        "2 * '3' | int + 1",
+        "2 * 3 if input.gift else 4 * 5",
+        "2 * 3 == 6 and 1 * 0 == 0",
+        "[1, 2, 3][1 * 1] * 2",
+        "range(2 * 2) | list",
+        "dict(a=2 * 2)",
+        "true * 3",
+        "9 // 2 * 2 % 5",
+    ] {
+        let mut plain = Environment::new();
+        plain.set_undefined_behavior(UndefinedBehavior::Strict);
+        let expected = plain
+            .compile_expression(source)
+            .unwrap()
+            .eval(data.scope().root(true))
+            .unwrap();
+        let expected = serde_json::to_value(&expected).unwrap();
+        assert_eq!(
+            json(&format!("{{{{ {source} }}}}")),
+            Ok(expected),
+            "{source}"
+        );
+    }
+}
+
+#[test]
+fn a_path_means_the_same_with_and_without_the_machine() {
+    let data = data();
+    let scope = data.scope();
+    let mut machine = Environment::new();
+    machine.set_undefined_behavior(UndefinedBehavior::Strict);
+    for source in [
+        "input",
+        "input.sku",
+        "input.customer.name",
+        "input.customer.in",
+        "input.tags",
+        "input.note",
+        "input.note.deeper",
+        "input.missing",
+        "input.missing.deeper",
+        "input.sku.length",
+        "task",
+        "task.id",
+        "task.key",
+        "task.labels",
+        "task.labels.customer",
+        "task.labels.missing",
+        "steps.reserve",
+        "steps.reserve.output",
+        "steps.reserve.output.id",
+        "steps.reserve.output.missing",
+        "steps.skipped.output",
+        "steps.skipped.output.id",
+        "steps.unknown.output",
+        "output",
+    ] {
+        let followed = path::Path::parse(source).unwrap().follow(&scope).ok();
+        let evaluated = machine
+            .compile_expression(source)
+            .unwrap()
+            .eval(scope.root(true))
+            .ok()
+            .filter(|value| !value.is_undefined());
+        assert_eq!(
+            followed
+                .as_ref()
+                .map(|value| serde_json::to_value(value).unwrap()),
+            evaluated
+                .as_ref()
+                .map(|value| serde_json::to_value(value).unwrap()),
+            "{source}"
+        );
+    }
+    for source in [
+        "input.a()",
+        "input.0",
+        "input['a']",
+        "inputs.a",
+        "input.a-b",
+        "true",
+        "input.",
+        "input .a b",
+    ] {
+        assert!(path::Path::parse(source).is_none(), "{source}");
+    }
+}
+
+#[test]
+fn data_cannot_change_where_a_path_leads() {
+    assert_eq!(
+        path("/customers/{{ input.customer.name }}/orders/{{ input.quantity }}").as_deref(),
+        Ok("/customers/Ann%2FLee%20%3F%23%25/orders/2")
+    );
+    assert_eq!(
+        path("/q?name={{ input.sku }}").as_deref(),
+        Ok("/q?name=book-7")
+    );
+    for template in [
+        "/x/{{ input.note }}",
+        "/x/{{ input.tags }}",
+        "/x/{{ input.big_text }}",
+        "/x/{{ input.customer }}",
+    ] {
+        assert!(
+            path(template)
+                .unwrap_err()
+                .contains("cannot stand in a path"),
+            "{template}"
+        );
+    }
+}
+
+#[test]
+fn a_document_is_copied_where_it_holds_no_template() {
+    let source = r#"{ "a" : [1.0, 1e400, "x\u00e9"], "{{ key }}": "{{ input.quantity }}", "n":{"m":"\u007b{ input.sku }}!"} }"#;
+    let template = JsonTemplate::parse(&payload(source)).unwrap();
+    assert_eq!(
+        template.render(&data().scope()).unwrap(),
+        r#"{ "a" : [1.0, 1e400, "x\u00e9"], "{{ key }}": 2, "n":{"m":"book-7!"} }"#
+    );
+    let pointers: Vec<_> = template
+        .reads()
+        .map(|(pointer, _)| pointer.to_owned())
+        .collect();
+    assert_eq!(pointers, ["/{{ key }}", "/n/m"]);
+}
+
+#[test]
+fn every_fault_of_a_document_is_told_with_its_place() {
+    let source = r#"{"a/b":["ok",{"~":"{{ input. }}"}],"c":"{{ x","d":[[],[["{% x %}"]]]}"#;
+    let faults = JsonTemplate::parse(&payload(source)).unwrap_err();
+    let pointers: Vec<_> = faults.iter().map(|fault| &*fault.pointer).collect();
+    assert_eq!(pointers, ["/a~1b/1/~0", "/c", "/d/1/0/0"]);
+}
+
+#[test]
+fn a_document_that_is_too_large_is_refused() {
+    let mut data = data();
+    data.input = payload(&format!("{{\"x\": \"{}\"}}", "y".repeat(MAX_RENDERED / 2)));
+    let document = payload(r#"["{{ input.x }}", "{{ input }}"]"#);
+    let error = JsonTemplate::parse(&document)
+        .unwrap()
+        .render(&data.scope())
+        .unwrap_err();
+    assert!(error.to_string().contains("larger than"), "{error}");
+    let text = Template::parse("{{ input.x }}{{ input.x }}{{ input.x }}").unwrap();
+    assert!(text.render_text(&data.scope()).is_err());
+}
+
+fn any_json() -> impl Strategy<Value = serde_json::Value> {
+    let leaf = prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<bool>().prop_map(Into::into),
+        any::<i64>().prop_map(Into::into),
+        // Quarters: others can lose their last bit each time that they are read.
+        any::<i32>().prop_map(|quarters| (f64::from(quarters) / 4.0).into()),
+        "[^{]*".prop_map(Into::into),
+    ];
+    leaf.prop_recursive(5, 40, 6, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..6).prop_map(Into::into),
+            prop::collection::btree_map(".*", inner, 0..6)
+                .prop_map(|map| serde_json::Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn literal_json_renders_to_itself(value in any_json()) {
+        let document = Payload::from_value(&value);
+        let rendered = JsonTemplate::parse(&document).unwrap().render(&data().scope()).unwrap();
+        prop_assert_eq!(rendered, document.as_json());
+    }
+
+    #[test]
+    fn a_value_passed_through_by_an_expression_is_equal(value in any_json()) {
+        let document = serde_json::json!({ "x": value });
+        let mut data = data();
+        data.input = Payload::from_value(&document);
+        for template in [r#""{{ input.x }}""#, r#""{{ input['x'] }}""#] {
+            let rendered = JsonTemplate::parse(&payload(template)).unwrap().render(&data.scope()).unwrap();
+            let rendered: serde_json::Value = serde_json::from_str(&rendered).unwrap();
+            let reference: serde_json::Value = serde_json::from_str(&document.to_string()).unwrap();
+            prop_assert_eq!(&rendered, &reference["x"]);
+        }
+    }
+
+    #[test]
+    fn no_source_panics(source in "([{}%#'\"|.*(\\[\\])a-c 0-9_-]|\\{\\{|\\}\\}|steps|input|is |not |\\*\\*|é){0,24}") {
+        let _ = Template::parse(&source).map(|template| template.render_text(&data().scope()));
+        let _ = Expression::parse(&source).map(|condition| condition.truth(&data().scope()));
+    }
+
+    #[test]
+    fn no_path_leaves_its_segments(text in ".{1,40}") {
+        let mut data = data();
+        data.input = Payload::from_string(&text);
+        let rendered = Template::parse("/a/{{ input }}/b").unwrap().render_path(&data.scope()).unwrap();
+        let inner = &rendered[3..rendered.len() - 2];
+        prop_assert!(inner.chars().all(|c| c.is_ascii_alphanumeric() || "-_.~%".contains(c)), "{}", inner);
+    }
+}

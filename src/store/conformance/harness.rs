@@ -1,0 +1,245 @@
+//! A store under test, with a scheduler that only takes notes.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    num::NonZeroUsize,
+    sync::{Arc, Mutex},
+};
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::{
+    domain::{
+        Accepted as Known, Actor, AgentName, Attempt, Command, Details, InstanceId, Limits,
+        Outcome, Payload, Priority, Span, StepIndex, StepRef, Task, TaskId, Timestamp, parse_steps,
+    },
+    store::{
+        Accepted, Apply, Backend, CommandError, Definitions, Dispatch, LocalScheduler, Permit,
+        SharedReader, Store, WriterSettings, sqlite,
+    },
+};
+
+pub struct Opened<B> {
+    pub backend: B,
+    pub reader: SharedReader,
+    pub definitions: Arc<Definitions>,
+    /// Gone when dropped.
+    pub folder: tempfile::TempDir,
+}
+
+pub async fn sqlite() -> Opened<sqlite::SqliteBackend> {
+    let folder = tempfile::tempdir().unwrap();
+    let definitions = Arc::new(Definitions::new(NonZeroUsize::new(16).unwrap()));
+    let path = folder.path().join("provost.db");
+    let (backend, reader) = sqlite::open(&path, None, definitions.clone())
+        .await
+        .unwrap();
+    Opened {
+        backend,
+        reader: Arc::new(reader),
+        definitions,
+        folder,
+    }
+}
+
+/// Takes notes of what the writer tells it, and has as many places as the test gives it.
+pub struct Notes {
+    instance: InstanceId,
+    actor: Actor,
+    places: Mutex<HashMap<AgentName, usize>>,
+    pub dispatched: Mutex<Vec<Dispatch>>,
+    pub pending: Mutex<Vec<AgentName>>,
+    pub drained: Mutex<Vec<AgentName>>,
+    pub dropped: Mutex<Vec<(StepRef, Attempt)>>,
+}
+
+impl LocalScheduler for Notes {
+    fn instance(&self) -> &InstanceId {
+        &self.instance
+    }
+
+    fn actor(&self) -> &Actor {
+        &self.actor
+    }
+
+    fn try_take(&self, agent: &AgentName) -> Option<Permit> {
+        self.take_for_line(agent)
+    }
+
+    fn free(&self, agent: &AgentName) -> usize {
+        self.places.lock().unwrap().get(agent).copied().unwrap_or(0)
+    }
+
+    fn take_for_line(&self, agent: &AgentName) -> Option<Permit> {
+        let mut places = self.places.lock().unwrap();
+        let free = places.get_mut(agent)?;
+        *free = free.checked_sub(1)?;
+        Some(Box::new(()))
+    }
+
+    fn line_drained(&self, agent: &AgentName) {
+        self.drained.lock().unwrap().push(agent.clone());
+    }
+
+    fn dispatch(&self, dispatches: Vec<Dispatch>) {
+        self.dispatched.lock().unwrap().extend(dispatches);
+    }
+
+    fn pending(&self, agent: &AgentName, _: Timestamp, _: Timestamp) {
+        self.pending.lock().unwrap().push(agent.clone());
+    }
+
+    fn dropped(&self, step: StepRef, attempt: Attempt) {
+        self.dropped.lock().unwrap().push((step, attempt));
+    }
+}
+
+pub struct Harness {
+    pub store: Store,
+    pub notes: Arc<Notes>,
+    pub folder: tempfile::TempDir,
+}
+
+/// What a test submits; the rest has a value that does not matter.
+pub struct New {
+    pub steps: Value,
+    pub key: Option<&'static str>,
+    pub priority: i64,
+    pub labels: &'static [(&'static str, &'static str)],
+    pub complete_within: Option<Span>,
+}
+
+impl Default for New {
+    fn default() -> Self {
+        Self {
+            steps: json!([{ "name": "a", "agent": "x" }]),
+            key: None,
+            priority: 0,
+            labels: &[],
+            complete_within: None,
+        }
+    }
+}
+
+impl Harness {
+    pub async fn new<B: Backend>(opened: Opened<B>) -> Self {
+        let instance = InstanceId::new("node-1");
+        let notes = Arc::new(Notes {
+            actor: Actor::scheduler("node-1"),
+            instance,
+            places: Mutex::default(),
+            dispatched: Mutex::default(),
+            pending: Mutex::default(),
+            drained: Mutex::default(),
+            dropped: Mutex::default(),
+        });
+        let settings = WriterSettings {
+            cache_tasks: NonZeroUsize::new(100).unwrap(),
+            batch: 64,
+        };
+        let (store, _) = Store::start(
+            opened.backend,
+            opened.reader,
+            opened.definitions,
+            notes.clone(),
+            settings,
+        );
+        Self {
+            store,
+            notes,
+            folder: opened.folder,
+        }
+    }
+
+    /// Gives an agent places for calls.
+    pub fn places(&self, agent: &str, places: usize) {
+        let mut all = self.notes.places.lock().unwrap();
+        all.insert(AgentName::new(agent), places);
+    }
+
+    pub fn details(&self, new: &New) -> Details {
+        let source = Payload::from_value(&new.steps);
+        let definition = parse_steps(&source, "/steps", &Limits::default(), &Known);
+        let labels = new.labels.iter();
+        Details {
+            id: TaskId(Uuid::now_v7()),
+            key: new.key.map(Into::into),
+            workflow: None,
+            definition: Arc::new(definition.unwrap_or_else(|faults| panic!("{faults:?}"))),
+            input: Payload::from_value(&json!({ "text": "quote \" and \\ and ü", "n": 1.50 })),
+            labels: labels
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect::<BTreeMap<_, _>>(),
+            priority: Priority::new(new.priority).unwrap(),
+            complete_within: new.complete_within,
+            trace_id: Some(42),
+        }
+    }
+
+    pub async fn submit(&self, new: New) -> Arc<Task> {
+        let accepted = self.store.submit(self.details(&new), None).await.unwrap();
+        now(accepted)
+    }
+
+    pub async fn apply(&self, task: TaskId, command: Command) -> Result<Arc<Task>, CommandError> {
+        let apply = Apply {
+            task,
+            command,
+            by: Actor::operator("test"),
+            if_version: None,
+            idempotency: None,
+        };
+        self.store.apply(apply).await.map(now)
+    }
+
+    pub async fn reply(
+        &self,
+        task: TaskId,
+        step: u16,
+        attempt: u32,
+        outcome: Outcome,
+    ) -> Result<Arc<Task>, CommandError> {
+        let command = Command::Reply {
+            step: StepIndex(step),
+            attempt: Attempt(attempt),
+            outcome,
+        };
+        self.apply(task, command).await
+    }
+
+    /// Everything that was handed out to be called, since the last time.
+    pub fn calls(&self) -> Vec<(TaskId, u16, u32)> {
+        let dispatched = std::mem::take(&mut *self.notes.dispatched.lock().unwrap());
+        dispatched
+            .into_iter()
+            .map(|d| (d.call.step.task, d.call.step.step.0, d.call.attempt.0))
+            .collect()
+    }
+
+    pub async fn read(&self, id: TaskId) -> Task {
+        self.store.reader.task(id).await.unwrap().unwrap()
+    }
+}
+
+pub fn now(accepted: Accepted) -> Arc<Task> {
+    match accepted {
+        Accepted::Now(task) => task,
+        Accepted::Before(id) => panic!("{id} was accepted before"),
+    }
+}
+
+pub fn success(output: Value) -> Outcome {
+    Outcome::Success(Payload::from_value(&output))
+}
+
+pub fn refusal() -> Outcome {
+    Outcome::Failed(crate::domain::Fault {
+        kind: crate::domain::FaultKind::Permanent,
+        message: "402 Payment Required".to_owned(),
+        status: Some(402),
+        body: Some("{\"error\":\"declined\"}".to_owned()),
+        at: Timestamp::from_millis(0),
+        step: None,
+    })
+}

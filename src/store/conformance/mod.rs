@@ -1,0 +1,48 @@
+//! What every backend must do, run whole against each. A backend is opened by a function; nothing here
+//! knows which one it is.
+
+mod harness;
+mod reads;
+mod recovery;
+mod writes;
+
+/// Runs the whole suite for a backend that `$open` makes empty.
+macro_rules! suite {
+    ($backend:ident, $open:expr; $($module:ident :: $test:ident),* $(,)?) => {
+        mod $backend {
+            $(
+                #[tokio::test]
+                async fn $test() {
+                    let harness = super::harness::Harness::new($open).await;
+                    super::$module::$test(harness).await;
+                }
+            )*
+        }
+    };
+}
+
+suite!(sqlite, super::harness::sqlite().await;
+    writes::a_task_is_read_back_as_it_was_submitted,
+    writes::a_step_is_claimed_in_the_transaction_that_made_it_ready,
+    writes::without_a_place_a_step_stands_in_line,
+    writes::a_pipeline_runs_through_the_writer,
+    writes::one_refused_command_does_not_fail_the_others,
+    writes::many_commands_on_one_task_are_decided_in_order,
+    writes::an_idempotency_key_makes_one_task,
+    writes::a_version_that_does_not_match_is_refused,
+    writes::a_stale_cache_costs_a_second_try_and_no_wrong_write,
+    writes::a_large_task_is_saved_whole,
+    reads::lists_have_stable_cursors_and_every_filter,
+    reads::the_history_tells_every_change_in_order,
+    reads::a_line_is_taken_by_priority_then_age,
+    reads::a_delayed_step_joins_its_line_when_it_is_due,
+    reads::workflows_get_a_new_version_only_when_they_change,
+    reads::agents_are_kept_and_deleted,
+    reads::what_a_paused_task_has_pending_is_in_no_line,
+    recovery::an_expired_step_is_found_and_a_running_one_is_not,
+    recovery::an_overdue_task_is_found_once,
+    recovery::an_alert_is_raised_once_and_closed_when_mended,
+    recovery::ended_tasks_are_purged_with_all_that_belongs_to_them,
+    recovery::running_steps_are_listed_in_pages,
+    recovery::counts_tell_what_is_there,
+);

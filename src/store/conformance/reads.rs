@@ -1,0 +1,255 @@
+//! Lists, histories, lines, registrations.
+
+use serde_json::json;
+
+use super::harness::{Harness, New, refusal, success};
+use crate::{
+    domain::{AgentName, AgentSpec, Command, StepIndex, StepRef, TaskStatus, WorkflowName},
+    store::{TaskFilter, TaskQuery},
+};
+
+async fn found(h: &Harness, filter: TaskFilter) -> Vec<String> {
+    let query = TaskQuery {
+        filter,
+        before: None,
+        limit: 100,
+    };
+    let tasks = h.store.reader.tasks(&query).await.unwrap();
+    tasks.into_iter().map(|task| task.key.unwrap()).collect()
+}
+
+pub async fn lists_have_stable_cursors_and_every_filter(h: Harness) {
+    h.places("pay", 10);
+    let mut tasks = Vec::new();
+    for (key, agent, labels) in [
+        ("k1", "pay", &[("customer", "acme")][..]),
+        ("k2", "pay", &[]),
+        ("k3", "ship", &[("customer", "acme"), ("region", "eu")][..]),
+        ("k4", "ship", &[("customer", "other")][..]),
+    ] {
+        let steps = json!([{ "name": "a", "agent": agent }]);
+        tasks.push(
+            h.submit(New {
+                steps,
+                key: Some(key),
+                labels,
+                ..New::default()
+            })
+            .await,
+        );
+    }
+    h.reply(tasks[0].id(), 0, 1, refusal()).await.unwrap();
+    h.reply(tasks[1].id(), 0, 1, success(json!(1)))
+        .await
+        .unwrap();
+
+    let all = TaskFilter::default;
+    assert_eq!(found(&h, all()).await, ["k4", "k3", "k2", "k1"]);
+    let state = |state| TaskFilter {
+        state: Some(state),
+        ..all()
+    };
+    assert_eq!(found(&h, state(TaskStatus::Error)).await, ["k1"]);
+    assert_eq!(found(&h, state(TaskStatus::Processed)).await, ["k2"]);
+    assert_eq!(found(&h, state(TaskStatus::Pending)).await, ["k4", "k3"]);
+    let agent = TaskFilter {
+        agent: Some("ship".into()),
+        ..all()
+    };
+    assert_eq!(found(&h, agent).await, ["k4", "k3"]);
+    let key = TaskFilter {
+        key: Some("k2".into()),
+        ..all()
+    };
+    assert_eq!(found(&h, key).await, ["k2"]);
+    let acme = ("customer".to_owned(), "acme".to_owned());
+    let eu = ("region".to_owned(), "eu".to_owned());
+    let one = TaskFilter {
+        labels: vec![acme.clone()],
+        ..all()
+    };
+    assert_eq!(found(&h, one).await, ["k3", "k1"]);
+    let both = TaskFilter {
+        labels: vec![acme, eu],
+        ..all()
+    };
+    assert_eq!(found(&h, both).await, ["k3"]);
+    let workflow = TaskFilter {
+        workflow: Some("order".into()),
+        ..all()
+    };
+    assert_eq!(found(&h, workflow).await, [""; 0]);
+    let future = TaskFilter {
+        created_after: Some(tasks[3].created_at),
+        ..all()
+    };
+    assert_eq!(found(&h, future).await, [""; 0]);
+
+    let page = |before| TaskQuery {
+        filter: all(),
+        before,
+        limit: 2,
+    };
+    let first = h.store.reader.tasks(&page(None)).await.unwrap();
+    h.submit(New {
+        key: Some("k5"),
+        ..New::default()
+    })
+    .await;
+    let second = h
+        .store
+        .reader
+        .tasks(&page(Some(first[1].id)))
+        .await
+        .unwrap();
+    let keys: Vec<_> = second
+        .iter()
+        .map(|task| task.key.as_deref().unwrap())
+        .collect();
+    assert_eq!(
+        keys,
+        ["k2", "k1"],
+        "a task submitted meanwhile shifts no page"
+    );
+}
+
+pub async fn the_history_tells_every_change_in_order(h: Harness) {
+    h.places("x", 1);
+    let id = h.submit(New::default()).await.id();
+    h.reply(id, 0, 1, refusal()).await.unwrap();
+    let changes = h.store.reader.history(id, 0, 100).await.unwrap().unwrap();
+    let versions: Vec<_> = changes.iter().map(|change| change.version).collect();
+    assert_eq!(versions, [1, 2]);
+    assert!(changes[0].events.starts_with(r#"[{"type":"task.accepted""#));
+    assert!(changes[0].events.contains("scheduler:node-1"));
+    assert!(changes[1].events.contains("402 Payment Required"));
+    let later = h.store.reader.history(id, 1, 100).await.unwrap().unwrap();
+    assert_eq!(later.len(), 1);
+    let nobody = crate::domain::TaskId(uuid::Uuid::now_v7());
+    assert!(
+        h.store
+            .reader
+            .history(nobody, 0, 1)
+            .await
+            .unwrap()
+            .is_none()
+    );
+}
+
+pub async fn a_line_is_taken_by_priority_then_age(h: Harness) {
+    let mut ids = Vec::new();
+    for priority in [0, 5, 0, 9, 5] {
+        ids.push(
+            h.submit(New {
+                priority,
+                ..New::default()
+            })
+            .await
+            .id(),
+        );
+    }
+    let last = h.read(ids[2]).await;
+    let step = StepRef {
+        task: ids[2],
+        step: StepIndex(0),
+    };
+    assert_eq!(h.store.reader.place_in_line(&last, step).await.unwrap(), 4);
+    h.places("x", 3);
+    let x = AgentName::new("x");
+    assert_eq!(h.store.claim_lines(vec![x.clone()]).await.unwrap(), 3);
+    let claimed: Vec<_> = h.calls().into_iter().map(|(id, _, _)| id).collect();
+    assert_eq!(claimed, [ids[3], ids[1], ids[4]]);
+    assert!(h.notes.drained.lock().unwrap().is_empty(), "two are left");
+    h.places("x", 3);
+    assert_eq!(h.store.claim_lines(vec![x]).await.unwrap(), 2);
+    let claimed: Vec<_> = h.calls().into_iter().map(|(id, _, _)| id).collect();
+    assert_eq!(claimed, [ids[0], ids[2]]);
+}
+
+/// A step whose attempt expired is not due before its wait is over.
+pub async fn a_delayed_step_joins_its_line_when_it_is_due(h: Harness) {
+    h.places("x", 1);
+    let steps = json!([{ "name": "a", "agent": "x", "complete_within": "100ms" }]);
+    let id = h
+        .submit(New {
+            steps,
+            ..New::default()
+        })
+        .await
+        .id();
+    super::recovery::expire_all(&h, 1).await;
+    h.places("x", 1);
+    let x = AgentName::new("x");
+    assert_eq!(h.store.claim_lines(vec![x.clone()]).await.unwrap(), 0);
+    let promoted = h.store.promote().await.unwrap();
+    assert!(promoted.agents.is_empty());
+    let due = promoted.next_due.unwrap();
+    // The store's clock is real time: the due time itself is what is waited for.
+    let wait = due.since(h.store.reader.now().await.unwrap());
+    tokio::time::sleep(wait + std::time::Duration::from_millis(2)).await;
+    let promoted = h.store.promote().await.unwrap();
+    assert_eq!(promoted.agents, [x.clone()]);
+    assert_eq!(promoted.next_due, None);
+    assert_eq!(h.store.claim_lines(vec![x]).await.unwrap(), 1);
+    assert_eq!(h.calls().last(), Some(&(id, 0, 2)));
+}
+
+pub async fn workflows_get_a_new_version_only_when_they_change(h: Harness) {
+    let name = WorkflowName::new("order");
+    let put = async |body: &str| {
+        h.store
+            .put_workflow(name.clone(), body.to_owned())
+            .await
+            .unwrap()
+    };
+    let one = r#"{"steps":[{"name":"a","agent":"x"}]}"#;
+    let two = r#"{"steps":[{"name":"b","agent":"x"}]}"#;
+    assert_eq!(put(one).await, 1);
+    assert_eq!(put(one).await, 1);
+    assert_eq!(put(two).await, 2);
+    let latest = h.store.reader.workflow(&name, None).await.unwrap().unwrap();
+    assert_eq!((latest.version, latest.body.as_str()), (2, two));
+    let first = h
+        .store
+        .reader
+        .workflow(&name, Some(1))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(first.body, one);
+    assert!(
+        h.store
+            .reader
+            .workflow(&name, Some(3))
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(h.store.reader.workflows().await.unwrap().len(), 1);
+}
+
+pub async fn agents_are_kept_and_deleted(h: Harness) {
+    let name = AgentName::new("payments");
+    let spec: AgentSpec =
+        serde_json::from_value(json!({ "endpoints": [{ "url": "http://127.0.0.1:1" }] })).unwrap();
+    h.store.put_agent(name.clone(), spec.clone()).await.unwrap();
+    h.store.put_agent(name.clone(), spec.clone()).await.unwrap();
+    let agents = h.store.reader.agents().await.unwrap();
+    assert_eq!(agents.len(), 1);
+    assert_eq!(agents[0].spec, spec);
+    assert!(h.store.delete_agent(name.clone()).await.unwrap());
+    assert!(!h.store.delete_agent(name).await.unwrap());
+}
+
+pub async fn what_a_paused_task_has_pending_is_in_no_line(h: Harness) {
+    let id = h.submit(New::default()).await.id();
+    h.apply(id, Command::Pause { reason: None }).await.unwrap();
+    h.places("x", 5);
+    let x = AgentName::new("x");
+    assert_eq!(h.store.claim_lines(vec![x.clone()]).await.unwrap(), 0);
+    // Resumed without a place, it is back in line.
+    h.places("x", 0);
+    h.apply(id, Command::Resume { reason: None }).await.unwrap();
+    h.places("x", 5);
+    assert_eq!(h.store.claim_lines(vec![x]).await.unwrap(), 1);
+}

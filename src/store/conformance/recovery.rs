@@ -1,0 +1,179 @@
+//! What the supervisor, a restart and retention look for.
+
+use serde_json::json;
+
+use super::harness::{Harness, New, refusal, success};
+use crate::{
+    domain::{Command, Span, StepIndex, TaskStatus},
+    store::{AlertQuery, AlertState},
+};
+
+fn quick() -> serde_json::Value {
+    json!([{ "name": "a", "agent": "x", "complete_within": "100ms" }])
+}
+
+const EVERY_ALERT: AlertQuery = AlertQuery {
+    state: None,
+    task: None,
+    before: None,
+    limit: 10,
+};
+
+/// Waits until `count` steps have expired on the store's clock, and asks for their recovery.
+pub async fn expire_all(h: &Harness, count: usize) {
+    let expired = loop {
+        let expired = h.store.reader.expired(100).await.unwrap();
+        if expired.len() >= count {
+            break expired;
+        }
+        tokio::task::yield_now().await;
+    };
+    for (step, attempt) in expired {
+        let command = Command::Expire {
+            step: step.step,
+            attempt,
+        };
+        h.apply(step.task, command).await.unwrap();
+    }
+}
+
+pub async fn an_expired_step_is_found_and_a_running_one_is_not(h: Harness) {
+    h.places("x", 2);
+    let id = h
+        .submit(New {
+            steps: quick(),
+            ..New::default()
+        })
+        .await
+        .id();
+    h.submit(New::default()).await;
+    expire_all(&h, 1).await;
+    assert_eq!(h.store.reader.expired(10).await.unwrap(), []);
+    assert_eq!(h.read(id).await.step(StepIndex(0)).failure_count, 1);
+}
+
+pub async fn an_overdue_task_is_found_once(h: Harness) {
+    let complete_within = Some(Span::from_millis(50));
+    let id = h
+        .submit(New {
+            complete_within,
+            ..New::default()
+        })
+        .await
+        .id();
+    while h.store.reader.overdue(10).await.unwrap() != [id] {
+        tokio::task::yield_now().await;
+    }
+    let task = h.apply(id, Command::Overdue).await.unwrap();
+    assert_eq!(task.status(), TaskStatus::Error);
+    assert_eq!(h.store.reader.overdue(10).await.unwrap(), []);
+}
+
+pub async fn an_alert_is_raised_once_and_closed_when_mended(h: Harness) {
+    h.places("x", 2);
+    let id = h.submit(New::default()).await.id();
+    h.reply(id, 0, 1, refusal()).await.unwrap();
+    let alerts = h.store.reader.alerts(&EVERY_ALERT).await.unwrap();
+    assert_eq!(alerts.len(), 1);
+    assert_eq!(alerts[0].state, AlertState::Open);
+    assert!(alerts[0].message.contains("402"));
+    let known = h
+        .store
+        .acknowledge(alerts[0].id, "ann".to_owned())
+        .await
+        .unwrap();
+    assert_eq!(known.unwrap().acknowledged_by.as_deref(), Some("ann"));
+    let retry = Command::Retry {
+        step: None,
+        body: None,
+        reason: None,
+    };
+    h.apply(id, retry).await.unwrap();
+    let alerts = h.store.reader.alerts(&EVERY_ALERT).await.unwrap();
+    assert_eq!(alerts[0].state, AlertState::Closed);
+    h.reply(id, 0, 2, refusal()).await.unwrap();
+    let open = AlertQuery {
+        state: Some(AlertState::Open),
+        ..EVERY_ALERT
+    };
+    assert_eq!(h.store.reader.alerts(&open).await.unwrap().len(), 1);
+    let none = AlertQuery {
+        task: Some(crate::domain::TaskId(uuid::Uuid::now_v7())),
+        ..EVERY_ALERT
+    };
+    assert!(h.store.reader.alerts(&none).await.unwrap().is_empty());
+}
+
+pub async fn ended_tasks_are_purged_with_all_that_belongs_to_them(h: Harness) {
+    h.places("x", 5);
+    let mut ids = Vec::new();
+    for key in ["k1", "k2", "k3", "k4"] {
+        let labels = &[("a", "b")];
+        ids.push(
+            h.submit(New {
+                key: Some(key),
+                labels,
+                ..New::default()
+            })
+            .await
+            .id(),
+        );
+    }
+    for id in &ids[..2] {
+        h.reply(*id, 0, 1, success(json!(1))).await.unwrap();
+    }
+    h.reply(ids[2], 0, 1, refusal()).await.unwrap();
+    let long_ago = crate::domain::Timestamp::from_millis(0);
+    assert_eq!(h.store.purge(long_ago, 10).await.unwrap(), 0);
+    let soon = h.store.reader.now().await.unwrap() + Span::from_secs(60);
+    assert_eq!(h.store.purge(soon, 1).await.unwrap(), 1, "in batches");
+    assert_eq!(h.store.purge(soon, 10).await.unwrap(), 1);
+    assert!(h.store.reader.task(ids[0]).await.unwrap().is_none());
+    assert!(
+        h.store
+            .reader
+            .history(ids[0], 0, 1)
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(
+        h.read(ids[2]).await.status(),
+        TaskStatus::Error,
+        "an operator is needed"
+    );
+    assert_eq!(h.read(ids[3]).await.status(), TaskStatus::Processing);
+}
+
+pub async fn running_steps_are_listed_in_pages(h: Harness) {
+    h.places("x", 10);
+    for _ in 0..5 {
+        h.submit(New::default()).await;
+    }
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let page = h.store.reader.processing(after, 2).await.unwrap();
+        let Some((last, _)) = page.last() else { break };
+        after = Some(*last);
+        seen.extend(page);
+    }
+    assert_eq!(seen.len(), 5);
+    seen.dedup();
+    assert_eq!(seen.len(), 5);
+}
+
+pub async fn counts_tell_what_is_there(h: Harness) {
+    h.places("x", 1);
+    h.submit(New::default()).await;
+    h.submit(New::default()).await;
+    let counts = h.store.reader.counts().await.unwrap();
+    let mut tasks = counts.tasks;
+    tasks.sort_unstable();
+    assert_eq!(
+        tasks,
+        [(TaskStatus::Pending, 1), (TaskStatus::Processing, 1)]
+    );
+    assert_eq!(counts.queued, [(crate::domain::AgentName::new("x"), 1)]);
+    assert_eq!(counts.processing, 1);
+}

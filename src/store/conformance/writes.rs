@@ -1,0 +1,224 @@
+//! Commands through the writer.
+
+use futures::future::join_all;
+use serde_json::json;
+
+use super::harness::{Harness, New, now, refusal, success};
+use crate::{
+    domain::{Actor, Command, Payload, Refusal, StepIndex, StepStatus, TaskId, TaskStatus},
+    store::{Accepted, Apply, CommandError, Idempotency},
+};
+
+fn three() -> serde_json::Value {
+    json!([
+        { "name": "a", "agent": "x" },
+        { "name": "b", "agent": "y" },
+        { "name": "c", "agent": "x" },
+    ])
+}
+
+pub async fn a_task_is_read_back_as_it_was_submitted(h: Harness) {
+    let task = h
+        .submit(New {
+            steps: three(),
+            key: Some("order-1"),
+            priority: -7,
+            labels: &[("customer", "acme"), ("region", "eu")],
+            complete_within: Some(crate::domain::Span::from_secs(60)),
+        })
+        .await;
+    let read = h.read(task.id()).await;
+    assert_eq!(read, *task);
+    assert_eq!(read.details.input.as_json(), task.details.input.as_json());
+    assert_eq!(read.details.labels, task.details.labels);
+    assert_eq!(read.details.key, task.details.key);
+    assert_eq!(read.details.trace_id, Some(42));
+    assert_eq!(read.details.priority, task.details.priority);
+    assert_eq!(read.version, 1);
+}
+
+pub async fn a_step_is_claimed_in_the_transaction_that_made_it_ready(h: Harness) {
+    h.places("x", 1);
+    let task = h.submit(New::default()).await;
+    assert_eq!(task.status(), TaskStatus::Processing);
+    assert_eq!(h.calls(), [(task.id(), 0, 1)]);
+    assert_eq!(h.read(task.id()).await, *task);
+}
+
+pub async fn without_a_place_a_step_stands_in_line(h: Harness) {
+    let task = h.submit(New::default()).await;
+    assert_eq!(task.step(StepIndex(0)).status(), StepStatus::Pending);
+    assert_eq!(h.calls(), []);
+    assert_eq!(h.notes.pending.lock().unwrap().len(), 1);
+    h.places("x", 5);
+    let x = crate::domain::AgentName::new("x");
+    assert_eq!(h.store.claim_lines(vec![x.clone()]).await.unwrap(), 1);
+    assert_eq!(h.calls(), [(task.id(), 0, 1)]);
+    assert_eq!(*h.notes.drained.lock().unwrap(), [x]);
+}
+
+pub async fn a_pipeline_runs_through_the_writer(h: Harness) {
+    h.places("x", 2);
+    h.places("y", 1);
+    let id = h
+        .submit(New {
+            steps: three(),
+            ..New::default()
+        })
+        .await
+        .id();
+    for step in 0..3 {
+        assert_eq!(h.calls(), [(id, step, 1)]);
+        h.reply(id, step, 1, success(json!({ "step": step })))
+            .await
+            .unwrap();
+    }
+    let task = h.read(id).await;
+    assert_eq!(task.status(), TaskStatus::Processed);
+    let output = task.step(StepIndex(2)).output().map(Payload::as_json);
+    assert_eq!(output, Some(r#"{"step":2}"#));
+}
+
+pub async fn one_refused_command_does_not_fail_the_others(h: Harness) {
+    h.places("x", 3);
+    let first = h.submit(New::default()).await.id();
+    let second = h.submit(New::default()).await.id();
+    let nobody = TaskId(uuid::Uuid::now_v7());
+    let (a, b, c, d) = tokio::join!(
+        h.reply(first, 0, 1, success(json!(1))),
+        h.reply(second, 0, 9, success(json!(1))),
+        h.reply(nobody, 0, 1, success(json!(1))),
+        h.submit(New::default()),
+    );
+    assert_eq!(a.unwrap().status(), TaskStatus::Processed);
+    assert!(matches!(
+        b,
+        Err(CommandError::Refused {
+            refusal: Refusal::Late { .. },
+            ..
+        })
+    ));
+    assert!(matches!(c, Err(CommandError::NoTask)));
+    assert_eq!(h.read(d.id()).await.status(), TaskStatus::Processing);
+    assert_eq!(h.read(second).await.status(), TaskStatus::Processing);
+}
+
+pub async fn many_commands_on_one_task_are_decided_in_order(h: Harness) {
+    h.places("x", 50);
+    let steps: Vec<_> = (0..40)
+        .map(|n| json!({ "name": format!("s{n}"), "agent": "x", "after": [] }))
+        .collect();
+    let id = h
+        .submit(New {
+            steps: json!(steps),
+            ..New::default()
+        })
+        .await
+        .id();
+    let replies = (0..40).map(|step| h.reply(id, step, 1, success(json!(step))));
+    for reply in join_all(replies).await {
+        reply.unwrap();
+    }
+    let task = h.read(id).await;
+    assert_eq!(task.status(), TaskStatus::Processed);
+    let told: usize = h
+        .store
+        .reader
+        .history(id, 0, 1000)
+        .await
+        .unwrap()
+        .unwrap()
+        .iter()
+        .map(|change| change.events.matches("step.processed").count())
+        .sum();
+    assert_eq!(told, 40);
+}
+
+pub async fn an_idempotency_key_makes_one_task(h: Harness) {
+    let key = |fingerprint: &str| {
+        Some(Idempotency {
+            key: "k-1".to_owned(),
+            fingerprint: fingerprint.to_owned(),
+        })
+    };
+    let new = New::default();
+    // Three at once: the second and third may be in the very batch of the first.
+    let answers = join_all((0..3).map(|_| h.store.submit(h.details(&new), key("same")))).await;
+    let mut ids: Vec<_> = answers
+        .into_iter()
+        .map(|answer| match answer.unwrap() {
+            Accepted::Now(task) => task.id(),
+            Accepted::Before(id) => id,
+        })
+        .collect();
+    ids.dedup();
+    assert_eq!(ids.len(), 1);
+    let later = h.store.submit(h.details(&new), key("same")).await.unwrap();
+    assert!(matches!(later, Accepted::Before(id) if id == ids[0]));
+    let other = h.store.submit(h.details(&new), key("other")).await;
+    assert!(matches!(other, Err(CommandError::KeyReused)));
+}
+
+pub async fn a_version_that_does_not_match_is_refused(h: Harness) {
+    let task = h.submit(New::default()).await;
+    let pause = |version| Apply {
+        task: task.id(),
+        command: Command::Pause { reason: None },
+        by: Actor::operator("test"),
+        if_version: Some(version),
+        idempotency: None,
+    };
+    let refused = h.store.apply(pause(7)).await;
+    assert!(matches!(
+        refused,
+        Err(CommandError::VersionMismatch {
+            expected: 7,
+            current: 1
+        })
+    ));
+    let paused = now(h.store.apply(pause(1)).await.unwrap());
+    assert_eq!(paused.status(), TaskStatus::Paused);
+}
+
+/// Another instance moved the task on behind the cache's back: here a second connection does.
+pub async fn a_stale_cache_costs_a_second_try_and_no_wrong_write(h: Harness) {
+    let task = h.submit(New::default()).await;
+    let path = h.folder.path().join("provost.db");
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
+    let mut other = <sqlx::SqliteConnection as sqlx::Connection>::connect_with(&options)
+        .await
+        .unwrap();
+    sqlx::query("UPDATE tasks SET version = version + 1, paused = 1, state = 'paused'")
+        .execute(&mut other)
+        .await
+        .unwrap();
+    let refused = h.apply(task.id(), Command::Pause { reason: None }).await;
+    assert!(
+        matches!(refused, Err(CommandError::Refused { .. })),
+        "decided anew on what the other wrote: {refused:?}"
+    );
+    let resumed = h.apply(task.id(), Command::Resume { reason: None }).await;
+    assert_eq!(resumed.unwrap().version, 3);
+}
+
+pub async fn a_large_task_is_saved_whole(h: Harness) {
+    h.places("x", 1000);
+    let steps: Vec<_> = (0..500)
+        .map(|n| json!({ "name": format!("s{n}"), "agent": "x", "after": [] }))
+        .collect();
+    let task = h
+        .submit(New {
+            steps: json!(steps),
+            ..New::default()
+        })
+        .await;
+    assert_eq!(h.calls().len(), 500);
+    let output = success(json!("x".repeat(200_000)));
+    h.reply(task.id(), 499, 1, output).await.unwrap();
+    h.reply(task.id(), 0, 1, refusal()).await.unwrap();
+    let read = h.read(task.id()).await;
+    assert_eq!(read.status(), TaskStatus::Error);
+    assert_eq!(read.steps.len(), 500);
+    let output = read.step(StepIndex(499)).output().unwrap();
+    assert_eq!(output.as_json().len(), 200_002);
+}
