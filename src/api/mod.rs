@@ -2,6 +2,85 @@
 //! answer is rendered. In here: routes, extractors, problems, access, the documentation. Not in here:
 //! rules of the pattern and SQL.
 
+mod agents;
+mod alerts;
+pub mod answer;
+mod auth;
+pub mod definition;
+mod docs;
 pub mod extract;
+mod frame;
+mod instances;
+mod openapi;
+mod operations;
 pub mod problem;
-pub mod state;
+mod state;
+#[cfg(test)]
+mod tests;
+pub mod verdict;
+pub mod workflows;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    http::{Method, Uri},
+    middleware,
+    response::{IntoResponse, Response},
+};
+use utoipa_axum::router::OpenApiRouter;
+
+pub use problem::Problem;
+pub use state::{App, Gauges, Workflows};
+
+use self::problem::Kind;
+
+/// All resources, each from its own module.
+fn resources() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::with_openapi(openapi::start())
+        // TASKS: the one line to add is `.merge(tasks::routes())`, with `mod tasks;` above.
+        .merge(alerts::routes())
+        .merge(workflows::routes())
+        .merge(agents::routes())
+        .merge(instances::routes())
+        .merge(operations::routes())
+        .merge(docs::routes())
+}
+
+/// Everything that the service answers.
+pub fn router(app: Arc<App>) -> Router {
+    let frame = frame::Frame::new(&app.config.tokens);
+    let (routes, _) = resources().split_for_parts();
+    routes
+        .fallback(no_route)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(frame, frame::surround))
+        .with_state(app)
+}
+
+/// The document of everything that [`router`] answers.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    openapi::complete(resources().into_openapi())
+}
+
+async fn no_route(uri: Uri) -> Response {
+    Problem::new(
+        Kind::NotFound,
+        format!(
+            "there is nothing at {}: /docs shows what there is",
+            uri.path()
+        ),
+    )
+    .into_response()
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Response {
+    Problem::new(
+        Kind::MethodNotAllowed,
+        format!(
+            "{method} does nothing at {}: the Allow header names what does",
+            uri.path()
+        ),
+    )
+    .into_response()
+}

@@ -10,6 +10,8 @@ use crate::{
     telemetry::Metrics,
 };
 
+pub use super::{operations::Gauges, workflows::Workflows};
+
 /// Shared by all requests of an instance.
 pub struct App {
     pub store: Store,
@@ -20,9 +22,10 @@ pub struct App {
     pub started_at: Timestamp,
     pub metrics: Metrics,
     pub stop: tokio_util::sync::CancellationToken,
+    /// The latest version of each workflow in use.
+    pub workflows: Workflows,
+    pub gauges: Gauges,
 }
-
-pub type AppState = axum::extract::State<Arc<App>>;
 
 /// Who may be called, as policy and registration stand now.
 impl KnownAgents for App {

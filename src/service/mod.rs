@@ -17,7 +17,7 @@ use tracing::{info, warn};
 
 use crate::{
     agent::{self, AgentSettings, Agents},
-    api::{self, App},
+    api::{self, App, Gauges, Workflows},
     config::Config,
     domain::{InstanceId, Limits},
     scheduler::{self, Dispatcher, Local},
@@ -121,6 +121,8 @@ impl Service {
             started_at: store.reader.now().await?,
             metrics,
             stop: stop.clone(),
+            workflows: Workflows::default(),
+            gauges: Gauges::default(),
         });
         let server = tokio::spawn(serve(listener, app, goodbye.clone()));
         Ok(Self {

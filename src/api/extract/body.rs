@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use axum::{
-    body::{Body, Bytes},
-    extract::{FromRef, FromRequest, Request},
+    body::Bytes,
+    extract::{
+        DefaultBodyLimit, FromRef, FromRequest, Request,
+        rejection::{BytesRejection, FailedToBufferBody},
+    },
     http::{HeaderMap, header},
 };
 use serde_json::value::RawValue;
@@ -44,9 +47,8 @@ where
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let (parts, body) = request.into_parts();
-        must_say_json(&parts.headers)?;
-        let bytes = read(&parts.headers, body, BodyLimit::from_ref(state)).await?;
+        must_say_json(request.headers())?;
+        let bytes = read(request, BodyLimit::from_ref(state)).await?;
         parse(bytes).map(Self)
     }
 }
@@ -59,12 +61,12 @@ where
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let (parts, body) = request.into_parts();
-        let bytes = read(&parts.headers, body, BodyLimit::from_ref(state)).await?;
+        let says_json = must_say_json(request.headers());
+        let bytes = read(request, BodyLimit::from_ref(state)).await?;
         if bytes.is_empty() {
             return Ok(Self(None));
         }
-        must_say_json(&parts.headers)?;
+        says_json?;
         parse(bytes).map(|json| Self(Some(json)))
     }
 }
@@ -97,7 +99,7 @@ fn must_say_json(headers: &HeaderMap) -> Result<(), Problem> {
     ))
 }
 
-async fn read(headers: &HeaderMap, body: Body, limit: BodyLimit) -> Result<Bytes, Problem> {
+async fn read(mut request: Request, limit: BodyLimit) -> Result<Bytes, Problem> {
     let too_large = || {
         Problem::new(
             Kind::BodyTooLarge,
@@ -109,28 +111,20 @@ async fn read(headers: &HeaderMap, body: Body, limit: BodyLimit) -> Result<Bytes
         .with("limit", limit.0)
     };
     // Said in advance, it is refused without reading a byte.
-    let announced = headers
-        .get(header::CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let announced = request.headers().get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > limit.0 as u64) {
         return Err(too_large());
     }
-    axum::body::to_bytes(body, limit.0).await.map_err(|error| {
-        if is_over_limit(&error) {
-            too_large()
-        } else {
-            Problem::new(
-                Kind::MalformedJson,
-                format!("the body broke off before its end: {error}"),
-            )
-        }
+    DefaultBodyLimit::max(limit.0).apply(&mut request);
+    let read = Bytes::from_request(request, &()).await;
+    read.map_err(|rejection| match rejection {
+        BytesRejection::FailedToBufferBody(FailedToBufferBody::LengthLimitError(_)) => too_large(),
+        error => Problem::new(
+            Kind::MalformedJson,
+            format!("the body broke off before its end: {error}"),
+        ),
     })
-}
-
-/// axum keeps what went wrong as a source.
-fn is_over_limit(error: &axum::Error) -> bool {
-    std::error::Error::source(error)
-        .is_some_and(|source| source.to_string().contains("length limit exceeded"))
 }
 
 fn parse(bytes: Bytes) -> Result<Box<RawValue>, Problem> {
@@ -210,6 +204,8 @@ fn too_deep(text: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+
     use super::*;
 
     fn request(content_type: Option<&str>, body: impl Into<Body>) -> Request {

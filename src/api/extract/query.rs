@@ -21,6 +21,8 @@ const USUAL_ITEMS: usize = 50;
 pub struct Query {
     pairs: Vec<(String, String)>,
     known: Vec<&'static str>,
+    /// A parameter that was given more than once but may only be given once.
+    repeated: Option<&'static str>,
 }
 
 /// For the documentation of a list: `params(PageQuery)`.
@@ -44,6 +46,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
         Ok(Self {
             pairs: pairs.0,
             known: Vec::new(),
+            repeated: None,
         })
     }
 }
@@ -56,15 +59,13 @@ impl Query {
         named.map(|(_, value)| value).collect()
     }
 
-    pub fn string(&mut self, name: &'static str) -> Result<Option<String>, Problem> {
+    /// Given more than once, [`Query::finish`] refuses.
+    pub fn string(&mut self, name: &'static str) -> Option<String> {
         let mut values = self.repeated(name);
         if values.len() > 1 {
-            return Err(Problem::new(
-                Kind::InvalidQuery,
-                format!("{name} is given {} times: give it once", values.len()),
-            ));
+            self.repeated = Some(name);
         }
-        Ok(values.pop())
+        values.pop()
     }
 
     pub fn integer(
@@ -82,7 +83,7 @@ impl Query {
         self.value(name, SPAN_FORMS, Span::parse)
     }
 
-    pub fn timestamp(&mut self, name: &'static str) -> Result<Option<Timestamp>, Problem> {
+    pub fn time(&mut self, name: &'static str) -> Result<Option<Timestamp>, Problem> {
         self.value(
             name,
             "a time such as \"2026-01-31T09:30:00Z\" (write + as %2B)",
@@ -90,19 +91,23 @@ impl Query {
         )
     }
 
-    pub fn one_of<T>(
+    /// One of `all`, by the word that `word` gives for it.
+    pub fn one_of<T: Copy>(
         &mut self,
         name: &'static str,
-        words: &[&str],
-        parse: impl Fn(&str) -> Option<T>,
+        all: impl IntoIterator<Item = T>,
+        word: impl Fn(T) -> &'static str,
     ) -> Result<Option<T>, Problem> {
-        self.value(name, format!("one of {}", words.join(", ")), parse)
+        let all: Vec<_> = all.into_iter().map(|value| (word(value), value)).collect();
+        let words: Vec<_> = all.iter().map(|(word, _)| *word).collect();
+        self.value(name, format!("one of {}", words.join(", ")), |text| {
+            let found = all.iter().find(|(word, _)| *word == text);
+            found.map(|(_, value)| *value)
+        })
     }
 
-    /// `true` or `false`; false where it is left out.
-    pub fn flag(&mut self, name: &'static str) -> Result<bool, Problem> {
-        let flag = self.value(name, "true or false", |text| text.parse().ok())?;
-        Ok(flag.unwrap_or(false))
+    pub fn boolean(&mut self, name: &'static str) -> Result<Option<bool>, Problem> {
+        self.value(name, "true or false", |text| text.parse().ok())
     }
 
     /// `limit`: how many items a page may hold.
@@ -123,7 +128,7 @@ impl Query {
         allowed: impl Display,
         parse: impl Fn(&str) -> Option<T>,
     ) -> Result<Option<T>, Problem> {
-        let Some(text) = self.string(name)? else {
+        let Some(text) = self.string(name) else {
             return Ok(None);
         };
         match parse(&text) {
@@ -137,6 +142,12 @@ impl Query {
 
     /// Refuses what nobody asked for.
     pub fn finish(self) -> Result<(), Problem> {
+        if let Some(name) = self.repeated {
+            return Err(Problem::new(
+                Kind::InvalidQuery,
+                format!("{name} is given more than once: give it once"),
+            ));
+        }
         let Some((name, _)) = self.pairs.first() else {
             return Ok(());
         };
@@ -161,6 +172,7 @@ mod tests {
         Query {
             pairs: axum::extract::Query::try_from_uri(&uri).unwrap().0,
             known: Vec::new(),
+            repeated: None,
         }
     }
 
@@ -169,16 +181,16 @@ mod tests {
         let mut query = query(
             "key=a%20b&limit=7&label=a:1&label=b:2&wait=1m30s&created_after=2026-01-31T09:30:00Z&state=error&dry_run=true",
         );
-        assert_eq!(query.string("key").unwrap().as_deref(), Some("a b"));
+        assert_eq!(query.string("key").as_deref(), Some("a b"));
         assert_eq!(query.limit().unwrap(), 7);
         assert_eq!(query.repeated("label"), ["a:1", "b:2"]);
         assert_eq!(query.span("wait").unwrap(), Some(Span::from_secs(90)));
-        let after = query.timestamp("created_after").unwrap().unwrap();
+        let after = query.time("created_after").unwrap().unwrap();
         assert_eq!(after.to_string(), "2026-01-31T09:30:00.000Z");
-        let words = TaskStatus::ALL.map(TaskStatus::as_str);
-        let state = query.one_of("state", &words, TaskStatus::parse).unwrap();
+        let state = query.one_of("state", TaskStatus::ALL, TaskStatus::as_str);
+        let state = state.unwrap();
         assert_eq!(state, Some(TaskStatus::Error));
-        assert!(query.flag("dry_run").unwrap());
+        assert_eq!(query.boolean("dry_run").unwrap(), Some(true));
         assert_eq!(query.cursor(|text| Some(text.to_owned())).unwrap(), None);
         query.finish().unwrap();
     }
@@ -187,30 +199,36 @@ mod tests {
     fn what_is_left_out_has_its_usual_value() {
         let mut query = query("");
         assert_eq!(query.limit().unwrap(), 50);
-        assert!(!query.flag("dry_run").unwrap());
+        assert_eq!(query.boolean("dry_run").unwrap(), None);
         assert_eq!(query.integer("n", 0..=9).unwrap(), None);
         query.finish().unwrap();
     }
 
     #[test]
     fn a_wrong_value_is_refused_with_what_is_allowed() {
-        let words = TaskStatus::ALL.map(TaskStatus::as_str);
         for (refused, says) in [
             (query("limit=0").limit().map(drop), "1 to 500"),
             (query("limit=501").limit().map(drop), "1 to 500"),
             (query("wait=5").span("wait").map(drop), "30s"),
-            (query("a=now").timestamp("a").map(drop), "2026"),
+            (query("a=now").time("a").map(drop), "2026"),
             (
                 query("state=err")
-                    .one_of("state", &words, TaskStatus::parse)
+                    .one_of("state", TaskStatus::ALL, TaskStatus::as_str)
                     .map(drop),
                 "processing, paused",
             ),
             (
-                query("dry_run=1").flag("dry_run").map(drop),
+                query("dry_run=1").boolean("dry_run").map(drop),
                 "true or false",
             ),
-            (query("key=a&key=b").string("key").map(drop), "once"),
+            (
+                {
+                    let mut query = query("key=a&key=b");
+                    query.string("key");
+                    query.finish()
+                },
+                "once",
+            ),
         ] {
             let problem = refused.unwrap_err();
             assert_eq!(problem.kind(), Kind::InvalidQuery);
@@ -221,7 +239,7 @@ mod tests {
     #[test]
     fn an_unknown_parameter_is_refused_by_name_with_the_known_ones() {
         let mut query = query("stat=error&limit=5");
-        query.string("state").unwrap();
+        query.string("state");
         query.limit().unwrap();
         let problem = query.finish().unwrap_err();
         assert_eq!(

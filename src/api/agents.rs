@@ -1,0 +1,356 @@
+//! Agents: the remote services that steps call, registered here or in the configuration file.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    App, Problem,
+    answer::{Page, json},
+    extract::{JsonBody, NamePath, PageQuery, Query, plain_name},
+    problem::{Kind, ProblemBody},
+};
+use crate::{
+    agent::Agent,
+    domain::{AgentName, AgentSpec, Endpoint, FieldFault, Fields, RetrySpec, Span},
+};
+
+pub fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(put, get, delete))
+}
+
+/// Where an agent's service answers, and how hard to try.
+#[derive(ToSchema)]
+#[schema(as = AgentSpec)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct SpecBody {
+    /// 1 to 32. Calls go to the one that has the least under way.
+    endpoints: Vec<EndpointBody>,
+    retry: Option<RetryBody>,
+}
+
+/// One place where the service answers.
+#[derive(ToSchema)]
+#[schema(as = Endpoint)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct EndpointBody {
+    /// `http://` or `https://`, with an optional base path; no query, fragment or user.
+    #[schema(example = "http://10.0.0.5:8080")]
+    url: String,
+    /// Calls under way at once, from one instance.
+    #[schema(default = 64, minimum = 1, maximum = 100_000, example = 64)]
+    max_in_flight: Option<u32>,
+}
+
+/// Waits between the tries of one call after transient faults: by chance between zero and
+/// `initial * factor^n`, at most `max`.
+#[derive(ToSchema)]
+#[schema(as = Retry)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct RetryBody {
+    #[schema(default = "100ms", example = "100ms")]
+    initial: Option<String>,
+    #[schema(default = "10s", example = "10s")]
+    max: Option<String>,
+    #[schema(default = 2, minimum = 1, maximum = 10, example = 2)]
+    factor: Option<u32>,
+}
+
+/// A registered agent.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Agent)]
+pub struct AgentView {
+    #[schema(example = "payments")]
+    name: String,
+    /// Who has the say: `config`, the configuration file, or `api`.
+    #[schema(example = "api")]
+    source: &'static str,
+    #[schema(value_type = SpecBody)]
+    spec: AgentSpec,
+    /// Calls that this instance has under way.
+    #[schema(example = 3)]
+    in_flight: u32,
+    /// How many it may have under way at most.
+    #[schema(example = 64)]
+    capacity: u64,
+}
+
+impl AgentView {
+    fn new(app: &App, agent: &Agent) -> Self {
+        let endpoints = agent.spec().endpoints.iter();
+        Self {
+            name: agent.name().to_string(),
+            source: if is_configured(app, agent.name()) {
+                "config"
+            } else {
+                "api"
+            },
+            spec: agent.spec().clone(),
+            in_flight: agent.in_flight(),
+            capacity: endpoints
+                .map(|endpoint| u64::from(endpoint.max_in_flight))
+                .sum(),
+        }
+    }
+}
+
+fn is_configured(app: &App, name: &AgentName) -> bool {
+    app.config.agents.contains_key(name)
+}
+
+/// Reads a specification with all its faults at once.
+fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
+    let mut fields = Fields::from_raw(body, "").map_err(|fault| vec![fault])?;
+    let pointer = fields.pointer("endpoints");
+    let mut endpoints = Vec::new();
+    match fields.array("endpoints") {
+        Some(listed) => {
+            for (at, endpoint) in listed.into_iter().enumerate() {
+                match read_endpoint(endpoint, &format!("{pointer}/{at}")) {
+                    Ok(endpoint) => endpoints.push(endpoint),
+                    Err(faults) => fields.absorb(faults),
+                }
+            }
+        }
+        None => fields.fault(
+            "endpoints",
+            "is missing: give an array such as [{\"url\": \"http://10.0.0.5:8080\"}]",
+        ),
+    }
+    let mut retry = RetrySpec::default();
+    if let Some(mut waits) = fields.object("retry") {
+        let any = Span::default()..=Span::LONGEST;
+        retry.initial = waits.span("initial", any.clone()).unwrap_or(retry.initial);
+        retry.max = waits.span("max", any).unwrap_or(retry.max);
+        let factor = waits.integer("factor", 0..=i64::from(u32::MAX));
+        retry.factor = factor.map_or(retry.factor, |factor| factor as u32);
+        fields.absorb(waits.finish());
+    }
+    let mut faults = fields.finish();
+    let spec = AgentSpec { endpoints, retry };
+    // What could not be read stands in the faults already, and would be blamed again for its absence.
+    if faults.is_empty() {
+        let wrong = spec.faults("").into_iter();
+        faults.extend(wrong.map(|(pointer, message)| FieldFault::new(pointer, message)));
+    }
+    if faults.is_empty() {
+        Ok(spec)
+    } else {
+        Err(faults)
+    }
+}
+
+fn read_endpoint(body: &RawValue, pointer: &str) -> Result<Endpoint, Vec<FieldFault>> {
+    let mut fields = Fields::from_raw(body, pointer).map_err(|fault| vec![fault])?;
+    let url = fields.string("url").map(String::from);
+    let max_in_flight = fields.integer("max_in_flight", 0..=i64::from(u32::MAX));
+    let mut faults = fields.finish();
+    if url.is_none() && faults.iter().all(|fault| !fault.pointer.ends_with("/url")) {
+        faults.push(FieldFault::new(
+            format!("{pointer}/url"),
+            "is missing: give a URL such as \"http://10.0.0.5:8080\"",
+        ));
+    }
+    match url {
+        Some(url) if faults.is_empty() => Ok(Endpoint {
+            url,
+            max_in_flight: max_in_flight
+                .map_or(Endpoint::default_max_in_flight(), |count| count as u32),
+        }),
+        _ => Err(faults),
+    }
+}
+
+/// Register an agent, or change it
+///
+/// Takes effect at once: calls under way go on as they are, steps that waited for this agent start.
+#[utoipa::path(
+    put, path = "/v1/agents/{name}", tag = "agents", operation_id = "put_agent",
+    params(("name" = String, Path, description = "1 to 64 of a-z A-Z 0-9 . _ -, the first one a letter or a digit", example = "payments")),
+    request_body(content = SpecBody, description = "Where it answers, and how hard to try",
+        example = json!({"endpoints": [{"url": "http://10.0.0.5:8080", "max_in_flight": 64}], "retry": {"initial": "100ms", "max": "10s", "factor": 2}})),
+    responses(
+        (status = 200, description = "The agent as it is now", body = AgentView),
+        (status = 409, description = "The configuration file has the say over this agent", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+async fn put(
+    State(app): State<Arc<App>>,
+    NamePath(name): NamePath,
+    query: Query,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    plain_name("an agent", &name)?;
+    let name = AgentName::new(name);
+    must_be_ours(&app, &name)?;
+    let spec = read(&body).map_err(Problem::invalid)?;
+    app.store.put_agent(name.clone(), spec.clone()).await?;
+    app.agents.put(name.clone(), spec);
+    one(&app, &name)
+}
+
+/// List agents
+///
+/// By name, with what they have under way in this instance.
+#[utoipa::path(
+    get, path = "/v1/agents", tag = "agents", operation_id = "list_agents",
+    params(PageQuery),
+    responses((status = 200, description = "A page of agents", body = Page<AgentView>)),
+)]
+async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response, Problem> {
+    let limit = query.limit()?;
+    let after = query.string("cursor");
+    query.finish()?;
+    let agents = app.agents.list();
+    let views = agents.iter().map(|agent| AgentView::new(&app, agent));
+    let page = Page::of_names(views, after.as_deref(), limit, |view| &view.name);
+    Ok(json(StatusCode::OK, &page))
+}
+
+/// Read an agent
+///
+/// Its specification, and what it has under way in this instance.
+#[utoipa::path(
+    get, path = "/v1/agents/{name}", tag = "agents", operation_id = "get_agent",
+    params(("name" = String, Path, description = "The agent's name", example = "payments")),
+    responses((status = 200, description = "The agent", body = AgentView)),
+)]
+async fn get(
+    State(app): State<Arc<App>>,
+    NamePath(name): NamePath,
+    query: Query,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    one(&app, &AgentName::new(name))
+}
+
+/// Remove an agent
+///
+/// Calls under way go on. Steps of this agent that have not started wait until it is registered
+/// again.
+#[utoipa::path(
+    delete, path = "/v1/agents/{name}", tag = "agents", operation_id = "delete_agent",
+    params(("name" = String, Path, description = "The agent's name", example = "payments")),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 409, description = "The configuration file has the say over this agent", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+async fn delete(
+    State(app): State<Arc<App>>,
+    NamePath(name): NamePath,
+    query: Query,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    let name = AgentName::new(name);
+    must_be_ours(&app, &name)?;
+    let stored = app.store.delete_agent(name.clone()).await?;
+    let known = app.agents.remove(&name);
+    if !stored && !known {
+        return Err(no_such_agent(&name));
+    }
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+fn one(app: &App, name: &AgentName) -> Result<Response, Problem> {
+    let agents = app.agents.list();
+    let agent = agents.iter().find(|agent| agent.name() == name);
+    let agent = agent.ok_or_else(|| no_such_agent(name))?;
+    Ok(json(StatusCode::OK, &AgentView::new(app, agent)))
+}
+
+fn must_be_ours(app: &App, name: &AgentName) -> Result<(), Problem> {
+    if !is_configured(app, name) {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Kind::AgentConfigured,
+        format!(
+            "the configuration file has the say over the agent {name}: change it there and restart"
+        ),
+    ))
+}
+
+fn no_such_agent(name: &AgentName) -> Problem {
+    Problem::new(
+        Kind::NoSuchAgent,
+        format!("there is no agent {name:?}: GET /v1/agents lists them, PUT registers one"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(json: &str) -> Result<AgentSpec, Vec<String>> {
+        let body = RawValue::from_string(json.to_owned()).unwrap();
+        read(&body).map_err(|faults| faults.into_iter().map(|fault| fault.pointer).collect())
+    }
+
+    #[test]
+    fn what_is_left_out_has_its_usual_value() {
+        let read = spec(r#"{"endpoints": [{"url": "http://10.0.0.5:8080"}]}"#).unwrap();
+        assert_eq!(read.endpoints[0].max_in_flight, 64);
+        assert_eq!(read.retry, RetrySpec::default());
+        let read = spec(
+            r#"{"endpoints": [{"url": "http://a", "max_in_flight": 3}, {"url": "http://b/v1"}],
+                "retry": {"initial": "1s", "max": "1m", "factor": 3}}"#,
+        )
+        .unwrap();
+        assert_eq!(read.endpoints[0].max_in_flight, 3);
+        assert_eq!(read.retry.max, Span::from_secs(60));
+    }
+
+    #[test]
+    fn all_faults_are_told_at_once_each_with_its_pointer() {
+        let faults = spec(
+            r#"{"endpoints": [{"urls": "http://a"}, {"url": 7}, {"url": "http://b", "max_in_flight": "many"}],
+                "retry": {"initial": "soon", "jitter": true}, "secret": 1}"#,
+        )
+        .unwrap_err();
+        for pointer in [
+            "/endpoints/0/urls",
+            "/endpoints/0/url",
+            "/endpoints/1/url",
+            "/endpoints/2/max_in_flight",
+            "/retry/initial",
+            "/retry/jitter",
+            "/secret",
+        ] {
+            let count = faults.iter().filter(|fault| *fault == pointer).count();
+            assert_eq!(count, 1, "{pointer} in {faults:?}");
+        }
+        assert_eq!(faults.len(), 7, "{faults:?}");
+    }
+
+    #[test]
+    fn values_that_can_be_read_but_not_used_are_refused_too() {
+        for (json, pointer) in [
+            ("{}", "/endpoints"),
+            (r#"{"endpoints": []}"#, "/endpoints"),
+            (r#"{"endpoints": [{"url": "ftp://a"}]}"#, "/endpoints/0/url"),
+            (
+                r#"{"endpoints": [{"url": "http://a", "max_in_flight": 0}]}"#,
+                "/endpoints/0/max_in_flight",
+            ),
+            (
+                r#"{"endpoints": [{"url": "http://a"}], "retry": {"factor": 0}}"#,
+                "/retry/factor",
+            ),
+        ] {
+            assert_eq!(spec(json).unwrap_err(), [pointer], "{json}");
+        }
+        assert_eq!(spec("7").unwrap_err(), [""]);
+    }
+}

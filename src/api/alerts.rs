@@ -1,0 +1,138 @@
+//! Alerts: what a person has to look at (P12, P32).
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{RawPathParams, State},
+    http::StatusCode,
+    response::Response,
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+use uuid::Uuid;
+
+use super::{
+    App, Problem,
+    answer::{Page, json},
+    extract::{Caller, PageQuery, Query},
+    problem::Kind,
+};
+use crate::{
+    domain::{TaskId, Timestamp},
+    store::{Alert, AlertId, AlertQuery, AlertState},
+};
+
+pub fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(acknowledge))
+}
+
+/// Something that a person has to look at. It closes by itself when what raised it is mended.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Alert)]
+pub struct AlertView {
+    #[schema(value_type = String, format = Uuid, example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")]
+    id: Uuid,
+    #[schema(value_type = String, format = Uuid, example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c")]
+    task: TaskId,
+    #[schema(example = "charge")]
+    step: String,
+    /// What kind of trouble.
+    #[schema(example = "step_error")]
+    kind: String,
+    #[schema(example = "the service refused: 402 Payment Required")]
+    message: String,
+    /// `open`, `acknowledged` or `closed`.
+    #[schema(example = "open")]
+    state: &'static str,
+    #[schema(value_type = String, format = DateTime, example = "2026-01-31T09:30:00.000Z")]
+    raised_at: Timestamp,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    acknowledged_at: Option<Timestamp>,
+    /// The name of the token that acknowledged it, or what `Provost-Actor` said.
+    #[schema(example = "ada")]
+    acknowledged_by: Option<String>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    closed_at: Option<Timestamp>,
+}
+
+impl From<Alert> for AlertView {
+    fn from(alert: Alert) -> Self {
+        Self {
+            id: alert.id.0,
+            task: alert.task,
+            step: alert.step.to_string(),
+            kind: alert.kind,
+            message: alert.message,
+            state: alert.state.as_str(),
+            raised_at: alert.raised_at,
+            acknowledged_at: alert.acknowledged_at,
+            acknowledged_by: alert.acknowledged_by,
+            closed_at: alert.closed_at,
+        }
+    }
+}
+
+/// List alerts
+///
+/// Newest first; every filter that is given must hold.
+#[utoipa::path(
+    get, path = "/v1/alerts", tag = "alerts", operation_id = "list_alerts",
+    params(
+        ("state" = Option<String>, Query, description = "`open`, `acknowledged` or `closed`", example = "open"),
+        ("task" = Option<String>, Query, description = "The id of a task", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c"),
+        PageQuery,
+    ),
+    responses((status = 200, description = "A page of alerts", body = Page<AlertView>)),
+)]
+async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response, Problem> {
+    let state = query.one_of("state", AlertState::ALL, AlertState::as_str)?;
+    let task = query.value("task", "the id of a task, a UUID", |text| {
+        Uuid::try_parse(text).ok().map(TaskId)
+    })?;
+    let limit = query.limit()?;
+    let before = query.cursor(|text| Uuid::try_parse(text).ok().map(AlertId))?;
+    query.finish()?;
+    let asked = AlertQuery {
+        state,
+        task,
+        before,
+        limit: limit + 1,
+    };
+    let alerts = app.store.reader.alerts(&asked).await?;
+    let views = alerts.into_iter().map(AlertView::from).collect();
+    let page = Page::new(views, limit, |view| view.id.to_string());
+    Ok(json(StatusCode::OK, &page))
+}
+
+/// Acknowledge an alert
+///
+/// Says that somebody is looking at it. It stays until what raised it is mended; a repeat changes
+/// nothing.
+#[utoipa::path(
+    post, path = "/v1/alerts/{id}/acknowledge", tag = "alerts", operation_id = "acknowledge_alert",
+    params(("id" = String, Path, description = "The alert's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
+    responses((status = 200, description = "The alert as it is now", body = AlertView)),
+)]
+async fn acknowledge(
+    State(app): State<Arc<App>>,
+    params: RawPathParams,
+    caller: Caller,
+    query: Query,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    let text = params.iter().next().map_or("", |(_, value)| value);
+    let no_such_alert = || {
+        Problem::new(
+            Kind::NoSuchAlert,
+            format!("there is no alert {text:?}: GET /v1/alerts lists them"),
+        )
+    };
+    let id = Uuid::try_parse(text).map_err(|_| no_such_alert())?;
+    let by = caller.name.to_string();
+    let alert = app.store.acknowledge(AlertId(id), by).await?;
+    let alert = alert.ok_or_else(no_such_alert)?;
+    Ok(json(StatusCode::OK, &AlertView::from(alert)))
+}

@@ -1,0 +1,83 @@
+//! Answers: JSON bodies, and the pages of lists.
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::problem::{Kind, Problem};
+
+pub fn json<T: Serialize>(status: StatusCode, body: &T) -> Response {
+    match serde_json::to_vec(body) {
+        Ok(body) => {
+            let headers = [(
+                header::CONTENT_TYPE,
+                HeaderValue::from_static("application/json"),
+            )];
+            (status, headers, Body::from(body)).into_response()
+        }
+        // No answer holds what JSON cannot say; this is what one that did would look like.
+        Err(error) => Problem::new(Kind::Internal, error.to_string()).into_response(),
+    }
+}
+
+/// One page of a list.
+#[derive(Serialize, ToSchema)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    /// Give it as `cursor` to get the next page; null on the last one.
+    #[schema(example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")]
+    pub next_cursor: Option<String>,
+}
+
+impl<T> Page<T> {
+    /// From up to `limit + 1` items: the one too many tells that there is another page.
+    pub fn new(mut items: Vec<T>, limit: usize, cursor: impl Fn(&T) -> String) -> Self {
+        let more = items.len() > limit;
+        items.truncate(limit);
+        let next_cursor = items.last().filter(|_| more).map(cursor);
+        Self { items, next_cursor }
+    }
+
+    /// From all items, ordered by name.
+    pub fn of_names(
+        items: impl IntoIterator<Item = T>,
+        after: Option<&str>,
+        limit: usize,
+        name: impl Fn(&T) -> &str,
+    ) -> Self {
+        let rest = items
+            .into_iter()
+            .skip_while(|item| after.is_some_and(|after| name(item) <= after));
+        Self::new(rest.take(limit + 1).collect(), limit, |item| {
+            name(item).to_owned()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_join_into_the_whole_list() {
+        let names = ["a", "b", "c", "d", "e"];
+        for limit in 1..=6 {
+            let mut seen = Vec::new();
+            let mut cursor: Option<String> = None;
+            loop {
+                let page = Page::of_names(names, cursor.as_deref(), limit, |name| name);
+                assert!(page.items.len() <= limit);
+                seen.extend(page.items);
+                cursor = page.next_cursor;
+                if cursor.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(seen, names, "pages of {limit}");
+        }
+    }
+}

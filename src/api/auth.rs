@@ -1,0 +1,318 @@
+//! Who may do what. One table says what each route needs; one check compares it with what the
+//! caller's token may do. What the table does not know is for administrators only.
+
+use axum::http::{HeaderMap, Method, header};
+
+use super::{
+    extract::Caller,
+    problem::{Kind, Problem},
+};
+use crate::config::{Role, Token};
+
+/// What a route needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// No token.
+    Open,
+    /// Any token: who has one may learn that there is no such route.
+    AnyToken,
+    Submit,
+    ReadTasks,
+    Read,
+    Operate,
+    Admin,
+}
+
+use Access::{Admin, Open, Operate, Read, ReadTasks, Submit};
+
+const TABLE: &[(Method, &str, Access)] = &[
+    (Method::GET, "/livez", Open),
+    (Method::GET, "/readyz", Open),
+    (Method::GET, "/openapi.json", Open),
+    (Method::GET, "/docs", Open),
+    (Method::GET, "/metrics", Read),
+    (Method::POST, "/v1/tasks", Submit),
+    (Method::GET, "/v1/tasks", ReadTasks),
+    (Method::GET, "/v1/tasks/{id}", ReadTasks),
+    (Method::GET, "/v1/tasks/{id}/history", ReadTasks),
+    (Method::GET, "/v1/tasks/{id}/events", ReadTasks),
+    (Method::POST, "/v1/tasks/retry", Operate),
+    (Method::POST, "/v1/tasks/{id}/cancel", Operate),
+    (Method::POST, "/v1/tasks/{id}/pause", Operate),
+    (Method::POST, "/v1/tasks/{id}/resume", Operate),
+    (Method::POST, "/v1/tasks/{id}/retry", Operate),
+    (Method::POST, "/v1/tasks/{id}/steps/{name}/retry", Operate),
+    (Method::POST, "/v1/tasks/{id}/steps/{name}/skip", Operate),
+    (Method::POST, "/v1/tasks/{id}/steps/{name}/resolve", Operate),
+    (Method::GET, "/v1/alerts", Read),
+    (Method::POST, "/v1/alerts/{id}/acknowledge", Operate),
+    (Method::GET, "/v1/workflows", Read),
+    (Method::GET, "/v1/workflows/{name}", Read),
+    (Method::GET, "/v1/workflows/{name}/versions/{version}", Read),
+    // It stores nothing, and says no more than a dry run of a submission.
+    (Method::POST, "/v1/workflows/{name}/validate", Submit),
+    (Method::PUT, "/v1/workflows/{name}", Admin),
+    (Method::GET, "/v1/agents", Read),
+    (Method::GET, "/v1/agents/{name}", Read),
+    (Method::PUT, "/v1/agents/{name}", Admin),
+    (Method::DELETE, "/v1/agents/{name}", Admin),
+    (Method::GET, "/v1/instances", Read),
+];
+
+/// What a request to a route needs; without a route it will be answered that there is none.
+pub fn needed(method: &Method, route: Option<&str>) -> Access {
+    let Some(route) = route else {
+        return Access::AnyToken;
+    };
+    // The answer to HEAD is that to GET without its body.
+    let method = match *method {
+        Method::HEAD => &Method::GET,
+        _ => method,
+    };
+    let listed = TABLE
+        .iter()
+        .find(|(listed, path, _)| *path == route && listed == method);
+    listed.map_or(Admin, |(_, _, access)| *access)
+}
+
+impl Access {
+    fn allows(self, role: Role) -> bool {
+        match self {
+            Access::Open | Access::AnyToken => true,
+            Access::ReadTasks => true,
+            Access::Submit => role != Role::Read,
+            Access::Read => role != Role::Submit,
+            Access::Operate => matches!(role, Role::Operate | Role::Admin),
+            Access::Admin => role == Role::Admin,
+        }
+    }
+
+    /// The weakest role that is enough, as the configuration writes it.
+    pub fn role(self) -> &'static str {
+        match self {
+            Access::Open => "none",
+            Access::AnyToken | Access::ReadTasks => "any",
+            Access::Submit => "submit",
+            Access::Read => "read",
+            Access::Operate => "operate",
+            Access::Admin => "admin",
+        }
+    }
+}
+
+/// The caller, or why the request is refused. `None`: the route asks nobody who he is.
+pub fn admit(
+    tokens: &[Token],
+    access: Access,
+    headers: &HeaderMap,
+) -> Result<Option<Caller>, Problem> {
+    if access == Access::Open {
+        return Ok(None);
+    }
+    if tokens.is_empty() {
+        return Caller::without_token(headers).map(Some);
+    }
+    let caller = bearer(tokens, headers)?;
+    if !access.allows(caller.role) {
+        return Err(Problem::new(
+            Kind::Forbidden,
+            format!(
+                "this needs the role {}, or one that includes it: the token {:?} has the role {}",
+                access.role(),
+                caller.name,
+                word(caller.role),
+            ),
+        )
+        .with("needed_role", access.role()));
+    }
+    Ok(Some(caller))
+}
+
+fn bearer(tokens: &[Token], headers: &HeaderMap) -> Result<Caller, Problem> {
+    let Some(value) = headers.get(header::AUTHORIZATION) else {
+        return Err(Problem::new(
+            Kind::Unauthenticated,
+            "send the token as `Authorization: Bearer <token>`",
+        ));
+    };
+    let presented = value.to_str().ok().and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme
+            .eq_ignore_ascii_case("bearer")
+            .then(|| token.trim_start())
+    });
+    let Some(presented) = presented else {
+        return Err(Problem::new(
+            Kind::Unauthenticated,
+            "Authorization is not of the form `Bearer <token>`",
+        ));
+    };
+    // Every token is compared, so that the time taken does not tell which one was met.
+    let met = tokens.iter().fold(None, |met, token| {
+        if token.is(presented) {
+            Some(token)
+        } else {
+            met
+        }
+    });
+    met.map(|token| Caller {
+        name: token.name.as_str().into(),
+        role: token.role,
+    })
+    .ok_or_else(|| {
+        Problem::new(
+            Kind::Unauthenticated,
+            "the token is not known: look for a typing error, or add it to [[tokens]]",
+        )
+    })
+}
+
+fn word(role: Role) -> &'static str {
+    match role {
+        Role::Submit => "submit",
+        Role::Read => "read",
+        Role::Operate => "operate",
+        Role::Admin => "admin",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "0123456789abcdef";
+
+    fn tokens(role: &str) -> Vec<Token> {
+        let token = |name: &str, role: &str, secret: &str| {
+            let json = serde_json::json!({"name": name, "role": role, "token": secret});
+            serde_json::from_value(json).unwrap()
+        };
+        vec![
+            token("other", "admin", "another-long-secret"),
+            token("mine", role, SECRET),
+        ]
+    }
+
+    fn headers(authorization: &str) -> HeaderMap {
+        HeaderMap::from_iter([(header::AUTHORIZATION, authorization.parse().unwrap())])
+    }
+
+    fn ask(role: &str, method: Method, route: &str) -> Result<Option<Caller>, Kind> {
+        let bearer = headers(&format!("Bearer {SECRET}"));
+        admit(&tokens(role), needed(&method, Some(route)), &bearer)
+            .map_err(|problem| problem.kind())
+    }
+
+    #[test]
+    fn each_role_may_do_what_it_is_for_and_no_more() {
+        // Submit, read, operate, admin.
+        for (method, route, allowed) in [
+            (Method::POST, "/v1/tasks", [true, false, true, true]),
+            (Method::GET, "/v1/tasks", [true, true, true, true]),
+            (Method::HEAD, "/v1/tasks/{id}", [true, true, true, true]),
+            (Method::GET, "/v1/alerts", [false, true, true, true]),
+            (Method::GET, "/metrics", [false, true, true, true]),
+            (
+                Method::POST,
+                "/v1/tasks/{id}/cancel",
+                [false, false, true, true],
+            ),
+            (
+                Method::POST,
+                "/v1/alerts/{id}/acknowledge",
+                [false, false, true, true],
+            ),
+            (
+                Method::PUT,
+                "/v1/workflows/{name}",
+                [false, false, false, true],
+            ),
+            (
+                Method::DELETE,
+                "/v1/agents/{name}",
+                [false, false, false, true],
+            ),
+            (
+                Method::GET,
+                "/v1/not/in/the/table",
+                [false, false, false, true],
+            ),
+        ] {
+            for (role, allowed) in ["submit", "read", "operate", "admin"].iter().zip(allowed) {
+                let asked = ask(role, method.clone(), route);
+                match asked {
+                    Ok(caller) => assert_eq!(&*caller.unwrap().name, "mine"),
+                    Err(kind) => assert_eq!(kind, Kind::Forbidden),
+                }
+                assert_eq!(
+                    ask(role, method.clone(), route).is_ok(),
+                    allowed,
+                    "{role} {method} {route}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_wrong_or_unknown_token_is_refused() {
+        for headers in [
+            HeaderMap::new(),
+            headers("Bearer 0123456789abcdeF"),
+            headers("Bearer"),
+            headers("Basic 0123456789abcdef"),
+            headers(SECRET),
+        ] {
+            let refused = admit(&tokens("admin"), Access::AnyToken, &headers).unwrap_err();
+            assert_eq!(refused.kind(), Kind::Unauthenticated, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_role_that_is_needed() {
+        let bearer = headers(&format!("bearer {SECRET}"));
+        let refused = admit(&tokens("read"), Operate, &bearer).unwrap_err();
+        assert_eq!(refused.member("needed_role"), Some(&"operate".into()));
+        assert!(refused.detail().contains("\"mine\" has the role read"));
+    }
+
+    #[test]
+    fn the_routes_for_probes_and_documentation_ask_nobody() {
+        for route in ["/livez", "/readyz", "/openapi.json", "/docs"] {
+            let access = needed(&Method::GET, Some(route));
+            let admitted = admit(&tokens("read"), access, &HeaderMap::new());
+            assert_eq!(admitted.unwrap(), None, "{route}");
+        }
+    }
+
+    #[test]
+    fn without_tokens_everybody_may_do_everything() {
+        let access = needed(&Method::DELETE, Some("/v1/agents/{name}"));
+        let caller = admit(&[], access, &HeaderMap::new()).unwrap().unwrap();
+        assert_eq!((&*caller.name, caller.role), ("anonymous", Role::Admin));
+    }
+
+    #[test]
+    fn every_operation_stands_in_the_table_and_every_line_of_it_is_an_operation() {
+        let documented = crate::api::openapi::operations(&crate::api::openapi());
+        for (method, path) in &documented {
+            assert!(
+                TABLE
+                    .iter()
+                    .any(|(listed, route, _)| listed == method && route == path),
+                "{method} {path} is not in the table"
+            );
+        }
+        // The resource of tasks is assembled elsewhere.
+        let others = TABLE
+            .iter()
+            .filter(|(_, route, _)| !route.starts_with("/v1/tasks"));
+        for (method, route, _) in others {
+            assert!(
+                documented
+                    .iter()
+                    .any(|(listed, path)| listed == method && path == route),
+                "{method} {route} is no operation"
+            );
+        }
+    }
+}

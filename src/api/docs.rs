@@ -1,0 +1,77 @@
+//! The documentation that the service carries with it: the OpenAPI document, and a page that shows it.
+
+use std::{sync::Arc, sync::LazyLock};
+
+use axum::{
+    http::header,
+    response::{IntoResponse, Response},
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::state::App;
+
+pub fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(openapi_json))
+        .routes(routes!(docs_page))
+}
+
+static DOCUMENT: LazyLock<String> =
+    LazyLock::new(|| super::openapi().to_json().unwrap_or_default());
+
+const PAGE: &str = include_str!("docs.html");
+
+/// The page brings its own style and script, and may talk to nobody but this service.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Get this document
+///
+/// OpenAPI 3.1, made from the code that answers.
+#[utoipa::path(
+    get, path = "/openapi.json", tag = "service",
+    responses((status = 200, description = "The document", body = Object, example = json!({"openapi": "3.1.0"}))),
+)]
+async fn openapi_json() -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "application/json"),
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, DOCUMENT.as_str()).into_response()
+}
+
+/// Read this document in a browser
+///
+/// One page that needs no other site.
+#[utoipa::path(
+    get, path = "/docs", tag = "service",
+    responses((status = 200, description = "The page", body = String, content_type = "text/html", example = json!("<!doctype html>…"))),
+)]
+async fn docs_page() -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CACHE_CONTROL, "no-cache"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (headers, PAGE).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_asks_no_other_site_for_anything() {
+        for outside in ["http://", "https://", "//cdn", "@import", "src="] {
+            let found = PAGE.match_indices(outside).next();
+            assert_eq!(found, None, "{outside}");
+        }
+    }
+
+    #[test]
+    fn the_document_is_served_whole() {
+        let document: serde_json::Value = serde_json::from_str(&DOCUMENT).unwrap();
+        assert!(document["paths"]["/openapi.json"]["get"].is_object());
+    }
+}

@@ -1,0 +1,239 @@
+//! What surrounds every request: who asks, how long it took, and an answer even if a handler fails.
+
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Instant};
+
+use arc_swap::ArcSwap;
+use axum::{
+    extract::{MatchedPath, Request, State},
+    http::{Method, StatusCode},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use futures::FutureExt;
+use metrics::{Counter, Histogram, counter, histogram};
+use tracing::{debug, error};
+
+use super::{
+    auth,
+    problem::{Kind, Problem},
+};
+use crate::config::Token;
+
+/// The label of requests that no route matched. Their paths would grow the metrics without bound.
+const NO_ROUTE: &str = "(none)";
+
+pub struct Frame {
+    tokens: Vec<Token>,
+    meters: Meters,
+}
+
+impl Frame {
+    pub fn new(tokens: &[Token]) -> Arc<Self> {
+        metrics::describe_counter!(
+            "provost_http_requests_total",
+            "Requests that were answered, by route, method and status"
+        );
+        metrics::describe_histogram!(
+            "provost_http_request_seconds",
+            metrics::Unit::Seconds,
+            "Time from a request's head to the head of its answer; waits that the caller asked for count"
+        );
+        Arc::new(Self {
+            tokens: tokens.to_vec(),
+            meters: Meters::default(),
+        })
+    }
+}
+
+/// The middleware around all routes.
+pub async fn surround(
+    State(frame): State<Arc<Frame>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let started = Instant::now();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map(MatchedPath::as_str);
+    let method = request.method().clone();
+    let access = auth::needed(&method, route);
+    let response = match auth::admit(&frame.tokens, access, request.headers()) {
+        Ok(caller) => {
+            if let Some(caller) = caller {
+                request.extensions_mut().insert(caller);
+            }
+            // What a handler shares with others is behind locks that forgive a panic.
+            let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+            answered.unwrap_or_else(|panic| panicked(&*panic))
+        }
+        Err(problem) => problem.into_response(),
+    };
+    let elapsed = started.elapsed();
+    let status = response.status();
+    let route = route.unwrap_or(NO_ROUTE);
+    frame.meters.of(route, &method, status, |meter| {
+        meter.requests.increment(1);
+        meter.seconds.record(elapsed);
+    });
+    debug!(%method, route, status = status.as_u16(), ?elapsed, "answered");
+    response
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Response {
+    let message = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    error!(message, "a request's handler failed");
+    Problem::new(
+        Kind::Internal,
+        "the request could not be carried out because of a fault in the service; its log says more",
+    )
+    .into_response()
+}
+
+#[derive(Clone)]
+struct Meter {
+    method: &'static str,
+    status: StatusCode,
+    requests: Counter,
+    seconds: Histogram,
+}
+
+type ByRoute = HashMap<Box<str>, Vec<Meter>>;
+
+/// Handles by route, method and status. Few, and all there after a while: a look-up is a load, a hash
+/// and a short scan, and allocates nothing.
+#[derive(Default)]
+struct Meters(ArcSwap<ByRoute>);
+
+impl Meters {
+    fn of(&self, route: &str, method: &Method, status: StatusCode, record: impl Fn(&Meter)) {
+        let method = word(method);
+        let known = |meters: &ByRoute| {
+            let mut of_route = meters.get(route).into_iter().flatten();
+            match of_route.find(|meter| meter.method == method && meter.status == status) {
+                Some(meter) => {
+                    record(meter);
+                    true
+                }
+                None => false,
+            }
+        };
+        if known(&self.0.load()) {
+            return;
+        }
+        let made = Meter {
+            method,
+            status,
+            requests: counter!(
+                "provost_http_requests_total",
+                "route" => route.to_owned(), "method" => method, "status" => status.as_u16().to_string()
+            ),
+            seconds: histogram!("provost_http_request_seconds", "route" => route.to_owned()),
+        };
+        record(&made);
+        self.0.rcu(|meters| {
+            let mut next = HashMap::clone(meters);
+            let of_route = next.entry(route.into()).or_default();
+            // Another request may have been faster; both handles count into the same metric.
+            of_route.push(made.clone());
+            next
+        });
+    }
+}
+
+/// Callers can make up methods: those share one label.
+fn word(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        Method::HEAD => "HEAD",
+        Method::PATCH => "PATCH",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{Router, body::Body, routing::get};
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::api::extract::Caller;
+
+    async fn whoami(caller: Caller) -> String {
+        caller.name.to_string()
+    }
+
+    async fn fails() {
+        panic!("the roof is on fire");
+    }
+
+    fn app(tokens: &[Token]) -> Router {
+        Router::new()
+            .route("/v1/tasks", get(whoami))
+            .route("/v1/instances", get(fails))
+            .layer(axum::middleware::from_fn_with_state(
+                Frame::new(tokens),
+                surround,
+            ))
+    }
+
+    async fn ask(app: Router, path: &str) -> (StatusCode, String) {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = app.oneshot(request).await.unwrap();
+        let status = response.status();
+        let body = axum::body::to_bytes(response.into_body(), 10_000).await;
+        (status, String::from_utf8(body.unwrap().into()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn handlers_learn_who_asks() {
+        let answer = ask(app(&[]), "/v1/tasks").await;
+        assert_eq!(answer, (StatusCode::OK, "anonymous".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_panics_is_answered_with_a_problem() {
+        let (status, body) = ask(app(&[]), "/v1/instances").await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(body.contains("/problems/internal"), "{body}");
+        assert!(!body.contains("roof"), "{body}");
+    }
+
+    #[tokio::test]
+    async fn without_its_token_a_request_reaches_no_handler() {
+        let token = serde_json::json!({"name": "ci", "role": "read", "token": "0123456789abcdef"});
+        let token = serde_json::from_value(token).unwrap();
+        let (status, body) = ask(app(&[token]), "/v1/tasks").await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED);
+        assert!(body.contains("/problems/unauthenticated"), "{body}");
+    }
+
+    #[test]
+    fn requests_are_counted_by_route_method_and_status() {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        metrics::with_local_recorder(&recorder, || {
+            let meters = Meters::default();
+            let made_up = Method::from_bytes(b"BREW").unwrap();
+            for method in [&Method::GET, &Method::GET, &made_up] {
+                meters.of("/v1/tasks/{id}", method, StatusCode::OK, |meter| {
+                    meter.requests.increment(1);
+                });
+            }
+            assert_eq!(meters.0.load()["/v1/tasks/{id}"].len(), 2);
+        });
+        let text = handle.render();
+        for (method, count) in [("GET", 2), ("other", 1)] {
+            let line = format!(
+                "provost_http_requests_total{{route=\"/v1/tasks/{{id}}\",method=\"{method}\",status=\"200\"}} {count}"
+            );
+            assert!(text.contains(&line), "{text}");
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The OpenAPI document: what the handlers say of themselves, completed by what holds for all of them.
+//! Problems and access are written here once, from the tables that the service itself goes by.
+
+use axum::http::Method;
+use serde_json::json;
+use utoipa::{
+    PartialSchema,
+    openapi::{
+        ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, PathItem, Ref,
+        Response, ResponseBuilder,
+        path::Operation,
+        security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme},
+        tag::{Tag, TagBuilder},
+    },
+};
+
+use super::{
+    auth::{self, Access},
+    problem::{FieldErrorBody, Kind, ProblemBody},
+};
+
+const DESCRIPTION: &str = "\
+Runs multi-step tasks across HTTP services so that each succeeds as a whole.
+
+Durations are strings such as `250ms`, `30s`, `15m`, `24h`; times are RFC 3339 in UTC; ids are UUIDv7. \
+Unknown fields and parameters are refused by name. Errors are problem details (RFC 9457): `type` names \
+the kind and never changes its meaning, and every kind has a section in `docs/problems.md`.";
+
+const TAGS: [(&str, &str); 6] = [
+    ("tasks", "Submit tasks, and see how they go on"),
+    ("operate", "What an operator can do about a task"),
+    ("alerts", "What a person has to look at"),
+    ("workflows", "Registered definitions, versioned"),
+    ("agents", "The remote services that steps call"),
+    ("service", "The service itself"),
+];
+
+const BEARER: &str = "token";
+
+/// The problems that any operation of a kind may answer, beside those it names itself.
+struct CommonProblem {
+    name: &'static str,
+    kind: Kind,
+    description: &'static str,
+    detail: &'static str,
+    /// Whether an operation at this path, which needs this access, may answer it.
+    applies: fn(&Operation, &str, Access) -> bool,
+}
+
+fn has_body(operation: &Operation) -> bool {
+    operation.request_body.is_some()
+}
+
+const COMMON: [CommonProblem; 9] = [
+    CommonProblem {
+        name: "BadRequest",
+        kind: Kind::InvalidQuery,
+        description: "A parameter or a header cannot be used, or the body is not JSON",
+        detail: "limit is \"0\", but must be a whole number, 1 to 500",
+        applies: |operation, _, access| access != Access::Open || has_body(operation),
+    },
+    CommonProblem {
+        name: "Unauthenticated",
+        kind: Kind::Unauthenticated,
+        description: "Tokens are configured, and none that is known was sent",
+        detail: "send the token as `Authorization: Bearer <token>`",
+        applies: |_, _, access| access != Access::Open,
+    },
+    CommonProblem {
+        name: "Forbidden",
+        kind: Kind::Forbidden,
+        description: "The token's role does not allow this",
+        detail: "this needs the role operate, or one that includes it: the token \"ci\" has the role submit",
+        applies: |_, _, access| access != Access::Open,
+    },
+    CommonProblem {
+        name: "NotFound",
+        kind: Kind::NotFound,
+        description: "What the path names is not there",
+        detail: "there is no such task",
+        applies: |_, path, _| path.contains('{'),
+    },
+    CommonProblem {
+        name: "BodyTooLarge",
+        kind: Kind::BodyTooLarge,
+        description: "The body is longer than `limits.max_request`",
+        detail: "the body is longer than 1048576 bytes: send less, or raise limits.max_request",
+        applies: |operation, _, _| has_body(operation),
+    },
+    CommonProblem {
+        name: "NotJson",
+        kind: Kind::NotJson,
+        description: "The body was not sent as JSON",
+        detail: "Content-Type is missing: send JSON with `Content-Type: application/json`",
+        applies: |operation, _, _| has_body(operation),
+    },
+    CommonProblem {
+        name: "Invalid",
+        kind: Kind::Invalid,
+        description: "The content is not valid; `errors` lists every fault with its JSON pointer",
+        detail: "/steps/1/after/0: there is no step \"reserv\"; did you mean \"reserve\"?",
+        applies: |operation, _, _| has_body(operation),
+    },
+    CommonProblem {
+        name: "Internal",
+        kind: Kind::Internal,
+        description: "A fault in the service; its log says more",
+        detail: "the request could not be carried out because of a fault in the service; its log says more",
+        applies: |_, path, _| path.starts_with("/v1/"),
+    },
+    CommonProblem {
+        name: "Unavailable",
+        kind: Kind::StoreUnavailable,
+        description: "The store cannot commit or the service is stopping; nothing was changed. Try again after `Retry-After`",
+        detail: "the disk that holds the database is full, or the database has reached its size limit: free some space; the service goes on by itself",
+        applies: |_, path, _| path.starts_with("/v1/"),
+    },
+];
+
+/// What the routes are added to.
+pub fn start() -> OpenApi {
+    let license = LicenseBuilder::new()
+        .name(env!("CARGO_PKG_LICENSE"))
+        .identifier(Some(env!("CARGO_PKG_LICENSE")));
+    let info = InfoBuilder::new()
+        .title("Provost")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(DESCRIPTION))
+        .license(Some(license.build()));
+    OpenApiBuilder::new()
+        .info(info)
+        .tags(Some(TAGS.map(tag)))
+        .build()
+}
+
+fn tag((name, description): (&str, &str)) -> Tag {
+    TagBuilder::new()
+        .name(name)
+        .description(Some(description))
+        .build()
+}
+
+/// Adds to every operation what holds for all: problems, access.
+pub fn complete(mut document: OpenApi) -> OpenApi {
+    let mut scheme = Http::new(HttpAuthScheme::Bearer);
+    scheme.description = Some(
+        "One of the configured tokens. Where none is configured, the service is reachable from its own machine only and asks for none."
+            .to_owned(),
+    );
+    let components = document.components.get_or_insert_default();
+    components.add_security_scheme(BEARER, SecurityScheme::Http(scheme));
+    components
+        .schemas
+        .insert("ProblemBody".to_owned(), ProblemBody::schema());
+    components
+        .schemas
+        .insert("FieldErrorBody".to_owned(), FieldErrorBody::schema());
+    for problem in &COMMON {
+        let response = problem.response().into();
+        components
+            .responses
+            .insert(problem.name.to_owned(), response);
+    }
+    for (path, item) in &mut document.paths.paths {
+        for (method, operation) in operations_of(item) {
+            let access = auth::needed(&method, Some(path));
+            for problem in &COMMON {
+                if (problem.applies)(operation, path, access) {
+                    let status = problem.kind.status().as_str().to_owned();
+                    let common = Ref::from_response_name(problem.name);
+                    let responses = &mut operation.responses.responses;
+                    responses.entry(status).or_insert(common.into());
+                }
+            }
+            say_access(operation, access);
+        }
+    }
+    document
+}
+
+fn say_access(operation: &mut Operation, access: Access) {
+    if access == Access::Open {
+        return;
+    }
+    let role = match access.role() {
+        "any" => "Where tokens are configured, any will do.".to_owned(),
+        role => format!("Where tokens are configured: role `{role}`, or one that includes it."),
+    };
+    let description = operation.description.get_or_insert_default();
+    if !description.is_empty() {
+        description.push_str("\n\n");
+    }
+    description.push_str(&role);
+    operation.security = Some(vec![
+        SecurityRequirement::default(),
+        SecurityRequirement::new::<_, [&str; 0], _>(BEARER, []),
+    ]);
+}
+
+impl CommonProblem {
+    fn response(&self) -> Response {
+        let content = ContentBuilder::new()
+            .schema(Some(Ref::from_schema_name("ProblemBody")))
+            .example(Some(json!({
+                "type": format!("/problems/{}", self.kind.slug()),
+                "title": self.kind.title(),
+                "status": self.kind.status().as_u16(),
+                "detail": self.detail,
+            })))
+            .build();
+        ResponseBuilder::new()
+            .description(self.description)
+            .content("application/problem+json", content)
+            .build()
+    }
+}
+
+fn operations_of(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
+    [
+        (Method::GET, &mut item.get),
+        (Method::PUT, &mut item.put),
+        (Method::POST, &mut item.post),
+        (Method::DELETE, &mut item.delete),
+    ]
+    .into_iter()
+    .filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
+}
+
+#[cfg(test)]
+pub fn operations(document: &OpenApi) -> Vec<(Method, String)> {
+    let mut paths = document.paths.paths.clone();
+    let listed = paths.iter_mut().flat_map(|(path, item)| {
+        operations_of(item)
+            .map(|(method, _)| (method, path.clone()))
+            .collect::<Vec<_>>()
+    });
+    listed.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use serde_json::Value;
+
+    fn document() -> Value {
+        serde_json::to_value(crate::api::openapi()).unwrap()
+    }
+
+    fn operations(document: &Value) -> impl Iterator<Item = (String, &Value)> {
+        let paths = document["paths"].as_object().unwrap();
+        paths.iter().flat_map(|(path, item)| {
+            let item = item.as_object().unwrap();
+            item.iter()
+                .map(move |(method, operation)| (format!("{method} {path}"), operation))
+        })
+    }
+
+    #[test]
+    fn every_operation_says_what_it_is_for() {
+        let document = document();
+        let tags: HashSet<_> = super::TAGS.iter().map(|(name, _)| *name).collect();
+        let mut ids = HashSet::new();
+        for (name, operation) in operations(&document) {
+            for field in ["summary", "description"] {
+                let text = operation[field].as_str().unwrap_or_default();
+                assert!(!text.is_empty(), "{name} has no {field}");
+            }
+            assert!(
+                tags.contains(operation["tags"][0].as_str().unwrap()),
+                "{name}"
+            );
+            assert!(
+                ids.insert(operation["operationId"].as_str().unwrap()),
+                "{name}"
+            );
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                assert!(parameter["description"].is_string(), "{name}: {parameter}");
+            }
+            for (status, response) in operation["responses"].as_object().unwrap() {
+                let described = response["description"]
+                    .as_str()
+                    .is_some_and(|text| !text.is_empty());
+                assert!(described || response["$ref"].is_string(), "{name} {status}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        fn visit(document: &Value, value: &Value) {
+            match value {
+                Value::Object(members) => {
+                    if let Some(Value::String(target)) = members.get("$ref") {
+                        let found = document.pointer(target.trim_start_matches('#'));
+                        assert!(found.is_some(), "{target} is not there");
+                    }
+                    members.values().for_each(|member| visit(document, member));
+                }
+                Value::Array(items) => items.iter().for_each(|item| visit(document, item)),
+                _ => {}
+            }
+        }
+        let document = document();
+        visit(&document, &document);
+    }
+
+    #[test]
+    fn the_document_is_openapi_3_1_and_names_version_and_licence() {
+        let document = document();
+        assert_eq!(document["openapi"], "3.1.0");
+        assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(document["info"]["license"]["identifier"], "Apache-2.0");
+        assert!(document["info"].get("contact").is_none());
+    }
+}

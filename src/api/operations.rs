@@ -1,0 +1,217 @@
+//! For those who run the service: is it alive, is it ready, what does it count.
+
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use metrics::gauge;
+use serde::Serialize;
+use tokio::sync::Mutex;
+use tracing::warn;
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    App, Problem,
+    answer::json,
+    problem::{Kind, ProblemBody},
+};
+use crate::{
+    domain::{AgentName, TaskStatus},
+    store::{Counts, SharedReader},
+    telemetry::Metrics,
+};
+
+/// How long a readiness check waits for a commit.
+const COMMIT_WITHIN: Duration = Duration::from_secs(2);
+/// Counting costs the store something: scrapers share one count for so long.
+const COUNT_EVERY: Duration = Duration::from_secs(5);
+
+pub fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(livez))
+        .routes(routes!(readyz))
+        .routes(routes!(metrics_text))
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = Health)]
+struct HealthView {
+    #[schema(example = "ready")]
+    status: &'static str,
+}
+
+/// Is it alive?
+///
+/// Answers as long as the process can answer at all. Restart it if this fails.
+#[utoipa::path(
+    get, path = "/livez", tag = "service",
+    responses((status = 200, description = "It is alive", body = HealthView, example = json!({"status": "alive"}))),
+)]
+async fn livez() -> Response {
+    json(StatusCode::OK, &HealthView { status: "alive" })
+}
+
+/// Is it ready?
+///
+/// Commits something of no meaning to the store. Send no requests while this fails.
+#[utoipa::path(
+    get, path = "/readyz", tag = "service",
+    responses(
+        (status = 200, description = "The store can commit", body = HealthView, example = json!({"status": "ready"})),
+        (status = 503, description = "The store cannot commit, or the service is stopping", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
+    if app.stop.is_cancelled() {
+        return Err(Problem::new(Kind::Stopping, "the service is stopping"));
+    }
+    match tokio::time::timeout(COMMIT_WITHIN, app.store.heartbeat()).await {
+        Ok(committed) => committed?,
+        Err(_) => {
+            return Err(Problem::new(
+                Kind::StoreUnavailable,
+                format!(
+                    "the store did not commit within {} seconds: look at the disk and its load",
+                    COMMIT_WITHIN.as_secs()
+                ),
+            ));
+        }
+    }
+    Ok(json(StatusCode::OK, &HealthView { status: "ready" }))
+}
+
+/// Get metrics
+///
+/// In the text format of Prometheus. Counts of tasks and steps are at most five seconds old.
+#[utoipa::path(
+    get, path = "/metrics", tag = "service", operation_id = "metrics",
+    responses((status = 200, description = "The metrics", body = String, content_type = "text/plain",
+        example = json!("provost_tasks{state=\"processing\"} 12\n"))),
+)]
+async fn metrics_text(State(app): State<Arc<App>>) -> Response {
+    app.gauges.refresh(&app.store.reader).await;
+    let headers = [(header::CONTENT_TYPE, Metrics::CONTENT_TYPE)];
+    (headers, app.metrics.render()).into_response()
+}
+
+/// The gauges that show what the store holds.
+#[derive(Default)]
+pub struct Gauges(Mutex<Counted>);
+
+#[derive(Default)]
+struct Counted {
+    at: Option<Instant>,
+    /// Agents whose line was shown: one that is empty now must be shown as empty.
+    agents: HashSet<AgentName>,
+}
+
+impl Gauges {
+    /// Counts anew if the last count is too old. Scrapers that come meanwhile wait for that count.
+    async fn refresh(&self, reader: &SharedReader) {
+        let mut counted = self.0.lock().await;
+        if counted.at.is_some_and(|at| at.elapsed() < COUNT_EVERY) {
+            return;
+        }
+        match reader.counts().await {
+            Ok(counts) => counted.show(&counts),
+            // What the process counts by itself is worth having all the more.
+            Err(error) => warn!(%error, "tasks and steps could not be counted for the metrics"),
+        }
+        counted.at = Some(Instant::now());
+    }
+}
+
+impl Counted {
+    fn show(&mut self, counts: &Counts) {
+        if self.at.is_none() {
+            describe();
+        }
+        for state in TaskStatus::ALL {
+            // Those that are done only grow; provost_events_total counts them.
+            if state == TaskStatus::Processed {
+                continue;
+            }
+            let found = counts.tasks.iter().find(|(counted, _)| *counted == state);
+            let count = found.map_or(0, |(_, count)| *count);
+            gauge!("provost_tasks", "state" => state.as_str()).set(count as f64);
+        }
+        for gone in &self.agents {
+            if !counts.queued.iter().any(|(agent, _)| agent == gone) {
+                gauge!("provost_queue_depth", "agent" => gone.to_string()).set(0.0);
+            }
+        }
+        for (agent, count) in &counts.queued {
+            gauge!("provost_queue_depth", "agent" => agent.to_string()).set(*count as f64);
+            self.agents.insert(agent.clone());
+        }
+        gauge!("provost_steps_delayed").set(counts.delayed as f64);
+        gauge!("provost_steps_processing").set(counts.processing as f64);
+        gauge!("provost_alerts_open").set(counts.open_alerts as f64);
+    }
+}
+
+fn describe() {
+    metrics::describe_gauge!(
+        "provost_tasks",
+        "Tasks that are not processed yet, by state; as are cancelled ones until they are purged"
+    );
+    metrics::describe_gauge!("provost_queue_depth", "Steps that stand in an agent's line");
+    metrics::describe_gauge!(
+        "provost_steps_delayed",
+        "Steps that wait for a time before they join their line"
+    );
+    metrics::describe_gauge!("provost_steps_processing", "Steps that are being called");
+    metrics::describe_gauge!(
+        "provost_alerts_open",
+        "Alerts that are not closed, acknowledged ones included"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[test]
+    fn a_line_that_emptied_is_shown_as_empty() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let mut counts = Counts {
+            tasks: vec![(TaskStatus::Error, 2)],
+            queued: vec![(AgentName::new("payments"), 7)],
+            delayed: 1,
+            processing: 3,
+            open_alerts: 2,
+        };
+        let mut counted = Counted::default();
+        let shown = |counted: &mut Counted, counts: &Counts| {
+            metrics::with_local_recorder(&recorder, || counted.show(counts));
+            recorder.handle().render()
+        };
+        let text = shown(&mut counted, &counts);
+        for line in [
+            "provost_tasks{state=\"error\"} 2",
+            "provost_tasks{state=\"paused\"} 0",
+            "provost_queue_depth{agent=\"payments\"} 7",
+            "provost_steps_delayed 1",
+            "provost_steps_processing 3",
+            "provost_alerts_open 2",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+        counts.queued.clear();
+        let text = shown(&mut counted, &counts);
+        assert!(
+            text.contains("provost_queue_depth{agent=\"payments\"} 0"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,486 @@
+//! Workflows: registered definitions. A version never changes; what changed is a new version, and
+//! tasks keep the one they began with.
+
+use std::{collections::HashMap, sync::Arc};
+
+use arc_swap::ArcSwap;
+use axum::{
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    response::Response,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    App, Problem,
+    answer::{Page, json},
+    definition::StepBody,
+    extract::{JsonBody, NamePath, NameVersionPath, PageQuery, Query, plain_name},
+    problem::Kind,
+    verdict::{self, VerdictBody},
+};
+use crate::{
+    domain::{
+        Accepted, Definition, Fields, Limits, Payload, Span, Timestamp, WorkflowName, WorkflowRef,
+        parse_steps,
+    },
+    store::{StoreError, WorkflowRecord},
+};
+
+const LONGEST_DESCRIPTION: usize = 4096;
+const SHORTEST_LIMIT: Span = Span::from_millis(1);
+
+pub fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(put, get_latest))
+        .routes(routes!(get_version))
+        .routes(routes!(validate))
+}
+
+/// A version of a workflow, ready to make tasks of.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub workflow: WorkflowRef,
+    pub definition: Arc<Definition>,
+    /// What its tasks get where they name no limit of their own.
+    pub complete_within: Option<Span>,
+}
+
+/// The latest versions, so that a submission reads and compiles nothing. As many as are registered
+/// and in use: only an administrator can make them more.
+#[derive(Default)]
+pub struct Workflows(ArcSwap<HashMap<WorkflowName, Known>>);
+
+impl Workflows {
+    fn latest(&self, name: &WorkflowName) -> Option<Known> {
+        self.0.load().get(name).cloned()
+    }
+
+    /// A slower reader never puts an older version in place of a newer one.
+    fn learn(&self, known: &Known) {
+        self.0.rcu(|latest| {
+            let mut next = HashMap::clone(latest);
+            let newest = next
+                .entry(known.workflow.name.clone())
+                .or_insert_with(|| known.clone());
+            if newest.workflow.version < known.workflow.version {
+                *newest = known.clone();
+            }
+            next
+        });
+    }
+}
+
+/// The latest version of a workflow, or the one named; `None` where there is none. From memory for
+/// the latest, once it has been used or registered in this process.
+pub async fn resolve(
+    app: &App,
+    name: &WorkflowName,
+    version: Option<u32>,
+) -> Result<Option<Known>, Problem> {
+    let latest = app.workflows.latest(name);
+    if let Some(latest) = latest
+        && version.is_none_or(|version| version == latest.workflow.version)
+    {
+        return Ok(Some(latest));
+    }
+    let Some(record) = app.store.reader.workflow(name, version).await? else {
+        return Ok(None);
+    };
+    let known = compile(app, &record)?;
+    if version.is_none() {
+        app.workflows.learn(&known);
+    }
+    Ok(Some(known))
+}
+
+/// A stored workflow was accepted once: it is compiled without asking who is known today.
+fn compile(app: &App, record: &WorkflowRecord) -> Result<Known, Problem> {
+    let workflow = WorkflowRef {
+        name: record.name.clone(),
+        version: record.version,
+    };
+    let stored = StoredBody::read(record)?;
+    let definition = match app.store.definitions.get(&workflow) {
+        Some(definition) => definition,
+        None => {
+            let steps = Payload::new(stored.steps);
+            let compiled = parse_steps(&steps, "/steps", &Limits::stored(), &Accepted);
+            let compiled = compiled.map_err(|faults| {
+                let faults: Vec<_> = faults
+                    .iter()
+                    .map(|fault| format!("{}: {}", fault.pointer, fault.message))
+                    .collect();
+                corrupt(record, &faults.join("; "))
+            })?;
+            let definition = Arc::new(compiled);
+            app.store
+                .definitions
+                .put(workflow.clone(), definition.clone());
+            definition
+        }
+    };
+    Ok(Known {
+        workflow,
+        definition,
+        complete_within: stored.complete_within,
+    })
+}
+
+fn corrupt(record: &WorkflowRecord, why: &str) -> StoreError {
+    StoreError::Corrupt(format!(
+        "version {} of workflow {}: {why}",
+        record.version, record.name
+    ))
+}
+
+/// What the store keeps: the canonical form of what was sent, so that the same content is the same
+/// text.
+#[derive(Serialize, Deserialize)]
+struct StoredBody {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    complete_within: Option<Span>,
+    steps: Box<RawValue>,
+}
+
+impl StoredBody {
+    fn read(record: &WorkflowRecord) -> Result<Self, StoreError> {
+        serde_json::from_str(&record.body).map_err(|error| corrupt(record, &error.to_string()))
+    }
+}
+
+/// A workflow as it is registered.
+#[derive(ToSchema)]
+#[schema(as = WorkflowInput)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct WorkflowInput {
+    /// 1 to 500 steps. A step that names no `after` follows the one above it.
+    steps: Vec<StepBody>,
+    #[schema(example = "Reserve, charge, ship", max_length = 4096)]
+    description: Option<String>,
+    /// The limit for a whole task of this workflow that names none of its own.
+    #[schema(example = "15m")]
+    complete_within: Option<String>,
+}
+
+/// One version of a workflow.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Workflow)]
+pub struct WorkflowView<'a> {
+    #[serde(flatten)]
+    head: WorkflowHead<'a>,
+    /// As they were registered.
+    #[schema(value_type = Vec<StepBody>)]
+    steps: &'a RawValue,
+}
+
+/// A workflow in a list.
+#[derive(Serialize, ToSchema)]
+#[schema(as = WorkflowSummary)]
+pub struct WorkflowHead<'a> {
+    #[schema(example = "order")]
+    name: &'a str,
+    /// Counted from 1.
+    #[schema(example = 3)]
+    version: u32,
+    #[schema(value_type = Option<String>, example = "Reserve, charge, ship")]
+    description: Option<String>,
+    #[schema(value_type = Option<String>, example = "15m")]
+    complete_within: Option<Span>,
+    /// When this version was registered.
+    #[schema(value_type = String, format = DateTime, example = "2026-01-31T09:30:00.000Z")]
+    created_at: Timestamp,
+}
+
+impl<'a> WorkflowHead<'a> {
+    fn new(record: &'a WorkflowRecord, stored: &StoredBody) -> Self {
+        Self {
+            name: record.name.as_str(),
+            version: record.version,
+            description: stored.description.clone(),
+            complete_within: stored.complete_within,
+            created_at: record.created_at,
+        }
+    }
+}
+
+/// A body that was read and checked.
+struct Checked {
+    definition: Definition,
+    stored: StoredBody,
+}
+
+/// Reads a body with all its faults at once.
+fn check(app: &App, body: &RawValue) -> Result<Checked, Problem> {
+    let mut fields = Fields::from_raw(body, "").map_err(|fault| Problem::invalid(vec![fault]))?;
+    let description = fields.string("description").map(String::from);
+    if description
+        .as_ref()
+        .is_some_and(|text| text.len() > LONGEST_DESCRIPTION)
+    {
+        fields.fault(
+            "description",
+            format!("is longer than {LONGEST_DESCRIPTION} bytes"),
+        );
+    }
+    let complete_within = fields.span("complete_within", SHORTEST_LIMIT..=Span::LONGEST);
+    let definition = match fields.raw("steps").and_then(|steps| compact(steps.get())) {
+        Some(steps) => match parse_steps(&steps, "/steps", &app.limits, app) {
+            Ok(definition) => Some(definition),
+            Err(faults) => {
+                fields.absorb(faults);
+                None
+            }
+        },
+        None => {
+            fields.fault("steps", "is missing: give an array of at least one step");
+            None
+        }
+    };
+    let faults = fields.finish();
+    match definition {
+        Some(definition) if faults.is_empty() => Ok(Checked {
+            stored: StoredBody {
+                description,
+                complete_within,
+                steps: definition.source.raw().to_owned(),
+            },
+            definition,
+        }),
+        _ => Err(Problem::invalid(faults)),
+    }
+}
+
+/// The same JSON without the white space between its parts. Numbers and strings stay as written.
+fn compact(json: &str) -> Option<Payload> {
+    let mut compact = String::with_capacity(json.len());
+    let mut in_string = false;
+    let mut escaped = false;
+    for c in json.chars() {
+        if in_string {
+            match c {
+                _ if escaped => escaped = false,
+                '\\' => escaped = true,
+                '"' => in_string = false,
+                _ => {}
+            }
+        } else if c == '"' {
+            in_string = true;
+        } else if c.is_ascii_whitespace() {
+            continue;
+        }
+        compact.push(c);
+    }
+    Payload::parse(compact)
+}
+
+/// Register a workflow
+///
+/// Makes a new version where the content differs from the latest one (201), and changes nothing where
+/// it does not (200). Every fault of the definition is reported at once. Tasks under way keep the
+/// version they began with.
+#[utoipa::path(
+    put, path = "/v1/workflows/{name}", tag = "workflows", operation_id = "put_workflow",
+    params(("name" = String, Path, description = "1 to 64 of a-z A-Z 0-9 . _ -, the first one a letter or a digit", example = "order")),
+    request_body(content = WorkflowInput, description = "The steps, and what holds for all tasks made of them"),
+    responses(
+        (status = 201, description = "A new version was made", body = WorkflowView,
+            headers(("Location" = String, description = "The new version"))),
+        (status = 200, description = "The latest version has this content already", body = WorkflowView),
+    ),
+)]
+async fn put(
+    State(app): State<Arc<App>>,
+    NamePath(name): NamePath,
+    query: Query,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    plain_name("a workflow", &name)?;
+    let checked = check(&app, &body)?;
+    let name = WorkflowName::new(name);
+    let before = app.store.reader.workflow(&name, None).await?;
+    let stored = serde_json::to_string(&checked.stored)
+        .map_err(|error| Problem::new(Kind::Internal, error.to_string()))?;
+    let version = app.store.put_workflow(name.clone(), stored).await?;
+    let known = Known {
+        workflow: WorkflowRef {
+            name: name.clone(),
+            version,
+        },
+        definition: Arc::new(checked.definition),
+        complete_within: checked.stored.complete_within,
+    };
+    app.store
+        .definitions
+        .put(known.workflow.clone(), known.definition.clone());
+    app.workflows.learn(&known);
+    let is_new = before.is_none_or(|before| before.version < version);
+    if !is_new {
+        return one(&app, &name, Some(version), StatusCode::OK).await;
+    }
+    let mut response = one(&app, &name, Some(version), StatusCode::CREATED).await?;
+    if let Ok(location) = HeaderValue::try_from(format!("/v1/workflows/{name}/versions/{version}"))
+    {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(response)
+}
+
+/// List workflows
+///
+/// The latest version of each, by name, without its steps.
+#[utoipa::path(
+    get, path = "/v1/workflows", tag = "workflows", operation_id = "list_workflows",
+    params(PageQuery),
+    responses((status = 200, description = "A page of workflows", body = Page<WorkflowHead>)),
+)]
+async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response, Problem> {
+    let limit = query.limit()?;
+    let after = query.string("cursor");
+    query.finish()?;
+    let records = app.store.reader.workflows().await?;
+    let heads = records
+        .iter()
+        .map(|record| Ok(WorkflowHead::new(record, &StoredBody::read(record)?)))
+        .collect::<Result<Vec<_>, StoreError>>()?;
+    let page = Page::of_names(heads, after.as_deref(), limit, |head| head.name);
+    Ok(json(StatusCode::OK, &page))
+}
+
+/// Read the latest version of a workflow
+///
+/// With its steps, as they were registered.
+#[utoipa::path(
+    get, path = "/v1/workflows/{name}", tag = "workflows", operation_id = "get_workflow",
+    params(("name" = String, Path, description = "The workflow's name", example = "order")),
+    responses((status = 200, description = "The latest version", body = WorkflowView)),
+)]
+async fn get_latest(
+    State(app): State<Arc<App>>,
+    NamePath(name): NamePath,
+    query: Query,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    one(&app, &WorkflowName::new(name), None, StatusCode::OK).await
+}
+
+/// Read one version of a workflow
+///
+/// Versions are kept: tasks that began with one go on with it.
+#[utoipa::path(
+    get, path = "/v1/workflows/{name}/versions/{version}", tag = "workflows",
+    operation_id = "get_workflow_version",
+    params(
+        ("name" = String, Path, description = "The workflow's name", example = "order"),
+        ("version" = u32, Path, description = "Counted from 1", example = 3),
+    ),
+    responses((status = 200, description = "That version", body = WorkflowView)),
+)]
+async fn get_version(
+    State(app): State<Arc<App>>,
+    NameVersionPath(name, version): NameVersionPath,
+    query: Query,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    let name = WorkflowName::new(name);
+    // Versions count from 1: what is no number is as absent as version 0.
+    one(&app, &name, Some(version.unwrap_or(0)), StatusCode::OK).await
+}
+
+async fn one(
+    app: &App,
+    name: &WorkflowName,
+    version: Option<u32>,
+    status: StatusCode,
+) -> Result<Response, Problem> {
+    let Some(record) = app.store.reader.workflow(name, version).await? else {
+        let detail = match version {
+            Some(_) => format!(
+                "workflow {name:?} has no such version: GET /v1/workflows/{name} shows the latest"
+            ),
+            None => format!(
+                "there is no workflow {name:?}: GET /v1/workflows lists them, PUT registers one"
+            ),
+        };
+        return Err(Problem::new(Kind::NoSuchWorkflow, detail));
+    };
+    let stored = StoredBody::read(&record)?;
+    let view = WorkflowView {
+        head: WorkflowHead::new(&record, &stored),
+        steps: &stored.steps,
+    };
+    Ok(json(status, &view))
+}
+
+/// Check a workflow without storing it
+///
+/// Takes the body of a registration and answers what would run, the critical path, the worst case in
+/// time against `complete_within`, and warnings. Nothing is stored, and the name need not be
+/// registered.
+#[utoipa::path(
+    post, path = "/v1/workflows/{name}/validate", tag = "workflows",
+    operation_id = "validate_workflow",
+    params(("name" = String, Path, description = "The workflow's name", example = "order")),
+    request_body(content = WorkflowInput, description = "As for a registration"),
+    responses((status = 200, description = "It is valid; this is what it would mean", body = VerdictBody)),
+)]
+async fn validate(
+    State(app): State<Arc<App>>,
+    NamePath(name): NamePath,
+    query: Query,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    plain_name("a workflow", &name)?;
+    let checked = check(&app, &body)?;
+    Ok(verdict::answer(
+        &app,
+        &checked.definition,
+        checked.stored.complete_within,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_form_of_white_space_makes_no_new_version() {
+        let written = "[ {\"name\" : \"a b\\\" c\",\n\t\"body\": { \"n\": 1.50 } } ]";
+        let compacted = compact(written).unwrap();
+        assert_eq!(
+            compacted.as_json(),
+            "[{\"name\":\"a b\\\" c\",\"body\":{\"n\":1.50}}]"
+        );
+        assert_eq!(compact(compacted.as_json()), Some(compacted));
+    }
+
+    #[test]
+    fn an_older_version_never_replaces_a_newer_one() {
+        let name = WorkflowName::new("order");
+        let known = |version| Known {
+            workflow: WorkflowRef {
+                name: name.clone(),
+                version,
+            },
+            definition: Arc::new(Definition {
+                steps: Vec::new(),
+                source: Payload::null(),
+            }),
+            complete_within: None,
+        };
+        let workflows = Workflows::default();
+        for (learned, latest) in [(2, 2), (1, 2), (3, 3)] {
+            workflows.learn(&known(learned));
+            let found = workflows.latest(&name).unwrap();
+            assert_eq!(found.workflow.version, latest);
+        }
+    }
+}
