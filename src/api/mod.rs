@@ -15,8 +15,6 @@ mod openapi;
 mod operations;
 pub mod problem;
 mod state;
-#[cfg(test)]
-mod tests;
 pub mod verdict;
 pub mod workflows;
 
