@@ -66,7 +66,7 @@ async fn settled(app: &App, watch: &mut Watch, wait: Duration) -> Option<Arc<Tas
     tokio::select! {
         task = watch.changed() => Some(task),
         () = app.stop.cancelled() => None,
-        () = tokio::time::sleep(wait.min(LONGEST_WAIT)) => None,
+        () = tokio::time::sleep(wait.min(LONGEST_WAIT.duration())) => None,
     }
 }
 
