@@ -1,13 +1,17 @@
 mod agent;
 mod api;
+mod bench;
 mod cli;
 mod config;
+mod demo;
 mod domain;
+mod plain_http;
 mod scheduler;
 mod service;
 mod store;
 mod supervisor;
 mod telemetry;
+mod temporary;
 
 use std::process::ExitCode;
 
@@ -37,8 +41,20 @@ fn main() -> ExitCode {
             }
         },
         Command::Serve(config) => cli::serve::run(*config),
-        Command::Demo(_) | Command::Bench(_) | Command::Openapi => {
+        Command::Demo(options) => in_runtime(demo::run(options)),
+        Command::Bench(options) => in_runtime(bench::run(options)),
+        Command::Openapi => {
             eprintln!("provost: this command is not part of this build");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn in_runtime(work: impl Future<Output = ExitCode>) -> ExitCode {
+    match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime.block_on(work),
+        Err(error) => {
+            eprintln!("provost: the threads that it needs cannot be started: {error}");
             ExitCode::FAILURE
         }
     }
