@@ -23,6 +23,8 @@ use crate::{
     domain::{AgentName, AgentSpec, Endpoint, FieldFault, Fields, RetrySpec, Span},
 };
 
+const LONGEST_URL: usize = 2000;
+
 pub fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(list))
@@ -110,22 +112,19 @@ fn is_configured(app: &App, name: &AgentName) -> bool {
 
 /// Reads a specification with all its faults at once.
 fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
-    let mut fields = Fields::from_raw(body, "").map_err(|fault| vec![fault])?;
-    let pointer = fields.pointer("endpoints");
+    let mut fields = Fields::of(body, "")?;
     let mut endpoints = Vec::new();
-    match fields.array("endpoints") {
-        Some(listed) => {
-            for (at, endpoint) in listed.into_iter().enumerate() {
-                match read_endpoint(endpoint, &format!("{pointer}/{at}")) {
-                    Ok(endpoint) => endpoints.push(endpoint),
-                    Err(faults) => fields.absorb(faults),
-                }
-            }
+    if !fields.has("endpoints") {
+        let remedy = "give an array such as [{\"url\": \"http://10.0.0.5:8080\"}]";
+        fields.missing("endpoints", remedy);
+    }
+    let listed = fields.array("endpoints").unwrap_or_default();
+    for (at, endpoint) in listed.into_iter().enumerate() {
+        let pointer = format!("{}/{at}", fields.pointer("endpoints"));
+        match read_endpoint(endpoint, &pointer) {
+            Ok(endpoint) => endpoints.extend(endpoint),
+            Err(faults) => fields.extend(faults),
         }
-        None => fields.fault(
-            "endpoints",
-            "is missing: give an array such as [{\"url\": \"http://10.0.0.5:8080\"}]",
-        ),
     }
     let mut retry = RetrySpec::default();
     if let Some(mut waits) = fields.object("retry") {
@@ -134,41 +133,35 @@ fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
         retry.max = waits.span("max", any).unwrap_or(retry.max);
         let factor = waits.integer("factor", 0..=i64::from(u32::MAX));
         retry.factor = factor.map_or(retry.factor, |factor| factor as u32);
-        fields.absorb(waits.finish());
+        if let Err(faults) = waits.finish() {
+            fields.extend(faults);
+        }
     }
-    let mut faults = fields.finish();
+    // What could not be read would be blamed a second time below, for its absence.
+    fields.finish()?;
     let spec = AgentSpec { endpoints, retry };
-    // What could not be read stands in the faults already, and would be blamed again for its absence.
-    if faults.is_empty() {
-        let wrong = spec.faults("").into_iter();
-        faults.extend(wrong.map(|(pointer, message)| FieldFault::new(pointer, message)));
-    }
-    if faults.is_empty() {
+    let wrong = spec.faults("").into_iter();
+    let wrong: Vec<_> = wrong
+        .map(|(pointer, message)| FieldFault::new(pointer, message))
+        .collect();
+    if wrong.is_empty() {
         Ok(spec)
     } else {
-        Err(faults)
+        Err(wrong)
     }
 }
 
-fn read_endpoint(body: &RawValue, pointer: &str) -> Result<Endpoint, Vec<FieldFault>> {
-    let mut fields = Fields::from_raw(body, pointer).map_err(|fault| vec![fault])?;
-    let url = fields.string("url").map(String::from);
+fn read_endpoint(body: &RawValue, pointer: &str) -> Result<Option<Endpoint>, Vec<FieldFault>> {
+    let mut fields = Fields::of(body, pointer)?;
+    if !fields.has("url") {
+        fields.missing("url", "give a URL such as \"http://10.0.0.5:8080\"");
+    }
+    let url = fields.string("url", LONGEST_URL);
     let max_in_flight = fields.integer("max_in_flight", 0..=i64::from(u32::MAX));
-    let mut faults = fields.finish();
-    if url.is_none() && faults.iter().all(|fault| !fault.pointer.ends_with("/url")) {
-        faults.push(FieldFault::new(
-            format!("{pointer}/url"),
-            "is missing: give a URL such as \"http://10.0.0.5:8080\"",
-        ));
-    }
-    match url {
-        Some(url) if faults.is_empty() => Ok(Endpoint {
-            url,
-            max_in_flight: max_in_flight
-                .map_or(Endpoint::default_max_in_flight(), |count| count as u32),
-        }),
-        _ => Err(faults),
-    }
+    let max_in_flight =
+        max_in_flight.map_or(Endpoint::default_max_in_flight(), |count| count as u32);
+    fields.finish()?;
+    Ok(url.map(|url| Endpoint { url, max_in_flight }))
 }
 
 /// Register an agent, or change it

@@ -33,9 +33,9 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Alert)]
 pub struct AlertView {
-    #[schema(value_type = String, format = Uuid, example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")]
+    #[schema(value_type = String, format = "uuid", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")]
     id: Uuid,
-    #[schema(value_type = String, format = Uuid, example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c")]
+    #[schema(value_type = String, format = "uuid", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c")]
     task: TaskId,
     #[schema(example = "charge")]
     step: String,

@@ -16,8 +16,6 @@ mod operations;
 pub mod problem;
 mod state;
 mod tasks;
-#[cfg(test)]
-mod tests;
 pub mod verdict;
 pub mod workflows;
 

@@ -1,7 +1,7 @@
 //! For those who run the service: is it alive, is it ready, what does it count.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -24,7 +24,7 @@ use super::{
     problem::{Kind, ProblemBody},
 };
 use crate::{
-    domain::{AgentName, TaskStatus},
+    domain::TaskStatus,
     store::{Counts, SharedReader},
     telemetry::Metrics,
 };
@@ -109,8 +109,8 @@ pub struct Gauges(Mutex<Counted>);
 #[derive(Default)]
 struct Counted {
     at: Option<Instant>,
-    /// Agents whose line was shown: one that is empty now must be shown as empty.
-    agents: HashSet<AgentName>,
+    /// Lines that were shown: one that is empty now must be shown as empty.
+    lines: HashSet<String>,
 }
 
 impl Gauges {
@@ -143,19 +143,32 @@ impl Counted {
             let count = found.map_or(0, |(_, count)| *count);
             gauge!("provost_tasks", "state" => state.as_str()).set(count as f64);
         }
-        for gone in &self.agents {
-            if !counts.queued.iter().any(|(agent, _)| agent == gone) {
-                gauge!("provost_queue_depth", "agent" => gone.to_string()).set(0.0);
-            }
+        let lines = lines(counts);
+        for gone in self.lines.iter().filter(|gone| !lines.contains_key(*gone)) {
+            gauge!("provost_queue_depth", "agent" => gone.clone()).set(0.0);
         }
-        for (agent, count) in &counts.queued {
-            gauge!("provost_queue_depth", "agent" => agent.to_string()).set(*count as f64);
-            self.agents.insert(agent.clone());
+        for (agent, count) in lines {
+            gauge!("provost_queue_depth", "agent" => agent.clone()).set(count as f64);
+            self.lines.insert(agent);
         }
         gauge!("provost_steps_delayed").set(counts.delayed as f64);
         gauge!("provost_steps_processing").set(counts.processing as f64);
         gauge!("provost_alerts_open").set(counts.open_alerts as f64);
     }
+}
+
+/// Steps in line by agent. Those that name a URL share one label, as in the metrics of calls: who may
+/// submit must not be able to grow the metrics without bound.
+fn lines(counts: &Counts) -> HashMap<String, u64> {
+    let mut lines = HashMap::new();
+    for (agent, count) in &counts.queued {
+        let label = match agent.as_str() {
+            origin if origin.contains(':') => "(url)",
+            name => name,
+        };
+        *lines.entry(label.to_owned()).or_default() += count;
+    }
+    lines
 }
 
 fn describe() {
@@ -180,13 +193,18 @@ mod tests {
     use metrics_exporter_prometheus::PrometheusBuilder;
 
     use super::*;
+    use crate::domain::AgentName;
 
     #[test]
     fn a_line_that_emptied_is_shown_as_empty() {
         let recorder = PrometheusBuilder::new().build_recorder();
         let mut counts = Counts {
             tasks: vec![(TaskStatus::Error, 2)],
-            queued: vec![(AgentName::new("payments"), 7)],
+            queued: vec![
+                (AgentName::new("payments"), 7),
+                (AgentName::new("http://a:1"), 1),
+                (AgentName::new("http://b:2"), 2),
+            ],
             delayed: 1,
             processing: 3,
             open_alerts: 2,
@@ -201,6 +219,7 @@ mod tests {
             "provost_tasks{state=\"error\"} 2",
             "provost_tasks{state=\"paused\"} 0",
             "provost_queue_depth{agent=\"payments\"} 7",
+            "provost_queue_depth{agent=\"(url)\"} 3",
             "provost_steps_delayed 1",
             "provost_steps_processing 3",
             "provost_alerts_open 2",

@@ -218,43 +218,28 @@ struct Checked {
 
 /// Reads a body with all its faults at once.
 fn check(app: &App, body: &RawValue) -> Result<Checked, Problem> {
-    let mut fields = Fields::from_raw(body, "").map_err(|fault| Problem::invalid(vec![fault]))?;
-    let description = fields.string("description").map(String::from);
-    if description
-        .as_ref()
-        .is_some_and(|text| text.len() > LONGEST_DESCRIPTION)
-    {
-        fields.fault(
-            "description",
-            format!("is longer than {LONGEST_DESCRIPTION} bytes"),
-        );
-    }
+    let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
+    let description = fields.string("description", LONGEST_DESCRIPTION);
     let complete_within = fields.span("complete_within", SHORTEST_LIMIT..=Span::LONGEST);
-    let definition = match fields.raw("steps").and_then(|steps| compact(steps.get())) {
+    let mut definition = None;
+    match fields.value("steps").and_then(|steps| compact(steps.get())) {
         Some(steps) => match parse_steps(&steps, "/steps", &app.limits, app) {
-            Ok(definition) => Some(definition),
-            Err(faults) => {
-                fields.absorb(faults);
-                None
-            }
+            Ok(compiled) => definition = Some(compiled),
+            Err(faults) => fields.extend(faults),
         },
-        None => {
-            fields.fault("steps", "is missing: give an array of at least one step");
-            None
-        }
-    };
-    let faults = fields.finish();
-    match definition {
-        Some(definition) if faults.is_empty() => Ok(Checked {
-            stored: StoredBody {
-                description,
-                complete_within,
-                steps: definition.source.raw().to_owned(),
-            },
-            definition,
-        }),
-        _ => Err(Problem::invalid(faults)),
+        None => fields.missing("steps", "give an array of at least one step"),
     }
+    fields.finish().map_err(Problem::invalid)?;
+    // Without a definition there was a fault.
+    let definition = definition.ok_or_else(|| Problem::invalid(Vec::new()))?;
+    Ok(Checked {
+        stored: StoredBody {
+            description,
+            complete_within,
+            steps: definition.source.raw().to_owned(),
+        },
+        definition,
+    })
 }
 
 /// The same JSON without the white space between its parts. Numbers and strings stay as written.

@@ -79,8 +79,7 @@ impl Asked {
 
     async fn send(self, task: TaskId, command: Command) -> Result<Response, Problem> {
         let body = self.body.as_deref().map_or("", RawValue::get);
-        let idempotency =
-            idempotency(&self.conditions, &self.method, &self.path, body.as_bytes());
+        let idempotency = idempotency(&self.conditions, &self.method, &self.path, body.as_bytes());
         let applied = self
             .app
             .store

@@ -110,10 +110,7 @@ pub(super) async fn history(
     let mut changes = read(&app, id, after, limit + 1).await?;
     let more = changes.len() > limit;
     changes.truncate(limit);
-    let raw = changes
-        .iter()
-        .map(entries)
-        .collect::<Result<Vec<_>, _>>()?;
+    let raw = changes.iter().map(entries).collect::<Result<Vec<_>, _>>()?;
     let page = HistoryPage {
         items: raw.into_iter().flatten().collect(),
         next_cursor: changes

@@ -13,10 +13,10 @@ use uuid::Uuid;
 use super::{accepted, render, settled, view::TaskView, watch};
 use crate::{
     api::{
-        App, Problem,
+        App, Problem, definition,
         extract::{ConditionHeaders, Conditions, JsonBody, Query, idempotency},
         problem::ProblemBody,
-        definition, verdict, workflows,
+        verdict, workflows,
     },
     domain::{
         Definition, Details, FieldFault, Fields, Payload, Priority, Span, TaskId, WorkflowName,
@@ -238,7 +238,9 @@ async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
         (Some(_), Some(_)) => {
             fields.fault("steps", "give either workflow or steps, not both");
         }
-        (None, None) => fields.missing("workflow", "give the name of a workflow, or steps in place"),
+        (None, None) => {
+            fields.missing("workflow", "give the name of a workflow, or steps in place")
+        }
     }
     fields.finish().map_err(Problem::invalid)?;
     let Some((workflow, definition, default_within)) = chosen else {
@@ -263,7 +265,10 @@ fn labels(fields: &mut Fields<'_>) -> BTreeMap<String, String> {
     if labels.len() > MOST_LABELS {
         fields.fault(
             "labels",
-            format!("{} labels are too many; at most {MOST_LABELS}", labels.len()),
+            format!(
+                "{} labels are too many; at most {MOST_LABELS}",
+                labels.len()
+            ),
         );
     }
     if labels.keys().any(|name| name.contains(':')) {
