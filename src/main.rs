@@ -37,7 +37,11 @@ fn main() -> ExitCode {
             }
         },
         Command::Serve(config) => cli::serve::run(*config),
-        Command::Demo(_) | Command::Bench(_) | Command::Openapi => {
+        Command::Openapi => {
+            println!("{}", api::openapi().to_pretty_json().unwrap_or_default());
+            ExitCode::SUCCESS
+        }
+        Command::Demo(_) | Command::Bench(_) => {
             eprintln!("provost: this command is not part of this build");
             ExitCode::FAILURE
         }

@@ -19,7 +19,6 @@ mod routing;
 mod tests;
 
 pub use call::Notes;
-pub use capacity::Slot;
 pub use http::{ClientUnusable, install_crypto};
 pub use meters::describe as describe_metrics;
 pub use registry::{Agent, AgentSettings, Agents};

@@ -15,6 +15,7 @@ mod openapi;
 mod operations;
 pub mod problem;
 mod state;
+mod tasks;
 pub mod verdict;
 pub mod workflows;
 
@@ -36,7 +37,7 @@ use self::problem::Kind;
 /// All resources, each from its own module.
 fn resources() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::with_openapi(openapi::start())
-        // TASKS: the one line to add is `.merge(tasks::routes())`, with `mod tasks;` above.
+        .merge(tasks::routes())
         .merge(alerts::routes())
         .merge(workflows::routes())
         .merge(agents::routes())

@@ -20,6 +20,7 @@ mod task;
 pub mod template;
 mod time;
 mod transitions;
+mod verdict;
 
 pub use agent_spec::*;
 pub use alert::*;
@@ -38,3 +39,4 @@ pub use step::*;
 pub use task::*;
 pub use time::*;
 pub use transitions::*;
+pub use verdict::*;

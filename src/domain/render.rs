@@ -88,3 +88,6 @@ fn is_dots(segment: &str) -> bool {
         "." | ".."
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -47,6 +47,7 @@ pub enum StartError {
 /// A running instance. It runs until [`Service::stop`].
 pub struct Service {
     pub address: SocketAddr,
+    agents: Arc<Agents>,
     stop: CancellationToken,
     /// Stops the API, once no call can need it any more.
     goodbye: CancellationToken,
@@ -111,7 +112,7 @@ impl Service {
         info!(%address, %instance, database = %config.database_url, "provost is ready");
         let app = Arc::new(App {
             store: store.clone(),
-            agents,
+            agents: agents.clone(),
             limits: Limits {
                 max_steps: config.limits.max_steps,
                 ..Limits::default()
@@ -127,6 +128,7 @@ impl Service {
         let server = tokio::spawn(serve(listener, app, goodbye.clone()));
         Ok(Self {
             address,
+            agents,
             stop,
             goodbye,
             dispatcher,
@@ -140,6 +142,7 @@ impl Service {
     /// Stops claiming, lets running calls end within the grace period, hands back the rest, closes.
     pub async fn stop(mut self) {
         info!("stopping: no more claims; calls under way may end");
+        self.agents.close();
         self.stop.cancel();
         for task in self.background.drain(..).chain([self.dispatcher]) {
             if let Err(error) = task.await {

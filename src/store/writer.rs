@@ -31,7 +31,7 @@ pub struct WriterSettings {
 /// How often a batch is decided anew because another instance was faster, before its callers are told.
 const STALE_TRIES: u32 = 16;
 
-pub(super) struct Writer<B> {
+struct Writer<B> {
     backend: B,
     local: Arc<dyn LocalScheduler>,
     watchers: Arc<Watchers>,
@@ -41,7 +41,7 @@ pub(super) struct Writer<B> {
 }
 
 impl<B: Backend> Writer<B> {
-    pub(super) fn new(
+    fn new(
         backend: B,
         local: Arc<dyn LocalScheduler>,
         watchers: Arc<Watchers>,
@@ -58,7 +58,7 @@ impl<B: Backend> Writer<B> {
     }
 
     /// Runs until every [`Store`] handle is gone and what they sent is done.
-    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Request>) {
+    async fn run(mut self, mut requests: mpsc::Receiver<Request>) {
         let mut gathered = Vec::with_capacity(self.settings.batch);
         while requests.recv_many(&mut gathered, self.settings.batch).await > 0 {
             self.metrics.batch_size.record(gathered.len() as f64);

@@ -1,6 +1,6 @@
 //! Retrying many tasks with one request.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use futures::future::join_all;
@@ -8,14 +8,14 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::{commands::reason, json};
+use super::json;
 use crate::{
     api::{
         App, Problem,
         extract::{Caller, JsonBody, Query},
         problem::ProblemBody,
     },
-    domain::{Command, FieldFault, Fields, TaskId, TaskStatus, Timestamp, text},
+    domain::{Command, Fields, TaskId, TaskStatus, Timestamp},
     store::{Apply, CommandError, TaskFilter},
 };
 
@@ -83,23 +83,25 @@ pub(super) async fn retry_tasks(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    let mut fields =
-        Fields::from_raw(&body, "").map_err(|fault| Problem::invalid(vec![fault]))?;
+    let mut fields = Fields::of(&body, "").map_err(Problem::invalid)?;
     let ids = ids(&mut fields);
-    let filter = filter(&mut fields);
-    if ids.is_some() && !filter.is_empty() {
-        fields.fault("ids", "give either ids or filters, not both");
-    }
     let filter = TaskFilter {
         state: Some(TaskStatus::Error),
-        ..filter
+        workflow: fields.string("workflow", 64),
+        key: fields.string("key", 255),
+        agent: fields.string("agent", 255),
+        labels: fields.string_map("labels", 255).into_iter().collect(),
+        created_after: time(&mut fields, "created_after"),
+        created_before: time(&mut fields, "created_before"),
     };
-    let dry_run = fields.bool("dry_run").unwrap_or(false);
-    let reason = reason(&mut fields);
-    let faults = fields.finish();
-    if !faults.is_empty() {
-        return Err(Problem::invalid(faults));
+    if let Some(state) = fields.string("state", 16)
+        && state != TaskStatus::Error.as_str()
+    {
+        fields.fault("state", "only tasks in error are retried; leave it out");
     }
+    let dry_run = fields.boolean("dry_run").unwrap_or(false);
+    let reason = fields.string("reason", 1000);
+    fields.finish().map_err(Problem::invalid)?;
 
     let mut result = BulkResult {
         matched: 0,
@@ -171,51 +173,31 @@ async fn retry(
 }
 
 fn ids(fields: &mut Fields<'_>) -> Option<Vec<TaskId>> {
-    let items = fields.array("ids")?;
-    if items.len() > MOST_IDS {
-        let message = format!("{} ids are too many: at most {MOST_IDS}", items.len());
-        fields.fault("ids", message);
+    let texts = fields.string_list("ids", 36)?;
+    if texts.len() > MOST_IDS {
+        fields.fault(
+            "ids",
+            format!("{} ids are too many; at most {MOST_IDS}", texts.len()),
+        );
     }
-    let mut ids = Vec::with_capacity(items.len());
-    for (place, item) in items.into_iter().enumerate() {
-        match text(item.get()).and_then(|text| text.parse::<Uuid>().ok()) {
-            Some(id) => ids.push(TaskId(id)),
-            None => {
-                let place = format!("{}/{place}", fields.pointer("ids"));
-                fields.absorb([FieldFault::new(place, "must be a task's id, a UUID")]);
-            }
+    let mut ids = Vec::with_capacity(texts.len());
+    for text in texts {
+        match text.parse::<Uuid>() {
+            Ok(id) => ids.push(TaskId(id)),
+            Err(_) => fields.fault("ids", format!("{text:?} is not a task's id")),
         }
     }
     Some(ids)
 }
 
-fn filter(fields: &mut Fields<'_>) -> TaskFilter {
-    fields.choice("state", &[(TaskStatus::Error.as_str(), ())]);
-    let mut labels = Vec::new();
-    for (name, value) in fields.entries("labels") {
-        match text(value.get()) {
-            Some(value) => labels.push((name.into_owned(), value.into_owned())),
-            None => fields.fault("labels", "must have strings as values"),
-        }
-    }
-    let owned = |text: Option<Cow<'_, str>>| text.map(Cow::into_owned);
-    TaskFilter {
-        state: None,
-        workflow: owned(fields.string("workflow")),
-        key: owned(fields.string("key")),
-        agent: owned(fields.string("agent")),
-        labels,
-        created_after: time(fields, "created_after"),
-        created_before: time(fields, "created_before"),
-    }
-}
-
-fn time(fields: &mut Fields<'_>, name: &'static str) -> Option<Timestamp> {
-    let text = fields.string(name)?;
+fn time(fields: &mut Fields<'_>, name: &str) -> Option<Timestamp> {
+    let text = fields.string(name, 64)?;
     let time = Timestamp::parse(&text);
     if time.is_none() {
-        let message = format!("must be a time such as \"2026-01-31T09:30:00Z\", not {text:?}");
-        fields.fault(name, message);
+        fields.fault(
+            name,
+            format!("{text:?} is not an RFC 3339 time such as \"2026-01-31T09:30:00Z\""),
+        );
     }
     time
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{
-    extract::{OriginalUri, State},
+    extract::{FromRequest, FromRequestParts, OriginalUri, Request, State},
     http::{Method, StatusCode},
     response::Response,
 };
@@ -32,17 +32,12 @@ pub(super) struct Asked {
     body: Option<Box<RawValue>>,
 }
 
-impl<S> axum::extract::FromRequest<S> for Asked
-where
-    S: Send + Sync,
-    Arc<App>: axum::extract::FromRef<S>,
-{
+impl FromRequest<Arc<App>> for Asked {
     type Rejection = Problem;
 
-    async fn from_request(request: axum::extract::Request, state: &S) -> Result<Self, Problem> {
-        use axum::extract::{FromRef, FromRequestParts};
+    async fn from_request(request: Request, state: &Arc<App>) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
-        let app = Arc::<App>::from_ref(state);
+        let app = state.clone();
         let caller = Caller::from_request_parts(&mut parts, state).await?;
         let conditions = Conditions::from_request_parts(&mut parts, state).await?;
         Query::from_request_parts(&mut parts, state)
@@ -53,7 +48,7 @@ where
             Some(uri) => uri.path().to_owned(),
             None => parts.uri.path().to_owned(),
         };
-        let request = axum::extract::Request::from_parts(parts, body);
+        let request = Request::from_parts(parts, body);
         let OptionalJsonBody(body) = OptionalJsonBody::from_request(request, state).await?;
         Ok(Self {
             app,
@@ -69,26 +64,22 @@ where
 impl Asked {
     /// Reads the body's fields; a body that is not given has none.
     fn fields<T>(&self, read: impl FnOnce(&mut Fields<'_>) -> T) -> Result<T, Problem> {
-        let body = self.body.as_deref().unwrap_or(RawValue::NULL);
-        let fields = if body.get() == "null" {
-            Ok(Fields::default())
-        } else {
-            Fields::from_raw(body, "")
+        let mut fields = match &self.body {
+            Some(body) => Fields::of(body, "").map_err(Problem::invalid)?,
+            None => Fields::default(),
         };
-        let mut fields = fields.map_err(|fault| Problem::invalid(vec![fault]))?;
         let value = read(&mut fields);
-        let faults = fields.finish();
-        if faults.is_empty() {
-            Ok(value)
-        } else {
-            Err(Problem::invalid(faults))
-        }
+        fields.finish().map_err(Problem::invalid)?;
+        Ok(value)
+    }
+
+    fn reason(&self) -> Result<Option<String>, Problem> {
+        self.fields(|fields| fields.string("reason", 1000))
     }
 
     async fn send(self, task: TaskId, command: Command) -> Result<Response, Problem> {
         let body = self.body.as_deref().map_or("", RawValue::get);
-        let idempotency =
-            idempotency(&self.conditions, &self.method, &self.path, body.as_bytes());
+        let idempotency = idempotency(&self.conditions, &self.method, &self.path, body.as_bytes());
         let applied = self
             .app
             .store
@@ -143,7 +134,7 @@ macro_rules! task_command {
             )
         )]
         pub(super) async fn $name(TaskPath(id): TaskPath, asked: Asked) -> Result<Response, Problem> {
-            let reason = asked.fields(reason)?;
+            let reason = asked.reason()?;
             let command: fn(Option<String>) -> Command = $command;
             asked.send(id, command(reason)).await
         }
@@ -231,8 +222,8 @@ pub(super) async fn retry_step(
 ) -> Result<Response, Problem> {
     let (body, reason) = asked.fields(|fields| {
         (
-            payload(fields, "input"),
-            reason(fields),
+            fields.raw("input").map(Payload::new),
+            fields.string("reason", 1000),
         )
     })?;
     let (_, step) = find(&app, id, &name).await?;
@@ -328,24 +319,8 @@ pub(super) async fn resolve_step(
 fn outcome(asked: &Asked) -> Result<(Option<Payload>, Option<String>), Problem> {
     asked.fields(|fields| {
         (
-            payload(fields, "output"),
-            reason(fields),
+            fields.raw("output").map(Payload::new),
+            fields.string("reason", 1000),
         )
     })
-}
-
-/// The longest reason, in bytes: enough for a sentence or two, and it is kept for good.
-const LONGEST_REASON: usize = 1000;
-
-pub(super) fn reason(fields: &mut Fields<'_>) -> Option<String> {
-    let reason = fields.string("reason")?;
-    if reason.len() > LONGEST_REASON {
-        let message = format!("may have at most {LONGEST_REASON} bytes");
-        fields.fault("reason", message);
-    }
-    Some(reason.into_owned())
-}
-
-fn payload(fields: &mut Fields<'_>, name: &'static str) -> Option<Payload> {
-    fields.raw(name).map(|raw| Payload::new(raw.to_owned()))
 }

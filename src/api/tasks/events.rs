@@ -19,7 +19,7 @@ use super::{json, no_such_task};
 use crate::{
     api::{
         App, Problem,
-        extract::{PageQuery, Query, TaskPath},
+        extract::{Query, TaskPath},
         problem::{Kind, ProblemBody},
     },
     domain::{TaskId, Timestamp},
@@ -91,7 +91,8 @@ pub(super) struct HistoryPage {
     get, path = "/v1/tasks/{id}/history", tag = "tasks",
     params(
         ("id" = String, Path, description = "The task's id"),
-        PageQuery,
+        ("limit" = Option<u32>, Query, description = "Changes, 1 to 500, 500 if left out", example = 500),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
     ),
     responses(
         (status = 200, description = "A page of the history, oldest first", body = HistoryPage),
@@ -103,17 +104,13 @@ pub(super) async fn history(
     TaskPath(id): TaskPath,
     mut query: Query,
 ) -> Result<Response, Problem> {
-    let limit = query.limit()?;
-    let after = query.cursor(|cursor| cursor.parse::<u32>().ok())?;
-    let after = after.map_or(0, u64::from);
+    let limit = query.integer("limit", 1..=500)?.unwrap_or(500) as usize;
+    let after = query.integer("cursor", 0..=i64::MAX)?.unwrap_or(0) as u64;
     query.finish()?;
     let mut changes = read(&app, id, after, limit + 1).await?;
     let more = changes.len() > limit;
     changes.truncate(limit);
-    let raw = changes
-        .iter()
-        .map(entries)
-        .collect::<Result<Vec<_>, _>>()?;
+    let raw = changes.iter().map(entries).collect::<Result<Vec<_>, _>>()?;
     let page = HistoryPage {
         items: raw.into_iter().flatten().collect(),
         next_cursor: changes

@@ -17,14 +17,11 @@ use axum::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::view::TaskView;
-use super::{App, Problem};
+use super::{App, Problem, extract::LONGEST_WAIT};
 use crate::{
     domain::{Task, TaskId},
     store::{Accepted, Interest, Watch},
 };
-
-/// The longest that `?wait=` and `Prefer: wait` hold an answer back.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 pub fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -69,7 +66,7 @@ async fn settled(app: &App, watch: &mut Watch, wait: Duration) -> Option<Arc<Tas
     tokio::select! {
         task = watch.changed() => Some(task),
         () = app.stop.cancelled() => None,
-        () = tokio::time::sleep(wait.min(LONGEST_WAIT)) => None,
+        () = tokio::time::sleep(wait.min(LONGEST_WAIT.duration())) => None,
     }
 }
 

@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    extract::State,
-    http::StatusCode,
-    response::Response,
-};
+use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -18,7 +14,7 @@ use super::{
 use crate::{
     api::{
         App, Problem,
-        extract::{PageQuery, Query, TaskPath},
+        extract::{Query, TaskPath},
         problem::{Kind, ProblemBody},
     },
     domain::{TaskId, TaskStatus},
@@ -85,7 +81,8 @@ pub(super) async fn get(
         ("label" = Option<Vec<String>>, Query, description = "`name:value`; may be given several times", example = json!(["customer:acme"])),
         ("created_after" = Option<String>, Query, description = "RFC 3339"),
         ("created_before" = Option<String>, Query, description = "RFC 3339"),
-        PageQuery,
+        ("limit" = Option<u32>, Query, description = "1 to 500, 50 if left out", example = 50),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
     ),
     responses(
         (status = 200, description = "A page of tasks without their input and steps", body = Page),
@@ -97,8 +94,16 @@ pub(super) async fn list(
     mut query: Query,
 ) -> Result<Response, Problem> {
     let filter = filter(&mut query)?;
-    let limit = query.limit()?;
-    let before = query.cursor(|cursor| cursor.parse().ok().map(TaskId))?;
+    let limit = query.integer("limit", 1..=500)?.unwrap_or(50) as usize;
+    let before = match query.string("cursor") {
+        Some(cursor) => Some(TaskId(cursor.parse().map_err(|_| {
+            Problem::new(
+                Kind::InvalidQuery,
+                "cursor: not a cursor; pass next_cursor of the page before, unchanged",
+            )
+        })?)),
+        None => None,
+    };
     query.finish()?;
     // One more than asked for tells whether there is a next page.
     let mut tasks = app
@@ -135,15 +140,11 @@ fn filter(query: &mut Query) -> Result<TaskFilter, Problem> {
     });
     Ok(TaskFilter {
         labels: labels.collect::<Result<_, Problem>>()?,
-        state: query.one_of(
-            "state",
-            &TaskStatus::ALL.map(TaskStatus::as_str),
-            TaskStatus::parse,
-        )?,
-        workflow: query.string("workflow")?,
-        key: query.string("key")?,
-        agent: query.string("agent")?,
-        created_after: query.timestamp("created_after")?,
-        created_before: query.timestamp("created_before")?,
+        state: query.one_of("state", TaskStatus::ALL, TaskStatus::as_str)?,
+        workflow: query.string("workflow"),
+        key: query.string("key"),
+        agent: query.string("agent"),
+        created_after: query.time("created_after")?,
+        created_before: query.time("created_before")?,
     })
 }

@@ -13,14 +13,14 @@ use uuid::Uuid;
 use super::{accepted, render, settled, view::TaskView, watch};
 use crate::{
     api::{
-        App, Problem,
+        App, Problem, definition,
         extract::{ConditionHeaders, Conditions, JsonBody, Query, idempotency},
-        problem::{Kind, ProblemBody},
+        problem::ProblemBody,
         verdict, workflows,
     },
     domain::{
         Definition, Details, FieldFault, Fields, Payload, Priority, Span, TaskId, WorkflowName,
-        WorkflowRef, escape, parse_steps, text,
+        WorkflowRef, parse_steps,
     },
     store::{Accepted, Idempotency},
 };
@@ -40,7 +40,7 @@ pub struct SubmissionBody {
     /// The workflow's version; the latest if left out.
     workflow_version: Option<u32>,
     /// The steps in place, instead of a workflow.
-    steps: Option<Vec<workflows::StepBody>>,
+    steps: Option<Vec<definition::StepBody>>,
     /// The caller's own id: searchable, and sent to agents as Provost-Task-Key.
     #[schema(example = "order-1001", max_length = 255)]
     key: Option<String>,
@@ -105,7 +105,7 @@ pub(super) async fn submit(
     mut query: Query,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
-    let dry_run = query.flag("dry_run")?;
+    let dry_run = query.boolean("dry_run")?.unwrap_or(false);
     query.finish()?;
     let submission = read(&app, &body).await?;
     if dry_run {
@@ -198,12 +198,12 @@ async fn store(
 
 /// Reads a submission with all its faults at once.
 async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
-    let mut fields = Fields::from_raw(body, "").map_err(|fault| Problem::invalid(vec![fault]))?;
-    let workflow = fields.string("workflow");
+    let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
+    let workflow = fields.string("workflow", 64);
     let workflow_version = fields.integer("workflow_version", 1..=i64::from(u32::MAX));
     let steps = fields.raw("steps");
-    let key = bounded(&mut fields, "key");
-    let input = fields.raw("input");
+    let key = fields.string("key", LONGEST_NAME);
+    let input = fields.raw("input").map_or_else(Payload::null, Payload::new);
     let priority = fields.integer("priority", Priority::MIN..=Priority::MAX);
     let complete_within = fields.span("complete_within", Span::from_millis(1)..=Span::LONGEST);
     let labels = labels(&mut fields);
@@ -211,81 +211,71 @@ async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
     let mut chosen = None;
     match (workflow, steps) {
         (Some(name), None) => {
-            let name = WorkflowName::new(name.as_ref());
+            let name = WorkflowName::new(name);
             let version = workflow_version.and_then(|version| u32::try_from(version).ok());
-            match workflows::resolve(app, &name, version).await {
-                Ok((workflow, definition, within)) => {
-                    chosen = Some((Some(workflow), definition, within));
+            match workflows::resolve(app, &name, version).await? {
+                Some(known) => {
+                    chosen = Some((Some(known.workflow), known.definition, known.complete_within));
                 }
-                Err(problem) if problem.kind() == Kind::NoSuchWorkflow => {
-                    fields.fault("workflow", problem.detail());
-                }
-                Err(problem) => return Err(problem),
+                None => fields.fault(
+                    "workflow",
+                    match version {
+                        Some(version) => format!("there is no version {version} of workflow {name:?}; GET /v1/workflows/{name} shows the latest"),
+                        None => format!("there is no workflow {name:?}; register it with PUT /v1/workflows/{name}, or give steps in place"),
+                    },
+                ),
             }
         }
         (None, Some(steps)) => {
             if workflow_version.is_some() {
-                fields.fault("workflow_version", "only goes with workflow: leave it out");
+                fields.fault("workflow_version", "only goes with workflow; leave it out");
             }
-            let source = Payload::new(steps.to_owned());
-            match parse_steps(&source, "/steps", &app.limits, app) {
+            match parse_steps(&Payload::new(steps), "/steps", &app.limits, app) {
                 Ok(definition) => chosen = Some((None, Arc::new(definition), None)),
-                Err(faults) => fields.absorb(faults),
+                Err(faults) => fields.extend(faults),
             }
         }
         (Some(_), Some(_)) => {
             fields.fault("steps", "give either workflow or steps, not both");
         }
         (None, None) => {
-            fields.fault("workflow", "give the name of a workflow, or steps in place");
+            fields.missing("workflow", "give the name of a workflow, or steps in place")
         }
     }
-    let faults = fields.finish();
-    match chosen {
-        Some((workflow, definition, default_within)) if faults.is_empty() => Ok(Submission {
-            workflow,
-            definition,
-            key,
-            input: input.map_or_else(Payload::null, |input| Payload::new(input.to_owned())),
-            priority: priority.and_then(Priority::new).unwrap_or_default(),
-            complete_within: complete_within.or(default_within),
-            labels,
-        }),
-        _ => Err(Problem::invalid(faults)),
-    }
-}
-
-fn bounded(fields: &mut Fields<'_>, name: &'static str) -> Option<String> {
-    let text = fields.string(name)?;
-    if text.is_empty() || text.len() > LONGEST_NAME {
-        fields.fault(name, format!("must have 1 to {LONGEST_NAME} bytes"));
-    }
-    Some(text.into_owned())
+    fields.finish().map_err(Problem::invalid)?;
+    let Some((workflow, definition, default_within)) = chosen else {
+        return Err(Problem::invalid(vec![FieldFault {
+            pointer: String::new(),
+            message: "give the name of a workflow, or steps in place".to_owned(),
+        }]));
+    };
+    Ok(Submission {
+        workflow,
+        definition,
+        key,
+        input,
+        priority: priority.and_then(Priority::new).unwrap_or_default(),
+        complete_within: complete_within.or(default_within),
+        labels,
+    })
 }
 
 fn labels(fields: &mut Fields<'_>) -> BTreeMap<String, String> {
-    let entries = fields.entries("labels");
-    if entries.len() > MOST_LABELS {
-        let message = format!("{} labels are too many: at most {MOST_LABELS}", entries.len());
-        fields.fault("labels", message);
+    let labels = fields.string_map("labels", LONGEST_NAME);
+    if labels.len() > MOST_LABELS {
+        fields.fault(
+            "labels",
+            format!(
+                "{} labels are too many; at most {MOST_LABELS}",
+                labels.len()
+            ),
+        );
     }
-    let mut labels = BTreeMap::new();
-    for (name, value) in entries {
-        let fault = match text(value.get()) {
-            None => "must be a string",
-            Some(value) if value.len() > LONGEST_NAME || name.len() > LONGEST_NAME => {
-                "name and value may have at most 255 bytes each"
-            }
-            Some(_) if name.is_empty() || name.contains(':') => {
-                "the name of a label is not empty and has no colon: ?label=name:value splits there"
-            }
-            Some(value) => {
-                labels.insert(name.into_owned(), value.into_owned());
-                continue;
-            }
-        };
-        let place = fields.pointer("labels");
-        fields.absorb([FieldFault::new(format!("{place}/{}", escape(&name)), fault)]);
+    if labels.keys().any(|name| name.contains(':')) {
+        fields.fault(
+            "labels",
+            "a label's name cannot contain a colon: it separates name and value in ?label=",
+        );
     }
     labels
 }

@@ -135,7 +135,10 @@ pub struct StepView<'a> {
 /// What went wrong.
 #[derive(ToSchema)]
 #[schema(as = FaultBody)]
-#[allow(dead_code, reason = "only the shape of Fault, for the OpenAPI document")]
+#[allow(
+    dead_code,
+    reason = "only the shape of Fault, for the OpenAPI document"
+)]
 pub struct FaultBody {
     /// transient, permanent, exhausted or deadline.
     #[schema(example = "permanent")]

@@ -1,0 +1,345 @@
+//! What a definition would do, said before anything is submitted: the order, the worst case in time,
+//! and what its author may not have meant. A forecast only: nothing here decides anything at run time.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::{
+    AgentName, Body, Definition, Method, OnExhausted, Payload, RequestTemplate, RetrySpec, Span,
+    StepDefinition, StepIndex, StepName, TaskId, backoff,
+    render::render_request,
+    template::{Reads, Scope},
+};
+
+/// The answer to a dry run.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Verdict {
+    /// In an order in which they can run.
+    pub steps: Vec<PlannedStep>,
+    /// The chain of steps that takes longest in the worst case.
+    pub critical_path: Vec<StepName>,
+    /// How long the critical path takes when every attempt but the last runs out of time. The
+    /// supervisor adds up to its interval to each failure.
+    pub worst_case: Span,
+    pub complete_within: Option<Span>,
+    /// Whether the worst case ends within `complete_within`. True where there is no such limit.
+    pub fits: bool,
+    pub warnings: Vec<Warning>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PlannedStep {
+    pub name: StepName,
+    pub agent: AgentName,
+    pub method: &'static str,
+    pub after: Vec<StepName>,
+    /// Counted from 1: the steps of a stage can run side by side once those before have ended.
+    pub stage: usize,
+    pub runs: Runs,
+    /// How often it is claimed at most.
+    pub attempts: u32,
+    pub worst_case: Span,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Runs {
+    Always,
+    /// If its condition holds, which only the task's own data can tell.
+    Conditionally,
+    /// Its condition is false for the given input.
+    Never,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Warning {
+    pub code: WarningCode,
+    /// Missing where the warning is about several steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepName>,
+    pub message: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WarningCode {
+    /// Some steps are harmless to repeat only if their service deduplicates.
+    ReliesOnIdempotencyKey,
+    /// A GET whose output nobody reads does nothing.
+    OutputUnread,
+    /// One attempt may take longer than the whole task.
+    OutlivesTask,
+    /// An expression that reads nothing is always the same.
+    Constant,
+    /// The given input lacks what the step needs.
+    CannotRender,
+    /// The agent's first wait may be longer than the attempt.
+    NoTimeToRetry,
+}
+
+/// `retry_of` gives the waits of an agent, where it is known.
+pub fn verdict(
+    definition: &Definition,
+    complete_within: Option<Span>,
+    input: Option<&Payload>,
+    retry_of: &dyn Fn(&AgentName) -> Option<RetrySpec>,
+) -> Verdict {
+    let stages = stages(definition);
+    let mut order: Vec<usize> = (0..definition.steps.len()).collect();
+    order.sort_by_key(|index| stages[*index]);
+    let plan = |index: usize| {
+        let step = &definition.steps[index];
+        let runs = runs(step, input);
+        PlannedStep {
+            name: step.name.clone(),
+            agent: step.agent().clone(),
+            method: step.request.method.as_str(),
+            after: step.after.iter().map(|at| name(definition, *at)).collect(),
+            stage: stages[index],
+            runs,
+            attempts: attempts(step),
+            worst_case: match runs {
+                Runs::Never => Span::default(),
+                Runs::Always | Runs::Conditionally => worst_case(step),
+            },
+        }
+    };
+    let steps: Vec<_> = order.iter().map(|index| plan(*index)).collect();
+    let (critical_path, worst_case) = critical_path(definition, &order, &steps);
+    let mut warnings = Vec::new();
+    relies_on_idempotency_key(definition, &mut warnings);
+    for (index, planned) in order.iter().zip(&steps) {
+        let step = &definition.steps[*index];
+        let mut warn = |code, message| {
+            warnings.push(Warning {
+                code,
+                step: Some(step.name.clone()),
+                message,
+            });
+        };
+        if step.request.method == Method::Get && !is_read(definition, *index) {
+            let message = "no step reads what this GET gives: leave it out, or read its output";
+            warn(WarningCode::OutputUnread, message.to_owned());
+        }
+        if let Some(limit) = complete_within
+            && step.complete_within > limit
+        {
+            let message = format!(
+                "one attempt may take {}, but the whole task ends in error after {limit}: shorten the step's complete_within or lengthen the task's",
+                step.complete_within
+            );
+            warn(WarningCode::OutlivesTask, message);
+        }
+        if let Some(retry) = retry_of(step.agent())
+            && retry.initial >= step.complete_within
+        {
+            let message = format!(
+                "agent `{}` waits up to {} before it tries again, but an attempt ends after {}: the agent may never retry",
+                step.agent(),
+                retry.initial,
+                step.complete_within
+            );
+            warn(WarningCode::NoTimeToRetry, message);
+        }
+        for place in constants(step) {
+            let message = format!(
+                "`{place}` has an expression that reads nothing, so it never changes: write what it gives"
+            );
+            warn(WarningCode::Constant, message);
+        }
+        if planned.runs != Runs::Never
+            && let Some(message) = cannot_render(step, input)
+        {
+            warn(WarningCode::CannotRender, message);
+        }
+    }
+    Verdict {
+        steps,
+        critical_path,
+        worst_case,
+        complete_within,
+        fits: complete_within.is_none_or(|limit| worst_case <= limit),
+        warnings,
+    }
+}
+
+fn name(definition: &Definition, index: StepIndex) -> StepName {
+    definition.steps[index.at()].name.clone()
+}
+
+/// The earliest stage of each step: one behind the latest of those that it waits for.
+fn stages(definition: &Definition) -> Vec<usize> {
+    let steps = &definition.steps;
+    let mut stages = vec![1; steps.len()];
+    let mut open: Vec<usize> = steps.iter().map(|step| step.after.len()).collect();
+    let mut ready: Vec<usize> = (0..steps.len()).filter(|index| open[*index] == 0).collect();
+    while let Some(index) = ready.pop() {
+        for follower in &steps[index].followers {
+            let follower = follower.at();
+            stages[follower] = stages[follower].max(stages[index] + 1);
+            open[follower] -= 1;
+            if open[follower] == 0 {
+                ready.push(follower);
+            }
+        }
+    }
+    stages
+}
+
+fn attempts(step: &StepDefinition) -> u32 {
+    let extensions = match step.on_exhausted {
+        OnExhausted::Error => 0,
+        OnExhausted::Extend { times, .. } => times,
+    };
+    step.max_failures + 1 + extensions
+}
+
+/// Every attempt takes all its time: with the supervisor's waits between them, and the extended ones
+/// after that.
+fn worst_case(step: &StepDefinition) -> Span {
+    let trying = step.complete_within.saturating_mul(attempts(step));
+    let resting = (1..=step.max_failures)
+        .map(backoff)
+        .fold(Span::default(), Span::saturating_add);
+    let extended = match step.on_exhausted {
+        OnExhausted::Error => Span::default(),
+        OnExhausted::Extend { wait, times } => wait.saturating_mul(times),
+    };
+    trying.saturating_add(resting).saturating_add(extended)
+}
+
+fn critical_path(
+    definition: &Definition,
+    order: &[usize],
+    planned: &[PlannedStep],
+) -> (Vec<StepName>, Span) {
+    // For each step: how late it ends at worst, and which step held it up.
+    let mut ends: Vec<(Span, Option<usize>)> = vec![Default::default(); definition.steps.len()];
+    for (index, planned) in order.iter().zip(planned) {
+        let after = &definition.steps[*index].after;
+        let held_up = after.iter().map(|at| at.at()).max_by_key(|at| ends[*at].0);
+        let start = held_up.map_or(Span::default(), |at| ends[at].0);
+        ends[*index] = (start.saturating_add(planned.worst_case), held_up);
+    }
+    let last = (0..ends.len()).max_by_key(|index| ends[*index].0);
+    let mut path: Vec<_> = std::iter::successors(last, |index| ends[*index].1)
+        .map(|index| definition.steps[index].name.clone())
+        .collect();
+    path.reverse();
+    (path, last.map_or(Span::default(), |index| ends[index].0))
+}
+
+/// Only the task's own data can tell more than this, so only what reads nothing but the input is tried.
+fn runs(step: &StepDefinition, input: Option<&Payload>) -> Runs {
+    match (&step.when, input) {
+        (None, _) => Runs::Always,
+        (Some(condition), Some(input)) if reads_only_input(condition.reads()) => {
+            match with_scope(input, |scope| condition.truth(scope)) {
+                Ok(true) => Runs::Always,
+                Ok(false) => Runs::Never,
+                Err(_) => Runs::Conditionally,
+            }
+        }
+        (Some(_), _) => Runs::Conditionally,
+    }
+}
+
+fn cannot_render(step: &StepDefinition, input: Option<&Payload>) -> Option<String> {
+    let input = input?;
+    with_scope(input, |scope| {
+        if let Some(condition) = &step.when
+            && reads_only_input(condition.reads())
+            && let Err(error) = condition.truth(scope)
+        {
+            return Some(error.to_string());
+        }
+        if !expressions(&step.request)
+            .iter()
+            .all(|(_, reads)| reads_only_input(reads))
+        {
+            return None;
+        }
+        Some(render_request(step, scope).err()?.to_string())
+    })
+}
+
+fn reads_only_input(reads: &Reads) -> bool {
+    reads.names.iter().all(|name| name == "input")
+}
+
+fn with_scope<T>(input: &Payload, look: impl FnOnce(&Scope<'_>) -> T) -> T {
+    look(&Scope {
+        task_id: TaskId(Uuid::nil()),
+        key: None,
+        labels: &BTreeMap::new(),
+        input,
+        steps: Vec::new(),
+        output: None,
+    })
+}
+
+/// What the templates of a request read, with their places in it.
+fn expressions(request: &RequestTemplate) -> Vec<(String, Reads)> {
+    let mut all = Vec::new();
+    let texts = std::iter::once(("path".to_owned(), &request.path)).chain(
+        request
+            .headers
+            .iter()
+            .map(|(name, template)| (format!("headers.{name}"), template)),
+    );
+    for (place, template) in texts {
+        if !template.is_literal() {
+            all.push((format!("request.{place}"), template.reads()));
+        }
+    }
+    if let Body::Json(body) = &request.body {
+        all.extend(
+            body.reads().map(|(pointer, reads)| {
+                (format!("request.body{}", pointer.replace('/', ".")), reads)
+            }),
+        );
+    }
+    all
+}
+
+fn constants(step: &StepDefinition) -> Vec<String> {
+    let condition = step
+        .when
+        .iter()
+        .map(|condition| ("when".to_owned(), condition.reads().clone()));
+    condition
+        .chain(expressions(&step.request))
+        .filter(|(_, reads)| reads.names.is_empty())
+        .map(|(place, _)| place)
+        .collect()
+}
+
+fn is_read(definition: &Definition, index: usize) -> bool {
+    let mut reads = definition.steps.iter().flat_map(|step| &step.reads);
+    reads.any(|read| read.at() == index)
+}
+
+/// One warning for all: most steps are of this kind, and each is right once its service deduplicates.
+fn relies_on_idempotency_key(definition: &Definition, warnings: &mut Vec<Warning>) {
+    let names: Vec<_> = definition
+        .steps
+        .iter()
+        .filter(|step| matches!(step.request.method, Method::Post | Method::Patch))
+        .map(|step| step.name.as_str())
+        .collect();
+    if !names.is_empty() {
+        warnings.push(Warning {
+            code: WarningCode::ReliesOnIdempotencyKey,
+            step: None,
+            message: format!(
+                "steps can be called more than once; make sure that the services behind these deduplicate by Idempotency-Key: {}",
+                names.join(", ")
+            ),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;
