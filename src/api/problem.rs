@@ -24,6 +24,7 @@ macro_rules! kinds {
         }
 
         impl Kind {
+            #[cfg(test)]
             pub const ALL: &[Kind] = &[$(Kind::$kind),*];
 
             /// The last part of the problem's `type`.
@@ -122,14 +123,17 @@ impl Problem {
         self
     }
 
+    #[cfg(test)]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
+    #[cfg(test)]
     pub fn detail(&self) -> &str {
         &self.detail
     }
 
+    #[cfg(test)]
     pub fn member(&self, name: &str) -> Option<&Value> {
         self.members.get(name)
     }

@@ -429,6 +429,7 @@ async fn validate(
         &app,
         &checked.definition,
         checked.stored.complete_within,
+        None,
     ))
 }
 
