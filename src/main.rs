@@ -1,13 +1,17 @@
 mod agent;
 mod api;
+mod bench;
 mod cli;
 mod config;
+mod demo;
 mod domain;
+mod plain_http;
 mod scheduler;
 mod service;
 mod store;
 mod supervisor;
 mod telemetry;
+mod temporary;
 
 use std::process::ExitCode;
 
@@ -41,8 +45,16 @@ fn main() -> ExitCode {
             println!("{}", api::openapi().to_pretty_json().unwrap_or_default());
             ExitCode::SUCCESS
         }
-        Command::Demo(_) | Command::Bench(_) => {
-            eprintln!("provost: this command is not part of this build");
+        Command::Demo(options) => in_runtime(demo::run(options)),
+        Command::Bench(options) => in_runtime(bench::run(options)),
+    }
+}
+
+fn in_runtime(work: impl Future<Output = ExitCode>) -> ExitCode {
+    match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime.block_on(work),
+        Err(error) => {
+            eprintln!("provost: the threads that it needs cannot be started: {error}");
             ExitCode::FAILURE
         }
     }

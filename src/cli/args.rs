@@ -61,15 +61,19 @@ Examples:
   provost demo --exit && echo 'every order ended as it should'")]
     Demo(DemoOptions),
 
-    /// Measure a running server: tasks per second, latency, CPU and memory, beside the raw ceiling
+    /// Measure a server: tasks per second, latency, CPU and memory, beside the raw ceiling
     #[command(after_help = "\
-Start the server in another terminal with `provost serve` first. The remote service is brought along,
-on loopback, so the server must be allowed to call loopback addresses, as it is when it listens there.
+Without --url it starts a server of its own: this program, default settings, a database that is gone
+afterwards. The remote service is brought along too, and answers at once.
+
+A server that is given with --url must be allowed to call the remote service: a server that listens on
+loopback is. It gets an agent and a workflow named `bench`; the agent is removed afterwards, the
+workflow and the tasks stay.
 
 Examples:
   provost bench
   provost bench --tasks 100000 --in-flight 256
-  PROVOST_BENCH_TOKEN=… provost bench --url http://127.0.0.1:9090")]
+  PROVOST_BENCH_TOKEN=… provost bench --url http://127.0.0.1:8080")]
     Bench(BenchOptions),
 
     /// Print the OpenAPI 3.1 document of the API
@@ -216,20 +220,28 @@ pub struct DemoOptions {
 
 #[derive(Args)]
 pub struct BenchOptions {
-    /// The server to measure
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
-    pub url: String,
+    /// The server to measure [default: one that is started for the bench]
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
 
-    /// Tasks to submit at full load, each of three steps
-    #[arg(long, value_name = "COUNT", default_value_t = 20_000, value_parser = value_parser!(u32).range(1..))]
+    /// The remote service answers here; port 0 takes any that is free
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    pub stub_listen: SocketAddr,
+
+    /// Tasks to submit at full load in all rounds together, each of three steps
+    #[arg(long, value_name = "COUNT", default_value_t = 20_000, value_parser = value_parser!(u32).range(1..=10_000_000))]
     pub tasks: u32,
 
     /// Tasks that are under way at once
     #[arg(long, value_name = "COUNT", default_value_t = 128, value_parser = value_parser!(u32).range(1..=10_000))]
     pub in_flight: u32,
 
+    /// Turns in which the raw ceiling and the server are measured, one after the other
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+
     /// Tasks to submit one after another, for the latency at rest
-    #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub at_rest: u32,
 
     /// A token of the server, if it asks for one

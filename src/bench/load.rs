@@ -1,0 +1,228 @@
+//! The load itself: workers that each do one thing after another, as many at once as are wanted.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use reqwest::{Client, Method, Request, Url, header};
+use tokio::task::JoinSet;
+
+use super::{
+    BenchError,
+    connection::Connection,
+    frame,
+    latency::Latencies,
+    requests::{Requests, STEP_BODIES},
+};
+
+/// No phase takes longer; a server that is stuck must not keep the bench.
+const LONGEST_PHASE: Duration = Duration::from_secs(600);
+
+/// What came of one phase.
+pub struct Phase {
+    pub elapsed: Duration,
+    /// One for each task.
+    pub latencies: Latencies,
+}
+
+impl Phase {
+    pub fn per_second(&self) -> f64 {
+        self.latencies.count() as f64 / self.elapsed.as_secs_f64()
+    }
+}
+
+/// How many tasks, and how many of them at once.
+#[derive(Clone, Copy)]
+pub struct Amount {
+    pub tasks: u32,
+    pub in_flight: u32,
+}
+
+/// What is left to do, shared by the workers of a phase.
+#[derive(Clone)]
+struct Tickets(Arc<AtomicU32>);
+
+impl Tickets {
+    fn take(&self) -> bool {
+        let less = |left: u32| left.checked_sub(1);
+        // Only a count: nothing else is ordered by it.
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .is_ok()
+    }
+}
+
+async fn phase<F>(
+    amount: Amount,
+    worker: impl Fn(Tickets, Latencies) -> F,
+) -> Result<Phase, BenchError>
+where
+    F: Future<Output = Result<Latencies, BenchError>> + Send + 'static,
+{
+    let tickets = Tickets(Arc::new(AtomicU32::new(amount.tasks)));
+    let workers = amount.in_flight.min(amount.tasks);
+    let share = (amount.tasks / workers.max(1)) as usize;
+    let started = Instant::now();
+    let mut running = JoinSet::new();
+    for _ in 0..workers {
+        running.spawn(worker(
+            tickets.clone(),
+            Latencies::with_capacity(share + share / 2 + 1),
+        ));
+    }
+    let mut latencies = Latencies::with_capacity(amount.tasks as usize);
+    let all = async {
+        while let Some(ended) = running.join_next().await {
+            latencies.append(ended??);
+        }
+        Ok::<_, BenchError>(())
+    };
+    // One fault ends the phase: what is left of it goes with the set.
+    match tokio::time::timeout(LONGEST_PHASE, all).await {
+        Ok(ended) => ended?,
+        Err(_) => return Err(BenchError::TooSlow(LONGEST_PHASE)),
+    }
+    Ok(Phase {
+        elapsed: started.elapsed(),
+        latencies,
+    })
+}
+
+/// The ceiling: the three requests of each task by a plain client that remembers nothing.
+pub async fn raw(client: &Client, stub: &Url, amount: Amount) -> Result<Phase, BenchError> {
+    let requests: Vec<(Url, Bytes)> = STEP_BODIES
+        .iter()
+        .map(|(path, body)| {
+            let mut url = stub.clone();
+            url.set_path(path);
+            (url, Bytes::from_static(body.as_bytes()))
+        })
+        .collect();
+    let requests = Arc::new(requests);
+    phase(amount, |tickets, mut latencies| {
+        let (client, requests) = (client.clone(), requests.clone());
+        async move {
+            while tickets.take() {
+                let started = Instant::now();
+                for (url, body) in requests.iter() {
+                    let mut request = Request::new(Method::POST, url.clone());
+                    let json = header::HeaderValue::from_static("application/json");
+                    request.headers_mut().insert(header::CONTENT_TYPE, json);
+                    *request.body_mut() = Some(body.clone().into());
+                    let answer = client.execute(request).await?.error_for_status()?;
+                    answer.bytes().await?;
+                }
+                latencies.record(started.elapsed());
+            }
+            Ok(latencies)
+        }
+    })
+    .await
+}
+
+/// Tasks from their submission until the answer says that they are processed.
+pub async fn end_to_end(requests: &Requests, amount: Amount) -> Result<Phase, BenchError> {
+    phase(amount, |tickets, mut latencies| {
+        let requests = requests.clone();
+        async move {
+            let mut connection = Connection::open(&requests.authority).await?;
+            while tickets.take() {
+                let started = Instant::now();
+                let answer = connection.exchange(&requests.submit_and_wait).await?;
+                latencies.record(started.elapsed());
+                expect_processed(answer)?;
+            }
+            Ok(latencies)
+        }
+    })
+    .await
+}
+
+/// Submissions alone, until the 202; each task is waited for, unmeasured, before the next.
+pub async fn submissions(requests: &Requests, amount: Amount) -> Result<Phase, BenchError> {
+    phase(amount, |tickets, mut latencies| {
+        let requests = requests.clone();
+        async move {
+            let mut connection = Connection::open(&requests.authority).await?;
+            let mut wait = Vec::new();
+            while tickets.take() {
+                let started = Instant::now();
+                let answer = connection.exchange(&requests.submit).await?;
+                latencies.record(started.elapsed());
+                let id = field(answer, b"\"id\":\"").ok_or_else(|| unexpected(answer))?;
+                requests.wait_for(id, &mut wait);
+                let answer = connection.exchange(&wait).await?;
+                expect_processed(answer)?;
+            }
+            Ok(latencies)
+        }
+    })
+    .await
+}
+
+/// The task's own state comes before those of its steps.
+fn expect_processed(answer: &[u8]) -> Result<(), BenchError> {
+    match field(answer, b"\"state\":\"") {
+        Some(b"processed") => Ok(()),
+        _ => Err(unexpected(answer)),
+    }
+}
+
+fn unexpected(answer: &[u8]) -> BenchError {
+    BenchError::NotProcessed(String::from_utf8_lossy(answer).into_owned())
+}
+
+/// The text after the first `name`, up to the next quote. Cheaper than parsing the whole task.
+fn field<'a>(answer: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let rest = &answer[frame::find(answer, name)? + name.len()..];
+    Some(&rest[..rest.iter().position(|byte| *byte == b'"')?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_state_of_the_task_itself_counts() {
+        let task = |state: &str| {
+            format!(r#"{{"id":"0197","state":"{state}","steps":[{{"state":"processed"}}]}}"#)
+        };
+        assert!(expect_processed(task("processed").as_bytes()).is_ok());
+        assert!(expect_processed(task("error").as_bytes()).is_err());
+        assert!(expect_processed(b"{}").is_err());
+    }
+
+    #[tokio::test]
+    async fn every_task_of_a_phase_is_done_once_however_many_workers_there_are() {
+        for (tasks, in_flight) in [(1, 128), (100, 7), (5, 1)] {
+            let amount = Amount { tasks, in_flight };
+            let done = phase(amount, |tickets, mut latencies| async move {
+                while tickets.take() {
+                    latencies.record(Duration::from_millis(1));
+                    tokio::task::yield_now().await;
+                }
+                Ok(latencies)
+            });
+            let done = done.await.unwrap();
+            assert_eq!(done.latencies.count(), tasks as usize);
+        }
+    }
+
+    #[tokio::test]
+    async fn one_worker_in_trouble_fails_the_phase() {
+        let amount = Amount {
+            tasks: 10,
+            in_flight: 2,
+        };
+        let failed = phase(amount, |tickets, _| async move {
+            tickets.take();
+            Err(BenchError::NotProcessed("error".to_owned()))
+        });
+        assert!(failed.await.is_err());
+    }
+}

@@ -1,0 +1,181 @@
+//! `provost bench`: how fast a server is and what it costs, over HTTP and beside what the same machine
+//! does without it. Nothing here knows how the server works.
+
+mod connection;
+mod frame;
+mod latency;
+mod load;
+mod report;
+mod requests;
+mod server;
+mod stub;
+
+use std::{io, process::ExitCode, time::Duration};
+
+use reqwest::{Client, StatusCode, Url};
+use serde_json::json;
+use thiserror::Error;
+
+use self::{
+    connection::ExchangeError,
+    load::Amount,
+    report::{Report, Round},
+    requests::{AGENT, Requests, WORKFLOW},
+    server::Server,
+};
+use crate::{cli::BenchOptions, plain_http};
+
+#[derive(Debug, Error)]
+pub enum BenchError {
+    #[error("--url: {0:?} is not the URL of a server, such as \"http://127.0.0.1:8080\"")]
+    Url(String),
+    #[error("--stub-listen: the remote service cannot listen there: {0}")]
+    Stub(io::Error),
+    #[error("no folder for the database could be made: {0}; set TMPDIR to where one can")]
+    Folder(io::Error),
+    #[error("the server could not be started: {0}")]
+    Start(io::Error),
+    #[error("the server that was started did not become ready; its log:\n{0}")]
+    NotReady(String),
+    #[error("the server refused {request} with {status}: {text}")]
+    Refused {
+        request: String,
+        status: StatusCode,
+        text: String,
+    },
+    #[error("a request was not answered: {}", plain_http::cause(.0))]
+    Http(#[from] reqwest::Error),
+    #[error("{0}")]
+    Exchange(#[from] ExchangeError),
+    #[error("a task was not processed within 30s: {0}")]
+    NotProcessed(String),
+    #[error("a worker of the load ended early: {0}")]
+    Worker(#[from] tokio::task::JoinError),
+    #[error("what was asked for took longer than {0:?}: ask for fewer tasks")]
+    TooSlow(Duration),
+}
+
+/// Measures and prints. Ends badly if any task did not end processed.
+pub async fn run(options: BenchOptions) -> ExitCode {
+    let measured = tokio::select! {
+        measured = measure(options) => measured,
+        _ = tokio::signal::ctrl_c() => {
+            eprintln!("provost: interrupted, nothing was measured");
+            return ExitCode::FAILURE;
+        }
+    };
+    match measured {
+        Ok(report) => {
+            print!("{}", report.text());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("provost: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn measure(options: BenchOptions) -> Result<Report, BenchError> {
+    let client = plain_http::client()?;
+    let stub = stub::start(options.stub_listen).await;
+    let stub = format!("http://{}", stub.map_err(BenchError::Stub)?);
+    let server = match &options.url {
+        Some(url) => Server::at(url, options.token.clone(), client.clone())?,
+        None => Server::start(client.clone()).await?,
+    };
+    introduce(&options, &server);
+    let agent = format!("/v1/agents/{AGENT}");
+    let spec = json!({ "endpoints": [{ "url": stub, "max_in_flight": 1024 }] });
+    server.put(&agent, &spec).await?;
+    let workflow = format!("/v1/workflows/{WORKFLOW}");
+    server.put(&workflow, &requests::workflow()).await?;
+    let stub = Url::parse(&stub).map_err(|_| BenchError::Url(stub))?;
+    let report = phases(&options, &server, &client, &stub).await;
+    if !server.is_own() {
+        // What was measured stands, whatever becomes of this.
+        if let Err(error) = server.delete(&agent).await {
+            eprintln!("provost: the agent {AGENT} is still registered: {error}");
+        }
+    }
+    report
+}
+
+fn introduce(options: &BenchOptions, server: &Server) {
+    println!(
+        "{} tasks of three steps in {} rounds, {} in flight",
+        options.tasks, options.rounds, options.in_flight
+    );
+    if server.is_own() {
+        println!(
+            "server at {}, started for this with default settings",
+            server.url
+        );
+    } else {
+        println!("server at {}", server.url);
+    }
+    if cfg!(debug_assertions) {
+        println!(
+            "this is a debug build, which says nothing about speed: use `cargo run --release`"
+        );
+    }
+    println!();
+}
+
+/// Everything that is measured, in turns short enough that both of a pair meet the same weather.
+async fn phases(
+    options: &BenchOptions,
+    server: &Server,
+    client: &Client,
+    stub: &Url,
+) -> Result<Report, BenchError> {
+    let requests = Requests::new(server.authority(), server.prefix(), server.token.as_deref());
+    let loaded = |tasks: u32| Amount {
+        tasks: tasks.max(1),
+        in_flight: options.in_flight,
+    };
+    let at_rest = Amount {
+        tasks: options.at_rest,
+        in_flight: 1,
+    };
+    let before = server.usage().await?;
+    // Connections, caches and the database's first pages are not what is asked for.
+    let warm_up = loaded(options.tasks / 20);
+    load::raw(client, stub, warm_up).await?;
+    let mut tasks = load::end_to_end(&requests, warm_up)
+        .await?
+        .latencies
+        .count();
+
+    let submit_at_rest = load::submissions(&requests, at_rest).await?.latencies;
+    let whole_at_rest = load::end_to_end(&requests, at_rest).await?.latencies;
+    tasks += submit_at_rest.count() + whole_at_rest.count();
+
+    let share = loaded(options.tasks.div_ceil(options.rounds));
+    let mut rounds = Vec::new();
+    for _ in 0..options.rounds {
+        let raw = load::raw(client, stub, share).await?;
+        let used = server.usage().await?;
+        let done = load::end_to_end(&requests, share).await?;
+        let using = server.usage().await?;
+        tasks += done.latencies.count();
+        rounds.push(Round {
+            raw,
+            tasks: done,
+            cpu_seconds: using
+                .zip(used)
+                .map(|(after, before)| after.cpu_seconds - before.cpu_seconds),
+        });
+    }
+    let submit_loaded = load::submissions(&requests, loaded(options.tasks / 10)).await?;
+    tasks += submit_loaded.latencies.count();
+    Ok(Report {
+        rounds,
+        submit_loaded: submit_loaded.latencies,
+        submit_at_rest,
+        whole_at_rest,
+        before,
+        after: server.usage().await?,
+        tasks,
+    })
+}

@@ -1,0 +1,206 @@
+//! The server that is measured: one that runs somewhere, or one started for the bench.
+
+use std::{
+    fs, io,
+    net::{Ipv4Addr, TcpListener},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use reqwest::{Client, Method, Url};
+use serde_json::Value;
+use tokio::process::{Child, Command};
+
+use super::BenchError;
+use crate::temporary::Folder;
+
+/// A new database is made in far less.
+const LONGEST_START: Duration = Duration::from_secs(15);
+const LOG: &str = "server.log";
+
+pub struct Server {
+    pub url: Url,
+    pub token: Option<String>,
+    client: Client,
+    /// Ended, and its database removed, when this is dropped.
+    own: Option<Own>,
+}
+
+struct Own {
+    // Before the folder: fields are dropped in this order.
+    child: Child,
+    folder: Folder,
+}
+
+/// What a server has used so far.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    pub cpu_seconds: f64,
+    pub resident_bytes: f64,
+}
+
+impl Server {
+    pub fn at(url: &str, token: Option<String>, client: Client) -> Result<Self, BenchError> {
+        let parsed = Url::parse(url).ok();
+        let parsed = parsed.filter(|url| url.scheme() == "http" && url.has_host());
+        Ok(Self {
+            url: parsed.ok_or_else(|| BenchError::Url(url.to_owned()))?,
+            token,
+            client,
+            own: None,
+        })
+    }
+
+    /// Starts this very program as a server with the settings that it has by itself.
+    pub async fn start(client: Client) -> Result<Self, BenchError> {
+        let folder = Folder::new("bench").map_err(BenchError::Folder)?;
+        let own = spawn(&folder).map_err(BenchError::Start)?;
+        let (child, port) = own;
+        let server = Self {
+            own: Some(Own { child, folder }),
+            ..Self::at(&format!("http://127.0.0.1:{port}"), None, client)?
+        };
+        server.ready().await
+    }
+
+    async fn ready(mut self) -> Result<Self, BenchError> {
+        let started = Instant::now();
+        loop {
+            if self.send(Method::GET, "/readyz", None).await.is_ok() {
+                return Ok(self);
+            }
+            if let Some(own) = &mut self.own {
+                let ended = own.child.try_wait().map_err(BenchError::Start)?;
+                if ended.is_some() || started.elapsed() > LONGEST_START {
+                    let log = fs::read_to_string(own.folder.path().join(LOG));
+                    return Err(BenchError::NotReady(log.unwrap_or_default()));
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// Host and port.
+    pub fn authority(&self) -> String {
+        let port = self.url.port_or_known_default().unwrap_or(80);
+        format!("{}:{port}", self.url.host_str().unwrap_or_default())
+    }
+
+    /// What comes before `/v1`: empty, or a path without a slash at its end.
+    pub fn prefix(&self) -> &str {
+        self.url.path().trim_end_matches('/')
+    }
+
+    pub async fn put(&self, path: &str, body: &Value) -> Result<(), BenchError> {
+        self.send(Method::PUT, path, Some(body)).await.map(|_| ())
+    }
+
+    pub async fn delete(&self, path: &str) -> Result<(), BenchError> {
+        self.send(Method::DELETE, path, None).await.map(|_| ())
+    }
+
+    /// `None` where the server does not know, as on systems without `/proc`.
+    pub async fn usage(&self) -> Result<Option<Usage>, BenchError> {
+        let text = self.send(Method::GET, "/metrics", None).await?;
+        Ok(usage(&text))
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<String, BenchError> {
+        let request = format!("{method} {path}");
+        let mut url = self.url.clone();
+        url.set_path(&format!("{}{path}", self.prefix()));
+        let mut builder = self.client.request(method, url);
+        if let Some(token) = &self.token {
+            builder = builder.bearer_auth(token);
+        }
+        if let Some(body) = body {
+            builder = builder.json(body);
+        }
+        let answer = builder.send().await?;
+        let status = answer.status();
+        let text = answer.text().await?;
+        if status.is_success() {
+            return Ok(text);
+        }
+        Err(BenchError::Refused {
+            request,
+            status,
+            text,
+        })
+    }
+}
+
+fn spawn(folder: &Folder) -> io::Result<(Child, u16)> {
+    // Free a moment ago: should another program take it first, the server says so and the bench ends.
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+        .local_addr()?
+        .port();
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .args(["serve", "--listen", &format!("127.0.0.1:{port}")])
+        .args(["--database-url", "sqlite://provost.db"])
+        // Where no provost.toml is.
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(folder.path().join(LOG))?)
+        .kill_on_drop(true);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("PROVOST_") {
+            command.env_remove(name);
+        }
+    }
+    Ok((command.spawn()?, port))
+}
+
+fn usage(metrics: &str) -> Option<Usage> {
+    let value = |name: &str| {
+        let mut lines = metrics.lines();
+        let text = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        text.trim().parse().ok()
+    };
+    Some(Usage {
+        cpu_seconds: value("process_cpu_seconds_total")?,
+        resident_bytes: value("process_resident_memory_bytes")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plain_http;
+
+    #[test]
+    fn usage_is_read_from_metrics_and_missing_where_they_are() {
+        let text = "# HELP process_cpu_seconds_total CPU\nprocess_cpu_seconds_total 1.5\n\
+                    process_resident_memory_bytes 1048576\n";
+        let read = usage(text).unwrap();
+        assert_eq!((read.cpu_seconds, read.resident_bytes), (1.5, 1_048_576.0));
+        assert!(usage("process_cpu_seconds_total 1.5\n").is_none());
+    }
+
+    #[test]
+    fn a_server_is_an_http_url_with_or_without_a_path() {
+        let at = |url| Server::at(url, None, plain_http::client().unwrap());
+        let server = at("http://10.0.0.5/provost/").unwrap();
+        assert_eq!(server.authority(), "10.0.0.5:80");
+        assert_eq!(server.prefix(), "/provost");
+        let server = at("http://[::1]:8080").unwrap();
+        assert_eq!(
+            (server.authority().as_str(), server.prefix()),
+            ("[::1]:8080", "")
+        );
+        for url in ["https://provost", "provost:8080", ""] {
+            assert!(matches!(at(url), Err(BenchError::Url(_))), "{url}");
+        }
+    }
+}

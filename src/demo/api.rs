@@ -1,0 +1,154 @@
+//! Provost as the demo sees it: its public HTTP API and nothing else.
+
+use reqwest::{Client, Method, StatusCode};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::plain_http;
+
+#[derive(Debug, Error)]
+pub enum ApiError {
+    #[error("{request} was not answered: {cause}")]
+    Unanswered { request: String, cause: String },
+    #[error("{request} was answered {status}: {body}")]
+    Refused {
+        request: String,
+        status: StatusCode,
+        body: String,
+    },
+}
+
+pub struct Api {
+    client: Client,
+    base: String,
+}
+
+/// A task as `GET /v1/tasks/{id}` answers it, as far as the demo looks.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+pub struct Task {
+    pub id: String,
+    pub state: String,
+    pub created_at: String,
+    pub ended_at: Option<String>,
+    pub error: Option<Fault>,
+    pub steps: Vec<Step>,
+}
+
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+pub struct Step {
+    pub name: String,
+    pub state: String,
+    pub attempt: u32,
+    pub failure_count: u32,
+    pub output: Option<Value>,
+    pub last_fault: Option<Fault>,
+}
+
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+pub struct Fault {
+    pub message: String,
+    pub body: Option<String>,
+    pub at: String,
+}
+
+/// One entry of `GET /v1/tasks/{id}/history`.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+pub struct Entry {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub step: Option<String>,
+    pub attempt: Option<u32>,
+    pub by: String,
+    pub reason: Option<String>,
+    pub error: Option<Fault>,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    items: Vec<Entry>,
+}
+
+impl Task {
+    /// Whether it has ended, or waits for someone: nothing more happens by itself.
+    pub fn is_at_rest(&self) -> bool {
+        matches!(self.state.as_str(), "processed" | "error" | "cancelled")
+    }
+
+    pub fn step(&self, name: &str) -> Option<&Step> {
+        self.steps.iter().find(|step| step.name == name)
+    }
+}
+
+impl Api {
+    /// `base` is where the server is, such as `http://127.0.0.1:8080`.
+    pub fn new(client: Client, base: String) -> Self {
+        Self { client, base }
+    }
+
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    pub async fn put(&self, path: &str, body: &Value) -> Result<(), ApiError> {
+        self.send(Method::PUT, path, Some(body)).await.map(|_| ())
+    }
+
+    pub async fn submit(&self, submission: &Value) -> Result<Task, ApiError> {
+        self.read(Method::POST, "/v1/tasks", Some(submission)).await
+    }
+
+    pub async fn task(&self, id: &str) -> Result<Task, ApiError> {
+        self.read(Method::GET, &format!("/v1/tasks/{id}"), None)
+            .await
+    }
+
+    /// Oldest first. An order of the demo fits on the first page many times.
+    pub async fn history(&self, id: &str) -> Result<Vec<Entry>, ApiError> {
+        let path = format!("/v1/tasks/{id}/history");
+        let page: Page = self.read(Method::GET, &path, None).await?;
+        Ok(page.items)
+    }
+
+    async fn read<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<T, ApiError> {
+        let request = format!("{method} {path}");
+        let answer = self.send(method, path, body).await?;
+        answer.json().await.map_err(|error| ApiError::Unanswered {
+            request,
+            cause: plain_http::cause(&error),
+        })
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<reqwest::Response, ApiError> {
+        let request = format!("{method} {path}");
+        let mut builder = self.client.request(method, format!("{}{path}", self.base));
+        if let Some(body) = body {
+            builder = builder.json(body);
+        }
+        let answer = builder.send().await;
+        let answer = answer.map_err(|error| ApiError::Unanswered {
+            request: request.clone(),
+            cause: plain_http::cause(&error),
+        })?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let body = answer.text().await.unwrap_or_default();
+        Err(ApiError::Refused {
+            request,
+            status,
+            body,
+        })
+    }
+}

@@ -1,0 +1,248 @@
+//! `provost demo`: the main job on real input, for someone who has never seen it. Provost and three
+//! remote services run in this process, each on a socket of its own, and speak HTTP to each other;
+//! the demo itself uses nothing but the public API.
+
+mod api;
+mod board;
+mod orders;
+mod remote;
+mod screen;
+mod story;
+mod summary;
+mod verdict;
+
+use std::{
+    io,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use serde_json::json;
+use thiserror::Error;
+use tokio::time::MissedTickBehavior;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+
+use self::{
+    api::{Api, ApiError, Entry, Task},
+    board::Row,
+    orders::{Ending, Order, Remote},
+    remote::Running,
+    screen::Screen,
+};
+use crate::{
+    cli::{DemoOptions, MISUSE},
+    config::{Config, DatabaseUrl},
+    domain::Span,
+    plain_http,
+    service::{Service, StartError},
+    telemetry::{self, Metrics, TelemetryError},
+    temporary::Folder,
+};
+
+/// Between two looks at the orders, and between two submissions.
+const LOOK: Duration = Duration::from_millis(100);
+/// By then every order has come to rest many times over.
+const LONGEST: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Error)]
+enum DemoError {
+    #[error("no folder for the database could be made: {0}; set TMPDIR to where one can")]
+    Folder(io::Error),
+    #[error("a remote service could not be started: {0}")]
+    Remote(io::Error),
+    #[error("{0}")]
+    Start(#[from] StartError),
+    #[error("{0}")]
+    Telemetry(#[from] TelemetryError),
+    #[error("the HTTP client cannot be made: {0}")]
+    Client(#[from] reqwest::Error),
+    #[error("{0}")]
+    Api(#[from] ApiError),
+}
+
+/// Runs until Ctrl-C, or with `--exit` until the summary, and ends well only if every order did.
+pub async fn run(options: DemoOptions) -> ExitCode {
+    if !options.listen.ip().is_loopback() {
+        eprintln!(
+            "provost: --listen: {} can be reached from other machines, and the demo asks nobody for a \
+             token; choose an address of the loopback interface, such as 127.0.0.1:8080",
+            options.listen
+        );
+        return ExitCode::from(MISUSE);
+    }
+    match demo(&options).await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("provost: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn demo(options: &DemoOptions) -> Result<bool, DemoError> {
+    // Anything less grave is part of the show, and would tear the display.
+    telemetry::start_logging(&Targets::new().with_default(LevelFilter::ERROR), false)?;
+    let folder = Folder::new("demo").map_err(DemoError::Folder)?;
+    let config = Config {
+        listen: options.listen,
+        database_url: DatabaseUrl::sqlite(folder.path().join("provost.db")),
+        // Nothing here is worth waiting for.
+        shutdown_grace: Span::from_secs(1),
+        ..Config::default()
+    };
+    let orders = orders::all();
+    let mut remotes = Vec::new();
+    for remote in Remote::ALL {
+        let running = remote::start(remote, &orders).await;
+        remotes.push(running.map_err(DemoError::Remote)?);
+    }
+    let service = Service::start(config, Metrics::install()?).await?;
+    let api = Api::new(plain_http::client()?, format!("http://{}", service.address));
+    let shown = tokio::select! {
+        shown = show(&api, &orders, &remotes, options.exit) => shown,
+        _ = tokio::signal::ctrl_c() => Ok(true),
+    };
+    service.stop().await;
+    drop(folder);
+    shown
+}
+
+async fn show(
+    api: &Api,
+    orders: &[Order],
+    remotes: &[Running],
+    exit: bool,
+) -> Result<bool, DemoError> {
+    println!(
+        "Provost is at {} with a database of its own. Three services are beside it:",
+        api.base()
+    );
+    for running in remotes {
+        let (agent, path) = (running.remote.agent(), running.remote.path());
+        println!("  {agent:<9}  http://{}{path}", running.address);
+        let spec = json!({ "endpoints": [{ "url": format!("http://{}", running.address) }] });
+        api.put(&format!("/v1/agents/{agent}"), &spec).await?;
+    }
+    api.put("/v1/workflows/order", &orders::workflow()).await?;
+    println!("Twenty orders, each with three steps: reserve, charge, ship.\n");
+
+    let mut screen = Screen::new();
+    let rows = follow(api, orders, &mut screen).await?;
+    let mut seen: Vec<(Order, Option<(Task, Vec<Entry>)>)> = Vec::new();
+    for (order, row) in orders.iter().zip(rows) {
+        let told = match row.task {
+            Some(task) => {
+                let history = api.history(&task.id).await?;
+                Some((task, history))
+            }
+            None => None,
+        };
+        seen.push((order.clone(), told));
+    }
+    println!("\n{}", summary::orders(&seen, screen.paint));
+    println!("{}", summary::services(remotes));
+    let well = judge(&seen, remotes, &screen);
+    let declined = seen
+        .iter()
+        .find(|(order, seen)| order.ending() == Ending::Declined && seen.is_some());
+    if let (Some((order, Some((task, _)))), Some(payments)) = (declined, payments(remotes)) {
+        println!("{}", summary::operator(api.base(), payments, order, task));
+        if !exit {
+            println!(
+                "Provost keeps serving until Ctrl-C; the API is explained at {}/docs",
+                api.base()
+            );
+            watch(api, &order.key(), task).await?;
+        }
+    }
+    if !exit {
+        std::future::pending::<()>().await;
+    }
+    Ok(well)
+}
+
+fn payments(remotes: &[Running]) -> Option<&Running> {
+    let mut remotes = remotes.iter();
+    remotes.find(|running| running.remote == Remote::Payments)
+}
+
+/// Submits one order after another and shows them all until each has come to rest.
+async fn follow(api: &Api, orders: &[Order], screen: &mut Screen) -> Result<Vec<Row>, DemoError> {
+    let mut rows: Vec<Row> = orders
+        .iter()
+        .map(|order| Row {
+            key: order.key(),
+            task: None,
+        })
+        .collect();
+    let mut ticks = tokio::time::interval(LOOK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let started = Instant::now();
+    while started.elapsed() < LONGEST {
+        ticks.tick().await;
+        let mut under_way = 0;
+        for task in rows.iter_mut().filter_map(|row| row.task.as_mut()) {
+            if !task.is_at_rest() {
+                *task = api.task(&task.id).await?;
+            }
+            under_way += usize::from(!task.is_at_rest());
+        }
+        let next = orders
+            .iter()
+            .zip(&mut rows)
+            .find(|(_, row)| row.task.is_none());
+        let all_submitted = next.is_none();
+        if let Some((order, row)) = next {
+            row.task = Some(api.submit(&order.submission()).await?);
+        }
+        screen.show(&rows);
+        if all_submitted && under_way == 0 {
+            break;
+        }
+    }
+    Ok(rows)
+}
+
+/// Says whether every order ended as it should.
+fn judge(
+    seen: &[(Order, Option<(Task, Vec<Entry>)>)],
+    remotes: &[Running],
+    screen: &Screen,
+) -> bool {
+    let mut well = true;
+    for (order, seen) in seen {
+        let key = order.key();
+        let task = seen.as_ref().map(|(task, _)| task);
+        let effects = |remote: Remote| {
+            let at = remotes.iter().filter(|running| running.remote == remote);
+            at.map(|running| running.ledger().effects_for(&key)).sum()
+        };
+        for fault in verdict::faults(order, task, effects) {
+            well = false;
+            println!("{}", screen.paint.bad(&format!("  {key} {fault}")));
+        }
+    }
+    if well {
+        println!("Every order ended as it should, and nothing was done twice.\n");
+    } else {
+        println!("\nThat is not as it should be: please report it.\n");
+    }
+    well
+}
+
+/// Says so when the operator has brought the order to its end.
+async fn watch(api: &Api, key: &str, task: &Task) -> Result<(), DemoError> {
+    let mut state = task.state.clone();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let task = api.task(&task.id).await?;
+        if task.state != state {
+            println!("{key} is {} now", task.state);
+            state = task.state;
+        }
+        if matches!(state.as_str(), "processed" | "cancelled") {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What is said when all orders have come to rest: what happened to each and why, what the services
+//! did, and what an operator can do about the one that waits.
+
+use std::fmt::Write;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    api::{Entry, Task},
+    board::Paint,
+    orders::{DECLINED_CARD, Order, Remote},
+    remote::Running,
+    story,
+};
+
+/// What happened to each order.
+pub fn orders(seen: &[(Order, Option<(Task, Vec<Entry>)>)], paint: Paint) -> String {
+    let mut text = String::from("What happened\n\n");
+    for (order, seen) in seen {
+        let key = order.key();
+        let Some((task, history)) = seen else {
+            text += &format!("  {key}  never accepted\n");
+            continue;
+        };
+        let state = match task.state.as_str() {
+            "processed" => paint.good("processed"),
+            state => paint.bad(&format!("{state:<9}")),
+        };
+        let took = took(task).map_or_else(String::new, |took| format!("{took:.1}s"));
+        let mut told = story::story(task, history);
+        if told.is_empty() {
+            told.push(paint.faint("at the first try"));
+        }
+        // Writing to a String cannot fail.
+        let _ = write!(text, "  {key}  {state}  {took:>5}  ");
+        text += &told.join(&format!("\n{:32}", ""));
+        text.push('\n');
+    }
+    text
+}
+
+/// Seconds from its acceptance until it came to rest.
+fn took(task: &Task) -> Option<f64> {
+    let failed_at = task.error.as_ref().map(|fault| &fault.at);
+    let end: Timestamp = task.ended_at.as_ref().or(failed_at)?.parse().ok()?;
+    let start: Timestamp = task.created_at.parse().ok()?;
+    Some(end.duration_since(start).as_secs_f64())
+}
+
+/// What the services have in their books.
+pub fn services(remotes: &[Running]) -> String {
+    let mut text = String::from("What the services did\n\n");
+    for running in remotes {
+        let (agent, what) = (running.remote.agent(), running.remote.effects());
+        let (effects, repeats) = (running.ledger().effects(), running.ledger().repeats());
+        let _ = write!(text, "  {agent:<9}  {effects} {what}");
+        let _ = match repeats {
+            0 => writeln!(text),
+            1 => writeln!(
+                text,
+                "; once asked again for what was done, by the Idempotency-Key"
+            ),
+            repeats => writeln!(
+                text,
+                "; {repeats} times asked again for what was done, by the Idempotency-Key"
+            ),
+        };
+    }
+    text
+}
+
+/// The commands that look at an order which waits for an operator, mend it and resubmit its step.
+pub fn operator(base: &str, payments: &Running, order: &Order, task: &Task) -> String {
+    let (key, id) = (order.key(), &task.id);
+    let (url, step) = (format!("{base}/v1/tasks/{id}"), Remote::Payments.step());
+    let bank = format!("http://{}/cards/{DECLINED_CARD}", payments.address);
+    let reservation = task.step(Remote::Inventory.step());
+    let reservation = reservation.and_then(|step| step.output.as_ref()?.get("id"));
+    let charge = order.good_charge(reservation.unwrap_or(&Value::Null));
+    let other_card = json!({ "input": charge, "reason": "the customer gave another card" });
+    let json = "-H 'content-type: application/json'";
+    format!(
+        "\
+You are the operator: {key} waits for you
+
+Look at it, and at everything that happened to it, in order and with who did it:
+  curl -s {url}
+  curl -s {url}/history
+
+Mend the cause, here at the payment service, which then answers {{\"card\":\"{DECLINED_CARD}\",\"accepted\":true}}:
+  curl -s -X PUT {bank} {json} -d '{{\"accepted\": true}}'
+
+Resubmit the step. The answer is the task, processing again; it goes on from where it stood:
+  curl -s -X POST {url}/steps/{step}/retry
+
+Or, in place of these two, resubmit it with another card:
+  curl -s -X POST {url}/steps/{step}/retry {json} \\
+    -d '{other_card}'
+
+See that it is processed:
+  curl -s '{url}?wait=10s'
+"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::{orders as plan, remote};
+
+    const PLAIN: Paint = Paint { colours: false };
+
+    fn task(state: &str, ended_at: Option<&str>) -> Task {
+        let task = json!({ "id": "0197", "state": state, "created_at": "2026-01-01T00:00:00Z",
+            "ended_at": ended_at, "steps": [
+            { "name": "reserve", "state": "processed", "attempt": 1, "failure_count": 0,
+              "output": { "id": "res-1007" } } ] });
+        serde_json::from_value(task).unwrap()
+    }
+
+    #[test]
+    fn an_order_that_met_nothing_is_one_short_line() {
+        let order = plan::all().remove(0);
+        let seen = task("processed", Some("2026-01-01T00:00:01.25Z"));
+        let text = orders(&[(order, Some((seen, vec![])))], PLAIN);
+        assert!(
+            text.ends_with("\n  order-1001  processed   1.2s  at the first try\n"),
+            "{text}"
+        );
+    }
+
+    #[tokio::test]
+    async fn the_commands_name_the_real_addresses_and_the_real_charge() {
+        let orders = plan::all();
+        let order = &orders[6];
+        let payments = remote::start(Remote::Payments, &orders).await.unwrap();
+        let text = operator("http://127.0.0.1:1", &payments, order, &task("error", None));
+        let bank = format!("PUT http://{}/cards/tok_declined ", payments.address);
+        assert!(text.contains(&bank), "{text}");
+        assert!(text.contains("http://127.0.0.1:1/v1/tasks/0197/steps/charge/retry"));
+        assert!(text.contains(r#""reservation":"res-1007""#), "{text}");
+    }
+}

@@ -1,0 +1,34 @@
+//! The HTTP client of the commands that speak to a running Provost from outside, as its users do.
+
+use std::{error::Error, time::Duration};
+
+use crate::agent;
+
+/// A client with the manners of the one that agents use: connections kept, small requests sent at once.
+pub fn client() -> Result<reqwest::Client, reqwest::Error> {
+    agent::install_crypto();
+    let builder = || {
+        reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never().max_retries_per_request(0))
+            .no_proxy()
+            .tcp_nodelay(true)
+            .connect_timeout(Duration::from_secs(5))
+    };
+    // A bare container has no certificates, which is no reason to refuse plain HTTP.
+    builder().build().or_else(|_| {
+        let trusts_nobody = rustls::ClientConfig::builder()
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        builder().tls_backend_preconfigured(trusts_nobody).build()
+    })
+}
+
+/// The innermost cause, which says more than "error sending request".
+pub fn cause(error: &reqwest::Error) -> String {
+    let mut cause: &dyn Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
+}
