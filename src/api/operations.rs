@@ -232,7 +232,8 @@ mod tests {
             "provost_queue_depth{agent=\"payments\"} 7",
             "provost_queue_depth{agent=\"(url)\"} 3",
             "provost_steps_delayed 1",
-            "provost_steps_processing 3",
+            "provost_steps{state=\"processing\"} 3",
+            "provost_steps{state=\"pending\"} 11",
             "provost_alerts_open 2",
         ] {
             assert!(text.contains(line), "{line} in {text}");
