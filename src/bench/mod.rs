@@ -23,7 +23,7 @@ use self::{
     requests::{AGENT, Requests, WORKFLOW},
     server::Server,
 };
-use crate::{cli::BenchOptions, plain_http};
+use crate::{cli::BenchOptions, interrupt, plain_http};
 
 #[derive(Debug, Error)]
 pub enum BenchError {
@@ -59,7 +59,7 @@ pub enum BenchError {
 pub async fn run(options: BenchOptions) -> ExitCode {
     let measured = tokio::select! {
         measured = measure(options) => measured,
-        _ = tokio::signal::ctrl_c() => {
+        () = interrupt::wait() => {
             eprintln!("provost: interrupted, nothing was measured");
             return ExitCode::FAILURE;
         }

@@ -33,7 +33,7 @@ use crate::{
     cli::{DemoOptions, MISUSE},
     config::{Config, DatabaseUrl},
     domain::Span,
-    plain_http,
+    interrupt, plain_http,
     service::{Service, StartError},
     telemetry::{self, Metrics, TelemetryError},
     temporary::Folder,
@@ -101,7 +101,8 @@ async fn demo(options: &DemoOptions) -> Result<bool, DemoError> {
     let api = Api::new(plain_http::client()?, format!("http://{}", service.address));
     let shown = tokio::select! {
         shown = show(&api, &orders, &remotes, options.exit) => shown,
-        _ = tokio::signal::ctrl_c() => Ok(true),
+        // Whoever wanted a verdict has none.
+        () = interrupt::wait() => Ok(!options.exit),
     };
     service.stop().await;
     drop(folder);
@@ -148,12 +149,14 @@ async fn show(
         .find(|(order, seen)| order.ending() == Ending::Declined && seen.is_some());
     if let (Some((order, Some((task, _)))), Some(payments)) = (declined, payments(remotes)) {
         println!("{}", summary::operator(api.base(), payments, order, task));
-        if !exit {
+        if exit {
+            println!("With --exit all of it is gone now: leave it out to try these.");
+        } else {
             println!(
                 "Provost keeps serving until Ctrl-C; the API is explained at {}/docs",
                 api.base()
             );
-            watch(api, &order.key(), task).await?;
+            watch(api, order, task, remotes).await?;
         }
     }
     if !exit {
@@ -232,17 +235,26 @@ fn judge(
 }
 
 /// Says so when the operator has brought the order to its end.
-async fn watch(api: &Api, key: &str, task: &Task) -> Result<(), DemoError> {
+async fn watch(
+    api: &Api,
+    order: &Order,
+    task: &Task,
+    remotes: &[Running],
+) -> Result<(), DemoError> {
+    let key = order.key();
     let mut state = task.state.clone();
-    loop {
+    while !matches!(state.as_str(), "processed" | "cancelled") {
         tokio::time::sleep(LOOK).await;
         let task = api.task(&task.id).await?;
         if task.state != state {
-            println!("{key} is {} now", task.state);
             state = task.state;
-        }
-        if matches!(state.as_str(), "processed" | "cancelled") {
-            return Ok(());
+            println!("{key} is {state} now");
         }
     }
+    for running in remotes {
+        let (agent, what) = (running.remote.agent(), running.remote.effects());
+        let done = running.ledger().effects_for(&key);
+        println!("  {agent:<9}  {what} for {key}: {done}");
+    }
+    Ok(())
 }
