@@ -379,3 +379,6 @@ fn distance(a: &str, b: &str) -> usize {
     }
     row.last().copied().unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;

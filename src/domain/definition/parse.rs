@@ -92,7 +92,7 @@ pub fn parse_steps(
             format!("{}/after", drafts[cycle[0]].pointer),
             format!(
                 "the steps wait for each other: {}; leave one of these out",
-                graph::written(&cycle, |index| drafts[index].label())
+                graph::written(cycle, |index| drafts[index].label())
             ),
         ));
     }

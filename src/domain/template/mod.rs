@@ -22,7 +22,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-pub use json::{JsonFault, JsonTemplate};
+pub use json::JsonTemplate;
 pub use scope::Scope;
 pub use text::Template;
 

@@ -1,0 +1,216 @@
+//! What one step may say: its target, its request, its limits and policies.
+
+use super::*;
+
+#[test]
+fn a_step_has_one_target() {
+    refused(json!([{ "name": "a" }]), "/steps/0/agent", "is missing");
+    refused(
+        json!([{ "name": "a", "agent": "inventory", "url": "http://allowed" }]),
+        "/steps/0/url",
+        "not both",
+    );
+    refused(
+        only(json!({ "agent": "" })),
+        "/steps/0/agent",
+        "not the name of an agent",
+    );
+    // It would be taken for the agent of that origin, past the policy for URLs.
+    refused(
+        only(json!({ "agent": "http://10.0.0.1:80" })),
+        "/steps/0/agent",
+        "not the name of an agent",
+    );
+}
+
+#[test]
+fn only_plain_urls_are_called() {
+    for (url, message) in [
+        ("http://elsewhere", "may not be called"),
+        ("ftp://allowed", "not a URL to call"),
+        ("/allowed", "not a URL to call"),
+        ("allowed", "not a URL to call"),
+        ("http://", "not a URL"),
+        ("http://user:secret@allowed/", "user name"),
+        ("http://allowed/#part", "fragment"),
+        ("http://allowed/{{ input.x }}", "as it stands"),
+        ("http://allowed/../x", "`..`"),
+    ] {
+        refused(
+            json!([{ "name": "a", "url": url }]),
+            "/steps/0/url",
+            message,
+        );
+    }
+    refused(
+        json!([{ "name": "a", "url": "http://allowed/?x=1", "request": { "path": "/y" } }]),
+        "/steps/0/url",
+        "query",
+    );
+}
+
+#[test]
+fn requests_are_checked() {
+    for (request, pointer, message) in [
+        (json!([]), "", "must be an object"),
+        (
+            json!({ "method": "HEAD" }),
+            "/method",
+            "must be \"GET\" or \"POST\"",
+        ),
+        (json!({ "path": "orders" }), "/path", "starts with `/`"),
+        (
+            json!({ "path": "{{ input.path }}" }),
+            "/path",
+            "starts with `/`",
+        ),
+        (json!({ "path": "/a/../b" }), "/path", "`..`"),
+        (json!({ "path": "/a/%2E%2e" }), "/path", "`..`"),
+        (json!({ "path": "/a#b" }), "/path", "`#`"),
+        (json!({ "path": "/a b" }), "/path", "blanks"),
+        (json!({ "path": "/{{ x" }), "/path", "not closed"),
+        (
+            json!({ "headers": { "Idempotency-Key": "x" } }),
+            "/headers/Idempotency-Key",
+            "set by Provost",
+        ),
+        (
+            json!({ "headers": { "provost-step": "x" } }),
+            "/headers/provost-step",
+            "set by Provost",
+        ),
+        (
+            json!({ "headers": { "x": 1 } }),
+            "/headers/x",
+            "must be a string",
+        ),
+        (
+            json!({ "headers": { "x": "a\nb" } }),
+            "/headers/x",
+            "line break",
+        ),
+        (
+            json!({ "headers": { "x": "1", "X": "2" } }),
+            "/headers/X",
+            "twice",
+        ),
+        (
+            json!({ "method": "GET", "body": {} }),
+            "/body",
+            "GET has no body",
+        ),
+        (
+            json!({ "body": ["{{ input. }}"] }),
+            "/body/0",
+            "not an expression",
+        ),
+        (json!({ "query": "x" }), "/query", "unknown field"),
+    ] {
+        refused(
+            only(json!({ "request": request })),
+            &format!("/steps/0/request{pointer}"),
+            message,
+        );
+    }
+}
+
+#[test]
+fn what_is_sent_follows_from_method_and_body() {
+    let body = |request: Value| {
+        let definition = parse(&only(json!({ "request": request }))).unwrap();
+        match &definition.steps[0].request.body {
+            Body::None => "none",
+            Body::Input => "input",
+            Body::Json(_) => "json",
+        }
+    };
+    assert_eq!(body(json!({})), "input");
+    assert_eq!(body(json!({ "method": "PATCH" })), "input");
+    assert_eq!(body(json!({ "method": "GET" })), "none");
+    assert_eq!(body(json!({ "method": "DELETE" })), "none");
+    assert_eq!(body(json!({ "method": "DELETE", "body": [1] })), "json");
+    assert_eq!(body(json!({ "method": "PUT", "body": null })), "none");
+    assert_eq!(body(json!({ "method": "GET", "body": null })), "none");
+}
+
+#[test]
+fn limits_and_policies_are_checked() {
+    for (own, pointer, message) in [
+        (
+            json!({ "complete_within": "99ms" }),
+            "/complete_within",
+            "from 100ms to 30d",
+        ),
+        (
+            json!({ "complete_within": 30 }),
+            "/complete_within",
+            "must be a duration",
+        ),
+        (
+            json!({ "max_failures": -1 }),
+            "/max_failures",
+            "from 0 to 1000",
+        ),
+        (
+            json!({ "max_failures": 1.5 }),
+            "/max_failures",
+            "whole number",
+        ),
+        (
+            json!({ "on_exhausted": "undo" }),
+            "/on_exhausted",
+            "not available in this version; use \"error\"",
+        ),
+        (
+            json!({ "on_exhausted": "retry" }),
+            "/on_exhausted",
+            "must be \"error\" or {",
+        ),
+        (
+            json!({ "on_exhausted": 1 }),
+            "/on_exhausted",
+            "must be \"error\" or {",
+        ),
+        (
+            json!({ "on_exhausted": {} }),
+            "/on_exhausted/extend",
+            "is missing",
+        ),
+        (
+            json!({ "on_exhausted": { "extend": "1m", "times": 0 } }),
+            "/on_exhausted/times",
+            "from 1 to 1000",
+        ),
+        (
+            json!({ "on_exhausted": { "extend": "1m", "then": "undo" } }),
+            "/on_exhausted/then",
+            "not available",
+        ),
+        (
+            json!({ "on_exhausted": { "extend": "1m", "time": 1 } }),
+            "/on_exhausted/time",
+            "did you mean `times`?",
+        ),
+        (
+            json!({ "on_permanent": "undo" }),
+            "/on_permanent",
+            "use \"error\" or \"skip\"",
+        ),
+        (json!({ "undo": {} }), "/undo", "unknown field `undo`"),
+        (json!({ "probe": {} }), "/probe", "unknown field `probe`"),
+        (json!({ "pivot": true }), "/pivot", "unknown field `pivot`"),
+        (
+            json!({ "reply_to": {} }),
+            "/reply_to",
+            "unknown field `reply_to`",
+        ),
+        (
+            json!({ "when": "{{ input.a }}" }),
+            "/when",
+            "leave out the braces",
+        ),
+        (json!({ "when": true }), "/when", "must be a string"),
+    ] {
+        refused(only(own), &format!("/steps/0{pointer}"), message);
+    }
+}
