@@ -14,12 +14,18 @@ use super::{
     story,
 };
 
+/// An order as it was when all had come to rest: the task, and everything that happened to it.
+pub struct Seen {
+    pub order: Order,
+    pub task: Option<(Task, Vec<Entry>)>,
+}
+
 /// What happened to each order.
-pub fn orders(seen: &[(Order, Option<(Task, Vec<Entry>)>)], paint: Paint) -> String {
+pub fn orders(seen: &[Seen], paint: Paint) -> String {
     let mut text = String::from("What happened\n\n");
-    for (order, seen) in seen {
+    for Seen { order, task } in seen {
         let key = order.key();
-        let Some((task, history)) = seen else {
+        let Some((task, history)) = task else {
             text += &format!("  {key}  never accepted\n");
             continue;
         };
@@ -142,7 +148,13 @@ mod tests {
     fn an_order_that_met_nothing_is_one_short_line() {
         let order = plan::all().remove(0);
         let seen = task("processed", Some("2026-01-01T00:00:01.25Z"));
-        let text = orders(&[(order, Some((seen, vec![])))], PLAIN);
+        let text = orders(
+            &[Seen {
+                order,
+                task: Some((seen, vec![])),
+            }],
+            PLAIN,
+        );
         assert!(
             text.ends_with("\n  order-1001  processed   1.2s  at the first try\n"),
             "{text}"
