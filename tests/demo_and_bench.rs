@@ -1,7 +1,10 @@
 //! The two commands that a newcomer tries first, on the real binary. Each judges by itself whether all
 //! went as it should, and says so by its status.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails by a panic says where")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that fails by a panic says where"
+)]
 
 use std::process::{Command, Output};
 
