@@ -17,6 +17,8 @@ use std::process::ExitCode;
 
 use cli::Command;
 
+// Without transparent huge pages (a feature of the crate): with them an idle process holds four times
+// the memory, and gains nothing that the benchmark can see.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -24,6 +24,7 @@ macro_rules! kinds {
         }
 
         impl Kind {
+            #[cfg(test)]
             pub const ALL: &[Kind] = &[$(Kind::$kind),*];
 
             /// The last part of the problem's `type`.
@@ -122,14 +123,17 @@ impl Problem {
         self
     }
 
+    #[cfg(test)]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
+    #[cfg(test)]
     pub fn detail(&self) -> &str {
         &self.detail
     }
 
+    #[cfg(test)]
     pub fn member(&self, name: &str) -> Option<&Value> {
         self.members.get(name)
     }
@@ -219,5 +223,81 @@ impl IntoResponse for Problem {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../docs/problems.md");
+
+    /// The section of the page under this heading, without the heading.
+    fn section(slug: &str) -> Option<&'static str> {
+        let (_, rest) = PAGE.split_once(&format!("\n## {slug}\n"))?;
+        Some(rest.split("\n## ").next().unwrap_or(rest))
+    }
+
+    #[test]
+    fn every_kind_has_its_section_with_status_cure_and_example() {
+        for kind in Kind::ALL {
+            let slug = kind.slug();
+            let section = section(slug).unwrap_or_else(|| panic!("{slug} has no section"));
+            let status = kind.status().as_u16();
+            let cause = format!("\n{status}. ");
+            assert!(
+                section.starts_with(&cause),
+                "{slug} does not begin with {status}"
+            );
+            assert!(section.contains("\n**Cure**: "), "{slug} names no cure");
+            let example = format!("\"type\": \"/problems/{slug}\", \"status\": {status}");
+            assert!(section.contains(&example), "{slug} has no example");
+            assert!(
+                PAGE.contains(&format!("[{slug}](#{slug})")),
+                "{slug} is not in the table"
+            );
+        }
+    }
+
+    #[test]
+    fn every_section_is_of_a_kind_and_its_example_is_json() {
+        let headings = PAGE.lines().filter_map(|line| line.strip_prefix("## "));
+        for heading in headings {
+            assert!(
+                Kind::ALL.iter().any(|kind| kind.slug() == heading),
+                "{heading}"
+            );
+            let lines = section(heading).unwrap().lines();
+            let example: String = lines.filter(|line| line.starts_with("    ")).collect();
+            let example: Result<Value, _> = serde_json::from_str(&example);
+            assert!(example.is_ok(), "{heading}: {example:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_problem_says_what_it_is_twice_and_keeps_its_members() {
+        let problem = Problem::new(Kind::WrongStepState, "no").with("state", "processing");
+        let response = problem.into_response();
+        assert_eq!(response.status(), StatusCode::CONFLICT);
+        let body = axum::body::to_bytes(response.into_body(), 1000)
+            .await
+            .unwrap();
+        assert_eq!(
+            &*body,
+            br#"{"type":"/problems/wrong-step-state","title":"The step's state does not allow this","status":409,"detail":"no","state":"processing"}"#
+        );
+    }
+
+    #[test]
+    fn refusals_that_pass_say_when_to_come_back() {
+        for kind in Kind::ALL {
+            let response = Problem::new(*kind, "").into_response();
+            let says = response.headers().contains_key(header::RETRY_AFTER);
+            assert_eq!(
+                says,
+                kind.status() == StatusCode::SERVICE_UNAVAILABLE,
+                "{kind:?}"
+            );
+        }
     }
 }

@@ -1,45 +1,127 @@
-//! What a definition would mean, before anything is stored.
+//! The verdict on a definition, before anything is stored.
+#![expect(dead_code, reason = "the shapes are for the OpenAPI document")]
 
 use axum::{http::StatusCode, response::Response};
-use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{App, answer::json};
-use crate::domain::{Definition, Span};
+use crate::domain::{Definition, Payload, Span, verdict};
 
-/// What a definition would mean.
-#[derive(Serialize, ToSchema)]
+/// What a definition would do. A forecast: nothing was stored.
+#[derive(ToSchema)]
 #[schema(as = Verdict)]
-pub struct VerdictBody<'a> {
-    /// What would run, in the order of the definition.
-    steps: Vec<VerdictStep<'a>>,
-    #[schema(value_type = Option<String>, example = "15m")]
-    complete_within: Option<Span>,
+pub struct VerdictBody {
+    /// In an order in which they can run.
+    steps: Vec<PlannedStepBody>,
+    /// The chain of steps that takes longest in the worst case.
+    #[schema(example = json!(["reserve", "charge", "ship"]))]
+    critical_path: Vec<String>,
+    /// How long the critical path takes when every attempt but the last runs out of time. The
+    /// supervisor adds up to its interval to each failure.
+    #[schema(example = "6m21s")]
+    worst_case: String,
+    #[schema(example = "15m")]
+    complete_within: Option<String>,
+    /// Whether the worst case ends within `complete_within`. True where there is no such limit.
+    #[schema(example = true)]
+    fits: bool,
+    /// What its author may not have meant.
+    warnings: Vec<WarningBody>,
 }
 
-/// One step that would run.
-#[derive(Serialize, ToSchema)]
-pub struct VerdictStep<'a> {
+/// One step as it would run.
+#[derive(ToSchema)]
+#[schema(as = PlannedStep)]
+pub struct PlannedStepBody {
     #[schema(example = "charge")]
-    name: &'a str,
+    name: String,
     /// The agent, or the origin of the step's URL.
     #[schema(example = "payments")]
-    agent: &'a str,
+    agent: String,
+    #[schema(example = "POST")]
+    method: String,
     /// The steps that must be done before this one.
     #[schema(example = json!(["reserve"]))]
-    after: Vec<&'a str>,
+    after: Vec<String>,
+    /// Counted from 1: the steps of a stage can run side by side once those before have ended.
+    #[schema(example = 2)]
+    stage: u32,
+    /// `always`; `conditionally`, where only the task's own data can tell; or `never`, where the
+    /// condition is false for the given input.
+    #[schema(example = "always")]
+    runs: String,
+    /// How often it is claimed at most.
+    #[schema(example = 4)]
+    attempts: u32,
+    #[schema(example = "2m7s")]
+    worst_case: String,
 }
 
-pub fn answer(_app: &App, definition: &Definition, complete_within: Option<Span>) -> Response {
-    let name = |at: usize| definition.steps[at].name.as_str();
-    let steps = definition.steps.iter().map(|step| VerdictStep {
-        name: step.name.as_str(),
-        agent: step.agent().as_str(),
-        after: step.after.iter().map(|index| name(index.at())).collect(),
+#[derive(ToSchema)]
+#[schema(as = Warning)]
+pub struct WarningBody {
+    /// `relies_on_idempotency_key`, `output_unread`, `outlives_task`, `constant`, `cannot_render` or
+    /// `no_time_to_retry`.
+    #[schema(example = "relies_on_idempotency_key")]
+    code: String,
+    /// Missing where the warning is about several steps.
+    #[schema(example = "charge")]
+    step: Option<String>,
+    #[schema(
+        example = "steps can be called more than once; make sure that the services behind these deduplicate by Idempotency-Key: charge"
+    )]
+    message: String,
+}
+
+/// `input` is that of the task, where it is known.
+pub fn answer(
+    app: &App,
+    definition: &Definition,
+    complete_within: Option<Span>,
+    input: Option<&Payload>,
+) -> Response {
+    let verdict = verdict(definition, complete_within, input, &|agent| {
+        Some(app.agents.get(agent)?.spec().retry.clone())
     });
-    let body = VerdictBody {
-        steps: steps.collect(),
-        complete_within,
-    };
-    json(StatusCode::OK, &body)
+    json(StatusCode::OK, &verdict)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+    use utoipa::PartialSchema;
+
+    use super::*;
+    use crate::domain::{Accepted, Limits, RetrySpec, parse_steps};
+
+    fn names<'a>(members: impl Iterator<Item = &'a String>) -> BTreeSet<&'a str> {
+        members.map(String::as_str).collect()
+    }
+
+    /// The domain knows nothing of the document, so the shapes here could drift from what is sent.
+    #[test]
+    fn the_documented_shape_is_the_one_that_is_sent() {
+        let steps = r#"[{"name": "a", "agent": "x", "complete_within": "2h"}]"#;
+        let steps = Payload::parse(steps.to_owned()).unwrap();
+        let definition = parse_steps(&steps, "", &Limits::default(), &Accepted).unwrap();
+        let limit = Some(Span::from_secs(60));
+        let sent = verdict(&definition, limit, None, &|_| Some(RetrySpec::default()));
+        let sent = serde_json::to_value(&sent).unwrap();
+        let warning = sent["warnings"].as_array().unwrap();
+        let warning = warning.iter().find(|warning| warning["step"].is_string());
+        for (sent, schema) in [
+            (&sent, VerdictBody::schema()),
+            (&sent["steps"][0], PlannedStepBody::schema()),
+            (warning.unwrap(), WarningBody::schema()),
+        ] {
+            let schema: Value = serde_json::to_value(schema).unwrap();
+            let documented = schema["properties"].as_object().unwrap();
+            assert_eq!(
+                names(sent.as_object().unwrap().keys()),
+                names(documented.keys())
+            );
+        }
+    }
 }

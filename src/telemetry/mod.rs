@@ -83,7 +83,7 @@ const BYTES: [f64; 8] = [
 ];
 
 /// Histograms keep every value until they are drained: seldom enough to cost nothing.
-const DRAIN_EVERY: Duration = Duration::from_secs(5);
+const DRAIN_EVERY: Duration = Duration::from_secs(1);
 
 fn recorder() -> Result<PrometheusRecorder, BuildError> {
     Ok(PrometheusBuilder::new()

@@ -7,7 +7,7 @@ mod conditions;
 mod path;
 mod query;
 
-pub use body::{BodyLimit, JsonBody, OptionalJsonBody};
+pub use body::{JsonBody, OptionalJsonBody};
 pub use caller::Caller;
 pub use conditions::{ConditionHeaders, Conditions, idempotency};
 pub use path::{NamePath, NameVersionPath, TaskPath, TaskStepPath, plain_name};

@@ -113,6 +113,7 @@ pub(super) async fn submit(
             &app,
             &submission.definition,
             submission.complete_within,
+            Some(&submission.input),
         ));
     }
     let idempotency = idempotency(

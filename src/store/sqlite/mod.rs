@@ -82,7 +82,7 @@ pub async fn open(
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
         .busy_timeout(Duration::from_secs(10))
-        .pragma("cache_size", "-8192")
+        .pragma("cache_size", "-4096")
         // A checkpoint of 2,000 pages stalls the writer for about 5 ms; of 10,000 for over 30.
         .pragma("wal_autocheckpoint", "2000")
         .pragma("journal_size_limit", "67108864")
@@ -101,7 +101,7 @@ pub async fn open(
         .connect_with(
             options
                 .pragma("query_only", "on")
-                .pragma("cache_size", "-2048"),
+                .pragma("cache_size", "-1024"),
         )
         .await
         .map_err(|error| unusable(error.to_string()))?;

@@ -1,0 +1,154 @@
+//! Workflows ready to make tasks of, so that a submission reads and compiles nothing.
+
+use std::{collections::HashMap, sync::Arc};
+
+use arc_swap::ArcSwap;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::{
+    api::{App, Problem},
+    domain::{Accepted, Definition, Limits, Payload, Span, WorkflowName, WorkflowRef, parse_steps},
+    store::{StoreError, WorkflowRecord},
+};
+
+/// A version of a workflow, ready to make tasks of.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub workflow: WorkflowRef,
+    pub definition: Arc<Definition>,
+    /// What its tasks get where they name no limit of their own.
+    pub complete_within: Option<Span>,
+}
+
+/// The latest versions, so that a submission reads and compiles nothing. As many as are registered
+/// and in use: only an administrator can make them more.
+#[derive(Default)]
+pub struct Workflows(ArcSwap<HashMap<WorkflowName, Known>>);
+
+impl Workflows {
+    fn latest(&self, name: &WorkflowName) -> Option<Known> {
+        self.0.load().get(name).cloned()
+    }
+
+    /// A slower reader never puts an older version in place of a newer one.
+    pub(super) fn learn(&self, known: &Known) {
+        self.0.rcu(|latest| {
+            let mut next = HashMap::clone(latest);
+            let newest = next
+                .entry(known.workflow.name.clone())
+                .or_insert_with(|| known.clone());
+            if newest.workflow.version < known.workflow.version {
+                *newest = known.clone();
+            }
+            next
+        });
+    }
+}
+
+/// The latest version of a workflow, or the one named; `None` where there is none. From memory for
+/// the latest, once it has been used or registered in this process.
+pub async fn resolve(
+    app: &App,
+    name: &WorkflowName,
+    version: Option<u32>,
+) -> Result<Option<Known>, Problem> {
+    let latest = app.workflows.latest(name);
+    if let Some(latest) = latest
+        && version.is_none_or(|version| version == latest.workflow.version)
+    {
+        return Ok(Some(latest));
+    }
+    let Some(record) = app.store.reader.workflow(name, version).await? else {
+        return Ok(None);
+    };
+    let known = compile(app, &record)?;
+    if version.is_none() {
+        app.workflows.learn(&known);
+    }
+    Ok(Some(known))
+}
+
+/// A stored workflow was accepted once: it is compiled without asking who is known today.
+fn compile(app: &App, record: &WorkflowRecord) -> Result<Known, Problem> {
+    let workflow = WorkflowRef {
+        name: record.name.clone(),
+        version: record.version,
+    };
+    let stored = StoredBody::read(record)?;
+    let definition = match app.store.definitions.get(&workflow) {
+        Some(definition) => definition,
+        None => {
+            let steps = Payload::new(stored.steps);
+            let compiled = parse_steps(&steps, "/steps", &Limits::stored(), &Accepted);
+            let compiled = compiled.map_err(|faults| {
+                let faults: Vec<_> = faults
+                    .iter()
+                    .map(|fault| format!("{}: {}", fault.pointer, fault.message))
+                    .collect();
+                corrupt(record, &faults.join("; "))
+            })?;
+            let definition = Arc::new(compiled);
+            app.store
+                .definitions
+                .put(workflow.clone(), definition.clone());
+            definition
+        }
+    };
+    Ok(Known {
+        workflow,
+        definition,
+        complete_within: stored.complete_within,
+    })
+}
+
+fn corrupt(record: &WorkflowRecord, why: &str) -> StoreError {
+    StoreError::Corrupt(format!(
+        "version {} of workflow {}: {why}",
+        record.version, record.name
+    ))
+}
+
+/// What the store keeps: the canonical form of what was sent, so that the same content is the same
+/// text.
+#[derive(Serialize, Deserialize)]
+pub(super) struct StoredBody {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub complete_within: Option<Span>,
+    pub steps: Box<RawValue>,
+}
+
+impl StoredBody {
+    pub fn read(record: &WorkflowRecord) -> Result<Self, StoreError> {
+        serde_json::from_str(&record.body).map_err(|error| corrupt(record, &error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_version_never_replaces_a_newer_one() {
+        let name = WorkflowName::new("order");
+        let known = |version| Known {
+            workflow: WorkflowRef {
+                name: name.clone(),
+                version,
+            },
+            definition: Arc::new(Definition {
+                steps: Vec::new(),
+                source: Payload::null(),
+            }),
+            complete_within: None,
+        };
+        let workflows = Workflows::default();
+        for (learned, latest) in [(2, 2), (1, 2), (3, 3)] {
+            workflows.learn(&known(learned));
+            let found = workflows.latest(&name).unwrap();
+            assert_eq!(found.workflow.version, latest);
+        }
+    }
+}
