@@ -40,7 +40,7 @@ async fn a_database_of_a_newer_schema_is_refused_and_left_alone() {
              VALUES (9999, 'from the future', 1, x'00', 0)",
         )
         .await;
-    drop(database);
+    database.close().await;
     let before = std::fs::read(provost.database()).unwrap();
     let (code, said) = Provost::setup()
         .database(&provost.database())

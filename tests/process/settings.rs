@@ -26,8 +26,8 @@ async fn a_wrong_setting_stops_the_start_and_is_named_with_what_is_allowed() {
             "--shutdown-grace",
         ),
         (
-            Provost::setup().config("[supervisor]\ninterval = 5\n"),
-            "supervisor.interval",
+            Provost::setup().config("[scheduler]\npoll = 5\n"),
+            "scheduler.poll",
         ),
         (
             Provost::setup().config("[suprevisor]\ninterval = \"5s\"\n"),

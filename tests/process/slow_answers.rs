@@ -30,14 +30,16 @@ async fn a_service_that_hangs_is_given_up_at_complete_by_and_the_step_recovered(
         kinds(&history),
         [
             "task.accepted",
+            "step.ready",
             "step.claimed",
+            "task.processing",
             "step.expired",
             "step.claimed",
             "step.processed",
             "task.processed"
         ]
     );
-    let by = history[2]["by"].as_str().unwrap();
+    let by = history[4]["by"].as_str().unwrap();
     assert!(by.starts_with("supervisor:"), "{by}");
 }
 

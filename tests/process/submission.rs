@@ -23,7 +23,7 @@ async fn every_fault_of_a_submission_is_named_at_once_with_its_pointer() {
             { "name": "c", "url": "http://127.0.0.1:9", "when": "input.total >" },
             { "name": "d", "url": "http://127.0.0.1:9", "after": ["e"] },
             { "name": "e", "url": "http://127.0.0.1:9", "after": ["d"],
-              "request": { "body": "{{ steps.b.output }}" } },
+              "request": { "body": "{{ steps.q.output }}" } },
             { "name": "f", "url": "http://127.0.0.1:9", "max_failure": 1 },
         ],
     });
@@ -93,7 +93,10 @@ async fn a_dry_run_says_what_would_run_and_stores_nothing() {
         .await
         .expect(200);
     assert_eq!(verdict["critical_path"], json!(["a", "b"]), "{verdict:#}");
-    assert_eq!(verdict["fits"], false, "its worst case takes longer than it may: {verdict:#}");
+    assert_eq!(
+        verdict["fits"], false,
+        "its worst case takes longer than it may: {verdict:#}"
+    );
     submission["steps"][0]["agent"] = json!("nobody");
     let faults = provost.post("/v1/tasks?dry_run=true", &submission).await;
     assert!(!faults.expect_faults().is_empty());

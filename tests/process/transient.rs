@@ -41,15 +41,17 @@ async fn two_503_and_a_200_are_one_attempt_with_three_requests() {
         kinds(&history),
         [
             "task.accepted",
+            "step.ready",
             "step.claimed",
+            "task.processing",
             "step.retrying",
             "step.retrying",
             "step.processed",
             "task.processed"
         ]
     );
-    assert_eq!(history[2]["error"]["status"], 503);
-    assert_eq!(history[2]["error"]["body"], "busy");
+    assert_eq!(history[4]["error"]["status"], 503);
+    assert_eq!(history[4]["error"]["body"], "busy");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sqlx::{ConnectOptions, Row, SqliteConnection, sqlite::SqliteConnectOptions};
+use sqlx::{ConnectOptions, Connection, Row, SqliteConnection, sqlite::SqliteConnectOptions};
 use tempfile::TempDir;
 
 pub struct Database {
@@ -39,6 +39,11 @@ impl Database {
         let mut copy = Self::open(&folder.path().join("copy.db")).await;
         copy._copy = Some(folder);
         copy
+    }
+
+    /// Dropped, it would be closed at some later time.
+    pub async fn close(self) {
+        self.connection.close().await.unwrap();
     }
 
     pub async fn execute(&mut self, sql: &'static str) {
