@@ -99,12 +99,6 @@ impl Bulkhead {
 #[must_use = "a slot is given back when it is dropped"]
 pub struct Slot(Arc<Bulkhead>);
 
-impl Slot {
-    pub fn agent(&self) -> &AgentName {
-        &self.0.agent
-    }
-}
-
 impl Drop for Slot {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);

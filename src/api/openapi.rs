@@ -247,6 +247,17 @@ mod tests {
         serde_json::to_value(crate::api::openapi()).unwrap()
     }
 
+    #[test]
+    fn the_document_in_the_tree_is_the_one_that_is_served() {
+        let served = super::super::openapi().to_pretty_json().unwrap();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi/openapi.json");
+        let kept = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            kept.trim_end() == served,
+            "openapi/openapi.json is out of date: cargo run -- openapi > openapi/openapi.json"
+        );
+    }
+
     fn operations(document: &Value) -> impl Iterator<Item = (String, &Value)> {
         let paths = document["paths"].as_object().unwrap();
         paths.iter().flat_map(|(path, item)| {

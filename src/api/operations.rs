@@ -24,7 +24,7 @@ use super::{
     problem::{Kind, ProblemBody},
 };
 use crate::{
-    domain::TaskStatus,
+    domain::{StepStatus, TaskStatus},
     store::{Counts, SharedReader},
     telemetry::Metrics,
 };
@@ -151,8 +151,16 @@ impl Counted {
             gauge!("provost_queue_depth", "agent" => agent.clone()).set(count as f64);
             self.lines.insert(agent);
         }
+        let queued: u64 = counts.queued.iter().map(|(_, count)| count).sum();
+        for (state, count) in [
+            (StepStatus::Pending, queued + counts.delayed),
+            (StepStatus::Processing, counts.processing),
+            // A step in error has exactly one alert that is not closed.
+            (StepStatus::Error, counts.open_alerts),
+        ] {
+            gauge!("provost_steps", "state" => state.as_str()).set(count as f64);
+        }
         gauge!("provost_steps_delayed").set(counts.delayed as f64);
-        gauge!("provost_steps_processing").set(counts.processing as f64);
         gauge!("provost_alerts_open").set(counts.open_alerts as f64);
     }
 }
@@ -181,7 +189,10 @@ fn describe() {
         "provost_steps_delayed",
         "Steps that wait for a time before they join their line"
     );
-    metrics::describe_gauge!("provost_steps_processing", "Steps that are being called");
+    metrics::describe_gauge!(
+        "provost_steps",
+        "Steps that are pending, processing or in error, by state"
+    );
     metrics::describe_gauge!(
         "provost_alerts_open",
         "Alerts that are not closed, acknowledged ones included"
@@ -221,7 +232,8 @@ mod tests {
             "provost_queue_depth{agent=\"payments\"} 7",
             "provost_queue_depth{agent=\"(url)\"} 3",
             "provost_steps_delayed 1",
-            "provost_steps_processing 3",
+            "provost_steps{state=\"processing\"} 3",
+            "provost_steps{state=\"pending\"} 11",
             "provost_alerts_open 2",
         ] {
             assert!(text.contains(line), "{line} in {text}");

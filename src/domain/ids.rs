@@ -124,7 +124,7 @@ impl Priority {
     pub fn new(value: i64) -> Option<Self> {
         (Self::MIN..=Self::MAX)
             .contains(&value)
-            .then(|| Self(value as i8))
+            .then_some(Self(value as i8))
     }
 
     pub fn get(self) -> i64 {

@@ -34,6 +34,7 @@ impl Payload {
         Self::new(RawValue::NULL.to_owned())
     }
 
+    #[cfg(test)]
     pub fn from_value(value: &serde_json::Value) -> Self {
         // `Value` has string keys and finite numbers only, so it always serialises.
         serde_json::value::to_raw_value(value).map_or_else(|_| Self::null(), Self::new)

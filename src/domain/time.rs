@@ -88,10 +88,6 @@ impl Span {
         self.0
     }
 
-    pub fn is_zero(self) -> bool {
-        self.0.is_zero()
-    }
-
     #[must_use]
     pub fn saturating_mul(self, times: u32) -> Self {
         Self(self.0.saturating_mul(times))

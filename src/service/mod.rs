@@ -69,7 +69,7 @@ impl Service {
         })?;
         let instance = config.instance_id.clone().unwrap_or_else(new_instance_id);
         let definitions = Arc::new(Definitions::new(DEFINITIONS));
-        let max_size = config.store.max_size.map(|size| size.as_usize() as u64);
+        let max_size = config.store.max_size.map(|size| size.as_u64());
         let (backend, reader) =
             sqlite::open(config.database_url.path(), max_size, definitions.clone()).await?;
         let agents = Arc::new(Agents::new(AgentSettings {
@@ -115,7 +115,6 @@ impl Service {
             agents: agents.clone(),
             limits: Limits {
                 max_steps: config.limits.max_steps,
-                ..Limits::default()
             },
             config,
             instance,

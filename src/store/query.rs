@@ -86,7 +86,6 @@ pub struct WorkflowRecord {
 pub struct AgentRecord {
     pub name: AgentName,
     pub spec: AgentSpec,
-    pub updated_at: Timestamp,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

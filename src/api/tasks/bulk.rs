@@ -8,7 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::json;
+use super::{commands::reason, json};
 use crate::{
     api::{
         App, Problem,
@@ -22,6 +22,8 @@ use crate::{
 /// Tasks asked in one go; the writer saves them together.
 const BATCH: usize = 200;
 const MOST_IDS: usize = 1000;
+/// The longest name or label, in bytes.
+const LONGEST: usize = 255;
 
 /// Which tasks.
 #[derive(ToSchema)]
@@ -85,22 +87,16 @@ pub(super) async fn retry_tasks(
     query.finish()?;
     let mut fields = Fields::of(&body, "").map_err(Problem::invalid)?;
     let ids = ids(&mut fields);
+    let filter = filter(&mut fields);
+    if ids.is_some() && !filter.is_empty() {
+        fields.fault("ids", "give either ids or filters, not both");
+    }
     let filter = TaskFilter {
         state: Some(TaskStatus::Error),
-        workflow: fields.string("workflow", 64),
-        key: fields.string("key", 255),
-        agent: fields.string("agent", 255),
-        labels: fields.string_map("labels", 255).into_iter().collect(),
-        created_after: time(&mut fields, "created_after"),
-        created_before: time(&mut fields, "created_before"),
+        ..filter
     };
-    if let Some(state) = fields.string("state", 16)
-        && state != TaskStatus::Error.as_str()
-    {
-        fields.fault("state", "only tasks in error are retried; leave it out");
-    }
     let dry_run = fields.boolean("dry_run").unwrap_or(false);
-    let reason = fields.string("reason", 1000);
+    let reason = reason(&mut fields);
     fields.finish().map_err(Problem::invalid)?;
 
     let mut result = BulkResult {
@@ -170,6 +166,20 @@ async fn retry(
         }
     }
     Ok(())
+}
+
+/// The filters of the list; the state need not be given, and can only be error.
+fn filter(fields: &mut Fields<'_>) -> TaskFilter {
+    fields.choice("state", &[(TaskStatus::Error.as_str(), ())]);
+    TaskFilter {
+        state: None,
+        workflow: fields.string("workflow", LONGEST),
+        key: fields.string("key", LONGEST),
+        agent: fields.string("agent", LONGEST),
+        labels: fields.string_map("labels", LONGEST).into_iter().collect(),
+        created_after: time(fields, "created_after"),
+        created_before: time(fields, "created_before"),
+    }
 }
 
 fn ids(fields: &mut Fields<'_>) -> Option<Vec<TaskId>> {

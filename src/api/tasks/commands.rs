@@ -73,10 +73,6 @@ impl Asked {
         Ok(value)
     }
 
-    fn reason(&self) -> Result<Option<String>, Problem> {
-        self.fields(|fields| fields.string("reason", 1000))
-    }
-
     async fn send(self, task: TaskId, command: Command) -> Result<Response, Problem> {
         let body = self.body.as_deref().map_or("", RawValue::get);
         let idempotency = idempotency(&self.conditions, &self.method, &self.path, body.as_bytes());
@@ -134,7 +130,7 @@ macro_rules! task_command {
             )
         )]
         pub(super) async fn $name(TaskPath(id): TaskPath, asked: Asked) -> Result<Response, Problem> {
-            let reason = asked.reason()?;
+            let reason = asked.fields(reason)?;
             let command: fn(Option<String>) -> Command = $command;
             asked.send(id, command(reason)).await
         }
@@ -220,12 +216,8 @@ pub(super) async fn retry_step(
     TaskStepPath(id, name): TaskStepPath,
     asked: Asked,
 ) -> Result<Response, Problem> {
-    let (body, reason) = asked.fields(|fields| {
-        (
-            fields.raw("input").map(Payload::new),
-            fields.string("reason", 1000),
-        )
-    })?;
+    let (body, reason) =
+        asked.fields(|fields| (fields.raw("input").map(Payload::new), reason(fields)))?;
     let (_, step) = find(&app, id, &name).await?;
     let command = Command::Retry {
         step: Some(step),
@@ -317,10 +309,12 @@ pub(super) async fn resolve_step(
 }
 
 fn outcome(asked: &Asked) -> Result<(Option<Payload>, Option<String>), Problem> {
-    asked.fields(|fields| {
-        (
-            fields.raw("output").map(Payload::new),
-            fields.string("reason", 1000),
-        )
-    })
+    asked.fields(|fields| (fields.raw("output").map(Payload::new), reason(fields)))
+}
+
+/// The longest reason, in bytes: enough for a sentence or two, and it is kept for good.
+const LONGEST_REASON: usize = 1000;
+
+pub(super) fn reason(fields: &mut Fields<'_>) -> Option<String> {
+    fields.string("reason", LONGEST_REASON)
 }

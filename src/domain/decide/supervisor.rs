@@ -17,13 +17,13 @@ impl Draft {
         now: Timestamp,
     ) -> Result<(), Refusal> {
         self.check_fence(index, attempt)?;
-        if let StepState::Processing { complete_by, .. } = self.task.step(index).state {
-            if complete_by > now {
-                return Err(Refusal::NotDue {
-                    step: self.task.definition(index).name.clone(),
-                    at: complete_by,
-                });
-            }
+        if let StepState::Processing { complete_by, .. } = self.task.step(index).state
+            && complete_by > now
+        {
+            return Err(Refusal::NotDue {
+                step: self.task.definition(index).name.clone(),
+                at: complete_by,
+            });
         }
         self.drop_call(index);
         let step = &mut self.task.steps[index.at()];

@@ -218,7 +218,7 @@ impl Reader for SqliteReader {
     }
 
     async fn agents(&self) -> Result<Vec<AgentRecord>, StoreError> {
-        let found = sqlx::query("SELECT name, spec, updated_at FROM agents ORDER BY name")
+        let found = sqlx::query("SELECT name, spec FROM agents ORDER BY name")
             .fetch_all(&self.pool)
             .await?;
         let records = found.iter().map(|row| {
@@ -226,7 +226,6 @@ impl Reader for SqliteReader {
             Ok(AgentRecord {
                 name: rows::agent_name(row, "name")?,
                 spec: serde_json::from_str(&spec).map_err(rows::corrupt)?,
-                updated_at: Timestamp::from_millis(row.try_get("updated_at")?),
             })
         });
         records.collect()
