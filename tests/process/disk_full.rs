@@ -6,7 +6,7 @@ use std::{path::Path, process::Command};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Act, Answer, Gate, Provost, Remote, one_step, step};
+use crate::harness::{Act, Answer, Gate, Provost, Remote, one_step, pipeline, step};
 
 fn large(remote: &Remote) -> Value {
     let mut submission = one_step(&remote.url(), "/work");
@@ -102,29 +102,45 @@ impl Drop for SmallDisk {
 async fn on_a_full_disk_it_waits_for_space_and_goes_on_by_itself() {
     let disk = SmallDisk::mount(4);
     let gate = Gate::closed();
-    let remote = Remote::script([gate.then(json!("first")), Act::Ok(json!("later"))]).await;
+    let held = gate.clone();
+    let remote = Remote::with(move |seen| match seen.path.as_str() {
+        "/a" => held.then(json!("first")),
+        _ => Act::Ok(json!("later")),
+    })
+    .await;
     let setup = Provost::setup().database(&disk.path().join("provost.db"));
     let provost = setup.start().await;
-    let running = provost.submit(&large(&remote)).await;
-    remote.requests(1).await;
+    for cycle in 1..=3 {
+        let mut running = Vec::new();
+        for _ in 0..5 {
+            running.push(provost.submit(&pipeline(&remote.url(), &["a", "b"])).await);
+        }
+        remote.paths("/a", cycle * 5).await;
 
-    let ballast = disk.ballast();
-    let (accepted, refused) = fill(&provost, &remote).await;
-    assert_store_full(refused);
-    let ready = provost.get("/readyz").await;
-    assert_eq!(ready.status, 503, "{ready:?}");
-    assert_eq!(provost.get("/livez").await.status, 200);
-    assert_eq!(provost.task(&running).await["state"], "processing");
-    // It answers while nothing can be recorded: the answer is kept until it can be.
-    gate.open();
+        let ballast = disk.ballast();
+        let (mut accepted, refused) = fill(&provost, &remote).await;
+        assert_store_full(refused);
+        let ready = provost.get("/readyz").await;
+        assert_eq!(ready.status, 503, "{ready:?}");
+        assert_eq!(provost.get("/livez").await.status, 200);
+        // They answer while nothing can be recorded: the answers are kept until they can be.
+        gate.let_through(5);
+        for id in &running {
+            assert_eq!(provost.task(id).await["state"], "processing");
+        }
 
-    std::fs::remove_file(ballast).unwrap();
-    let task = provost.settled(&running).await;
-    assert_eq!(step(&task, "only")["output"], "first");
-    assert_eq!(step(&task, "only")["attempt"], 1);
-    for id in &accepted {
-        assert_eq!(provost.settled(id).await["state"], "processed");
+        std::fs::remove_file(ballast).unwrap();
+        for id in &running {
+            let task = provost.settled(id).await;
+            assert_eq!(step(&task, "a")["output"], "first");
+            assert_eq!(step(&task, "a")["attempt"], 1, "called twice: {task:#}");
+            assert_eq!(step(&task, "b")["output"], "later");
+        }
+        let after = provost.post("/v1/tasks", &large(&remote)).await.expect(202);
+        accepted.push(after["id"].as_str().unwrap().to_owned());
+        for id in &accepted {
+            assert_eq!(provost.settled(id).await["state"], "processed");
+        }
+        assert_eq!(provost.get("/readyz").await.status, 200);
     }
-    assert_eq!(provost.get("/readyz").await.status, 200);
-    assert_eq!(provost.run(&large(&remote)).await["state"], "processed");
 }

@@ -190,14 +190,30 @@ impl Remote {
 
     /// Waits until there were this many requests.
     #[track_caller]
-    pub fn requests(&self, count: usize) -> impl Future<Output = Vec<Seen>> + use<> {
+    pub fn requests(&self, count: usize) -> impl Future<Output = Vec<Seen>> {
+        self.until(move |seen| seen.len() >= count, format!("{count} requests"))
+    }
+
+    /// Waits until this path was asked for so often.
+    #[track_caller]
+    pub fn paths(&self, path: &'static str, count: usize) -> impl Future<Output = Vec<Seen>> {
+        let of_path = move |seen: &Vec<Seen>| seen.iter().filter(|seen| seen.path == path).count();
+        let what = format!("{count} requests of {path}");
+        self.until(move |seen| of_path(seen) >= count, what)
+    }
+
+    #[track_caller]
+    fn until(
+        &self,
+        come: impl FnMut(&Vec<Seen>) -> bool,
+        what: String,
+    ) -> impl Future<Output = Vec<Seen>> {
         let at = std::panic::Location::caller();
         let mut ledger = self.shared.ledger.subscribe();
         async move {
-            let seen = timeout(PATIENCE, ledger.wait_for(|seen| seen.len() >= count)).await;
-            match seen {
+            match timeout(PATIENCE, ledger.wait_for(come)).await {
                 Ok(Ok(seen)) => seen.clone(),
-                _ => panic!("{at}: {count} requests did not come"),
+                _ => panic!("{at}: {what} did not come"),
             }
         }
     }
