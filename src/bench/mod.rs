@@ -23,7 +23,7 @@ use self::{
     requests::{AGENT, Requests, WORKFLOW},
     server::Server,
 };
-use crate::{cli::BenchOptions, plain_http};
+use crate::{cli::BenchOptions, interrupt, plain_http};
 
 #[derive(Debug, Error)]
 pub enum BenchError {
@@ -33,8 +33,8 @@ pub enum BenchError {
     Stub(io::Error),
     #[error("no folder for the database could be made: {0}; set TMPDIR to where one can")]
     Folder(io::Error),
-    #[error("the server could not be started: {0}")]
-    Start(io::Error),
+    #[error("the server could not be started or ended: {0}")]
+    Process(io::Error),
     #[error("the server that was started did not become ready; its log:\n{0}")]
     NotReady(String),
     #[error("the server refused {request} with {status}: {text}")]
@@ -43,7 +43,7 @@ pub enum BenchError {
         status: StatusCode,
         text: String,
     },
-    #[error("a request was not answered: {}", plain_http::cause(.0))]
+    #[error("{} did not answer: {}", .0.url().map_or("a server", Url::as_str), plain_http::cause(.0))]
     Http(#[from] reqwest::Error),
     #[error("{0}")]
     Exchange(#[from] ExchangeError),
@@ -59,7 +59,7 @@ pub enum BenchError {
 pub async fn run(options: BenchOptions) -> ExitCode {
     let measured = tokio::select! {
         measured = measure(options) => measured,
-        _ = tokio::signal::ctrl_c() => {
+        () = interrupt::wait() => {
             eprintln!("provost: interrupted, nothing was measured");
             return ExitCode::FAILURE;
         }
@@ -92,11 +92,14 @@ async fn measure(options: BenchOptions) -> Result<Report, BenchError> {
     server.put(&workflow, &requests::workflow()).await?;
     let stub = Url::parse(&stub).map_err(|_| BenchError::Url(stub))?;
     let report = phases(&options, &server, &client, &stub).await;
-    if !server.is_own() {
-        // What was measured stands, whatever becomes of this.
-        if let Err(error) = server.delete(&agent).await {
-            eprintln!("provost: the agent {AGENT} is still registered: {error}");
-        }
+    let cleared = if server.is_own() {
+        server.end().await
+    } else {
+        server.delete(&agent).await
+    };
+    // What was measured stands, whatever becomes of this.
+    if let Err(error) = cleared {
+        eprintln!("provost: not all is as it was before: {error}");
     }
     report
 }

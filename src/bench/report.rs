@@ -27,6 +27,13 @@ pub struct Report {
     pub tasks: usize,
 }
 
+const NOTES: &str = "\
+raw ceiling: the same three requests for each task by a plain client, with as many at once
+submit to end: POST with Prefer: wait, until the answer says processed
+submit alone: POST, until the 202; each task is waited for before the next, outside the measurement
+at rest: one task after another, nothing else under way
+";
+
 impl Report {
     pub fn text(&self) -> String {
         let mut text = self.throughput();
@@ -34,6 +41,8 @@ impl Report {
         text += &self.latencies();
         text.push('\n');
         text += &self.costs();
+        text.push('\n');
+        text += NOTES;
         text
     }
 

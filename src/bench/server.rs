@@ -54,8 +54,7 @@ impl Server {
     /// Starts this very program as a server with the settings that it has by itself.
     pub async fn start(client: Client) -> Result<Self, BenchError> {
         let folder = Folder::new("bench").map_err(BenchError::Folder)?;
-        let own = spawn(&folder).map_err(BenchError::Start)?;
-        let (child, port) = own;
+        let (child, port) = spawn(&folder).map_err(BenchError::Process)?;
         let server = Self {
             own: Some(Own { child, folder }),
             ..Self::at(&format!("http://127.0.0.1:{port}"), None, client)?
@@ -70,13 +69,22 @@ impl Server {
                 return Ok(self);
             }
             if let Some(own) = &mut self.own {
-                let ended = own.child.try_wait().map_err(BenchError::Start)?;
+                let ended = own.child.try_wait().map_err(BenchError::Process)?;
                 if ended.is_some() || started.elapsed() > LONGEST_START {
                     let log = fs::read_to_string(own.folder.path().join(LOG));
                     return Err(BenchError::NotReady(log.unwrap_or_default()));
                 }
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until a server that was started is gone, so that nothing is left of it. Should the bench be
+    /// cut off before, it is ended without being waited for.
+    pub async fn end(self) -> Result<(), BenchError> {
+        match self.own {
+            Some(mut own) => own.child.kill().await.map_err(BenchError::Process),
+            None => Ok(()),
         }
     }
 

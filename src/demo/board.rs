@@ -3,7 +3,6 @@
 use super::{
     api::{Step, Task},
     orders::Remote,
-    story,
 };
 
 /// What a terminal shows in which colour; without colours, the signs speak for themselves.
@@ -67,17 +66,14 @@ fn line(row: &Row, paint: Paint) -> String {
         Some(step) => cell(step, paint),
         None => String::new(),
     });
-    let state = match task.state.as_str() {
-        "processed" => paint.good("processed "),
-        "error" => paint.bad("error     "),
-        state => format!("{state:<10}"),
+    let (state, note) = (task.state.as_str(), note(task));
+    let rest = match (state, note.as_str()) {
+        ("processed", _) => paint.good(state),
+        ("error", _) => paint.bad(&format!("needs an operator: {note}")),
+        (_, "") => String::new(),
+        _ => note,
     };
-    let line = format!(
-        "  {}  {}  {state}  {}",
-        row.key,
-        cells.join("  "),
-        note(task)
-    );
+    let line = format!("  {}  {}  {rest}", row.key, cells.join("  "));
     line.trim_end().to_owned()
 }
 
@@ -98,19 +94,17 @@ fn cell(step: &Step, paint: Paint) -> String {
 /// What is worth knowing right now: the error, or the trouble of the step at hand.
 pub fn note(task: &Task) -> String {
     if let Some(fault) = &task.error {
-        return format!("{}; needs an operator", fault.message);
+        return fault.message.clone();
     }
     let live = |step: &&Step| matches!(step.state.as_str(), "pending" | "processing");
     let Some(step) = task.steps.iter().find(live) else {
         return String::new();
     };
     match (&step.last_fault, step.failure_count) {
-        (Some(fault), 0) => story::said(fault),
-        (_, 0) => String::new(),
-        _ if step.state == "pending" => {
-            format!("{} did not finish in time; tried again soon", step.name)
-        }
-        _ => format!("recovered by the supervisor; attempt {}", step.attempt),
+        (Some(fault), 0) => fault.message.clone(),
+        (None, 0) => String::new(),
+        _ if step.state == "pending" => "did not finish in time; the supervisor saw it".to_owned(),
+        _ => format!("recovered by the supervisor: attempt {}", step.attempt),
     }
 }
 
@@ -158,8 +152,7 @@ mod tests {
                 step("ship", "waiting", 0, Value::Null),
             ]),
         );
-        let shown =
-            "  order-1001  reserve ✓  charge ↻  ship    processing  the service answered 503";
+        let shown = "  order-1001  reserve ✓  charge ↻  ship    the service answered 503";
         assert_eq!(line(&row, PLAIN), shown);
     }
 
@@ -189,9 +182,7 @@ mod tests {
             fault,
             json!([step("reserve", "error", 0, Value::Null)]),
         );
-        assert!(
-            line(&row, PLAIN).ends_with("error       the service answered 402; needs an operator")
-        );
+        assert!(line(&row, PLAIN).ends_with("  needs an operator: the service answered 402"));
     }
 
     #[test]

@@ -23,17 +23,18 @@ use tokio::time::MissedTickBehavior;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use self::{
-    api::{Api, ApiError, Entry, Task},
+    api::{Api, ApiError, Task},
     board::Row,
     orders::{Ending, Order, Remote},
     remote::Running,
     screen::Screen,
+    summary::Seen,
 };
 use crate::{
     cli::{DemoOptions, MISUSE},
     config::{Config, DatabaseUrl},
     domain::Span,
-    plain_http,
+    interrupt, plain_http,
     service::{Service, StartError},
     telemetry::{self, Metrics, TelemetryError},
     temporary::Folder,
@@ -101,7 +102,8 @@ async fn demo(options: &DemoOptions) -> Result<bool, DemoError> {
     let api = Api::new(plain_http::client()?, format!("http://{}", service.address));
     let shown = tokio::select! {
         shown = show(&api, &orders, &remotes, options.exit) => shown,
-        _ = tokio::signal::ctrl_c() => Ok(true),
+        // Whoever wanted a verdict has none.
+        () = interrupt::wait() => Ok(!options.exit),
     };
     service.stop().await;
     drop(folder);
@@ -129,42 +131,50 @@ async fn show(
 
     let mut screen = Screen::new();
     let rows = follow(api, orders, &mut screen).await?;
-    let mut seen: Vec<(Order, Option<(Task, Vec<Entry>)>)> = Vec::new();
+    let mut seen = Vec::new();
     for (order, row) in orders.iter().zip(rows) {
-        let told = match row.task {
+        let task = match row.task {
             Some(task) => {
                 let history = api.history(&task.id).await?;
                 Some((task, history))
             }
             None => None,
         };
-        seen.push((order.clone(), told));
+        let order = order.clone();
+        seen.push(Seen { order, task });
     }
     println!("\n{}", summary::orders(&seen, screen.paint));
     println!("{}", summary::services(remotes));
     let well = judge(&seen, remotes, &screen);
     let declined = seen
         .iter()
-        .find(|(order, seen)| order.ending() == Ending::Declined && seen.is_some());
-    if let (Some((order, Some((task, _)))), Some(payments)) = (declined, payments(remotes)) {
+        .find(|seen| seen.order.ending() == Ending::Declined);
+    let payments = remotes
+        .iter()
+        .find(|running| running.remote == Remote::Payments);
+    if let (
+        Some(Seen {
+            order,
+            task: Some((task, _)),
+        }),
+        Some(payments),
+    ) = (declined, payments)
+    {
         println!("{}", summary::operator(api.base(), payments, order, task));
-        if !exit {
+        if exit {
+            println!("With --exit all of it is gone now: leave it out to try these.");
+        } else {
             println!(
                 "Provost keeps serving until Ctrl-C; the API is explained at {}/docs",
                 api.base()
             );
-            watch(api, &order.key(), task).await?;
+            watch(api, order, task, remotes).await?;
         }
     }
     if !exit {
         std::future::pending::<()>().await;
     }
     Ok(well)
-}
-
-fn payments(remotes: &[Running]) -> Option<&Running> {
-    let mut remotes = remotes.iter();
-    remotes.find(|running| running.remote == Remote::Payments)
 }
 
 /// Submits one order after another and shows them all until each has come to rest.
@@ -205,15 +215,11 @@ async fn follow(api: &Api, orders: &[Order], screen: &mut Screen) -> Result<Vec<
 }
 
 /// Says whether every order ended as it should.
-fn judge(
-    seen: &[(Order, Option<(Task, Vec<Entry>)>)],
-    remotes: &[Running],
-    screen: &Screen,
-) -> bool {
+fn judge(seen: &[Seen], remotes: &[Running], screen: &Screen) -> bool {
     let mut well = true;
-    for (order, seen) in seen {
+    for Seen { order, task } in seen {
         let key = order.key();
-        let task = seen.as_ref().map(|(task, _)| task);
+        let task = task.as_ref().map(|(task, _)| task);
         let effects = |remote: Remote| {
             let at = remotes.iter().filter(|running| running.remote == remote);
             at.map(|running| running.ledger().effects_for(&key)).sum()
@@ -232,17 +238,26 @@ fn judge(
 }
 
 /// Says so when the operator has brought the order to its end.
-async fn watch(api: &Api, key: &str, task: &Task) -> Result<(), DemoError> {
+async fn watch(
+    api: &Api,
+    order: &Order,
+    task: &Task,
+    remotes: &[Running],
+) -> Result<(), DemoError> {
+    let key = order.key();
     let mut state = task.state.clone();
-    loop {
+    while !matches!(state.as_str(), "processed" | "cancelled") {
         tokio::time::sleep(LOOK).await;
         let task = api.task(&task.id).await?;
         if task.state != state {
-            println!("{key} is {} now", task.state);
             state = task.state;
-        }
-        if matches!(state.as_str(), "processed" | "cancelled") {
-            return Ok(());
+            println!("{key} is {state} now");
         }
     }
+    for running in remotes {
+        let (agent, what) = (running.remote.agent(), running.remote.effects());
+        let done = running.ledger().effects_for(&key);
+        println!("  {agent:<9}  {what} for {key}: {done}");
+    }
+    Ok(())
 }

@@ -78,16 +78,16 @@ fn redraw(lines: &[String], drawn: usize) -> String {
     text + WRAP_LINES + SHOW_CURSOR
 }
 
-/// A line for each order of which there is something new to say.
+/// A line for each order of which there is something new to say. Trouble that is over is not news.
 fn changes(rows: &[Row], said: &mut HashMap<String, String>, seconds: f32) -> String {
     let mut text = String::new();
     for row in rows {
         let Some(task) = &row.task else { continue };
         let note = board::note(task);
-        let news = match note.as_str() {
-            "" => task.state.clone(),
-            note => format!("{:<10}  {note}", task.state),
-        };
+        if note.is_empty() && said.contains_key(&row.key) && !task.is_at_rest() {
+            continue;
+        }
+        let news = format!("{:<10}  {note}", task.state).trim_end().to_owned();
         if said.get(&row.key) != Some(&news) {
             text += &format!("{seconds:5.1}s  {}  {news}\n", row.key);
             said.insert(row.key.clone(), news);

@@ -1,67 +1,71 @@
 //! What happened to an order and why, in a line or two, told from its history.
 
-use super::api::{Entry, Fault, Task};
+use super::api::{Entry, Fault};
 
 /// One sentence for each thing worth telling; none for an order that met nothing.
-pub fn story(task: &Task, history: &[Entry]) -> Vec<String> {
-    let mut sentences: Vec<Sentence> = Vec::new();
+pub fn story(history: &[Entry]) -> Vec<String> {
+    let mut told: Vec<Sentence> = Vec::new();
     for entry in history {
-        let (Some(step), Some(text)) = (&entry.step, sentence(entry)) else {
+        let Some(sentence) = Sentence::of(entry) else {
             continue;
         };
-        match sentences.last_mut() {
-            Some(last) if last.step == *step && last.text == text => last.times += 1,
-            _ => sentences.push(Sentence {
-                step: step.clone(),
-                text,
-                times: 1,
-            }),
+        match told.last_mut() {
+            Some(last) if last.says_the_same(&sentence) => last.times += 1,
+            _ => told.push(sentence),
         }
     }
-    let waits = task.state == "error";
-    let mut told: Vec<String> = sentences.into_iter().map(Sentence::told).collect();
-    if waits {
-        told.push("it waits for an operator".to_owned());
-    }
-    told
+    told.into_iter().map(Sentence::told).collect()
 }
 
 struct Sentence {
     step: String,
-    text: String,
+    why: String,
+    then: String,
     times: usize,
 }
 
 impl Sentence {
+    fn of(entry: &Entry) -> Option<Self> {
+        let actor = entry.by.split(':').next().unwrap_or_default();
+        let (why, then) = match entry.kind.as_str() {
+            "step.retrying" => (
+                entry.error.as_ref()?.message.clone(),
+                "tried again".to_owned(),
+            ),
+            "step.expired" | "step.extended" => (
+                entry.reason.clone()?,
+                format!("the {actor} had it tried again"),
+            ),
+            "step.error" => {
+                let why = said(entry.error.as_ref()?);
+                (why, "not tried again: it waits for an operator".to_owned())
+            }
+            _ => return None,
+        };
+        Some(Self {
+            step: entry.step.clone()?,
+            why,
+            then,
+            times: 1,
+        })
+    }
+
+    fn says_the_same(&self, other: &Sentence) -> bool {
+        self.step == other.step && self.why == other.why && self.then == other.then
+    }
+
     fn told(self) -> String {
         let times = match self.times {
             1 => String::new(),
-            2 => " (twice)".to_owned(),
-            times => format!(" ({times} times)"),
+            2 => " twice".to_owned(),
+            times => format!(" {times} times"),
         };
-        format!("{}: {}{times}", self.step, self.text)
-    }
-}
-
-fn sentence(entry: &Entry) -> Option<String> {
-    let actor = entry.by.split(':').next().unwrap_or_default();
-    let fault = entry.error.as_ref().map(said);
-    match entry.kind.as_str() {
-        "step.retrying" => Some(format!("{}, so it was tried again", fault?)),
-        "step.expired" | "step.extended" => Some(format!(
-            "{}, so the {actor} had it tried again",
-            entry.reason.as_deref()?
-        )),
-        "step.error" => Some(format!("{}, so it was not tried again", fault?)),
-        "step.retried" => Some(format!("the {actor} resubmitted it")),
-        "step.resolved" => Some(format!("the {actor} did it by hand")),
-        "step.skipped" => Some(format!("the {actor} went on without it")),
-        _ => None,
+        format!("{}: {}; {}{times}", self.step, self.why, self.then)
     }
 }
 
 /// The fault, with what the service said where it is short.
-pub fn said(fault: &Fault) -> String {
+fn said(fault: &Fault) -> String {
     const SHORT: usize = 120;
     match fault.body.as_deref() {
         Some(body) if !body.is_empty() && body.len() <= SHORT && !body.contains('\n') => {
@@ -77,11 +81,6 @@ mod tests {
 
     use super::*;
 
-    fn task(state: &str) -> Task {
-        let task = json!({ "id": "1", "state": state, "created_at": "", "steps": [] });
-        serde_json::from_value(task).unwrap()
-    }
-
     fn history(entries: Value) -> Vec<Entry> {
         serde_json::from_value(entries).unwrap()
     }
@@ -93,7 +92,7 @@ mod tests {
             { "type": "step.claimed", "step": "reserve", "attempt": 1, "by": "scheduler:a" },
             { "type": "step.processed", "step": "reserve", "attempt": 1, "by": "scheduler:a" },
         ]));
-        assert_eq!(story(&task("processed"), &history), [""; 0]);
+        assert_eq!(story(&history), [""; 0]);
     }
 
     #[test]
@@ -104,10 +103,10 @@ mod tests {
             "error": { "message": "the call broke off", "at": "" } });
         let history = history(json!([busy, busy, lost]));
         let told = [
-            "charge: the service answered 503, so it was tried again (twice)",
-            "ship: the call broke off, so it was tried again",
+            "charge: the service answered 503; tried again twice",
+            "ship: the call broke off; tried again",
         ];
-        assert_eq!(story(&task("processed"), &history), told);
+        assert_eq!(story(&history), told);
     }
 
     #[test]
@@ -116,9 +115,8 @@ mod tests {
             json!([{ "type": "step.expired", "step": "ship", "attempt": 1,
             "by": "supervisor:a", "reason": "attempt 1 did not finish within 2s" }]),
         );
-        let told =
-            ["ship: attempt 1 did not finish within 2s, so the supervisor had it tried again"];
-        assert_eq!(story(&task("processed"), &history), told);
+        let told = ["ship: attempt 1 did not finish within 2s; the supervisor had it tried again"];
+        assert_eq!(story(&history), told);
     }
 
     #[test]
@@ -128,9 +126,8 @@ mod tests {
             "error": { "message": "the service answered 402", "body": "{\"error\":1}", "at": "" } }]),
         );
         let told = [
-            "charge: the service answered 402 {\"error\":1}, so it was not tried again",
-            "it waits for an operator",
+            "charge: the service answered 402 {\"error\":1}; not tried again: it waits for an operator",
         ];
-        assert_eq!(story(&task("error"), &history), told);
+        assert_eq!(story(&history), told);
     }
 }

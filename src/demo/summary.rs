@@ -14,12 +14,18 @@ use super::{
     story,
 };
 
+/// An order as it was when all had come to rest: the task, and everything that happened to it.
+pub struct Seen {
+    pub order: Order,
+    pub task: Option<(Task, Vec<Entry>)>,
+}
+
 /// What happened to each order.
-pub fn orders(seen: &[(Order, Option<(Task, Vec<Entry>)>)], paint: Paint) -> String {
+pub fn orders(seen: &[Seen], paint: Paint) -> String {
     let mut text = String::from("What happened\n\n");
-    for (order, seen) in seen {
+    for Seen { order, task } in seen {
         let key = order.key();
-        let Some((task, history)) = seen else {
+        let Some((task, history)) = task else {
             text += &format!("  {key}  never accepted\n");
             continue;
         };
@@ -28,16 +34,40 @@ pub fn orders(seen: &[(Order, Option<(Task, Vec<Entry>)>)], paint: Paint) -> Str
             state => paint.bad(&format!("{state:<9}")),
         };
         let took = took(task).map_or_else(String::new, |took| format!("{took:.1}s"));
-        let mut told = story::story(task, history);
+        let mut told = story::story(history);
         if told.is_empty() {
             told.push(paint.faint("at the first try"));
         }
         // Writing to a String cannot fail.
         let _ = write!(text, "  {key}  {state}  {took:>5}  ");
-        text += &told.join(&format!("\n{:32}", ""));
+        text += &told
+            .iter()
+            .flat_map(|told| wrapped(told))
+            .collect::<Vec<_>>()
+            .join(&format!("\n{:INDENT$}", ""));
         text.push('\n');
     }
     text
+}
+
+/// Where the story of an order begins, and how wide it is.
+const INDENT: usize = 32;
+const WIDTH: usize = 76;
+
+/// Lines of whole words.
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.len() + 1 + word.len() <= WIDTH => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 /// Seconds from its acceptance until it came to rest.
@@ -55,17 +85,12 @@ pub fn services(remotes: &[Running]) -> String {
         let (agent, what) = (running.remote.agent(), running.remote.effects());
         let (effects, repeats) = (running.ledger().effects(), running.ledger().repeats());
         let _ = write!(text, "  {agent:<9}  {effects} {what}");
-        let _ = match repeats {
-            0 => writeln!(text),
-            1 => writeln!(
-                text,
-                "; once asked again for what was done, by the Idempotency-Key"
-            ),
-            repeats => writeln!(
-                text,
-                "; {repeats} times asked again for what was done, by the Idempotency-Key"
-            ),
-        };
+        if repeats > 0 {
+            let requests = if repeats == 1 { "request" } else { "requests" };
+            let known = "came again and known by the Idempotency-Key";
+            let _ = write!(text, " ({repeats} {requests} {known})");
+        }
+        text.push('\n');
     }
     text
 }
@@ -123,11 +148,24 @@ mod tests {
     fn an_order_that_met_nothing_is_one_short_line() {
         let order = plan::all().remove(0);
         let seen = task("processed", Some("2026-01-01T00:00:01.25Z"));
-        let text = orders(&[(order, Some((seen, vec![])))], PLAIN);
+        let text = orders(
+            &[Seen {
+                order,
+                task: Some((seen, vec![])),
+            }],
+            PLAIN,
+        );
         assert!(
             text.ends_with("\n  order-1001  processed   1.2s  at the first try\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_long_story_is_wrapped_between_words() {
+        let lines = wrapped(&"word ".repeat(40));
+        assert!(lines.len() > 1 && lines.iter().all(|line| line.len() <= WIDTH));
+        assert_eq!(wrapped("short"), ["short"]);
     }
 
     #[tokio::test]

@@ -1,0 +1,75 @@
+//! The two commands that a newcomer tries first, on the real binary. Each judges by itself whether all
+//! went as it should, and says so by its status.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that fails by a panic says where"
+)]
+
+use std::process::{Command, Output};
+
+fn provost(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_provost"));
+    command.args(arguments).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    let both = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8(both).unwrap()
+}
+
+#[test]
+fn every_order_of_the_demo_ends_as_it_should() {
+    let output = provost(&["demo", "--exit", "--listen", "127.0.0.1:0"]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    for part in [
+        "nothing was done twice",
+        "order-1007 waits for you",
+        "/steps/charge/retry",
+        "the supervisor had it tried again",
+    ] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    // What is logged would tear the display.
+    assert!(!text.contains("ERROR") && !text.contains("WARN"), "{text}");
+}
+
+#[test]
+fn the_demo_does_not_serve_other_machines() {
+    let output = provost(&["demo", "--exit", "--listen", "0.0.0.0:0"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+}
+
+#[test]
+fn the_bench_starts_a_server_and_sees_every_task_processed() {
+    let counts = [
+        "--tasks",
+        "60",
+        "--rounds",
+        "2",
+        "--in-flight",
+        "8",
+        "--at-rest",
+        "5",
+    ];
+    let output = provost(&[&["bench"][..], &counts].concat());
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    for part in [
+        "ratio to the ceiling",
+        "submit to end, at rest",
+        "server CPU for a task",
+    ] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+}
+
+#[test]
+fn a_bench_without_a_server_says_where_it_looked() {
+    // A port that nothing listens on: this one is reserved.
+    let output = provost(&["bench", "--url", "http://127.0.0.1:1"]);
+    let text = text(&output);
+    assert!(!output.status.success());
+    assert!(text.contains("http://127.0.0.1:1/"), "{text}");
+}
