@@ -15,7 +15,7 @@ use crate::{
         extract::{Caller, JsonBody, Query},
         problem::ProblemBody,
     },
-    domain::{Command, Fields, TaskId, TaskStatus, Timestamp},
+    domain::{Command, FieldFault, Fields, TaskId, TaskStatus, Timestamp},
     store::{Apply, CommandError, TaskFilter},
 };
 
@@ -191,10 +191,13 @@ fn ids(fields: &mut Fields<'_>) -> Option<Vec<TaskId>> {
         );
     }
     let mut ids = Vec::with_capacity(texts.len());
-    for text in texts {
+    for (at, text) in texts.into_iter().enumerate() {
         match text.parse::<Uuid>() {
             Ok(id) => ids.push(TaskId(id)),
-            Err(_) => fields.fault("ids", format!("{text:?} is not a task's id")),
+            Err(_) => fields.extend([FieldFault::new(
+                format!("{}/{at}", fields.pointer("ids")),
+                format!("{text:?} is not a task's id"),
+            )]),
         }
     }
     Some(ids)

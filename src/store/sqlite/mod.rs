@@ -56,6 +56,7 @@ pub enum OpenError {
 #[derive(Debug)]
 pub struct SqliteBackend {
     writer: SqliteConnection,
+    options: SqliteConnectOptions,
     definitions: Arc<Definitions>,
     /// Held as long as the database is open: the lock goes with the file handle.
     _lock: File,
@@ -100,6 +101,7 @@ pub async fn open(
         .acquire_timeout(Duration::from_secs(10))
         .connect_with(
             options
+                .clone()
                 .pragma("query_only", "on")
                 .pragma("cache_size", "-1024"),
         )
@@ -107,6 +109,7 @@ pub async fn open(
         .map_err(|error| unusable(error.to_string()))?;
     let backend = SqliteBackend {
         writer,
+        options,
         definitions: definitions.clone(),
         _lock: lock,
     };
@@ -166,9 +169,25 @@ async fn migrate(writer: &mut SqliteConnection, path: &str) -> Result<(), OpenEr
         })
 }
 
+impl SqliteBackend {
+    /// SQLite may roll back by itself when the disk is full or fails. sqlx cannot roll back a second
+    /// time, takes the transaction for open from then on, and begins no other on that connection.
+    async fn replace_stuck_writer(&mut self) -> Result<(), StoreError> {
+        if self.writer.is_in_transaction() {
+            // A dropped transaction is rolled back behind our back, but before this is answered.
+            self.writer.ping().await?;
+        }
+        if self.writer.is_in_transaction() {
+            self.writer = SqliteConnection::connect_with(&self.options).await?;
+        }
+        Ok(())
+    }
+}
+
 #[async_trait]
 impl Backend for SqliteBackend {
     async fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, StoreError> {
+        self.replace_stuck_writer().await?;
         // A deferred transaction that later wants to write can fail whatever the busy timeout.
         let tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
         Ok(Box::new(SqliteTransaction::new(

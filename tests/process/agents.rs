@@ -1,0 +1,150 @@
+//! Agents: registered through the API or the configuration file, replaced, deleted.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Act, Provost, Remote, step};
+
+fn spec(remote: &Remote) -> Value {
+    json!({ "endpoints": [{ "url": remote.url(), "max_in_flight": 4 }] })
+}
+
+fn charge() -> Value {
+    json!({ "steps": [{ "name": "charge", "agent": "payments" }] })
+}
+
+#[tokio::test]
+async fn an_agent_is_known_from_its_registration_on_and_after_a_restart() {
+    let remote = Remote::quick().await;
+    let mut provost = Provost::start().await;
+    let refused = provost.post("/v1/tasks", &charge()).await;
+    assert_eq!(refused.expect_faults(), ["/steps/0/agent"]);
+    let made = provost.put("/v1/agents/payments", &spec(&remote)).await;
+    assert_eq!(made.status, 200, "{made:?}");
+    let agent = provost.get("/v1/agents/payments").await.expect(200);
+    assert_eq!(agent["name"], "payments");
+    assert_eq!(agent["spec"]["endpoints"][0]["url"], remote.url());
+    assert_eq!(agent["spec"]["endpoints"][0]["max_in_flight"], 4);
+    assert_eq!(provost.run(&charge()).await["state"], "processed");
+    provost.kill().await;
+    provost.restart().await;
+    assert_eq!(provost.run(&charge()).await["state"], "processed");
+    let list = provost.get("/v1/agents").await.expect(200);
+    let names: Vec<_> = list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|a| &a["name"])
+        .collect();
+    assert_eq!(names, ["payments"]);
+}
+
+#[tokio::test]
+async fn a_replaced_agent_is_called_at_its_new_address() {
+    let (old, new) = (Remote::quick().await, Remote::quick().await);
+    let provost = Provost::start().await;
+    provost.put("/v1/agents/payments", &spec(&old)).await;
+    provost.run(&charge()).await;
+    let replaced = provost.put("/v1/agents/payments", &spec(&new)).await;
+    assert_eq!(replaced.status, 200, "{replaced:?}");
+    provost.run(&charge()).await;
+    assert_eq!([old.count(), new.count()], [1, 1]);
+}
+
+#[tokio::test]
+async fn a_step_of_a_deleted_agent_waits_until_the_agent_is_back() {
+    let gone = Remote::script([Act::Hang]).await;
+    let provost = Provost::start().await;
+    let mut narrow = spec(&gone);
+    narrow["endpoints"][0]["max_in_flight"] = json!(1);
+    provost.put("/v1/agents/payments", &narrow).await;
+    let running = provost.submit(&charge()).await;
+    gone.requests(1).await;
+    let id = provost.submit(&charge()).await;
+    let deleted = provost.delete("/v1/agents/payments").await;
+    assert_eq!(deleted.status, 204, "{deleted:?}");
+    provost
+        .get("/v1/agents/payments")
+        .await
+        .expect_problem(404, "no-such-agent");
+    provost
+        .delete("/v1/agents/payments")
+        .await
+        .expect_problem(404, "no-such-agent");
+    let task = provost.task(&id).await;
+    assert_eq!(
+        step(&task, "charge")["blocked_by"],
+        json!({ "reason": "agent", "agent": "payments" })
+    );
+    let back = Remote::quick().await;
+    provost.put("/v1/agents/payments", &spec(&back)).await;
+    assert_eq!(provost.settled(&id).await["state"], "processed");
+    provost
+        .command(&format!("/v1/tasks/{running}/cancel"))
+        .await
+        .expect(200);
+}
+
+#[tokio::test]
+async fn every_fault_of_an_agent_is_named_at_once() {
+    let provost = Provost::start().await;
+    let body = json!({
+        "endpoints": [{ "url": "ftp://example.org", "max_in_flight": 0 }],
+        "retry": { "factor": 99 },
+    });
+    let mut faults = provost
+        .put("/v1/agents/payments", &body)
+        .await
+        .expect_faults();
+    faults.sort();
+    assert_eq!(
+        faults,
+        [
+            "/endpoints/0/max_in_flight",
+            "/endpoints/0/url",
+            "/retry/factor"
+        ]
+    );
+    let typo = json!({ "endpoint": [] });
+    let faults = provost
+        .put("/v1/agents/payments", &typo)
+        .await
+        .expect_faults();
+    assert!(faults.contains(&"/endpoint".to_owned()), "{faults:?}");
+    provost
+        .get("/v1/agents/payments")
+        .await
+        .expect_problem(404, "no-such-agent");
+}
+
+#[tokio::test]
+async fn an_agent_of_the_configuration_file_cannot_be_changed_through_the_api() {
+    let remote = Remote::quick().await;
+    let config = format!(
+        "[agents.payments]\nendpoints = [{{ url = \"{}\" }}]\n",
+        remote.url()
+    );
+    let provost = Provost::setup().config(&config).start().await;
+    assert_eq!(provost.run(&charge()).await["state"], "processed");
+    let put = provost.put("/v1/agents/payments", &spec(&remote)).await;
+    put.expect_problem(409, "agent-configured");
+    let delete = provost.delete("/v1/agents/payments").await;
+    delete.expect_problem(409, "agent-configured");
+}
+
+#[tokio::test]
+async fn addresses_that_policy_forbids_are_not_called() {
+    let remote = Remote::quick().await;
+    let setup = Provost::setup();
+    let setup = setup.set("CALLS__ALLOW_PRIVATE_ADDRESSES", "false");
+    let provost = setup.set("CALLS__ALLOW_URL_STEPS", "false").start().await;
+    let by_url = json!({ "steps": [{ "name": "charge", "url": remote.url() }] });
+    let refused = provost.post("/v1/tasks", &by_url).await;
+    assert_eq!(refused.expect_faults(), ["/steps/0/url"]);
+    // By name it is refused when it is registered, or at the latest when it is called.
+    let put = provost.put("/v1/agents/payments", &spec(&remote)).await;
+    if put.status < 300 {
+        let task = provost.run(&charge()).await;
+        assert_eq!(task["error"]["kind"], "permanent");
+    }
+    assert_eq!(remote.count(), 0);
+}

@@ -1,0 +1,146 @@
+//! No space left: submissions are refused with 503, nothing accepted is lost, and it goes on by
+//! itself once there is space.
+
+use std::{path::Path, process::Command};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{Act, Answer, Gate, Provost, Remote, one_step, pipeline, step};
+
+fn large(remote: &Remote) -> Value {
+    let mut submission = one_step(&remote.url(), "/work");
+    submission["input"] = json!({ "text": "x".repeat(50 << 10) });
+    submission
+}
+
+/// Submits until it is refused. Gives what was accepted, and the refusal.
+async fn fill(provost: &Provost, remote: &Remote) -> (Vec<String>, Answer) {
+    let mut accepted = Vec::new();
+    loop {
+        let answer = provost.post("/v1/tasks", &large(remote)).await;
+        if answer.status != 202 {
+            return (accepted, answer);
+        }
+        accepted.push(answer.body["id"].as_str().unwrap().to_owned());
+        assert!(accepted.len() < 1000, "it never gets full");
+    }
+}
+
+#[track_caller]
+fn assert_store_full(refused: Answer) {
+    assert!(refused.header("retry-after").is_some(), "{refused:?}");
+    refused.expect_problem(503, "store-full");
+}
+
+#[tokio::test]
+async fn a_store_at_its_largest_refuses_submissions_and_keeps_what_it_accepted() {
+    let gate = Gate::closed();
+    let remote = Remote::script([gate.then(json!("done"))]).await;
+    let setup = Provost::setup().set("STORE__MAX_SIZE", "1MiB");
+    let mut provost = setup.start().await;
+    let (accepted, refused) = fill(&provost, &remote).await;
+    assert!(!accepted.is_empty());
+    assert_store_full(refused);
+    for id in &accepted {
+        let task = provost.task(id).await;
+        assert_eq!(task["input"], large(&remote)["input"]);
+    }
+    provost.kill().await;
+    provost
+        .restart_with(|setup| setup.set("STORE__MAX_SIZE", "64MiB"))
+        .await;
+    gate.open();
+    for id in &accepted {
+        let task = provost.settled(id).await;
+        assert_eq!(task["state"], "processed", "{task:#}");
+    }
+    assert_eq!(provost.run(&large(&remote)).await["state"], "processed");
+}
+
+/// A file system of its own with little space.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    fn mount(megabytes: u32) -> Self {
+        let folder = TempDir::new().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "tmpfs"])
+            .arg(folder.path())
+            .output();
+        match mounted {
+            Ok(output) if output.status.success() => Self(folder),
+            other => panic!(
+                "this test needs to mount a small tmpfs, and so to run as root with CAP_SYS_ADMIN; \
+                 elsewhere run it as `unshare -rm cargo nextest run disk_full`. mount said: {other:?}"
+            ),
+        }
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// A file that takes all the space that is left.
+    fn ballast(&self) -> std::path::PathBuf {
+        let path = self.path().join("ballast");
+        let mut file = std::fs::File::create(&path).unwrap();
+        let block = [0u8; 4096];
+        while std::io::Write::write_all(&mut file, &block).is_ok() {}
+        path
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: a process that is just being killed may still have files open.
+        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+    }
+}
+
+#[tokio::test]
+async fn on_a_full_disk_it_waits_for_space_and_goes_on_by_itself() {
+    let disk = SmallDisk::mount(4);
+    let gate = Gate::closed();
+    let held = gate.clone();
+    let remote = Remote::with(move |seen| match seen.path.as_str() {
+        "/a" => held.then(json!("first")),
+        _ => Act::Ok(json!("later")),
+    })
+    .await;
+    let setup = Provost::setup().database(&disk.path().join("provost.db"));
+    let provost = setup.start().await;
+    for cycle in 1..=3 {
+        let mut running = Vec::new();
+        for _ in 0..5 {
+            running.push(provost.submit(&pipeline(&remote.url(), &["a", "b"])).await);
+        }
+        remote.paths("/a", cycle * 5).await;
+
+        let ballast = disk.ballast();
+        let (mut accepted, refused) = fill(&provost, &remote).await;
+        assert_store_full(refused);
+        let ready = provost.get("/readyz").await;
+        assert_eq!(ready.status, 503, "{ready:?}");
+        assert_eq!(provost.get("/livez").await.status, 200);
+        // They answer while nothing can be recorded: the answers are kept until they can be.
+        gate.let_through(5);
+        for id in &running {
+            assert_eq!(provost.task(id).await["state"], "processing");
+        }
+
+        std::fs::remove_file(ballast).unwrap();
+        for id in &running {
+            let task = provost.settled(id).await;
+            assert_eq!(step(&task, "a")["output"], "first");
+            assert_eq!(step(&task, "a")["attempt"], 1, "called twice: {task:#}");
+            assert_eq!(step(&task, "b")["output"], "later");
+        }
+        let after = provost.post("/v1/tasks", &large(&remote)).await.expect(202);
+        accepted.push(after["id"].as_str().unwrap().to_owned());
+        for id in &accepted {
+            assert_eq!(provost.settled(id).await["state"], "processed");
+        }
+        assert_eq!(provost.get("/readyz").await.status, 200);
+    }
+}

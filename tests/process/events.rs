@@ -1,0 +1,121 @@
+//! What happened to a task, in order: as a list, and live as server-sent events.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Events, Gate, Provost, Remote, kinds, pipeline};
+
+const STORY: [&str; 9] = [
+    "task.accepted",
+    "step.ready",
+    "step.claimed",
+    "task.processing",
+    "step.processed",
+    "step.ready",
+    "step.claimed",
+    "step.processed",
+    "task.processed",
+];
+
+#[tokio::test]
+async fn the_history_tells_every_change_in_order_with_who_and_when() {
+    let remote = Remote::quick().await;
+    let setup = Provost::setup()
+        .argument("--instance-id")
+        .argument("node-1");
+    let provost = setup.start().await;
+    let task = provost.run(&pipeline(&remote.url(), &["a", "b"])).await;
+    let history = provost.history(task["id"].as_str().unwrap()).await;
+    assert_eq!(kinds(&history), STORY);
+    assert_eq!(history[0]["by"], "submitter");
+    assert_eq!(history[2]["by"], "scheduler:node-1");
+    let place = |entry: &Value| {
+        let seq = entry["seq"].as_str().unwrap();
+        let (version, place) = seq.split_once('.').unwrap();
+        (
+            version.parse::<u64>().unwrap(),
+            place.parse::<u64>().unwrap(),
+        )
+    };
+    assert!(
+        history
+            .windows(2)
+            .all(|pair| place(&pair[0]) < place(&pair[1])),
+        "{history:#?}"
+    );
+    let at = |entry: &Value| entry["at"].as_str().unwrap().to_owned();
+    assert!(history.windows(2).all(|pair| at(&pair[0]) <= at(&pair[1])));
+    for entry in history.iter().filter(|entry| entry["step"].is_string()) {
+        assert!(
+            entry["from"].is_string() && entry["to"].is_string(),
+            "{entry}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_history_comes_in_pages() {
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    let task = provost.run(&pipeline(&remote.url(), &["a", "b"])).await;
+    let id = task["id"].as_str().unwrap();
+    let mut items = Vec::new();
+    let mut path = format!("/v1/tasks/{id}/history?limit=1");
+    loop {
+        let page = provost.get(&path).await.expect(200);
+        items.extend(page["items"].as_array().unwrap().clone());
+        let Some(cursor) = page["next_cursor"].as_str() else {
+            break;
+        };
+        path = format!("/v1/tasks/{id}/history?limit=1&cursor={cursor}");
+    }
+    assert_eq!(items, provost.history(id).await);
+}
+
+#[tokio::test]
+async fn events_come_as_they_happen_and_close_when_the_task_ends() {
+    let gate = Gate::closed();
+    let remote = Remote::script([gate.then(json!("done"))]).await;
+    let provost = Provost::start().await;
+    let id = provost.submit(&pipeline(&remote.url(), &["a", "b"])).await;
+    let mut events = provost.events(&id).await;
+    let first = events.next().await.unwrap();
+    assert_eq!(first.kind, "task.accepted");
+    events.until("step.claimed").await;
+    gate.open();
+    events.until("task.processed").await;
+    assert!(events.next().await.is_none(), "the stream is closed");
+    // From the beginning it tells the same as the history.
+    let told = provost.events(&id).await.rest().await;
+    let told: Vec<Value> = told.into_iter().map(|event| event.data).collect();
+    assert_eq!(told, provost.history(&id).await);
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_misses_nothing_and_hears_nothing_twice() {
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    let task = provost.run(&pipeline(&remote.url(), &["a", "b"])).await;
+    let path = format!("/v1/tasks/{}/events", task["id"].as_str().unwrap());
+    let all = Events::open(provost.get(&path)).await.rest().await;
+    let all: Vec<String> = all.into_iter().map(|event| event.id).collect();
+    assert!(all.len() > 5);
+    for (place, seen) in all.iter().enumerate() {
+        let resumed = provost.get(&path).header("last-event-id", seen);
+        let rest = Events::open(resumed).await.rest().await;
+        let rest: Vec<String> = rest.into_iter().map(|event| event.id).collect();
+        assert_eq!(rest, all[place + 1..], "after {seen}");
+    }
+}
+
+#[tokio::test]
+async fn events_of_a_task_that_is_not_there_are_404() {
+    let provost = Provost::start().await;
+    for part in ["", "/events", "/history"] {
+        let path = format!("/v1/tasks/019c7a5e-0000-7000-8000-000000000000{part}");
+        provost.get(&path).await.expect_problem(404, "no-such-task");
+    }
+    provost
+        .get("/v1/tasks/nonsense")
+        .await
+        .expect_problem(404, "no-such-task");
+}

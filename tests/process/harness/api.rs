@@ -1,0 +1,298 @@
+//! A client of the API. An answer that never comes, or a connection that breaks, fails the test
+//! unless it asks for the outcome with [`Call::attempt`].
+
+use std::{
+    future::{Future, IntoFuture},
+    pin::Pin,
+    sync::Once,
+};
+
+use reqwest::{Client, Method, RequestBuilder, Response, header::HeaderMap};
+use serde_json::Value;
+
+use super::PATIENCE;
+
+#[derive(Clone)]
+pub struct Api {
+    address: String,
+    client: Client,
+}
+
+/// A request that is sent when it is awaited.
+pub struct Call(RequestBuilder);
+
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    /// JSON, or a string where the body is no JSON.
+    pub body: Value,
+}
+
+impl Api {
+    pub fn new(address: &str) -> Self {
+        static CRYPTO: Once = Once::new();
+        CRYPTO.call_once(|| {
+            // Fails only where a provider is installed already, which is as good.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        });
+        Self {
+            address: address.to_owned(),
+            client: Client::builder().timeout(PATIENCE * 2).build().unwrap(),
+        }
+    }
+
+    /// `127.0.0.1:` and the port that this run was given.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub fn call(&self, method: Method, path: &str) -> Call {
+        let url = format!("http://{}{path}", self.address);
+        Call(self.client.request(method, url))
+    }
+
+    pub fn get(&self, path: &str) -> Call {
+        self.call(Method::GET, path)
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Call {
+        self.call(Method::POST, path).json(body)
+    }
+
+    pub fn put(&self, path: &str, body: &Value) -> Call {
+        self.call(Method::PUT, path).json(body)
+    }
+
+    pub fn delete(&self, path: &str) -> Call {
+        self.call(Method::DELETE, path)
+    }
+
+    /// A command without a body: `/v1/tasks/{id}/cancel` and the like.
+    pub fn command(&self, path: &str) -> Call {
+        self.call(Method::POST, path)
+    }
+
+    /// Submits, and gives the id once the task is accepted.
+    pub async fn submit(&self, submission: &Value) -> String {
+        let task = self.post("/v1/tasks", submission).await.expect(202);
+        id_of(&task)
+    }
+
+    pub async fn task(&self, id: &str) -> Value {
+        self.get(&format!("/v1/tasks/{id}")).await.expect(200)
+    }
+
+    /// The task once it has ended or needs an operator.
+    pub async fn settled(&self, id: &str) -> Value {
+        let task = self.get(&format!("/v1/tasks/{id}?wait=60s")).await;
+        let task = task.expect(200);
+        let state = task["state"].as_str().unwrap_or_default();
+        assert!(
+            ["processed", "error", "cancelled"].contains(&state),
+            "the task did not come to rest: {task:#}"
+        );
+        task
+    }
+
+    /// Submits, and gives the task as it came to rest.
+    pub async fn run(&self, submission: &Value) -> Value {
+        let id = self.submit(submission).await;
+        self.settled(&id).await
+    }
+
+    pub async fn history(&self, id: &str) -> Vec<Value> {
+        let page = self.get(&format!("/v1/tasks/{id}/history")).await;
+        let page = page.expect(200);
+        assert_eq!(page["next_cursor"], Value::Null, "more than one page");
+        page["items"].as_array().unwrap().clone()
+    }
+
+    /// Follows a task live, from its first event on.
+    pub async fn events(&self, id: &str) -> Events {
+        Events::open(self.get(&format!("/v1/tasks/{id}/events"))).await
+    }
+
+    /// Registers an agent with one endpoint.
+    pub async fn register(&self, agent: &str, url: &str, max_in_flight: u32) {
+        let spec = serde_json::json!({
+            "endpoints": [{ "url": url, "max_in_flight": max_in_flight }],
+            "retry": { "initial": "10ms", "max": "50ms", "factor": 2 },
+        });
+        let answer = self.put(&format!("/v1/agents/{agent}"), &spec).await;
+        assert!([200, 201].contains(&answer.status), "{answer:?}");
+    }
+}
+
+pub fn id_of(task: &Value) -> String {
+    task["id"].as_str().expect("a task has an id").to_owned()
+}
+
+impl Call {
+    pub fn header(self, name: &str, value: &str) -> Self {
+        Self(self.0.header(name, value))
+    }
+
+    pub fn json(self, body: &Value) -> Self {
+        Self(self.0.json(body))
+    }
+
+    pub fn text(self, content_type: &str, body: impl Into<reqwest::Body>) -> Self {
+        Self(self.0.header("content-type", content_type).body(body))
+    }
+
+    /// The answer, or what broke while the process was killed.
+    pub async fn attempt(self) -> Result<Answer, reqwest::Error> {
+        let response = self.0.send().await?;
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let text = response.text().await?;
+        Ok(Answer {
+            status,
+            headers,
+            body: serde_json::from_str(&text).unwrap_or(Value::String(text)),
+        })
+    }
+}
+
+impl IntoFuture for Call {
+    type Output = Answer;
+    type IntoFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            match self.attempt().await {
+                Ok(answer) => answer,
+                Err(error) => panic!("no answer: {error:?}"),
+            }
+        })
+    }
+}
+
+impl Answer {
+    #[track_caller]
+    pub fn expect(self, status: u16) -> Value {
+        assert_eq!(self.status, status, "{:#}", self.body);
+        self.body
+    }
+
+    /// A problem of this kind, as RFC 9457 has it.
+    #[track_caller]
+    pub fn expect_problem(self, status: u16, slug: &str) -> Value {
+        assert_eq!(self.status, status, "{:#}", self.body);
+        assert_eq!(
+            self.header("content-type"),
+            Some("application/problem+json"),
+            "{:#}",
+            self.body
+        );
+        assert_eq!(
+            self.body["type"],
+            format!("/problems/{slug}"),
+            "{:#}",
+            self.body
+        );
+        assert_eq!(self.body["status"], status);
+        for member in ["title", "detail"] {
+            let text = self.body[member].as_str().unwrap_or_default();
+            assert!(!text.is_empty(), "no {member}: {:#}", self.body);
+        }
+        self.body
+    }
+
+    /// The pointers of all faults of an invalid body.
+    #[track_caller]
+    pub fn expect_faults(self) -> Vec<String> {
+        let problem = self.expect_problem(422, "invalid");
+        let faults = problem["errors"].as_array().expect("a list of errors");
+        let pointers = faults.iter().map(|fault| {
+            assert!(fault["message"].is_string(), "{fault}");
+            fault["pointer"].as_str().expect("a pointer").to_owned()
+        });
+        pointers.collect()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+/// Server-sent events as they come in.
+pub struct Events {
+    response: Response,
+    unread: String,
+}
+
+/// One server-sent event.
+#[derive(Debug)]
+pub struct Event {
+    pub id: String,
+    pub kind: String,
+    pub data: Value,
+}
+
+impl Events {
+    pub async fn open(call: Call) -> Self {
+        let response = call.0.send().await.expect("no answer");
+        assert_eq!(response.status().as_u16(), 200);
+        let content_type = response.headers()["content-type"].to_str().unwrap();
+        assert!(
+            content_type.starts_with("text/event-stream"),
+            "{content_type}"
+        );
+        Self {
+            response,
+            unread: String::new(),
+        }
+    }
+
+    /// The next event; `None` once the stream has closed.
+    pub async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some((block, rest)) = self.unread.split_once("\n\n") {
+                let event = parse(block);
+                self.unread = rest.to_owned();
+                match event {
+                    Some(event) => return Some(event),
+                    None => continue,
+                }
+            }
+            let chunk = self.response.chunk().await.expect("the stream broke off")?;
+            self.unread.push_str(std::str::from_utf8(&chunk).unwrap());
+        }
+    }
+
+    /// The next event of this type.
+    pub async fn until(&mut self, kind: &str) -> Event {
+        loop {
+            match self.next().await {
+                Some(event) if event.kind == kind => return event,
+                Some(_) => {}
+                None => panic!("the stream closed before any {kind}"),
+            }
+        }
+    }
+
+    /// All that still comes until the stream closes.
+    pub async fn rest(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        while let Some(event) = self.next().await {
+            events.push(event);
+        }
+        events
+    }
+}
+
+/// `None` for a comment, which keeps the connection alive.
+fn parse(block: &str) -> Option<Event> {
+    let field = |name: &str| {
+        block.lines().find_map(|line| {
+            let value = line.strip_prefix(name)?.strip_prefix(':')?;
+            Some(value.strip_prefix(' ').unwrap_or(value).to_owned())
+        })
+    };
+    Some(Event {
+        id: field("id")?,
+        kind: field("event")?,
+        data: serde_json::from_str(&field("data")?).expect("the data is JSON"),
+    })
+}

@@ -1,0 +1,81 @@
+//! The database file, as one who knows the schema reads it.
+
+use std::path::Path;
+
+use sqlx::{ConnectOptions, Connection, Row, SqliteConnection, sqlite::SqliteConnectOptions};
+use tempfile::TempDir;
+
+pub struct Database {
+    connection: SqliteConnection,
+    _copy: Option<TempDir>,
+}
+
+#[derive(Debug)]
+pub struct StepRow {
+    /// As the API writes it.
+    pub task: String,
+    pub name: String,
+    pub state: String,
+}
+
+impl Database {
+    pub async fn open(path: &Path) -> Self {
+        let options = SqliteConnectOptions::new().filename(path);
+        Self {
+            connection: options.connect().await.unwrap(),
+            _copy: None,
+        }
+    }
+
+    /// Opens a copy: whoever opens a database after a crash repairs it, and that is for Provost to do.
+    pub async fn copy_of(path: &Path) -> Self {
+        let folder = TempDir::new().unwrap();
+        for suffix in ["", "-wal"] {
+            let name = format!("{}{suffix}", path.display());
+            if Path::new(&name).exists() {
+                std::fs::copy(&name, folder.path().join(format!("copy.db{suffix}"))).unwrap();
+            }
+        }
+        let mut copy = Self::open(&folder.path().join("copy.db")).await;
+        copy._copy = Some(folder);
+        copy
+    }
+
+    /// Dropped, it would be closed at some later time.
+    pub async fn close(self) {
+        self.connection.close().await.unwrap();
+    }
+
+    pub async fn execute(&mut self, sql: &'static str) {
+        sqlx::query(sql)
+            .execute(&mut self.connection)
+            .await
+            .unwrap();
+    }
+
+    pub async fn steps(&mut self) -> Vec<StepRow> {
+        let rows = sqlx::query("SELECT lower(hex(task_id)) AS task, name, state FROM steps")
+            .fetch_all(&mut self.connection)
+            .await
+            .unwrap();
+        let steps = rows.iter().map(|row| {
+            let task: String = row.get("task");
+            StepRow {
+                task: uuid::Uuid::try_parse(&task).unwrap().to_string(),
+                name: row.get("name"),
+                state: row.get("state"),
+            }
+        });
+        steps.collect()
+    }
+
+    /// How SQLite would run a statement.
+    pub async fn plan(&mut self, sql: &'static str) -> String {
+        let rows = sqlx::query(sql)
+            .fetch_all(&mut self.connection)
+            .await
+            .unwrap();
+        let lines: Vec<String> = rows.iter().map(|row| row.get("detail")).collect();
+        lines.join("\n")
+    }
+}

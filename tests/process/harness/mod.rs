@@ -1,0 +1,20 @@
+//! What the tests stand on: the binary as a child process, a client for its API, remote services
+//! that misbehave as told, and the database as another reader sees it.
+
+mod api;
+mod database;
+mod provost;
+mod remote;
+mod tasks;
+mod wire;
+
+use std::time::Duration;
+
+pub use api::{Answer, Api, Events};
+pub use database::Database;
+pub use provost::{Provost, Setup};
+pub use remote::{Act, Gate, Remote, Seen};
+pub use tasks::{kinds, one_step, pipeline, step};
+
+/// The longest that anything is waited for. It only decides how soon a broken test fails.
+pub const PATIENCE: Duration = Duration::from_secs(60);

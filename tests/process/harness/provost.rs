@@ -1,0 +1,284 @@
+//! The binary under test, as a child process.
+
+use std::{
+    ops::Deref,
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+    sync::watch,
+    time::timeout,
+};
+
+use super::{Api, PATIENCE};
+
+/// What it is started with.
+#[derive(Clone, Default)]
+pub struct Setup {
+    env: Vec<(String, String)>,
+    arguments: Vec<String>,
+    config: Option<String>,
+    database: Option<PathBuf>,
+    /// Any free port of loopback, if left out.
+    listen: Option<String>,
+}
+
+impl Setup {
+    /// A setting by its variable without the prefix: `SUPERVISOR__INTERVAL`.
+    pub fn set(mut self, setting: &str, value: &str) -> Self {
+        self.env.retain(|(name, _)| name != setting);
+        self.env.push((setting.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub fn argument(mut self, argument: &str) -> Self {
+        self.arguments.push(argument.to_owned());
+        self
+    }
+
+    /// The text of `provost.toml` in the folder it is started in.
+    pub fn config(mut self, text: &str) -> Self {
+        self.config = Some(text.to_owned());
+        self
+    }
+
+    /// A database elsewhere than in its own folder.
+    pub fn database(mut self, path: &Path) -> Self {
+        self.database = Some(path.to_owned());
+        self
+    }
+
+    pub fn listen(mut self, address: &str) -> Self {
+        self.listen = Some(address.to_owned());
+        self
+    }
+
+    pub async fn start(self) -> Provost {
+        let folder = TempDir::new().unwrap();
+        let mut process = self.spawn(folder.path());
+        let api = process.ready().await;
+        Provost {
+            folder,
+            setup: self,
+            process,
+            api,
+        }
+    }
+
+    /// Starts it where it must refuse to start. Its exit code and what it said.
+    pub async fn refused(self) -> (Option<i32>, String) {
+        let folder = TempDir::new().unwrap();
+        let mut process = self.spawn(folder.path());
+        let exit = timeout(PATIENCE, process.child.wait()).await;
+        let exit = exit
+            .expect("it started, although it should have refused")
+            .unwrap();
+        process.log.closed().await;
+        (exit.code(), process.log.text())
+    }
+
+    fn spawn(&self, folder: &Path) -> Process {
+        if let Some(text) = &self.config {
+            std::fs::write(folder.join("provost.toml"), text).unwrap();
+        }
+        let database = self.database.clone();
+        let database = database.unwrap_or_else(|| folder.join("provost.db"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_provost"));
+        command
+            .args(["serve", "--log-json", "--listen"])
+            .arg(self.listen.as_deref().unwrap_or("127.0.0.1:0"))
+            .arg("--database-url")
+            .arg(format!("sqlite://{}", database.display()))
+            .args(&self.arguments)
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        // What is set around the tests must not change what they test.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("PROVOST_") {
+                command.env_remove(name);
+            }
+        }
+        for (setting, value) in &self.env {
+            command.env(format!("PROVOST_{setting}"), value);
+        }
+        let mut child = command.spawn().unwrap();
+        let log = Log::read(child.stderr.take().unwrap());
+        Process { child, log }
+    }
+}
+
+/// One run of the binary.
+struct Process {
+    child: Child,
+    log: Log,
+}
+
+impl Process {
+    async fn ready(&mut self) -> Api {
+        let mut ready = self.log.ready.clone();
+        let address = timeout(PATIENCE, ready.wait_for(Option::is_some)).await;
+        let address = match address {
+            Ok(Ok(address)) => address.clone(),
+            _ => None,
+        };
+        match address {
+            Some(address) => Api::new(&address),
+            None => panic!("it did not get ready; it said:\n{}", self.log.text()),
+        }
+    }
+
+    async fn kill(&mut self) {
+        // Fails when it has ended by itself, which only the next assertion can judge.
+        let _ = self.child.kill().await;
+        self.log.closed().await;
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let text = self.log.text();
+            let lines: Vec<_> = text.lines().collect();
+            let last = &lines[lines.len().saturating_sub(40)..];
+            eprintln!("the last that provost said:\n{}", last.join("\n"));
+        }
+    }
+}
+
+/// A running Provost with a folder of its own. It is killed when the test is over.
+pub struct Provost {
+    folder: TempDir,
+    setup: Setup,
+    process: Process,
+    api: Api,
+}
+
+impl Provost {
+    /// With settings that make recovery quick.
+    pub fn setup() -> Setup {
+        Setup::default().set("SUPERVISOR__INTERVAL", "100ms")
+    }
+
+    pub async fn start() -> Self {
+        Self::setup().start().await
+    }
+
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
+    pub fn database(&self) -> PathBuf {
+        let elsewhere = self.setup.database.clone();
+        elsewhere.unwrap_or_else(|| self.folder.path().join("provost.db"))
+    }
+
+    /// Everything that it said since it was started last.
+    pub fn log(&self) -> String {
+        self.process.log.text()
+    }
+
+    /// Waits until a line of its log holds this.
+    pub async fn says(&self, words: &str) {
+        let mut lines = self.process.log.lines.subscribe();
+        let holds = |lines: &Vec<String>| lines.iter().any(|line| line.contains(words));
+        let said = timeout(PATIENCE, lines.wait_for(holds)).await;
+        let said = said.is_ok_and(|said| said.is_ok());
+        assert!(said, "it never said {words:?} but:\n{}", self.log());
+    }
+
+    /// SIGKILL, and the certainty that it is gone.
+    pub async fn kill(&mut self) {
+        self.process.kill().await;
+    }
+
+    /// Starts again on the same database.
+    pub async fn restart(&mut self) {
+        self.launch();
+        self.ready().await;
+    }
+
+    /// Starts again, with other settings from now on.
+    pub async fn restart_with(&mut self, change: impl FnOnce(Setup) -> Setup) {
+        self.setup = change(std::mem::take(&mut self.setup));
+        self.restart().await;
+    }
+
+    /// The first half of [`Provost::restart`], for those who kill it before it is ready.
+    pub fn launch(&mut self) {
+        self.process = self.setup.spawn(self.folder.path());
+    }
+
+    pub async fn ready(&mut self) {
+        self.api = self.process.ready().await;
+    }
+
+    /// SIGTERM. It goes on until [`Provost::ended`].
+    pub fn terminate(&self) {
+        let id = self.process.child.id().expect("it runs");
+        // The shell's own kill: a machine may have no other.
+        let sent = std::process::Command::new("sh")
+            .args(["-c", &format!("kill -TERM {id}")])
+            .status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// Waits until it has ended by itself.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let ended = timeout(PATIENCE, self.process.child.wait()).await;
+        let status = ended.expect("it did not end").unwrap();
+        self.process.log.closed().await;
+        status
+    }
+}
+
+impl Deref for Provost {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.api
+    }
+}
+
+/// What a process says on stderr, and the address it is ready at.
+struct Log {
+    lines: watch::Sender<Vec<String>>,
+    /// The sender is gone when stderr has closed.
+    ready: watch::Receiver<Option<String>>,
+}
+
+impl Log {
+    fn read(stderr: tokio::process::ChildStderr) -> Self {
+        let lines = watch::Sender::new(Vec::new());
+        let (announce, ready) = watch::channel(None);
+        let log = lines.clone();
+        tokio::spawn(async move {
+            let mut stderr = BufReader::new(stderr).lines();
+            while let Ok(Some(line)) = stderr.next_line().await {
+                let event: Value = serde_json::from_str(&line).unwrap_or_default();
+                log.send_modify(|lines| lines.push(line));
+                if event["message"] == "provost is ready" {
+                    let address = event["address"].as_str().map(str::to_owned);
+                    announce.send_replace(address);
+                }
+            }
+        });
+        Self { lines, ready }
+    }
+
+    fn text(&self) -> String {
+        self.lines.borrow().join("\n")
+    }
+
+    async fn closed(&self) {
+        let mut ready = self.ready.clone();
+        while ready.changed().await.is_ok() {}
+    }
+}

@@ -1,0 +1,81 @@
+//! HTTP/1.1 as a remote service reads and writes it, by hand, so that it can be broken at will.
+
+use std::collections::HashMap;
+
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+};
+
+pub struct Request {
+    pub method: String,
+    pub path: String,
+    /// Lower-case names.
+    pub headers: HashMap<String, String>,
+    pub body: Vec<u8>,
+}
+
+/// The next request on a connection; `None` once the caller has hung up.
+pub async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
+    let first = line(stream).await?;
+    let mut words = first.split(' ');
+    let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
+    let mut headers = HashMap::new();
+    loop {
+        let line = line(stream).await?;
+        if line.is_empty() {
+            break;
+        }
+        let (name, value) = line.split_once(':')?;
+        headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+    }
+    let length = headers.get("content-length");
+    let length = length.and_then(|length| length.parse().ok()).unwrap_or(0);
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await.ok()?;
+    Some(Request {
+        method,
+        path,
+        headers,
+        body,
+    })
+}
+
+async fn line(stream: &mut BufReader<TcpStream>) -> Option<String> {
+    let mut line = String::new();
+    match stream.read_line(&mut line).await {
+        Ok(read) if read > 0 => Some(line.trim_end().to_owned()),
+        _ => None,
+    }
+}
+
+/// The head of an answer. Without a length the body ends where the connection does.
+pub fn head(status: u16, headers: &[(&str, String)], length: Option<usize>) -> String {
+    let mut head = format!("HTTP/1.1 {status} Whatever\r\n");
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    match length {
+        Some(length) => head.push_str(&format!("content-length: {length}\r\n\r\n")),
+        None => head.push_str("connection: close\r\n\r\n"),
+    }
+    head
+}
+
+pub async fn answer(
+    stream: &mut BufReader<TcpStream>,
+    status: u16,
+    headers: &[(&str, String)],
+    body: &[u8],
+) -> std::io::Result<()> {
+    let mut bytes = head(status, headers, Some(body.len())).into_bytes();
+    bytes.extend_from_slice(body);
+    stream.write_all(&bytes).await?;
+    stream.flush().await
+}
+
+/// Comes back when the caller has hung up.
+pub async fn hung_up(stream: &mut BufReader<TcpStream>) {
+    let mut byte = [0];
+    while matches!(stream.read(&mut byte).await, Ok(read) if read > 0) {}
+}

@@ -1,0 +1,138 @@
+//! Lists of tasks: filters, and cursors that stay true while tasks are submitted.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Act, Provost, Remote, one_step};
+
+/// The keys of a page's tasks.
+fn keys(page: &Value) -> Vec<&str> {
+    let items = page["items"].as_array().unwrap().iter();
+    items.map(|task| task["key"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn every_filter_that_is_given_must_hold() {
+    let remote = Remote::with(|seen| match seen.body["card"].as_str() {
+        Some("tok_declined") => Act::status(402),
+        _ => Act::Ok(json!("done")),
+    })
+    .await;
+    let provost = Provost::start().await;
+    provost.register("payments", &remote.url(), 8).await;
+    let definition = json!({ "steps": [{ "name": "charge", "agent": "payments" }] });
+    provost.put("/v1/workflows/order", &definition).await;
+    for (key, card, customer) in [
+        ("o-1", "tok_visa", "acme"),
+        ("o-2", "tok_declined", "acme"),
+        ("o-3", "tok_declined", "other"),
+    ] {
+        let submission = json!({
+            "workflow": "order", "key": key, "input": { "card": card },
+            "labels": { "customer": customer, "region": "eu:west" },
+        });
+        provost.run(&submission).await;
+    }
+    let mut in_place = one_step(&remote.url(), "/work");
+    in_place["key"] = json!("o-4");
+    let last = provost.run(&in_place).await;
+    let at = last["created_at"].as_str().unwrap();
+    let (until, since) = (
+        format!("created_before={at}"),
+        format!("created_after={at}"),
+    );
+    for (filter, expected) in [
+        ("", &["o-4", "o-3", "o-2", "o-1"][..]),
+        ("state=error", &["o-3", "o-2"]),
+        ("state=processed", &["o-4", "o-1"]),
+        ("state=cancelled", &[]),
+        ("workflow=order", &["o-3", "o-2", "o-1"]),
+        ("workflow=other", &[]),
+        ("key=o-2", &["o-2"]),
+        ("agent=payments", &["o-3", "o-2", "o-1"]),
+        ("label=customer:acme", &["o-2", "o-1"]),
+        ("label=region:eu:west&label=customer:other", &["o-3"]),
+        ("label=customer:acme&state=error", &["o-2"]),
+        (&until, &["o-3", "o-2", "o-1"]),
+        (&format!("{since}&state=error"), &[]),
+        ("created_after=2000-01-01T00:00:00Z&key=o-1", &["o-1"]),
+    ] {
+        let page = provost
+            .get(&format!("/v1/tasks?{filter}"))
+            .await
+            .expect(200);
+        assert_eq!(keys(&page), expected, "{filter}");
+        assert_eq!(page["next_cursor"], Value::Null);
+    }
+    let page = provost.get("/v1/tasks?key=o-2").await.expect(200);
+    assert_eq!(page["items"][0]["error"]["status"], 402);
+    assert_eq!(page["items"][0]["labels"]["customer"], "acme");
+    assert!(page["items"][0].get("steps").is_none());
+}
+
+#[tokio::test]
+async fn pages_stay_true_while_tasks_are_submitted() {
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    let submit = async |key: String| {
+        let mut submission = one_step(&remote.url(), "/work");
+        submission["key"] = json!(key);
+        provost.submit(&submission).await;
+    };
+    for number in 0..10 {
+        submit(format!("old-{number}")).await;
+    }
+    let mut listed = Vec::new();
+    let mut path = "/v1/tasks?limit=3".to_owned();
+    loop {
+        let page = provost.get(&path).await.expect(200);
+        assert!(page["items"].as_array().unwrap().len() <= 3);
+        listed.extend(keys(&page).into_iter().map(str::to_owned));
+        let Some(cursor) = page["next_cursor"].as_str() else {
+            break;
+        };
+        path = format!("/v1/tasks?limit=3&cursor={cursor}");
+        submit(format!("new-{}", listed.len())).await;
+    }
+    let expected: Vec<String> = (0..10)
+        .rev()
+        .map(|number| format!("old-{number}"))
+        .collect();
+    assert_eq!(listed, expected);
+}
+
+#[tokio::test]
+async fn a_last_page_that_is_full_is_the_last() {
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    for _ in 0..4 {
+        provost.submit(&one_step(&remote.url(), "/work")).await;
+    }
+    let page = provost.get("/v1/tasks?limit=2").await.expect(200);
+    let cursor = page["next_cursor"].as_str().unwrap();
+    let page = provost
+        .get(&format!("/v1/tasks?limit=2&cursor={cursor}"))
+        .await
+        .expect(200);
+    assert_eq!(page["items"].as_array().unwrap().len(), 2);
+    assert_eq!(page["next_cursor"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_parameter_that_cannot_be_used_is_refused_by_name() {
+    let provost = Provost::start().await;
+    for (query, name) in [
+        ("state=done", "state"),
+        ("limit=0", "limit"),
+        ("limit=many", "limit"),
+        ("cursor=nonsense", "cursor"),
+        ("label=customer", "label"),
+        ("created_after=yesterday", "created_after"),
+        ("stat=error", "stat"),
+        ("state=error&state=processed", "state"),
+    ] {
+        let refused = provost.get(&format!("/v1/tasks?{query}")).await;
+        let problem = refused.expect_problem(400, "invalid-query");
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains(name), "{query}: {detail}");
+    }
+}

@@ -1,0 +1,37 @@
+//! Tests on the real binary: it is started as a child process, spoken to over HTTP, killed, and
+//! started again. What only shows between processes, sockets and files is tested here; rules are
+//! tested where they are written.
+//!
+//! Every test has a folder, a database and ports of its own, so that all of them run at once. No
+//! test sleeps until something has probably happened: it awaits a request at a remote service, an
+//! event of a task, or an answer that the API holds back (`?wait=`).
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by a panic, in its helpers too"
+)]
+
+mod harness;
+
+mod agents;
+mod alerts;
+mod broken_answers;
+mod bulk;
+mod commands;
+mod conditions;
+mod crash;
+mod disk_full;
+mod events;
+mod exhausted;
+mod fairness;
+mod lists;
+mod one_owner;
+mod scale;
+mod settings;
+mod shutdown;
+mod slow_answers;
+mod submission;
+mod surface;
+mod transient;
+mod workflows;

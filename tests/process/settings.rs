@@ -1,0 +1,142 @@
+//! Settings: their order of strength, and starts that a wrong one stops.
+
+use serde_json::Value;
+
+use crate::harness::{Provost, Remote, one_step, step};
+
+#[tokio::test]
+async fn a_wrong_setting_stops_the_start_and_is_named_with_what_is_allowed() {
+    let wrong = [
+        (
+            Provost::setup().set("SUPERVISOR__INTERVAL", "often"),
+            "PROVOST_SUPERVISOR__INTERVAL",
+        ),
+        (
+            Provost::setup().set("STORE__MAX_SIZE", "1"),
+            "PROVOST_STORE__MAX_SIZE",
+        ),
+        (
+            Provost::setup().set("SUPERVISR__INTERVAL", "1s"),
+            "SUPERVISR",
+        ),
+        (
+            Provost::setup()
+                .argument("--shutdown-grace")
+                .argument("later"),
+            "--shutdown-grace",
+        ),
+        (
+            Provost::setup().config("[scheduler]\npoll = 5\n"),
+            "scheduler.poll",
+        ),
+        (
+            Provost::setup().config("[suprevisor]\ninterval = \"5s\"\n"),
+            "suprevisor",
+        ),
+    ];
+    for (setup, name) in wrong {
+        let (code, said) = setup.refused().await;
+        assert_eq!(code, Some(2), "{said}");
+        assert!(
+            said.to_lowercase().contains(&name.to_lowercase()),
+            "{name}: {said}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn other_than_loopback_needs_tokens() {
+    let setup = Provost::setup().config("listen = \"0.0.0.0:0\"\n");
+    // The flag that every test is started with is stronger than the file, so here it says the same.
+    let setup = setup.listen("0.0.0.0:0");
+    let (code, said) = setup.refused().await;
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.contains("tokens") && said.contains("insecure"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn the_environment_is_stronger_than_the_file_and_a_flag_than_both() {
+    let remote = Remote::quick().await;
+    let instance = async |setup: crate::harness::Setup| {
+        let provost = setup.start().await;
+        let task = provost.run(&one_step(&remote.url(), "/work")).await;
+        assert_eq!(step(&task, "only")["state"], "processed");
+        let history = provost.history(task["id"].as_str().unwrap()).await;
+        let claimed = history
+            .into_iter()
+            .find(|entry| entry["type"] == "step.claimed");
+        claimed.unwrap_or(Value::Null)["by"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let setup = Provost::setup().config("instance_id = \"file\"\n");
+    assert_eq!(instance(setup.clone()).await, "scheduler:file");
+    let setup = setup.set("INSTANCE_ID", "variable");
+    assert_eq!(instance(setup.clone()).await, "scheduler:variable");
+    let setup = setup.argument("--instance-id").argument("flag");
+    assert_eq!(instance(setup).await, "scheduler:flag");
+}
+
+#[tokio::test]
+async fn with_tokens_each_role_may_do_what_it_is_for() {
+    let remote = Remote::quick().await;
+    let tokens = "shop:submit:shop-secret-0123456789,eye:read:eye-secret-0123456789,\
+                  ops:operate:ops-secret-0123456789,root:admin:root-secret-0123456789";
+    let provost = Provost::setup().set("TOKENS", tokens).start().await;
+    let submission = one_step(&remote.url(), "/work");
+    let nobody = provost.post("/v1/tasks", &submission).await;
+    assert_eq!(nobody.header("www-authenticate"), Some("Bearer"));
+    nobody.expect_problem(401, "unauthenticated");
+    let wrong = provost
+        .get("/v1/tasks")
+        .header("authorization", "Bearer wrong")
+        .await;
+    wrong.expect_problem(401, "unauthenticated");
+    assert_eq!(provost.get("/livez").await.status, 200);
+
+    let bearer = |name: &str| format!("Bearer {name}-secret-0123456789");
+    let as_shop = provost
+        .post("/v1/tasks", &submission)
+        .header("authorization", &bearer("shop"));
+    let id = as_shop.await.expect(202)["id"].as_str().unwrap().to_owned();
+    let read = format!("/v1/tasks/{id}?wait=30s");
+    let as_eye = provost
+        .get(&read)
+        .header("authorization", &bearer("eye"))
+        .await;
+    assert_eq!(as_eye.expect(200)["state"], "processed");
+    let as_eye = provost
+        .post("/v1/tasks", &submission)
+        .header("authorization", &bearer("eye"));
+    as_eye.await.expect_problem(403, "forbidden");
+    let cancel = format!("/v1/tasks/{id}/cancel");
+    for name in ["shop", "eye"] {
+        let refused = provost
+            .command(&cancel)
+            .header("authorization", &bearer(name))
+            .await;
+        refused.expect_problem(403, "forbidden");
+    }
+    let as_ops = provost
+        .command(&cancel)
+        .header("authorization", &bearer("ops"))
+        .await;
+    as_ops.expect_problem(409, "task-ended");
+    let agent = serde_json::json!({ "endpoints": [{ "url": remote.url() }] });
+    let as_ops = provost
+        .put("/v1/agents/a", &agent)
+        .header("authorization", &bearer("ops"));
+    as_ops.await.expect_problem(403, "forbidden");
+    let as_root = provost
+        .put("/v1/agents/a", &agent)
+        .header("authorization", &bearer("root"));
+    assert!(as_root.await.status < 300);
+    assert!(
+        !provost.log().contains("secret-0123456789"),
+        "a token is in the log"
+    );
+}

@@ -1,0 +1,90 @@
+//! SIGTERM: calls under way may end, the rest is handed back, nothing is called twice for it.
+
+use serde_json::json;
+
+use crate::harness::{Act, Gate, Provost, Remote, kinds, pipeline, step};
+
+#[tokio::test]
+async fn a_call_that_ends_in_time_is_recorded_before_it_stops() {
+    let gate = Gate::closed();
+    let remote = Remote::script([gate.then(json!("first")), Act::Ok(json!("second"))]).await;
+    let mut provost = Provost::start().await;
+    let id = provost.submit(&pipeline(&remote.url(), &["a", "b"])).await;
+    remote.requests(1).await;
+    provost.terminate();
+    // The log is the only place that says when it has begun to stop.
+    provost.says("waiting for calls under way").await;
+    gate.open();
+    let status = provost.ended().await;
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(remote.count(), 1, "nothing new is started while it stops");
+
+    provost.restart().await;
+    let task = provost.settled(&id).await;
+    assert_eq!(task["state"], "processed");
+    assert_eq!(step(&task, "a")["output"], "first");
+    assert_eq!(step(&task, "a")["attempt"], 1);
+    assert_eq!(step(&task, "b")["output"], "second");
+    let seen = remote.ledger();
+    assert_eq!(seen.len(), 2);
+    assert_eq!([seen[0].path.as_str(), seen[1].path.as_str()], ["/a", "/b"]);
+}
+
+#[tokio::test]
+async fn a_call_that_outlasts_the_grace_is_handed_back_without_counting_a_failure() {
+    let remote = Remote::script([Act::Hang, Act::Ok(json!("done"))]).await;
+    let setup = Provost::setup().set("SHUTDOWN_GRACE", "500ms");
+    let mut provost = setup.start().await;
+    let id = provost.submit(&pipeline(&remote.url(), &["a"])).await;
+    remote.requests(1).await;
+    provost.terminate();
+    assert_eq!(provost.ended().await.code(), Some(0));
+
+    provost.restart().await;
+    let task = provost.settled(&id).await;
+    let a = step(&task, "a");
+    assert_eq!(a["output"], "done");
+    assert_eq!(a["failure_count"], 0);
+    assert_eq!(a["attempt"], 2);
+    let seen = remote.ledger();
+    assert_eq!(seen[0].key(), seen[1].key());
+    let history = provost.history(&id).await;
+    let released = history
+        .iter()
+        .filter(|entry| entry["type"] == "step.released");
+    assert_eq!(released.count(), 1, "{:?}", kinds(&history));
+}
+
+#[tokio::test]
+async fn a_step_that_was_running_when_it_was_killed_runs_again_at_once() {
+    let remote = Remote::script([Act::Hang, Act::Ok(json!("done"))]).await;
+    let mut provost = Provost::start().await;
+    // Its complete-by is half a minute away: nobody waits for that.
+    let id = provost.submit(&pipeline(&remote.url(), &["a"])).await;
+    remote.requests(1).await;
+    provost.kill().await;
+    provost.restart().await;
+    let task = provost.settled(&id).await;
+    assert_eq!(step(&task, "a")["attempt"], 2);
+    assert_eq!(step(&task, "a")["failure_count"], 0);
+    let history = provost.history(&id).await;
+    assert!(!kinds(&history).contains(&"step.expired"));
+}
+
+#[tokio::test]
+async fn a_caller_who_waits_is_answered_when_it_stops() {
+    let remote = Remote::script([Act::Hang]).await;
+    let setup = Provost::setup().set("SHUTDOWN_GRACE", "200ms");
+    let mut provost = setup.start().await;
+    let id = provost.submit(&pipeline(&remote.url(), &["a"])).await;
+    remote.requests(1).await;
+    let api = provost.api().clone();
+    let mut events = provost.events(&id).await;
+    let waiting = tokio::spawn(async move { api.get(&format!("/v1/tasks/{id}?wait=60s")).await });
+    events.until("step.claimed").await;
+    provost.terminate();
+    let task = waiting.await.unwrap().expect(200);
+    assert_eq!(step(&task, "a")["state"], "processing");
+    events.rest().await;
+    assert_eq!(provost.ended().await.code(), Some(0));
+}
