@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sqlx::{QueryBuilder, Row, Sqlite, SqlitePool};
+use sqlx::{QueryBuilder, SqlitePool};
 
-use super::{now, rows};
+use super::now;
 use crate::{
-    domain::{AgentName, Attempt, StepRef, Task, TaskId, TaskStatus, Timestamp, WorkflowName},
+    domain::{Attempt, StepRef, Task, TaskId, Timestamp, WorkflowName},
     store::{
         AgentRecord, Alert, AlertQuery, Change, Counts, Definitions, Reader, StoreError,
-        TaskFilter, TaskQuery, TaskSummary, WorkflowRecord,
+        TaskFilter, TaskQuery, TaskSummary, WorkflowRecord, filter::filter, rows,
     },
 };
 
@@ -88,7 +88,7 @@ impl Reader for SqliteReader {
     async fn task(&self, id: TaskId) -> Result<Option<Task>, StoreError> {
         // One transaction, so that the task and its steps are of one version.
         let mut view = self.pool.begin().await?;
-        let mut tasks = rows::load(&mut view, &[id], &self.definitions).await?;
+        let mut tasks = super::rows::load(&mut view, &[id], &self.definitions).await?;
         Ok(tasks.pop())
     }
 
@@ -126,7 +126,7 @@ impl Reader for SqliteReader {
         let mut sql = QueryBuilder::new("SELECT count(*) AS count FROM tasks WHERE true");
         filter(&mut sql, filtered);
         let row = sql.build().fetch_one(&self.pool).await?;
-        count(&row, "count")
+        rows::number(&row, "count")
     }
 
     async fn history(
@@ -163,7 +163,7 @@ impl Reader for SqliteReader {
             .bind(step.step.0)
             .fetch_one(&self.pool)
             .await?;
-        count(&row, "ahead")
+        rows::number(&row, "ahead")
     }
 
     async fn expired(&self, limit: usize) -> Result<Vec<(StepRef, Attempt)>, StoreError> {
@@ -221,14 +221,7 @@ impl Reader for SqliteReader {
         let found = sqlx::query("SELECT name, spec FROM agents ORDER BY name")
             .fetch_all(&self.pool)
             .await?;
-        let records = found.iter().map(|row| {
-            let spec: String = row.try_get("spec")?;
-            Ok(AgentRecord {
-                name: rows::agent_name(row, "name")?,
-                spec: serde_json::from_str(&spec).map_err(rows::corrupt)?,
-            })
-        });
-        records.collect()
+        found.iter().map(rows::agent).collect()
     }
 
     async fn alerts(&self, query: &AlertQuery) -> Result<Vec<Alert>, StoreError> {
@@ -256,59 +249,15 @@ impl Reader for SqliteReader {
     async fn counts(&self) -> Result<Counts, StoreError> {
         let mut counts = Counts::default();
         for row in sqlx::query(COUNT_TASKS).fetch_all(&self.pool).await? {
-            let state: String = row.try_get("state")?;
-            if let Some(state) = TaskStatus::parse(&state) {
-                counts.tasks.push((state, count(&row, "count")?));
-            }
+            counts.tasks.push(rows::task_count(&row)?);
         }
         for row in sqlx::query(COUNT_QUEUED).fetch_all(&self.pool).await? {
-            let agent: AgentName = rows::agent_name(&row, "agent")?;
-            counts.queued.push((agent, count(&row, "count")?));
+            counts.queued.push(rows::line_count(&row)?);
         }
         let others = sqlx::query(COUNT_OTHERS).fetch_one(&self.pool).await?;
-        counts.delayed = count(&others, "delayed")?;
-        counts.processing = count(&others, "processing")?;
-        counts.open_alerts = count(&others, "alerts")?;
+        counts.delayed = rows::number(&others, "delayed")?;
+        counts.processing = rows::number(&others, "processing")?;
+        counts.open_alerts = rows::number(&others, "alerts")?;
         Ok(counts)
-    }
-}
-
-fn count(row: &sqlx::sqlite::SqliteRow, column: &str) -> Result<u64, StoreError> {
-    let count: i64 = row.try_get(column)?;
-    Ok(count.unsigned_abs())
-}
-
-/// Each part relies on an index of its own, or narrows what another has found.
-fn filter(sql: &mut QueryBuilder<Sqlite>, filter: &TaskFilter) {
-    if let Some(state) = filter.state {
-        sql.push(" AND state = ").push_bind(state.as_str());
-        if state != TaskStatus::Processed {
-            // Said in full, so that the planner sees that tasks_by_state covers it.
-            sql.push(" AND state <> 'processed'");
-        }
-    }
-    if let Some(workflow) = &filter.workflow {
-        sql.push(" AND workflow = ").push_bind(workflow.clone());
-    }
-    if let Some(key) = &filter.key {
-        sql.push(" AND \"key\" = ").push_bind(key.clone());
-    }
-    if let Some(agent) = &filter.agent {
-        sql.push(" AND EXISTS (SELECT 1 FROM steps WHERE task_id = tasks.id AND agent = ")
-            .push_bind(agent.clone())
-            .push(")");
-    }
-    for (label, value) in &filter.labels {
-        sql.push(" AND id IN (SELECT task_id FROM task_labels WHERE label = ")
-            .push_bind(label.clone())
-            .push(" AND value = ")
-            .push_bind(value.clone())
-            .push(")");
-    }
-    if let Some(after) = filter.created_after {
-        sql.push(" AND created_at > ").push_bind(after.as_millis());
-    }
-    if let Some(before) = filter.created_before {
-        sql.push(" AND created_at < ").push_bind(before.as_millis());
     }
 }

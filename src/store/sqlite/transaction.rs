@@ -3,11 +3,12 @@
 use async_trait::async_trait;
 use sqlx::{Row, Sqlite};
 
-use super::{rows, save};
+use super::save;
 use crate::{
     domain::{AgentName, AgentSpec, StepRef, Task, TaskId, Timestamp, WorkflowName},
     store::{
         Alert, AlertId, Batch, Definitions, KnownKey, Promoted, Saved, StoreError, Transaction,
+        rows,
     },
 };
 
@@ -84,7 +85,7 @@ impl Transaction for SqliteTransaction<'_> {
     }
 
     async fn load(&mut self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
-        rows::load(&mut self.tx, ids, self.definitions).await
+        super::rows::load(&mut self.tx, ids, self.definitions).await
     }
 
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError> {
@@ -93,14 +94,7 @@ impl Transaction for SqliteTransaction<'_> {
             .bind(keys)
             .fetch_all(&mut *self.tx)
             .await?;
-        let known = found.iter().map(|row| {
-            Ok(KnownKey {
-                key: row.try_get("key")?,
-                fingerprint: row.try_get("fingerprint")?,
-                task: rows::task_id(row, "task_id")?,
-            })
-        });
-        known.collect()
+        found.iter().map(rows::known_key).collect()
     }
 
     async fn line(&mut self, agent: &AgentName, limit: usize) -> Result<Vec<StepRef>, StoreError> {

@@ -1,0 +1,347 @@
+//! From rows back to aggregates and records, the same for every database: a backend says how a column
+//! is read, this says what the columns mean.
+
+use std::{collections::HashMap, sync::Arc};
+
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::{
+    AgentRecord, Alert, AlertId, AlertState, Change, Definitions, KnownKey, StoreError,
+    TaskSummary, WorkflowRecord,
+};
+use crate::domain::{
+    Accepted, AgentName, Attempt, Definition, Details, Fault, InstanceId, Limits, Payload,
+    Priority, Span, Step, StepIndex, StepName, StepRef, StepState, StepStatus, Task, TaskId,
+    TaskState, TaskStatus, Timestamp, WorkflowName, WorkflowRef, parse_steps,
+};
+
+/// One row, read by the names of its columns.
+pub trait Columns {
+    fn text(&self, column: &str) -> Result<Option<String>, StoreError>;
+    fn integer(&self, column: &str) -> Result<Option<i64>, StoreError>;
+    fn uuid(&self, column: &str) -> Result<Option<Uuid>, StoreError>;
+    fn flag(&self, column: &str) -> Result<bool, StoreError>;
+}
+
+/// Rows of tasks and of their steps on the way to aggregates: first the workflows that are not known
+/// yet are asked for, then all is put together.
+pub struct Loading<'d, R> {
+    tasks: Vec<R>,
+    definitions: &'d Definitions,
+    /// Held here as well: the cache behind `definitions` is bounded, and may forget what it is given.
+    workflows: HashMap<WorkflowRef, Arc<Definition>>,
+}
+
+impl<'d, R: Columns> Loading<'d, R> {
+    pub fn new(tasks: Vec<R>, definitions: &'d Definitions) -> Self {
+        Self {
+            tasks,
+            definitions,
+            workflows: HashMap::new(),
+        }
+    }
+
+    /// The workflows that must be handed in by [`Loading::workflow`].
+    pub fn missing(&mut self) -> Result<Vec<WorkflowRef>, StoreError> {
+        let mut missing = Vec::new();
+        for row in &self.tasks {
+            if row.text("steps")?.is_some() {
+                continue;
+            }
+            let workflow = workflow_ref(row)?
+                .ok_or_else(|| corrupt("a task has neither steps nor a workflow"))?;
+            if self.workflows.contains_key(&workflow) || missing.contains(&workflow) {
+                continue;
+            }
+            match self.definitions.get(&workflow) {
+                Some(known) => {
+                    self.workflows.insert(workflow, known);
+                }
+                None => missing.push(workflow),
+            }
+        }
+        Ok(missing)
+    }
+
+    pub fn workflow(&mut self, workflow: WorkflowRef, row: &R) -> Result<(), StoreError> {
+        let definition = Arc::new(compile(workflow_steps(&text(row, "body")?)?)?);
+        self.definitions.put(workflow.clone(), definition.clone());
+        self.workflows.insert(workflow, definition);
+        Ok(())
+    }
+
+    /// The tasks, each with its steps, which come in the order of tasks and their steps.
+    pub fn tasks(self, steps: Vec<R>) -> Result<Vec<Task>, StoreError> {
+        let mut steps = steps.into_iter().peekable();
+        let mut tasks = Vec::with_capacity(self.tasks.len());
+        for row in &self.tasks {
+            let mut task = task(row, self.definition(row)?)?;
+            let id = task.id();
+            while let Some(row) = steps.next_if(|row| task_id(row, "task_id").ok() == Some(id)) {
+                task.steps.push(step(&row)?);
+            }
+            if task.steps.len() != task.details.definition.steps.len() {
+                return Err(corrupt(format!("task {id} lacks records of its steps")));
+            }
+            tasks.push(task);
+        }
+        Ok(tasks)
+    }
+
+    fn definition(&self, row: &R) -> Result<Arc<Definition>, StoreError> {
+        if let Some(steps) = row.text("steps")? {
+            return compile(steps).map(Arc::new);
+        }
+        let workflow = workflow_ref(row)?.and_then(|workflow| self.workflows.get(&workflow));
+        workflow
+            .cloned()
+            .ok_or_else(|| corrupt("the workflow of a task is missing"))
+    }
+}
+
+/// The steps of a stored workflow.
+fn workflow_steps(body: &str) -> Result<String, StoreError> {
+    #[derive(serde::Deserialize)]
+    struct Body {
+        steps: Box<RawValue>,
+    }
+    let body: Body = serde_json::from_str(body).map_err(corrupt)?;
+    Ok(body.steps.get().to_owned())
+}
+
+/// A definition that was accepted once is compiled again without asking who is known today.
+fn compile(steps: String) -> Result<Definition, StoreError> {
+    let source = Payload::parse(steps).ok_or_else(|| corrupt("a definition is not JSON"))?;
+    parse_steps(&source, "", &Limits::stored(), &Accepted).map_err(|faults| {
+        let faults: Vec<_> = faults
+            .iter()
+            .map(|fault| format!("{}: {}", fault.pointer, fault.message))
+            .collect();
+        corrupt(format!("a stored definition: {}", faults.join("; ")))
+    })
+}
+
+fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreError> {
+    let status = text(row, "state")?;
+    let status = TaskStatus::parse(&status).ok_or_else(|| corrupt(format!("state {status}")))?;
+    let ended_at = || required(time(row, "ended_at")?, "ended_at");
+    let state = match status {
+        TaskStatus::Pending => TaskState::Pending,
+        TaskStatus::Processing => TaskState::Processing,
+        TaskStatus::Paused => TaskState::Paused,
+        TaskStatus::Processed => TaskState::Processed { at: ended_at()? },
+        TaskStatus::Cancelled => TaskState::Cancelled { at: ended_at()? },
+        TaskStatus::Error => TaskState::Error(required(fault(row, "error")?, "error")?),
+    };
+    let labels = text(row, "labels")?;
+    let input = text(row, "input")?;
+    let key = row.text("key")?;
+    let trace_id = row.text("trace_id")?;
+    let complete_within = row.integer("complete_within")?;
+    let details = Details {
+        id: task_id(row, "id")?,
+        key: key.map(Into::into),
+        workflow: workflow_ref(row)?,
+        definition,
+        input: Payload::parse(input).ok_or_else(|| corrupt("an input is not JSON"))?,
+        labels: serde_json::from_str(&labels).map_err(corrupt)?,
+        priority: priority(row)?,
+        complete_within: complete_within.map(|millis| Span::from_millis(millis.unsigned_abs())),
+        trace_id: trace_id.and_then(|trace| u128::from_str_radix(&trace, 16).ok()),
+    };
+    Ok(Task {
+        steps: Vec::with_capacity(details.definition.steps.len()),
+        details: Arc::new(details),
+        created_at: required(time(row, "created_at")?, "created_at")?,
+        version: version(row)?,
+        state,
+        paused: row.flag("paused")?,
+        complete_by: time(row, "complete_by")?,
+    })
+}
+
+fn step(row: &impl Columns) -> Result<Step, StoreError> {
+    let status = text(row, "state")?;
+    let status = StepStatus::parse(&status).ok_or_else(|| corrupt(format!("state {status}")))?;
+    let at = || required(time(row, "ended_at")?, "ended_at");
+    let state = match status {
+        StepStatus::Waiting => StepState::Waiting,
+        StepStatus::Pending => StepState::Pending {
+            ready_at: required(time(row, "ready_at")?, "ready_at")?,
+        },
+        StepStatus::Processing => StepState::Processing {
+            locked_by: InstanceId::new(text(row, "locked_by")?),
+            complete_by: required(time(row, "complete_by")?, "complete_by")?,
+        },
+        StepStatus::Processed => StepState::Processed {
+            output: required(payload(row, "output")?, "output")?,
+            at: at()?,
+        },
+        StepStatus::Error => StepState::Error(required(fault(row, "error")?, "error")?),
+        StepStatus::Skipped => StepState::Skipped {
+            output: payload(row, "output")?,
+            at: at()?,
+        },
+        StepStatus::Cancelled => StepState::Cancelled { at: at()? },
+    };
+    Ok(Step {
+        state,
+        attempt: Attempt(number(row, "attempt")?),
+        failure_count: number(row, "failure_count")?,
+        extended: number(row, "extended")?,
+        body: payload(row, "body")?,
+        started_at: time(row, "started_at")?,
+        last_fault: fault(row, "last_fault")?,
+    })
+}
+
+pub fn summary(row: &impl Columns) -> Result<TaskSummary, StoreError> {
+    let state = text(row, "state")?;
+    let labels = text(row, "labels")?;
+    Ok(TaskSummary {
+        id: task_id(row, "id")?,
+        key: row.text("key")?,
+        workflow: workflow_ref(row)?,
+        state: TaskStatus::parse(&state).ok_or_else(|| corrupt(format!("state {state}")))?,
+        priority: priority(row)?,
+        labels: RawValue::from_string(labels).map_err(corrupt)?,
+        created_at: required(time(row, "created_at")?, "created_at")?,
+        complete_by: time(row, "complete_by")?,
+        ended_at: time(row, "ended_at")?,
+        version: version(row)?,
+        error: fault(row, "error")?,
+    })
+}
+
+pub fn change(row: &impl Columns) -> Result<Change, StoreError> {
+    Ok(Change {
+        version: version(row)?,
+        at: required(time(row, "at")?, "at")?,
+        events: text(row, "events")?,
+    })
+}
+
+pub fn workflow(row: &impl Columns) -> Result<WorkflowRecord, StoreError> {
+    Ok(WorkflowRecord {
+        name: WorkflowName::new(text(row, "name")?),
+        version: number(row, "version")?,
+        body: text(row, "body")?,
+        created_at: required(time(row, "created_at")?, "created_at")?,
+    })
+}
+
+pub fn alert(row: &impl Columns) -> Result<Alert, StoreError> {
+    let state = text(row, "state")?;
+    Ok(Alert {
+        id: AlertId(uuid(row, "id")?),
+        task: task_id(row, "task_id")?,
+        step: StepName::new(text(row, "step")?),
+        kind: text(row, "kind")?,
+        message: text(row, "message")?,
+        state: AlertState::parse(&state).ok_or_else(|| corrupt(format!("state {state}")))?,
+        raised_at: required(time(row, "raised_at")?, "raised_at")?,
+        acknowledged_at: time(row, "acknowledged_at")?,
+        acknowledged_by: row.text("acknowledged_by")?,
+        closed_at: time(row, "closed_at")?,
+    })
+}
+
+pub fn known_key(row: &impl Columns) -> Result<KnownKey, StoreError> {
+    Ok(KnownKey {
+        key: text(row, "key")?,
+        fingerprint: text(row, "fingerprint")?,
+        task: task_id(row, "task_id")?,
+    })
+}
+
+pub fn agent(row: &impl Columns) -> Result<AgentRecord, StoreError> {
+    Ok(AgentRecord {
+        name: agent_name(row, "name")?,
+        spec: serde_json::from_str(&text(row, "spec")?).map_err(corrupt)?,
+    })
+}
+
+pub fn task_count(row: &impl Columns) -> Result<(TaskStatus, u64), StoreError> {
+    let state = text(row, "state")?;
+    let state = TaskStatus::parse(&state).ok_or_else(|| corrupt(format!("state {state}")))?;
+    Ok((state, number(row, "count")?))
+}
+
+pub fn line_count(row: &impl Columns) -> Result<(AgentName, u64), StoreError> {
+    Ok((agent_name(row, "agent")?, number(row, "count")?))
+}
+
+pub fn step_ref(row: &impl Columns) -> Result<StepRef, StoreError> {
+    Ok(StepRef {
+        task: task_id(row, "task_id")?,
+        step: StepIndex(number(row, "idx")?),
+    })
+}
+
+pub fn held_step(row: &impl Columns) -> Result<(StepRef, Attempt), StoreError> {
+    Ok((step_ref(row)?, Attempt(number(row, "attempt")?)))
+}
+
+pub fn agent_name(row: &impl Columns, column: &str) -> Result<AgentName, StoreError> {
+    Ok(AgentName::new(text(row, column)?))
+}
+
+pub fn task_id(row: &impl Columns, column: &str) -> Result<TaskId, StoreError> {
+    uuid(row, column).map(TaskId)
+}
+
+fn uuid(row: &impl Columns, column: &str) -> Result<Uuid, StoreError> {
+    required(row.uuid(column)?, column)
+}
+
+pub fn time(row: &impl Columns, column: &str) -> Result<Option<Timestamp>, StoreError> {
+    Ok(row.integer(column)?.map(Timestamp::from_millis))
+}
+
+fn version(row: &impl Columns) -> Result<u64, StoreError> {
+    number(row, "version")
+}
+
+fn priority(row: &impl Columns) -> Result<Priority, StoreError> {
+    Priority::new(number(row, "priority")?).ok_or_else(|| corrupt("a priority is out of range"))
+}
+
+fn workflow_ref(row: &impl Columns) -> Result<Option<WorkflowRef>, StoreError> {
+    let Some(name) = row.text("workflow")? else {
+        return Ok(None);
+    };
+    Ok(Some(WorkflowRef {
+        name: WorkflowName::new(name),
+        version: number(row, "workflow_version")?,
+    }))
+}
+
+fn payload(row: &impl Columns, column: &str) -> Result<Option<Payload>, StoreError> {
+    let text = row.text(column)?;
+    text.map(|text| Payload::parse(text).ok_or_else(|| corrupt(format!("{column} is not JSON"))))
+        .transpose()
+}
+
+fn fault(row: &impl Columns, column: &str) -> Result<Option<Fault>, StoreError> {
+    let text = row.text(column)?;
+    text.map(|text| serde_json::from_str(&text).map_err(corrupt))
+        .transpose()
+}
+
+fn text(row: &impl Columns, column: &str) -> Result<String, StoreError> {
+    required(row.text(column)?, column)
+}
+
+pub fn number<T: TryFrom<i64>>(row: &impl Columns, column: &str) -> Result<T, StoreError> {
+    let number = required(row.integer(column)?, column)?;
+    T::try_from(number).map_err(|_| corrupt(format!("{column} is {number}")))
+}
+
+fn required<T>(value: Option<T>, column: &str) -> Result<T, StoreError> {
+    value.ok_or_else(|| corrupt(format!("{column} is missing")))
+}
+
+pub fn corrupt(reason: impl ToString) -> StoreError {
+    StoreError::Corrupt(reason.to_string())
+}
