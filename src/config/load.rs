@@ -254,7 +254,7 @@ fn wrong(layers: &Figment, setting: &Setting, value: &Value) -> Fault {
         setting: setting.path.to_owned(),
         origin: origin(layers, setting.path),
         found: show::found(setting.path, value),
-        allowed: setting.rule.allowed(value),
+        allowed: setting.rule.to_string(),
     }
 }
 

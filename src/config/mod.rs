@@ -44,6 +44,7 @@ pub struct Config {
     pub limits: LimitsConfig,
     pub calls: CallsConfig,
     pub store: StoreConfig,
+    pub postgres: PostgresConfig,
     /// Once there is one token, every request needs one.
     pub tokens: Vec<Token>,
     pub agents: BTreeMap<AgentName, AgentSpec>,
@@ -65,6 +66,7 @@ impl Default for Config {
             limits: LimitsConfig::default(),
             calls: CallsConfig::default(),
             store: StoreConfig::default(),
+            postgres: PostgresConfig::default(),
             tokens: Vec::new(),
             agents: BTreeMap::new(),
         }
@@ -198,6 +200,28 @@ impl Default for StoreConfig {
         Self {
             cache_tasks: 20_000,
             max_size: None,
+        }
+    }
+}
+
+/// What holds only where `database_url` is a PostgreSQL database.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PostgresConfig {
+    /// Of those that read. Writing takes one more, listening another.
+    pub max_connections: u32,
+    /// Hear at once what other instances announce.
+    pub listen: bool,
+    /// Bring the schema up to date at start.
+    pub migrate: bool,
+}
+
+impl Default for PostgresConfig {
+    fn default() -> Self {
+        Self {
+            max_connections: 8,
+            listen: true,
+            migrate: true,
         }
     }
 }

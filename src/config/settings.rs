@@ -37,7 +37,7 @@ const MINUTE: Span = Span::from_secs(60);
 const HOUR: Span = Span::from_secs(3600);
 
 /// The order is that of `provost.toml.example`.
-pub static SETTINGS: [Setting; 21] = [
+pub static SETTINGS: [Setting; 24] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
@@ -71,6 +71,9 @@ pub static SETTINGS: [Setting; 21] = [
         "store.max_size",
         Rule::Bytes(ByteSize::mib(1), ByteSize::gib(128 * 1024)),
     ),
+    setting("postgres.max_connections", Rule::Count(1, 1000)),
+    setting("postgres.listen", Rule::Switch),
+    setting("postgres.migrate", Rule::Switch),
 ];
 
 /// The settings that hold many values, checked by their own types.
@@ -99,19 +102,6 @@ impl Rule {
             Rule::Count(least, most) => {
                 whole(value).is_some_and(|count| (*least..=*most).contains(&count))
             }
-        }
-    }
-
-    /// What a person who gave `value` should know.
-    pub fn allowed(&self, value: &Value) -> String {
-        let is_postgres = value
-            .as_str()
-            .is_some_and(|text| text.starts_with("postgres"));
-        match self {
-            Rule::Database if is_postgres => {
-                format!("PostgreSQL is not available in this version; {self}")
-            }
-            _ => self.to_string(),
         }
     }
 
@@ -147,8 +137,9 @@ impl fmt::Display for Rule {
                 "an IP address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"",
             ),
             Rule::Database => f.write_str(
-                "the URL of an SQLite file, such as \"sqlite://provost.db\" or \"sqlite:///data/provost.db\", \
-                 without parameters",
+                "the URL of an SQLite file without parameters, such as \"sqlite://provost.db\" or \
+                 \"sqlite:///data/provost.db\", or of a PostgreSQL database, such as \
+                 \"postgres://user:password@host/name\"",
             ),
             Rule::Instance => f.write_str(PLAIN_NAME),
             Rule::Log => f.write_str(

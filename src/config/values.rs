@@ -1,16 +1,12 @@
 //! Settings that are more than a number or a word: sizes, switches that decide for themselves, how
 //! long to keep, and where the database is. Each reads back exactly as it is written.
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    str::FromStr,
-};
+use std::{fmt, path::PathBuf, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-use crate::domain::Span;
+use crate::{domain::Span, store::postgres};
 
 /// A number of bytes: `65536`, `64KiB`, `1MiB`, `2GiB`. Units are binary, and say so.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -202,20 +198,17 @@ impl<'de> Deserialize<'de> for Keep {
 }
 
 /// Where the state store is: `sqlite://provost.db` is beside the process, `sqlite:///data/provost.db`
-/// anywhere else.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DatabaseUrl {
-    path: PathBuf,
+/// anywhere else, `postgres://user@host/name` a PostgreSQL database that several instances share.
+#[derive(Clone, PartialEq, Eq)]
+pub enum DatabaseUrl {
+    Sqlite(PathBuf),
+    /// May hold a password: it is shown nowhere.
+    Postgres(String),
 }
 
 impl DatabaseUrl {
     pub fn sqlite(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
-    }
-
-    /// The SQLite file.
-    pub fn path(&self) -> &Path {
-        &self.path
+        Self::Sqlite(path.into())
     }
 }
 
@@ -228,9 +221,12 @@ impl Default for DatabaseUrl {
 impl FromStr for DatabaseUrl {
     type Err = ();
 
-    /// Refuses `:memory:` because what was accepted would not outlive the process, and query
-    /// parameters because they would change what a commit means.
+    /// Refuses `:memory:` because what was accepted would not outlive the process, and parameters of
+    /// SQLite because they would change what a commit means.
     fn from_str(text: &str) -> Result<Self, ()> {
+        if postgres::is_url(text) {
+            return Ok(Self::Postgres(text.to_owned()));
+        }
         let path = text.strip_prefix("sqlite://").ok_or(())?;
         let usable = !path.is_empty()
             && !path.ends_with('/')
@@ -242,7 +238,16 @@ impl FromStr for DatabaseUrl {
 
 impl fmt::Display for DatabaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sqlite://{}", self.path.display())
+        match self {
+            Self::Sqlite(path) => write!(f, "sqlite://{}", path.display()),
+            Self::Postgres(url) => f.write_str(&postgres::without_secrets(url)),
+        }
+    }
+}
+
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -254,7 +259,7 @@ impl Serialize for DatabaseUrl {
 
 impl<'de> Deserialize<'de> for DatabaseUrl {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The text is not repeated: a URL of another kind of database may hold a password.
+        // The text is not repeated: it may hold a password.
         String::deserialize(deserializer)?
             .parse()
             .map_err(|()| de::Error::custom("not a URL such as \"sqlite://provost.db\""))
@@ -342,10 +347,11 @@ mod tests {
     }
 
     #[test]
-    fn a_database_is_relative_or_absolute_and_nothing_else() {
-        let path = |text: &str| text.parse::<DatabaseUrl>().map(|url| url.path);
-        assert_eq!(path("sqlite://provost.db"), Ok("provost.db".into()));
-        assert_eq!(path("sqlite:///data/p.db"), Ok("/data/p.db".into()));
+    fn an_sqlite_file_is_relative_or_absolute_and_nothing_else() {
+        let parse = |text: &str| text.parse::<DatabaseUrl>();
+        let file = |path: &str| Ok(DatabaseUrl::sqlite(path));
+        assert_eq!(parse("sqlite://provost.db"), file("provost.db"));
+        assert_eq!(parse("sqlite:///data/p.db"), file("/data/p.db"));
         for text in [
             "provost.db",
             "sqlite:provost.db",
@@ -353,9 +359,25 @@ mod tests {
             "sqlite:///data/",
             "sqlite://:memory:",
             "sqlite://p.db?mode=ro",
-            "postgres://u:p@h/d",
+            "mysql://u:p@h/d",
+            "postgres://h:many/d",
+            "postgres:d",
         ] {
-            assert_eq!(path(text), Err(()), "{text}");
+            assert_eq!(parse(text), Err(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_password_of_a_database_is_shown_nowhere() {
+        for text in [
+            "postgres://ann:s3cret@db.example:6432/tasks?sslmode=require",
+            "postgresql://ann@db.example:6432/tasks?password=s3cret&sslmode=require",
+        ] {
+            let url: DatabaseUrl = text.parse().unwrap();
+            let shown = "postgres://ann@db.example:6432/tasks";
+            assert_eq!(url.to_string(), shown);
+            assert_eq!(format!("{url:?}"), shown);
+            assert_eq!(serde_json::to_value(&url).unwrap(), shown);
         }
     }
 

@@ -1,7 +1,9 @@
 //! What can go wrong with the store, and with a command sent to it.
 
+use sqlx::postgres::PgDatabaseError;
 use thiserror::Error;
 
+use super::{postgres, sqlite};
 use crate::domain::Refusal;
 
 #[derive(Clone, Debug, Error)]
@@ -12,10 +14,46 @@ pub enum StoreError {
     Full,
     #[error("the store cannot be reached right now: {0}")]
     Unavailable(String),
+    /// Nothing of the transaction was saved, and another try may well succeed: the writer makes it.
+    #[error("the transaction was interrupted: {0}")]
+    Interrupted(String),
     #[error("the database holds something that this version cannot read: {0}")]
     Corrupt(String),
     #[error("the service is stopping")]
     Stopping,
+}
+
+impl StoreError {
+    /// For those who cannot try again, or have tried often enough.
+    pub(super) fn as_unavailable(self) -> Self {
+        match self {
+            StoreError::Interrupted(reason) => StoreError::Unavailable(reason),
+            error => error,
+        }
+    }
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        let message = error.to_string();
+        match &error {
+            sqlx::Error::Database(database) => {
+                let code = database.code().unwrap_or_default();
+                match database.try_downcast_ref::<PgDatabaseError>() {
+                    Some(_) => postgres::error(&code, message),
+                    None => sqlite::error(&code, message),
+                }
+            }
+            sqlx::Error::ColumnDecode { .. }
+            | sqlx::Error::ColumnNotFound(_)
+            | sqlx::Error::Decode(_) => StoreError::Corrupt(message),
+            // Of a connection to a server.
+            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => {
+                StoreError::Interrupted(message)
+            }
+            _ => StoreError::Unavailable(message),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Error)]

@@ -10,10 +10,13 @@ mod batch;
 mod conformance;
 mod definitions;
 mod error;
-mod filter;
 mod local;
 mod metrics;
+mod open;
+pub mod postgres;
 mod query;
+mod reading;
+mod record;
 mod rows;
 pub mod sqlite;
 mod watch;
@@ -27,6 +30,7 @@ pub use batch::{Batch, Saved};
 pub use definitions::Definitions;
 pub use error::{CommandError, StoreError};
 pub use local::{Dispatch, LocalScheduler, Permit};
+pub use open::OpenError;
 pub use query::*;
 pub use watch::{Interest, Watch, Watchers};
 pub use writer::{Accepted, Apply, Idempotency, Store, WriterSettings};
@@ -37,7 +41,7 @@ use crate::domain::{
 
 /// One database, opened for writing by this process.
 #[async_trait]
-pub trait Backend: Send + Sync + 'static {
+pub trait Backend: Send + 'static {
     /// Begins a transaction that may write. Its time is the store's clock.
     async fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, StoreError>;
 }
@@ -81,6 +85,8 @@ pub trait Transaction: Send {
 pub trait Reader: Send + Sync + 'static {
     async fn now(&self) -> Result<Timestamp, StoreError>;
     async fn task(&self, id: TaskId) -> Result<Option<Task>, StoreError>;
+    /// Those of these tasks that another instance has moved beyond the version given.
+    async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<Task>, StoreError>;
     async fn tasks(&self, query: &TaskQuery) -> Result<Vec<TaskSummary>, StoreError>;
     /// Ids only, oldest first: what a bulk command works through.
     async fn task_ids(

@@ -10,6 +10,7 @@ use std::{
 
 use tokio::sync::watch;
 
+use super::{Reader, StoreError};
 use crate::domain::{Task, TaskId};
 
 /// What a watcher wants to be woken for.
@@ -25,7 +26,14 @@ pub enum Interest {
 pub struct Watchers {
     count: AtomicUsize,
     next: AtomicUsize,
-    tasks: Mutex<HashMap<TaskId, Vec<Watcher>>>,
+    tasks: Mutex<HashMap<TaskId, Watched>>,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    /// The latest that this process knows of.
+    version: u64,
+    watchers: Vec<Watcher>,
 }
 
 #[derive(Debug)]
@@ -48,11 +56,12 @@ impl Watchers {
     pub fn watch(self: &Arc<Self>, task: TaskId, interest: Interest) -> Watch {
         let (sender, receiver) = watch::channel(None);
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        self.lock().entry(task).or_default().push(Watcher {
+        let watcher = Watcher {
             id,
             interest,
             sender,
-        });
+        };
+        self.lock().entry(task).or_default().watchers.push(watcher);
         self.count.fetch_add(1, Ordering::Release);
         Watch {
             task,
@@ -66,9 +75,17 @@ impl Watchers {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
         }
-        let tasks = self.lock();
+        let mut tasks = self.lock();
         for task in changed {
-            for watcher in tasks.get(&task.id()).into_iter().flatten() {
+            let Some(watched) = tasks.get_mut(&task.id()) else {
+                continue;
+            };
+            // What was read from the store may be told after something newer.
+            if task.version <= watched.version {
+                continue;
+            }
+            watched.version = task.version;
+            for watcher in &watched.watchers {
                 if watcher.interest == Interest::Any || task.is_settled() {
                     watcher.sender.send_replace(Some(task.clone()));
                 }
@@ -76,7 +93,23 @@ impl Watchers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, Vec<Watcher>>> {
+    /// Tells what other instances changed, which never passes through this process's writer.
+    pub async fn look(&self, reader: &dyn Reader) -> Result<(), StoreError> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let known: Vec<_> = self
+            .lock()
+            .iter()
+            .map(|(task, watched)| (*task, watched.version))
+            .collect();
+        let newer = reader.newer(&known).await?;
+        let newer: Vec<_> = newer.into_iter().map(Arc::new).collect();
+        self.tell(newer.iter());
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, Watched>> {
         // A panic while holding the lock leaves the map valid.
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -100,9 +133,9 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let mut tasks = self.watchers.lock();
-        if let Some(watchers) = tasks.get_mut(&self.task) {
-            watchers.retain(|watcher| watcher.id != self.id);
-            if watchers.is_empty() {
+        if let Some(watched) = tasks.get_mut(&self.task) {
+            watched.watchers.retain(|watcher| watcher.id != self.id);
+            if watched.watchers.is_empty() {
                 tasks.remove(&self.task);
             }
         }

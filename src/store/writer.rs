@@ -8,9 +8,10 @@
 mod batch;
 mod handle;
 
-use std::{num::NonZeroUsize, sync::Arc};
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use lru::LruCache;
+use rand::RngExt;
 use tokio::sync::mpsc;
 use tracing::{debug, error, warn};
 
@@ -28,11 +29,29 @@ pub struct WriterSettings {
     pub batch: usize,
 }
 
-/// How often a batch is decided anew because another instance was faster, before its callers are told.
-const STALE_TRIES: u32 = 16;
+/// How often a batch is decided anew because another instance was faster, or the connection was lost,
+/// before its callers are told.
+const TRIES: u32 = 16;
+/// The waits between tries double up to this, each by chance shorter: two instances that are in each
+/// other's way must not stay in step. Once is free, because most often one has simply gone before.
+const LONGEST_WAIT: Duration = Duration::from_millis(64);
 
-struct Writer<B> {
-    backend: B,
+/// Why a batch was not saved.
+enum Failed {
+    /// No transaction could be begun: no batch can be saved now, whatever is in it.
+    Begin(StoreError),
+    /// This one could not.
+    Save(StoreError),
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Self {
+        Failed::Save(error)
+    }
+}
+
+struct Writer {
+    backend: Box<dyn Backend>,
     local: Arc<dyn LocalScheduler>,
     watchers: Arc<Watchers>,
     cache: LruCache<TaskId, Arc<Task>>,
@@ -40,9 +59,9 @@ struct Writer<B> {
     metrics: super::metrics::WriterMetrics,
 }
 
-impl<B: Backend> Writer<B> {
+impl Writer {
     fn new(
-        backend: B,
+        backend: Box<dyn Backend>,
         local: Arc<dyn LocalScheduler>,
         watchers: Arc<Watchers>,
         settings: WriterSettings,
@@ -65,30 +84,48 @@ impl<B: Backend> Writer<B> {
             match self.write(&mut gathered).await {
                 Ok(()) => {}
                 // One command that cannot be saved must not fail the others: each goes alone.
-                Err(_) if gathered.len() > 1 => {
+                Err(Failed::Save(_)) if gathered.len() > 1 => {
                     for request in std::mem::take(&mut gathered) {
                         let mut alone = vec![request];
-                        if let Err(error) = self.write(&mut alone).await {
+                        if let Err(Failed::Save(error) | Failed::Begin(error)) =
+                            self.write(&mut alone).await
+                        {
                             refuse(alone, &error);
                         }
                     }
                 }
-                Err(error) => refuse(std::mem::take(&mut gathered), &error),
+                Err(Failed::Save(error) | Failed::Begin(error)) => {
+                    refuse(std::mem::take(&mut gathered), &error);
+                }
             }
             gathered.clear();
         }
     }
 
     /// Decides, saves, commits, answers. On an error nothing has changed and nobody was answered.
-    async fn write(&mut self, requests: &mut Vec<Request>) -> Result<(), StoreError> {
+    async fn write(&mut self, requests: &mut Vec<Request>) -> Result<(), Failed> {
         let started = std::time::Instant::now();
-        for _ in 0..STALE_TRIES {
+        let mut interrupted = None;
+        for tried in 0..TRIES {
+            if tried > 1 {
+                let longest = Duration::from_millis(1 << tried).min(LONGEST_WAIT);
+                tokio::time::sleep(longest.mul_f64(rand::rng().random())).await;
+            }
             let mut decided = match self.try_write(requests).await {
                 Ok(Some(decided)) => decided,
                 Ok(None) => continue,
-                Err(error) => {
+                Err(Failed::Save(StoreError::Interrupted(reason))) => {
+                    debug!(
+                        reason,
+                        "a transaction was interrupted; the batch is decided again"
+                    );
+                    interrupted = Some(reason);
+                    continue;
+                }
+                Err(failed) => {
+                    let (Failed::Begin(error) | Failed::Save(error)) = &failed;
                     error!(%error, commands = requests.len(), "a batch could not be saved");
-                    return Err(error);
+                    return Err(failed);
                 }
             };
             self.metrics.commit_seconds.record(started.elapsed());
@@ -105,18 +142,23 @@ impl<B: Backend> Writer<B> {
             decided.answer(std::mem::take(requests), &self.metrics);
             return Ok(());
         }
-        warn!("a batch was overtaken by other instances {STALE_TRIES} times");
-        Err(StoreError::Unavailable(
-            "other instances kept changing the same tasks".to_owned(),
-        ))
+        let reason = interrupted
+            .unwrap_or_else(|| "other instances kept changing the same tasks".to_owned());
+        warn!(reason, "a batch could not be saved {TRIES} times");
+        Err(Failed::Save(StoreError::Unavailable(reason)))
     }
 
     /// `None`: a cached task was stale. It is out of the cache, and the batch is to be decided again.
-    async fn try_write(&mut self, requests: &[Request]) -> Result<Option<Decided>, StoreError> {
+    async fn try_write(&mut self, requests: &[Request]) -> Result<Option<Decided>, Failed> {
         // Taken before the store's own time is read, so that a local deadline is never later than
         // the complete-by it stands for.
         let instant = tokio::time::Instant::now();
-        let mut tx = self.backend.begin().await?;
+        let begun = self.backend.begin().await;
+        let mut tx = begun.map_err(|error| match error {
+            // The connection turned out to be lost; the next one may be there already.
+            StoreError::Interrupted(_) => Failed::Save(error),
+            error => Failed::Begin(error),
+        })?;
         let mut decided = Decided::new(tx.now(), instant);
         decided
             .gather(requests, tx.as_mut(), &mut self.cache, &*self.local)

@@ -19,12 +19,12 @@ use sqlx::{
     migrate::{MigrateError, Migrator},
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
-use thiserror::Error;
 
 pub use read::SqliteReader;
+use read::SqliteSource;
 
 use self::transaction::SqliteTransaction;
-use super::{Backend, Definitions, StoreError, Transaction};
+use super::{Backend, Definitions, OpenError, StoreError, Transaction};
 use crate::domain::Timestamp;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
@@ -33,24 +33,6 @@ static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 const PAGE_SIZE: u32 = 8192;
 /// Readers take turns on these; each costs a thread and its page cache.
 const READERS: u32 = 4;
-
-#[derive(Debug, Error)]
-pub enum OpenError {
-    #[error(
-        "{path} is in use by another process ({holder}): stop that one, or give this one a database of its own with --database-url"
-    )]
-    InUse { path: String, holder: String },
-    #[error(
-        "{path} was written by a newer version of provost (its schema has migration {found}, this version knows up to {known}): start the newer version again, or restore a backup made before the upgrade"
-    )]
-    NewerSchema {
-        path: String,
-        found: i64,
-        known: i64,
-    },
-    #[error("{path} cannot be opened: {reason}")]
-    Unusable { path: String, reason: String },
-}
 
 /// The database file, locked for this process.
 #[derive(Debug)]
@@ -70,7 +52,7 @@ pub async fn open(
 ) -> Result<(SqliteBackend, SqliteReader), OpenError> {
     let name = path.display().to_string();
     let unusable = |reason: String| OpenError::Unusable {
-        path: name.clone(),
+        database: name.clone(),
         reason,
     };
     let lock = lock(path)?;
@@ -113,7 +95,10 @@ pub async fn open(
         definitions: definitions.clone(),
         _lock: lock,
     };
-    Ok((backend, SqliteReader::new(pool, definitions)))
+    Ok((
+        backend,
+        SqliteReader::new(SqliteSource { pool, definitions }),
+    ))
 }
 
 /// Takes the lock file beside the database. SQLite itself would let a second process in, and two
@@ -122,7 +107,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
     let mut lock_path = PathBuf::from(path).into_os_string();
     lock_path.push(".lock");
     let failed = |error: std::io::Error| OpenError::Unusable {
-        path: path.display().to_string(),
+        database: path.display().to_string(),
         reason: error.to_string(),
     };
     let mut file = OpenOptions::new()
@@ -144,7 +129,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
             let mut holder = String::new();
             file.read_to_string(&mut holder).map_err(failed)?;
             Err(OpenError::InUse {
-                path: path.display().to_string(),
+                database: path.display().to_string(),
                 holder,
             })
         }
@@ -158,12 +143,12 @@ async fn migrate(writer: &mut SqliteConnection, path: &str) -> Result<(), OpenEr
         .await
         .map_err(|error| match error {
             MigrateError::VersionMissing(found) => OpenError::NewerSchema {
-                path: path.to_owned(),
+                database: path.to_owned(),
                 found,
                 known: MIGRATIONS.iter().map(|m| m.version).max().unwrap_or(0),
             },
             error => OpenError::Unusable {
-                path: path.to_owned(),
+                database: path.to_owned(),
                 reason: error.to_string(),
             },
         })
@@ -206,21 +191,11 @@ fn now() -> Timestamp {
 /// `SQLITE_FULL`, the primary code.
 const FULL: i32 = 13;
 
-impl From<sqlx::Error> for StoreError {
-    fn from(error: sqlx::Error) -> Self {
-        let code = match &error {
-            sqlx::Error::Database(database) => database.code(),
-            _ => None,
-        };
-        let code = code.and_then(|code| code.parse::<i32>().ok());
-        if code.is_some_and(|code| code & 0xff == FULL) {
-            return StoreError::Full;
-        }
-        match error {
-            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => {
-                StoreError::Corrupt(error.to_string())
-            }
-            error => StoreError::Unavailable(error.to_string()),
-        }
+/// What an error of SQLite, by its code, means.
+pub(super) fn error(code: &str, message: String) -> StoreError {
+    let code = code.parse::<i32>().ok();
+    if code.is_some_and(|code| code & 0xff == FULL) {
+        return StoreError::Full;
     }
+    StoreError::Unavailable(message)
 }

@@ -6,8 +6,12 @@ use serde::Serialize;
 use sqlx::SqliteConnection;
 
 use crate::{
-    domain::{AlertChange, Event, Fault, Step, StepIndex, StepState, Task, Timestamp},
-    store::{Batch, Saved, StoreError, batch::TaskChange},
+    domain::{AlertChange, StepIndex, Task, Timestamp},
+    store::{
+        Batch, Saved, StoreError,
+        batch::TaskChange,
+        record::{self, DetailsRecord, StepRecord, TaskRecord},
+    },
 };
 
 /// Relies on the primary key.
@@ -152,7 +156,7 @@ pub(super) async fn save(
             None => {
                 new_tasks.push(new_task_row(task));
                 let own = task.details.labels.iter();
-                labels.extend(own.map(|(label, value)| (label, value, id(task))));
+                labels.extend(own.map(|(label, value)| (label, value, task.id().0.simple())));
             }
             Some(base) => tasks.push(task_row(task, base)),
         }
@@ -236,123 +240,77 @@ async fn save_alerts(tx: &mut SqliteConnection, change: &TaskChange) -> Result<(
 }
 
 fn new_task_row(task: &Task) -> NewTaskRow<'_> {
-    let details = &*task.details;
-    let workflow = details.workflow.as_ref();
+    let details = DetailsRecord::of(task);
+    let record = TaskRecord::of(task);
     NewTaskRow(
-        id(task),
-        details.key.as_deref(),
-        workflow.map(|workflow| workflow.name.as_str()),
-        workflow.map(|workflow| workflow.version),
-        workflow
-            .is_none()
-            .then(|| details.definition.source.as_json()),
-        details.input.as_json(),
-        // A map of strings always serialises.
-        serde_json::to_string(&details.labels).unwrap_or_default(),
-        details.priority.get(),
-        details.complete_within.map(|span| span.as_millis()),
-        task.created_at.as_millis(),
-        details.trace_id.map(|trace| format!("{trace:032x}")),
+        record.id.simple(),
+        details.key,
+        details.workflow,
+        details.workflow_version,
+        details.steps,
+        details.input,
+        details.labels,
+        details.priority,
+        details.complete_within,
+        details.created_at,
+        details.trace_id,
         task.version,
-        task.status().as_str(),
-        u8::from(task.paused),
-        millis(task.complete_by),
-        millis(task.overdue_at()),
-        millis(task.ended_at()),
-        task.error().map(fault),
+        record.state,
+        u8::from(record.paused),
+        record.complete_by,
+        record.overdue_at,
+        record.ended_at,
+        record.error,
     )
 }
 
 fn task_row(task: &Task, base: u64) -> TaskRow {
+    let record = TaskRecord::of(task);
     TaskRow(
-        id(task),
+        record.id.simple(),
         base,
-        task.status().as_str(),
-        u8::from(task.paused),
-        millis(task.complete_by),
-        millis(task.overdue_at()),
-        millis(task.ended_at()),
-        task.error().map(fault),
+        record.state,
+        u8::from(record.paused),
+        record.complete_by,
+        record.overdue_at,
+        record.ended_at,
+        record.error,
     )
 }
 
 fn step_row(task: &Task, index: StepIndex, now: Timestamp) -> StepRow<'_> {
-    let definition = task.definition(index);
-    let Step {
-        state,
-        attempt,
-        failure_count,
-        extended,
-        body,
-        started_at,
-        last_fault,
-    } = task.step(index);
-    let (locked_by, complete_by) = match state {
-        StepState::Processing {
-            locked_by,
-            complete_by,
-        } => (Some(locked_by.as_str()), Some(*complete_by)),
-        _ => (None, None),
-    };
-    let ready_at = match state {
-        StepState::Pending { ready_at } => Some(*ready_at),
-        _ => None,
-    };
-    let error = match state {
-        StepState::Error(error) => Some(fault(error)),
-        _ => None,
-    };
-    let step = task.step(index);
-    let due_at = task.due_at(index);
+    let record = StepRecord::of(task, index, now);
     StepRow(
-        id(task),
-        index.0,
-        definition.name.as_str(),
-        definition.agent().as_str(),
-        task.details.priority.get(),
-        step.status().as_str(),
-        attempt.0,
-        *failure_count,
-        *extended,
-        locked_by,
-        millis(complete_by),
-        millis(ready_at),
-        millis(due_at),
-        u8::from(due_at.is_some_and(|due| due <= now)),
-        millis(*started_at),
-        millis(step.ended_at()),
-        body.as_ref().map(|body| body.as_json()),
-        step.output().map(|output| output.as_json()),
-        error,
-        last_fault.as_ref().map(fault),
+        record.task.simple(),
+        record.idx,
+        record.name,
+        record.agent,
+        record.priority,
+        record.state,
+        record.attempt,
+        record.failure_count,
+        record.extended,
+        record.locked_by,
+        record.complete_by,
+        record.ready_at,
+        record.due_at,
+        u8::from(record.queued),
+        record.started_at,
+        record.ended_at,
+        record.body,
+        record.output,
+        record.error,
+        record.last_fault,
     )
 }
 
 fn history_row(change: &TaskChange) -> HistoryRow {
     HistoryRow(
-        id(&change.task),
+        change.task.id().0.simple(),
         change.task.version,
         change.at.as_millis(),
-        events(&change.events),
+        record::events(change),
     )
-}
-
-fn id(task: &Task) -> Id {
-    task.id().0.simple()
-}
-
-fn millis(at: Option<Timestamp>) -> Option<i64> {
-    at.map(Timestamp::as_millis)
-}
-
-fn events(events: &[Event]) -> String {
-    // Strings and numbers under fixed names always serialise.
-    serde_json::to_string(events).unwrap_or_default()
-}
-
-fn fault(fault: &Fault) -> String {
-    // Strings and numbers under fixed names always serialise.
-    serde_json::to_string(fault).unwrap_or_default()
 }
 
 fn json<T: Serialize + ?Sized>(rows: &T) -> Result<String, StoreError> {

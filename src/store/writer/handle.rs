@@ -116,13 +116,13 @@ impl Request {
 
 impl Store {
     /// A store, and its writer to be run. The writer ends when the last handle is dropped.
-    pub fn new<B: Backend>(
-        backend: B,
+    pub fn new(
+        backend: Box<dyn Backend>,
         reader: SharedReader,
         definitions: Arc<Definitions>,
         local: Arc<dyn LocalScheduler>,
         settings: WriterSettings,
-    ) -> (Self, impl Future<Output = ()> + Send + use<B>) {
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (requests, receiver) = mpsc::channel(QUEUE);
         let watchers = Arc::new(Watchers::default());
         let writer = Writer::new(backend, local, watchers.clone(), settings);

@@ -1,0 +1,29 @@
+//! What can go wrong when a database is opened.
+
+use thiserror::Error;
+
+#[derive(Debug, Error)]
+pub enum OpenError {
+    #[error(
+        "{database} is in use by another process ({holder}): stop that one, or give this one a database of its own with --database-url"
+    )]
+    InUse { database: String, holder: String },
+    #[error(
+        "{database} was written by a newer version of provost (its schema has migration {found}, this version knows up to {known}): start the newer version again, or restore a backup made before the upgrade"
+    )]
+    NewerSchema {
+        database: String,
+        found: i64,
+        known: i64,
+    },
+    #[error(
+        "{database} has an older schema (migration {found}, this version needs {known}) and migrations at start are off: run `provost migrate` first, or set postgres.migrate"
+    )]
+    OlderSchema {
+        database: String,
+        found: i64,
+        known: i64,
+    },
+    #[error("{database} cannot be opened: {reason}")]
+    Unusable { database: String, reason: String },
+}

@@ -1,0 +1,147 @@
+//! The writer's one connection: lost, it is connected again in the background, with waits that grow.
+
+use std::time::Duration;
+
+use rand::RngExt;
+use sqlx::{
+    ConnectOptions, Connection as _, Executor, PgConnection, Row, postgres::PgConnectOptions,
+};
+use tokio::{sync::oneshot, time::sleep};
+use tracing::{info, warn};
+
+use super::StoreError;
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+const ROLLBACK_WITHIN: Duration = Duration::from_secs(2);
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// How long the writer waits for a connection on its way before it turns its callers away: a session
+/// that was ended is back within milliseconds, and nobody need hear of it.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+pub(super) struct Connection {
+    options: PgConnectOptions,
+    state: State,
+}
+
+enum State {
+    Here(PgConnection),
+    /// Being rolled back, or connected anew.
+    Coming(oneshot::Receiver<PgConnection>),
+    Lent,
+}
+
+impl Connection {
+    pub fn new(connection: PgConnection, options: PgConnectOptions) -> Self {
+        Self {
+            options,
+            state: State::Here(connection),
+        }
+    }
+
+    /// Lends the connection; it comes back by [`Connection::put_back`] or [`Connection::mend`].
+    pub async fn take(&mut self) -> Result<PgConnection, StoreError> {
+        match std::mem::replace(&mut self.state, State::Lent) {
+            State::Here(connection) => Ok(connection),
+            State::Coming(mut coming) => {
+                match tokio::time::timeout(PATIENCE, &mut coming).await {
+                    Ok(Ok(connection)) => return Ok(connection),
+                    // The one who was mending it is gone: with the runtime, or by a panic.
+                    Ok(Err(_)) => self.mend(None),
+                    Err(_) => self.state = State::Coming(coming),
+                }
+                Err(StoreError::Unavailable(
+                    "there is no connection to the database; connecting again".to_owned(),
+                ))
+            }
+            State::Lent => {
+                self.mend(None);
+                Err(StoreError::Unavailable(
+                    "the connection to the database was not given back".to_owned(),
+                ))
+            }
+        }
+    }
+
+    pub fn put_back(&mut self, connection: PgConnection) {
+        self.state = State::Here(connection);
+    }
+
+    /// Rolls back what is open on the connection, so that its locks are held no longer, or makes a new
+    /// one. In the background: nobody waits for it who does not write.
+    pub fn mend(&mut self, connection: Option<PgConnection>) {
+        let (give, coming) = oneshot::channel();
+        self.state = State::Coming(coming);
+        let options = self.options.clone();
+        // Without a runtime nobody will write again.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(mend(connection, options, give));
+        }
+    }
+
+    /// Another connection beside the one that is lent.
+    pub async fn another(&self) -> Result<PgConnection, StoreError> {
+        Ok(connect(&self.options).await?)
+    }
+}
+
+async fn mend(
+    connection: Option<PgConnection>,
+    options: PgConnectOptions,
+    mut give: oneshot::Sender<PgConnection>,
+) {
+    if let Some(mut connection) = connection
+        && let Ok(Ok(_)) =
+            tokio::time::timeout(ROLLBACK_WITHIN, connection.execute("ROLLBACK")).await
+    {
+        // Nobody waits for it any more at the end of the process.
+        let _ = give.send(connection);
+        return;
+    }
+    let mut wait = FIRST_WAIT;
+    let mut failures = 0_u32;
+    loop {
+        match connect(&options).await {
+            Ok(connection) => {
+                if failures > 0 {
+                    info!(failures, "connected to the database again");
+                }
+                let _ = give.send(connection);
+                return;
+            }
+            Err(error) => {
+                failures += 1;
+                warn!(%error, again_in = ?wait, "the database cannot be reached");
+            }
+        }
+        // Jitter, so that instances do not all come back in one moment.
+        let wait_now = wait.mul_f64(rand::rng().random_range(0.5..1.0));
+        tokio::select! {
+            () = sleep(wait_now) => {}
+            () = give.closed() => return,
+        }
+        wait = (wait * 2).min(LONGEST_WAIT);
+    }
+}
+
+/// Connects to a server that takes writes.
+pub(super) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
+    let connecting = async {
+        let mut connection = options.connect().await?;
+        // After a failover the old address may lead to a standby for a while.
+        let row = connection
+            .fetch_one("SELECT pg_is_in_recovery() AS standby")
+            .await?;
+        if row.try_get::<bool, _>("standby")? {
+            let _ = connection.close().await;
+            return Err(sqlx::Error::Protocol(
+                "the server is a standby that takes no writes".to_owned(),
+            ));
+        }
+        Ok(connection)
+    };
+    match tokio::time::timeout(CONNECT_WITHIN, connecting).await {
+        Ok(connected) => connected,
+        Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
+    }
+}

@@ -1,0 +1,169 @@
+//! What instances tell each other: that there may be something to do. A hint, never the truth, which is
+//! polled for. A notification takes a lock at its commit that all of the server's databases share: so
+//! it is never sent by the writer, and at most one goes out for each kind within [`REST`].
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::Duration,
+};
+
+use sqlx::{
+    Executor, PgPool,
+    postgres::{PgConnectOptions, PgListener, PgPoolOptions},
+};
+use tokio::{sync::mpsc, time::sleep};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::{ACQUIRE_WITHIN, answered};
+
+const REST: Duration = Duration::from_millis(20);
+/// After so much silence the listener asks whether its connection is still there.
+const SILENCE: Duration = Duration::from_secs(20);
+const CONNECT_AGAIN: Duration = Duration::from_secs(1);
+
+/// What may have changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct News {
+    /// Steps that nobody claimed.
+    pub work: bool,
+    /// Tasks that came to rest.
+    pub tasks: bool,
+    /// Agents or workflows.
+    pub registrations: bool,
+}
+
+impl News {
+    pub const EVERYTHING: News = News {
+        work: true,
+        tasks: true,
+        registrations: true,
+    };
+
+    const CHANNELS: [(&'static str, u8); 3] = [
+        ("provost_work", 1),
+        ("provost_tasks", 2),
+        ("provost_registrations", 4),
+    ];
+
+    fn bits(self) -> u8 {
+        u8::from(self.work) | u8::from(self.tasks) << 1 | u8::from(self.registrations) << 2
+    }
+
+    fn of_channel(channel: &str) -> Self {
+        let known = Self::CHANNELS.iter().find(|(name, _)| *name == channel);
+        let bits = known.map_or(0, |(_, bit)| *bit);
+        News {
+            work: bits & 1 > 0,
+            tasks: bits & 2 > 0,
+            registrations: bits & 4 > 0,
+        }
+    }
+}
+
+/// Tells the other instances, soon, and once for much that happens together.
+pub(super) struct Announcer {
+    due: Arc<AtomicU8>,
+    wake: mpsc::Sender<()>,
+}
+
+impl Announcer {
+    pub fn announce(&self, news: News) {
+        if news != News::default() {
+            self.due.fetch_or(news.bits(), Ordering::AcqRel);
+            // Full: it is about to look anyway.
+            let _ = self.wake.try_send(());
+        }
+    }
+}
+
+/// Hears what other instances announce.
+pub struct Listener {
+    options: PgConnectOptions,
+    /// What this instance signs with, so that it does not wake itself.
+    own: String,
+}
+
+/// Both ends. The announcer's work ends when it is dropped.
+pub(super) fn start(pool: PgPool, options: PgConnectOptions) -> (Announcer, Listener) {
+    let own = format!("{:032x}", rand::random::<u128>());
+    let due = Arc::new(AtomicU8::new(0));
+    let (wake, woken) = mpsc::channel(1);
+    tokio::spawn(send(pool, due.clone(), woken, own.clone()));
+    (Announcer { due, wake }, Listener { options, own })
+}
+
+async fn send(pool: PgPool, due: Arc<AtomicU8>, mut woken: mpsc::Receiver<()>, own: String) {
+    while woken.recv().await.is_some() {
+        let bits = due.swap(0, Ordering::AcqRel);
+        let channels: Vec<_> = News::CHANNELS
+            .iter()
+            .filter(|(_, bit)| bits & bit > 0)
+            .map(|(name, _)| *name)
+            .collect();
+        let told = sqlx::query("SELECT pg_notify(channel, $2) FROM unnest($1::text[]) AS channel")
+            .bind(channels)
+            .bind(&own)
+            .execute(&pool);
+        if let Err(error) = answered(told).await {
+            debug!(%error, "other instances could not be told; they will find out by polling");
+        }
+        sleep(REST).await;
+    }
+}
+
+impl Listener {
+    /// Calls `hear` with what may have changed, until `stop`. After a lost connection that is
+    /// everything.
+    pub async fn run(self, hear: impl Fn(News) + Send, stop: CancellationToken) {
+        let listening = async {
+            let mut lost = false;
+            loop {
+                match self.listen(&hear, lost).await {
+                    Ok(()) => warn!("no notifications came through any more; listening again"),
+                    Err(error) => warn!(%error, "notifications are not heard; polling goes on"),
+                }
+                lost = true;
+                sleep(CONNECT_AGAIN).await;
+            }
+        };
+        stop.run_until_cancelled(listening).await;
+    }
+
+    /// Ends when the connection is lost for good.
+    async fn listen(&self, hear: &impl Fn(News), again: bool) -> Result<(), sqlx::Error> {
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(ACQUIRE_WITHIN)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .test_before_acquire(false)
+            .connect_lazy_with(self.options.clone());
+        let mut listener = PgListener::connect_with(&pool).await?;
+        listener
+            .listen_all(News::CHANNELS.map(|(name, _)| name))
+            .await?;
+        if again {
+            info!("listening to other instances again");
+        }
+        // Once it listens, not before: what came in between is not missed.
+        hear(News::EVERYTHING);
+        loop {
+            match tokio::time::timeout(SILENCE, listener.try_recv()).await {
+                Ok(Ok(Some(note))) if note.payload() == self.own => {}
+                Ok(Ok(Some(note))) => hear(News::of_channel(note.channel())),
+                // The connection was lost, and is there again.
+                Ok(Ok(None)) => hear(News::EVERYTHING),
+                Ok(Err(error)) => return Err(error),
+                Err(_) => {
+                    if answered(listener.execute("SELECT 1")).await.is_err() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What PostgreSQL's rows look like, and how tasks are loaded from it.
+
+use sqlx::{PgConnection, Row, postgres::PgRow};
+use uuid::Uuid;
+
+use crate::{
+    domain::{Task, TaskId},
+    store::{
+        Definitions, StoreError,
+        rows::{Columns, Loading},
+    },
+};
+
+const LOAD_TASKS: &str = r#"
+SELECT id, "key", workflow, workflow_version, steps, input, labels, priority, complete_within, created_at,
+       trace_id, version, state, paused, complete_by, ended_at, error
+FROM tasks
+WHERE id = ANY ($1)
+ORDER BY id"#;
+
+const LOAD_STEPS: &str = r#"
+SELECT task_id, idx, state, attempt, failure_count, extended, locked_by, complete_by, ready_at, started_at,
+       ended_at, body, output, error, last_fault
+FROM steps
+WHERE task_id = ANY ($1)
+ORDER BY task_id, idx"#;
+
+const LOAD_WORKFLOW: &str = "SELECT body FROM workflows WHERE name = $1 AND version = $2";
+
+impl Columns for PgRow {
+    fn text(&self, column: &str) -> Result<Option<String>, StoreError> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn integer(&self, column: &str) -> Result<Option<i64>, StoreError> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn uuid(&self, column: &str) -> Result<Option<Uuid>, StoreError> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn flag(&self, column: &str) -> Result<bool, StoreError> {
+        Ok(self.try_get(column)?)
+    }
+}
+
+/// The tasks among `ids` that exist, each with its steps. Tasks and steps are of one moment only where
+/// the transaction sees one: a writer that sees more finds out by the version when it saves.
+pub(super) async fn load(
+    connection: &mut PgConnection,
+    ids: &[TaskId],
+    definitions: &Definitions,
+) -> Result<Vec<Task>, StoreError> {
+    let ids: Vec<_> = ids.iter().map(|id| id.0).collect();
+    let tasks = sqlx::query(LOAD_TASKS)
+        .bind(&ids)
+        .fetch_all(&mut *connection)
+        .await?;
+    let steps = sqlx::query(LOAD_STEPS)
+        .bind(&ids)
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut loading = Loading::new(tasks, definitions);
+    for workflow in loading.missing()? {
+        let row = sqlx::query(LOAD_WORKFLOW)
+            .bind(workflow.name.as_str())
+            .bind(i64::from(workflow.version))
+            .fetch_one(&mut *connection)
+            .await?;
+        loading.workflow(workflow, &row)?;
+    }
+    loading.tasks(steps)
+}

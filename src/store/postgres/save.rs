@@ -1,0 +1,279 @@
+//! Saving a batch: a statement for each table, whatever the number of rows. Each column travels as an
+//! array, and `unnest` makes rows of them again.
+
+use sqlx::{PgConnection, Postgres, postgres::PgArguments, query::Query};
+use uuid::Uuid;
+
+use crate::{
+    domain::{AlertChange, Task, Timestamp},
+    store::{
+        Batch, Saved, StoreError,
+        batch::TaskChange,
+        record::{self, DetailsRecord, StepRecord, TaskRecord},
+    },
+};
+
+const INSERT_TASKS: &str = r#"
+INSERT INTO tasks (id, version, state, paused, complete_by, overdue_at, ended_at, error, "key", workflow,
+                   workflow_version, steps, input, labels, priority, complete_within, created_at, trace_id)
+SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[],
+                     $7::bigint[], $8::text[], $9::text[], $10::text[], $11::bigint[], $12::text[],
+                     $13::text[], $14::text[], $15::bigint[], $16::bigint[], $17::bigint[], $18::text[])"#;
+
+/// Compare-and-set on the version; relies on the primary key. The rows are locked first, in the order of
+/// ids, which an update by itself does not promise; a row whose version moved on while its lock was
+/// waited for is left out, because the condition is looked at again then.
+macro_rules! update_tasks {
+    ($locked:literal) => {
+        concat!(
+            r#"
+WITH mine AS MATERIALIZED (
+    SELECT new.*
+    FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[],
+                $7::bigint[], $8::text[])
+         AS new (id, base, state, paused, complete_by, overdue_at, ended_at, error)
+    JOIN tasks ON tasks.id = new.id AND tasks.version = new.base
+    ORDER BY tasks.id
+    FOR NO KEY UPDATE OF tasks "#,
+            $locked,
+            r#")
+UPDATE tasks
+SET version = version + 1, state = mine.state, paused = mine.paused, complete_by = mine.complete_by,
+    overdue_at = mine.overdue_at, ended_at = mine.ended_at, error = mine.error
+FROM mine
+WHERE tasks.id = mine.id"#
+        )
+    };
+}
+
+const UPDATE_TASKS: &str = update_tasks!("");
+/// What another instance is writing is as good as stale.
+const UPDATE_TASKS_OR_SKIP: &str = update_tasks!("SKIP LOCKED");
+
+/// Relies on the primary key.
+const SAVE_STEPS: &str = r#"
+INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, locked_by,
+                   complete_by, ready_at, due_at, queued, started_at, ended_at, body, output, error, last_fault)
+SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::text[],
+                     $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::bigint[], $12::bigint[],
+                     $13::bigint[], $14::boolean[], $15::bigint[], $16::bigint[], $17::text[], $18::text[],
+                     $19::text[], $20::text[])
+ON CONFLICT (task_id, idx) DO UPDATE
+SET state = excluded.state, attempt = excluded.attempt, failure_count = excluded.failure_count,
+    extended = excluded.extended, locked_by = excluded.locked_by, complete_by = excluded.complete_by,
+    ready_at = excluded.ready_at, due_at = excluded.due_at, queued = excluded.queued,
+    started_at = excluded.started_at, ended_at = excluded.ended_at, body = excluded.body,
+    output = excluded.output, error = excluded.error, last_fault = excluded.last_fault"#;
+
+const INSERT_HISTORY: &str = r#"
+INSERT INTO history (task_id, version, at, events)
+SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[])"#;
+
+const INSERT_LABELS: &str = r#"
+INSERT INTO task_labels (label, value, task_id)
+SELECT * FROM unnest($1::text[], $2::text[], $3::uuid[])"#;
+
+/// In the order of keys, because the second of two instances that insert one key waits for the first.
+const INSERT_KEYS: &str = r#"
+INSERT INTO idempotency_keys ("key", fingerprint, task_id, created_at)
+SELECT new.*, $4 FROM unnest($1::text[], $2::text[], $3::uuid[]) AS new"#;
+
+/// Relies on alerts_unclosed: an alert that is not closed yet stands for this one too.
+const RAISE_ALERT: &str = r#"
+INSERT INTO alerts (id, task_id, idx, step, kind, message, state, raised_at)
+VALUES ($1, $2, $3, $4, 'task.error', $5, 'open', $6)
+ON CONFLICT DO NOTHING"#;
+
+/// Relies on alerts_unclosed.
+const CLOSE_ALERT: &str = r#"
+UPDATE alerts SET state = 'closed', closed_at = $3
+WHERE task_id = $1 AND idx = $2 AND state <> 'closed'"#;
+
+/// `wait`: whether rows that another instance has locked are waited for.
+pub(super) async fn save(
+    tx: &mut PgConnection,
+    batch: &Batch,
+    now: Timestamp,
+    wait: bool,
+) -> Result<Saved, StoreError> {
+    let changes = &batch.changes;
+    let known: Vec<_> = changes
+        .iter()
+        .filter_map(|change| Some((&*change.task, change.base?)))
+        .collect();
+    if !known.is_empty() {
+        let updated = update_tasks(&known, wait).execute(&mut *tx).await?;
+        if updated.rows_affected() < known.len() as u64 {
+            return Ok(Saved::Stale);
+        }
+    }
+    let new: Vec<_> = changes
+        .iter()
+        .filter(|change| change.base.is_none())
+        .map(|change| &*change.task)
+        .collect();
+    if !new.is_empty() {
+        insert_tasks(&new).execute(&mut *tx).await?;
+    }
+    let steps: Vec<_> = changes
+        .iter()
+        .flat_map(|change| {
+            let steps = change.steps.iter();
+            steps.map(|index| StepRecord::of(&change.task, *index, now))
+        })
+        .collect();
+    if !steps.is_empty() {
+        save_steps(&steps).execute(&mut *tx).await?;
+    }
+    insert_history(tx, changes).await?;
+    insert_labels(tx, &new).await?;
+    insert_keys(tx, batch, now).await?;
+    for change in changes {
+        save_alerts(tx, change).await?;
+    }
+    Ok(Saved::All)
+}
+
+type Statement = Query<'static, Postgres, PgArguments>;
+
+fn column<'r, R, V>(rows: &'r [R], value: impl FnMut(&'r R) -> V) -> Vec<V> {
+    rows.iter().map(value).collect()
+}
+
+/// The columns that [`INSERT_TASKS`] and [`UPDATE_TASKS`] begin with.
+fn bind_tasks(statement: &'static str, tasks: &[&Task], versions: Vec<i64>) -> Statement {
+    let tasks: Vec<_> = tasks.iter().map(|task| TaskRecord::of(task)).collect();
+    sqlx::query(statement)
+        .bind(column(&tasks, |task| task.id))
+        .bind(versions)
+        .bind(column(&tasks, |task| task.state))
+        .bind(column(&tasks, |task| task.paused))
+        .bind(column(&tasks, |task| task.complete_by))
+        .bind(column(&tasks, |task| task.overdue_at))
+        .bind(column(&tasks, |task| task.ended_at))
+        .bind(column(&tasks, |task| task.error.clone()))
+}
+
+fn update_tasks(known: &[(&Task, u64)], wait: bool) -> Statement {
+    let statement = if wait {
+        UPDATE_TASKS
+    } else {
+        UPDATE_TASKS_OR_SKIP
+    };
+    let tasks = column(known, |(task, _)| *task);
+    bind_tasks(statement, &tasks, column(known, |(_, base)| *base as i64))
+}
+
+fn insert_tasks(new: &[&Task]) -> Statement {
+    let details = column(new, |task| DetailsRecord::of(task));
+    let details = &details[..];
+    bind_tasks(INSERT_TASKS, new, column(new, |task| task.version as i64))
+        .bind(column(details, |task| task.key))
+        .bind(column(details, |task| task.workflow))
+        .bind(column(details, |task| task.workflow_version.map(i64::from)))
+        .bind(column(details, |task| task.steps))
+        .bind(column(details, |task| task.input))
+        .bind(column(details, |task| task.labels.as_str()))
+        .bind(column(details, |task| task.priority))
+        .bind(column(details, |task| task.complete_within))
+        .bind(column(details, |task| task.created_at))
+        .bind(column(details, |task| task.trace_id.as_deref()))
+}
+
+fn save_steps(steps: &[StepRecord]) -> Statement {
+    sqlx::query(SAVE_STEPS)
+        .bind(column(steps, |step| step.task))
+        .bind(column(steps, |step| i64::from(step.idx)))
+        .bind(column(steps, |step| step.name))
+        .bind(column(steps, |step| step.agent))
+        .bind(column(steps, |step| step.priority))
+        .bind(column(steps, |step| step.state))
+        .bind(column(steps, |step| i64::from(step.attempt)))
+        .bind(column(steps, |step| i64::from(step.failure_count)))
+        .bind(column(steps, |step| i64::from(step.extended)))
+        .bind(column(steps, |step| step.locked_by))
+        .bind(column(steps, |step| step.complete_by))
+        .bind(column(steps, |step| step.ready_at))
+        .bind(column(steps, |step| step.due_at))
+        .bind(column(steps, |step| step.queued))
+        .bind(column(steps, |step| step.started_at))
+        .bind(column(steps, |step| step.ended_at))
+        .bind(column(steps, |step| step.body))
+        .bind(column(steps, |step| step.output))
+        .bind(column(steps, |step| step.error.as_deref()))
+        .bind(column(steps, |step| step.last_fault.as_deref()))
+}
+
+async fn insert_history(tx: &mut PgConnection, changes: &[TaskChange]) -> Result<(), StoreError> {
+    let told: Vec<_> = changes.iter().filter(|c| !c.events.is_empty()).collect();
+    if !told.is_empty() {
+        sqlx::query(INSERT_HISTORY)
+            .bind(column(&told, |change| change.task.id().0))
+            .bind(column(&told, |change| change.task.version as i64))
+            .bind(column(&told, |change| change.at.as_millis()))
+            .bind(column(&told, |change| record::events(change)))
+            .execute(tx)
+            .await?;
+    }
+    Ok(())
+}
+
+async fn insert_labels(tx: &mut PgConnection, new: &[&Task]) -> Result<(), StoreError> {
+    let labels: Vec<(&str, &str, Uuid)> = new
+        .iter()
+        .flat_map(|task| {
+            let labels = task.details.labels.iter();
+            labels.map(|(label, value)| (label.as_str(), value.as_str(), task.id().0))
+        })
+        .collect();
+    if !labels.is_empty() {
+        sqlx::query(INSERT_LABELS)
+            .bind(column(&labels, |(label, ..)| *label))
+            .bind(column(&labels, |(_, value, _)| *value))
+            .bind(column(&labels, |(.., task)| *task))
+            .execute(tx)
+            .await?;
+    }
+    Ok(())
+}
+
+async fn insert_keys(
+    tx: &mut PgConnection,
+    batch: &Batch,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let mut keys: Vec<_> = batch.keys.iter().collect();
+    keys.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    if !keys.is_empty() {
+        sqlx::query(INSERT_KEYS)
+            .bind(column(&keys, |new| new.key.as_str()))
+            .bind(column(&keys, |new| new.fingerprint.as_str()))
+            .bind(column(&keys, |new| new.task.0))
+            .bind(now.as_millis())
+            .execute(tx)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Alerts are rare: a statement for each is no cost that matters.
+async fn save_alerts(tx: &mut PgConnection, change: &TaskChange) -> Result<(), StoreError> {
+    let task = &change.task;
+    for (alert_id, alert) in &change.alerts {
+        let statement = match alert {
+            AlertChange::Raise { step, message } => sqlx::query(RAISE_ALERT)
+                .bind(*alert_id)
+                .bind(task.id().0)
+                .bind(i64::from(step.0))
+                .bind(task.definition(*step).name.as_str())
+                .bind(message)
+                .bind(change.at.as_millis()),
+            AlertChange::Close { step } => sqlx::query(CLOSE_ALERT)
+                .bind(task.id().0)
+                .bind(i64::from(step.0))
+                .bind(change.at.as_millis()),
+        };
+        statement.execute(&mut *tx).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,354 @@
+//! The writer's transaction.
+//!
+//! Locks: every change of a task, of its steps and of what else belongs to it happens under the lock of
+//! the task's row, and a save takes those locks in the order of ids, waiting where another instance
+//! holds one. Who takes something out of that order (a line, a promotion, a rare write) skips what is
+//! locked, and from then on waits for nobody: see [`PgTransaction::out_of_order`]. So no circle of
+//! transactions that wait for each other can arise.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::{Executor, PgConnection, Row, raw_sql};
+use tokio::time::{Instant, sleep};
+use tracing::warn;
+
+use super::{PgBackend, answered, news::News, save};
+use crate::{
+    domain::{AgentName, AgentSpec, StepRef, Task, TaskId, Timestamp, WorkflowName},
+    store::{
+        Alert, AlertId, Batch, KnownKey, Promoted, Saved, StoreError, Transaction,
+        rows::{self, corrupt},
+    },
+};
+
+/// One round trip. The settings end with the transaction, so that they hold behind a pooler too.
+///
+/// The writer's statements touch few rows by their keys, but their statistics are of a table that was
+/// empty a moment ago or is mostly ended work: a plan by way of a sequential scan, a hash of the table or
+/// the index of a state that most rows once had is 2 to 4 times slower, or much more. So every plan is
+/// pinned to nested loops over indexes, made once and kept. With plans thus priced as a last resort, JIT
+/// would compile them: off.
+///
+/// A session that stands still inside a transaction, with its process stopped or its network cut, is
+/// ended by the server, so that the locks it holds stop others for no longer than that.
+///
+/// The transaction's id is what tells, after a connection lost at the commit, whether it went through.
+pub(super) const BEGIN: &str = r#"
+BEGIN;
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+       set_config('enable_sort', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true),
+       set_config('jit', 'off', true), set_config('synchronous_commit', 'on', true),
+       set_config('idle_in_transaction_session_timeout', '10s', true),
+       pg_current_xact_id()::text AS id,
+       floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now"#;
+
+/// Relies on steps_line. Locks the tasks, not the steps: what a save locks as well. Others' tasks are
+/// passed over, so that instances take different steps off one line.
+const LINE: &str = r#"
+SELECT steps.task_id, steps.idx
+FROM steps JOIN tasks ON tasks.id = steps.task_id
+WHERE steps.agent = $1 AND steps.due_at IS NOT NULL AND steps.queued
+ORDER BY steps.priority DESC, steps.task_id, steps.idx
+LIMIT $2
+FOR NO KEY UPDATE OF tasks SKIP LOCKED"#;
+
+/// Relies on steps_delayed.
+const PROMOTE: &str = r#"
+WITH due AS MATERIALIZED (
+    SELECT task_id, idx FROM steps
+    WHERE due_at IS NOT NULL AND NOT queued AND due_at <= $1
+    FOR NO KEY UPDATE SKIP LOCKED)
+UPDATE steps SET queued = true
+FROM due
+WHERE steps.task_id = due.task_id AND steps.idx = due.idx
+RETURNING steps.agent"#;
+
+/// Relies on steps_delayed.
+const NEXT_DUE: &str =
+    "SELECT min(due_at) AS due_at FROM steps WHERE due_at IS NOT NULL AND NOT queued";
+
+const IDEMPOTENCY: &str =
+    r#"SELECT "key", fingerprint, task_id FROM idempotency_keys WHERE "key" = ANY ($1)"#;
+
+const LATEST_WORKFLOW: &str =
+    "SELECT version, body FROM workflows WHERE name = $1 ORDER BY version DESC LIMIT 1";
+
+const PUT_WORKFLOW: &str =
+    "INSERT INTO workflows (name, version, body, created_at) VALUES ($1, $2, $3, $4)";
+
+const PUT_AGENT: &str = r#"
+INSERT INTO agents (name, spec, updated_at) VALUES ($1, $2, $3)
+ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, updated_at = excluded.updated_at"#;
+
+const ACKNOWLEDGE: &str = r#"
+UPDATE alerts
+SET state = CASE state WHEN 'open' THEN 'acknowledged' ELSE state END,
+    acknowledged_at = coalesce(acknowledged_at, $2), acknowledged_by = coalesce(acknowledged_by, $3)
+WHERE id = $1
+RETURNING id, task_id, step, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
+
+/// Relies on tasks_ended. Labels, alerts and keys go by cascade.
+const PURGE: &str = r#"
+WITH ended AS MATERIALIZED (
+    SELECT id FROM tasks
+    WHERE ended_at IS NOT NULL AND ended_at < $1
+    ORDER BY ended_at LIMIT $2
+    FOR UPDATE SKIP LOCKED),
+purged AS (DELETE FROM tasks USING ended WHERE tasks.id = ended.id RETURNING tasks.id),
+purged_steps AS (DELETE FROM steps USING ended WHERE steps.task_id = ended.id),
+purged_history AS (DELETE FROM history USING ended WHERE history.task_id = ended.id)
+SELECT count(*) AS purged FROM purged"#;
+
+const HEARTBEAT: &str = r#"
+INSERT INTO heartbeat (id, at) VALUES (pg_backend_pid() % 64, $1)
+ON CONFLICT (id) DO UPDATE SET at = excluded.at"#;
+
+const OUTCOME: &str = "SELECT pg_xact_status($1::text::xid8) AS outcome";
+
+/// How long a commit whose answer was lost is asked after. Longer than the server lets a session stand
+/// still in a transaction.
+const OUTCOME_WITHIN: Duration = Duration::from_secs(15);
+const OUTCOME_AGAIN: Duration = Duration::from_millis(100);
+
+pub(super) struct PgTransaction<'b> {
+    backend: &'b mut PgBackend,
+    /// Gone once committed.
+    connection: Option<PgConnection>,
+    now: Timestamp,
+    id: String,
+    /// Holds locks that were not taken in the order of ids: it must not wait for any other.
+    out_of_order: bool,
+    /// A statement failed, so that the server would answer COMMIT by rolling back.
+    failed: bool,
+    news: News,
+}
+
+impl<'b> PgTransaction<'b> {
+    pub async fn begin(backend: &'b mut PgBackend) -> Result<Self, StoreError> {
+        let mut connection = backend.writer.take().await?;
+        let row = match answered(connection.fetch_one(raw_sql(BEGIN))).await {
+            Ok(row) => row,
+            Err(error) => {
+                backend.writer.mend(Some(connection));
+                return Err(error);
+            }
+        };
+        let mut begun = Self {
+            backend,
+            connection: Some(connection),
+            now: Timestamp::from_millis(0),
+            id: String::new(),
+            out_of_order: false,
+            failed: false,
+            news: News::default(),
+        };
+        begun.now = Timestamp::from_millis(row.try_get("now")?);
+        begun.id = row.try_get("id")?;
+        Ok(begun)
+    }
+
+    fn connection(&mut self) -> Result<&mut PgConnection, StoreError> {
+        // It is there until the commit, which takes the transaction with it.
+        self.connection
+            .as_mut()
+            .ok_or_else(|| corrupt("a transaction was used after its end"))
+    }
+
+    fn noted<T>(&mut self, done: Result<T, StoreError>) -> Result<T, StoreError> {
+        self.failed |= done.is_err();
+        done
+    }
+
+    /// The answer to COMMIT was lost: the server knows what became of it. A wrong guess either way would
+    /// be told to a caller.
+    async fn outcome(&mut self, lost: StoreError) -> Result<(), StoreError> {
+        let until = Instant::now() + OUTCOME_WITHIN;
+        warn!(error = %lost, "the answer to a commit was lost; asking what became of it");
+        while Instant::now() < until {
+            if let Ok(mut connection) = self.backend.writer.another().await {
+                let asked = sqlx::query(OUTCOME)
+                    .bind(&self.id)
+                    .fetch_one(&mut connection);
+                if let Ok(row) = answered(asked).await {
+                    match row.try_get::<Option<&str>, _>("outcome")? {
+                        Some("committed") => {
+                            self.connection = Some(connection);
+                            return Ok(());
+                        }
+                        Some("aborted") => return Err(StoreError::Interrupted(lost.to_string())),
+                        // The old session has not noticed yet, or not found the time.
+                        _ => {}
+                    }
+                }
+            }
+            sleep(OUTCOME_AGAIN).await;
+        }
+        Err(StoreError::Unavailable(format!(
+            "the connection was lost at a commit, and what became of it cannot be asked: {lost}"
+        )))
+    }
+}
+
+impl Drop for PgTransaction<'_> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.backend.writer.mend(Some(connection));
+        }
+    }
+}
+
+#[async_trait]
+impl Transaction for PgTransaction<'_> {
+    fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    async fn load(&mut self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
+        let definitions = self.backend.definitions.clone();
+        let loaded = answered(super::rows::load(self.connection()?, ids, &definitions)).await;
+        self.noted(loaded)
+    }
+
+    async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError> {
+        let query = sqlx::query(IDEMPOTENCY).bind(keys);
+        let found = answered(query.fetch_all(self.connection()?)).await;
+        self.noted(found)?.iter().map(rows::known_key).collect()
+    }
+
+    async fn line(&mut self, agent: &AgentName, limit: usize) -> Result<Vec<StepRef>, StoreError> {
+        self.out_of_order = true;
+        let query = sqlx::query(LINE).bind(agent.as_str()).bind(limit as i64);
+        let found = answered(query.fetch_all(self.connection()?)).await;
+        self.noted(found)?.iter().map(rows::step_ref).collect()
+    }
+
+    async fn promote(&mut self) -> Result<Promoted, StoreError> {
+        self.out_of_order = true;
+        let query = sqlx::query(PROMOTE).bind(self.now.as_millis());
+        let promoted = answered(query.fetch_all(self.connection()?)).await;
+        let mut agents = self
+            .noted(promoted)?
+            .iter()
+            .map(|row| rows::agent_name(row, "agent"))
+            .collect::<Result<Vec<_>, _>>()?;
+        agents.sort_unstable();
+        agents.dedup();
+        self.news.work |= !agents.is_empty();
+        let next = answered(sqlx::query(NEXT_DUE).fetch_one(self.connection()?)).await;
+        Ok(Promoted {
+            agents,
+            next_due: rows::time(&self.noted(next)?, "due_at")?,
+        })
+    }
+
+    async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError> {
+        let (now, wait) = (self.now, !self.out_of_order);
+        let saved = answered(save::save(self.connection()?, batch, now, wait)).await;
+        let saved = self.noted(saved)?;
+        for change in &batch.changes {
+            self.news.tasks |= change.task.is_settled();
+            let mut steps = change.steps.iter();
+            self.news.work |= steps.any(|step| change.task.due_at(*step).is_some());
+        }
+        Ok(saved)
+    }
+
+    async fn put_workflow(&mut self, name: &WorkflowName, body: &str) -> Result<u32, StoreError> {
+        self.out_of_order = true;
+        let query = sqlx::query(LATEST_WORKFLOW).bind(name.as_str());
+        let latest = answered(query.fetch_optional(self.connection()?)).await;
+        let version = match self.noted(latest)? {
+            Some(row) => {
+                let version: u32 = rows::number(&row, "version")?;
+                if row.try_get::<&str, _>("body")? == body {
+                    return Ok(version);
+                }
+                version + 1
+            }
+            None => 1,
+        };
+        let query = sqlx::query(PUT_WORKFLOW)
+            .bind(name.as_str())
+            .bind(i64::from(version))
+            .bind(body)
+            .bind(self.now.as_millis());
+        let put = answered(query.execute(self.connection()?)).await;
+        self.noted(put)?;
+        self.news.registrations = true;
+        Ok(version)
+    }
+
+    async fn put_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError> {
+        self.out_of_order = true;
+        let query = sqlx::query(PUT_AGENT)
+            .bind(name.as_str())
+            .bind(serde_json::to_string(spec).map_err(corrupt)?)
+            .bind(self.now.as_millis());
+        let put = answered(query.execute(self.connection()?)).await;
+        self.noted(put)?;
+        self.news.registrations = true;
+        Ok(())
+    }
+
+    async fn delete_agent(&mut self, name: &AgentName) -> Result<bool, StoreError> {
+        self.out_of_order = true;
+        let query = sqlx::query("DELETE FROM agents WHERE name = $1").bind(name.as_str());
+        let deleted = answered(query.execute(self.connection()?)).await;
+        let deleted = self.noted(deleted)?.rows_affected() > 0;
+        self.news.registrations |= deleted;
+        Ok(deleted)
+    }
+
+    async fn acknowledge(&mut self, alert: AlertId, by: &str) -> Result<Option<Alert>, StoreError> {
+        self.out_of_order = true;
+        let query = sqlx::query(ACKNOWLEDGE)
+            .bind(alert.0)
+            .bind(self.now.as_millis())
+            .bind(by);
+        let row = answered(query.fetch_optional(self.connection()?)).await;
+        self.noted(row)?.as_ref().map(rows::alert).transpose()
+    }
+
+    async fn purge(&mut self, ended_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
+        self.out_of_order = true;
+        let query = sqlx::query(PURGE)
+            .bind(ended_before.as_millis())
+            .bind(limit as i64);
+        let purged = answered(query.fetch_one(self.connection()?)).await;
+        rows::number(&self.noted(purged)?, "purged")
+    }
+
+    async fn heartbeat(&mut self) -> Result<(), StoreError> {
+        self.out_of_order = true;
+        let query = sqlx::query(HEARTBEAT).bind(self.now.as_millis());
+        let beaten = answered(query.execute(self.connection()?)).await;
+        self.noted(beaten)?;
+        Ok(())
+    }
+
+    async fn commit(mut self: Box<Self>) -> Result<(), StoreError> {
+        if self.failed {
+            return Err(corrupt(
+                "a transaction in which a statement failed cannot be committed",
+            ));
+        }
+        match answered(self.connection()?.execute("COMMIT")).await {
+            Ok(_) => {}
+            Err(lost @ StoreError::Interrupted(_)) => {
+                // What is left of the old connection is of no use: its answer may still be on its way.
+                self.connection = None;
+                self.outcome(lost).await?;
+            }
+            Err(error) => return Err(error),
+        }
+        if let Some(connection) = self.connection.take() {
+            self.backend.writer.put_back(connection);
+        }
+        if let Some(announcer) = &self.backend.announcer {
+            announcer.announce(self.news);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,375 @@
+//! Reading, the same for every database: the statements are written in the words that all of them
+//! understand, and a backend only runs them. A statement that fits one alone would stand in its room.
+
+use async_trait::async_trait;
+use uuid::Uuid;
+
+use super::{
+    AgentRecord, Alert, AlertQuery, Change, Counts, Reader, StoreError, TaskFilter, TaskQuery,
+    TaskSummary, WorkflowRecord,
+    rows::{self, Columns},
+};
+use crate::domain::{Attempt, StepRef, Task, TaskId, TaskStatus, Timestamp, WorkflowName};
+
+const SUMMARIES: &str = r#"
+SELECT id, "key", workflow, workflow_version, labels, priority, created_at, version, state, complete_by,
+       ended_at, error
+FROM tasks WHERE true"#;
+
+const HISTORY: &str = r#"
+SELECT version, at, events FROM history
+WHERE task_id = $1 AND version > $2 ORDER BY version LIMIT $3"#;
+
+/// Relies on steps_line.
+const PLACE_IN_LINE: &str = r#"
+SELECT count(*) AS count FROM steps
+WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1
+  AND (priority > $2 OR (priority = $2 AND (task_id, idx) < ($3, $4)))"#;
+
+/// Relies on steps_processing.
+const EXPIRED: &str = r#"
+SELECT task_id, idx, attempt FROM steps
+WHERE state = 'processing' AND complete_by <= $1 ORDER BY complete_by LIMIT $2"#;
+
+/// Relies on tasks_overdue.
+const OVERDUE: &str = r#"
+SELECT id FROM tasks
+WHERE overdue_at IS NOT NULL AND overdue_at <= $1 ORDER BY overdue_at LIMIT $2"#;
+
+/// Relies on steps_processing: what runs is little beside what there is.
+const PROCESSING: &str = r#"
+WITH running AS MATERIALIZED (SELECT task_id, idx, attempt FROM {steps} WHERE state = 'processing')
+SELECT task_id, idx, attempt FROM running
+WHERE (task_id, idx) > ($1, $2) ORDER BY task_id, idx LIMIT $3"#;
+
+const WORKFLOWS: &str = r#"
+SELECT name, version, body, created_at FROM workflows AS latest
+WHERE version = (SELECT max(version) FROM workflows WHERE name = latest.name)
+ORDER BY name"#;
+
+const WORKFLOW: &str = r#"
+SELECT name, version, body, created_at FROM workflows
+WHERE name = $1 AND version = coalesce($2, version) ORDER BY version DESC LIMIT 1"#;
+
+/// Relies on tasks_by_state, which leaves out the one state that only grows.
+const COUNT_TASKS: &str = r#"
+SELECT state, count(*) AS count FROM {tasks}
+WHERE state <> 'processed' GROUP BY state"#;
+
+/// Relies on steps_line.
+const COUNT_QUEUED: &str = r#"
+SELECT agent, count(*) AS count FROM steps
+WHERE due_at IS NOT NULL AND queued = 1 GROUP BY agent"#;
+
+const COUNT_OTHERS: &str = r#"
+SELECT (SELECT count(*) FROM steps WHERE due_at IS NOT NULL AND queued = 0) AS delayed,
+       (SELECT count(*) FROM steps WHERE state = 'processing') AS processing,
+       (SELECT count(*) FROM alerts WHERE state <> 'closed') AS alerts"#;
+
+const ALERTS: &str = r#"
+SELECT id, task_id, step, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at
+FROM alerts WHERE true"#;
+
+/// A connection, or a pool of them, to read from.
+#[async_trait]
+pub trait Source: Send + Sync + 'static {
+    type Row: Columns + Send + Sync;
+
+    async fn now(&self) -> Result<Timestamp, StoreError>;
+    async fn fetch(&self, statement: Statement) -> Result<Vec<Self::Row>, StoreError>;
+    /// The tasks among `ids` that exist, each of one moment.
+    async fn load(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError>;
+    /// Those of these tasks that have moved beyond the version given.
+    async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError>;
+    /// The table in the words of a FROM clause, where its planner must be told of an index.
+    fn by_index(table: &'static str, index: &'static str) -> String;
+}
+
+/// A statement with what it is given.
+pub struct Statement {
+    pub sql: String,
+    pub values: Vec<Value>,
+}
+
+pub enum Value {
+    Text(String),
+    Integer(Option<i64>),
+    Uuid(Uuid),
+}
+
+impl Statement {
+    pub fn new(sql: impl Into<String>) -> Self {
+        Self {
+            sql: sql.into(),
+            values: Vec::new(),
+        }
+    }
+
+    fn bind(mut self, value: impl Into<Value>) -> Self {
+        self.values.push(value.into());
+        self
+    }
+
+    /// Appends `sql`, in which `?` stands for the value.
+    fn push(&mut self, sql: &str, value: impl Into<Value>) {
+        self.values.push(value.into());
+        let number = format!("${}", self.values.len());
+        self.sql.push_str(&sql.replace('?', &number));
+    }
+
+    /// Each part relies on an index of its own, or narrows what another has found.
+    fn filter(&mut self, filter: &TaskFilter) {
+        if let Some(state) = filter.state {
+            self.push(" AND state = ?", state.as_str());
+            if state != TaskStatus::Processed {
+                // Said in full, so that the planner sees that tasks_by_state covers it.
+                self.sql.push_str(" AND state <> 'processed'");
+            }
+        }
+        if let Some(workflow) = &filter.workflow {
+            self.push(" AND workflow = ?", workflow.as_str());
+        }
+        if let Some(key) = &filter.key {
+            self.push(" AND \"key\" = ?", key.as_str());
+        }
+        if let Some(agent) = &filter.agent {
+            let of_agent =
+                " AND EXISTS (SELECT 1 FROM steps WHERE task_id = tasks.id AND agent = ?)";
+            self.push(of_agent, agent.as_str());
+        }
+        for (label, value) in &filter.labels {
+            let labelled = " AND id IN (SELECT task_id FROM task_labels WHERE label = ?";
+            self.push(labelled, label.as_str());
+            self.push(" AND value = ?)", value.as_str());
+        }
+        if let Some(after) = filter.created_after {
+            self.push(" AND created_at > ?", after.as_millis());
+        }
+        if let Some(before) = filter.created_before {
+            self.push(" AND created_at < ?", before.as_millis());
+        }
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Value::Text(text.to_owned())
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Value::Integer(Some(number))
+    }
+}
+
+impl From<usize> for Value {
+    fn from(limit: usize) -> Self {
+        Value::Integer(Some(i64::try_from(limit).unwrap_or(i64::MAX)))
+    }
+}
+
+impl From<Uuid> for Value {
+    fn from(id: Uuid) -> Self {
+        Value::Uuid(id)
+    }
+}
+
+/// Answers every question of [`Reader`] from a source.
+pub struct SqlReader<S> {
+    source: S,
+}
+
+impl<S: Source> SqlReader<S> {
+    pub fn new(source: S) -> Self {
+        Self { source }
+    }
+
+    async fn all<T>(
+        &self,
+        statement: Statement,
+        read: impl Fn(&S::Row) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        self.source
+            .fetch(statement)
+            .await?
+            .iter()
+            .map(read)
+            .collect()
+    }
+
+    async fn first<T>(
+        &self,
+        statement: Statement,
+        read: impl Fn(&S::Row) -> Result<T, StoreError>,
+    ) -> Result<Option<T>, StoreError> {
+        let found = self.source.fetch(statement).await?;
+        found.first().map(read).transpose()
+    }
+
+    /// The column `count` of the one row there is.
+    async fn count(&self, statement: Statement) -> Result<u64, StoreError> {
+        let count = self.first(statement, |row| rows::number(row, "count"));
+        Ok(count.await?.unwrap_or_default())
+    }
+}
+
+#[async_trait]
+impl<S: Source> Reader for SqlReader<S> {
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        self.source.now().await
+    }
+
+    async fn task(&self, id: TaskId) -> Result<Option<Task>, StoreError> {
+        Ok(self.source.load(&[id]).await?.pop())
+    }
+
+    async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<Task>, StoreError> {
+        let newer = self.source.newer(known).await?;
+        if newer.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.source.load(&newer).await
+    }
+
+    async fn tasks(&self, query: &TaskQuery) -> Result<Vec<TaskSummary>, StoreError> {
+        let mut statement = Statement::new(SUMMARIES);
+        statement.filter(&query.filter);
+        if let Some(before) = query.before {
+            statement.push(" AND id < ?", before.0);
+        }
+        statement.push(" ORDER BY id DESC LIMIT ?", query.limit);
+        self.all(statement, rows::summary).await
+    }
+
+    async fn task_ids(
+        &self,
+        filter: &TaskFilter,
+        after: Option<TaskId>,
+        limit: usize,
+    ) -> Result<Vec<TaskId>, StoreError> {
+        let mut statement = Statement::new("SELECT id FROM tasks WHERE true");
+        statement.filter(filter);
+        if let Some(after) = after {
+            statement.push(" AND id > ?", after.0);
+        }
+        statement.push(" ORDER BY id LIMIT ?", limit);
+        self.all(statement, |row| rows::task_id(row, "id")).await
+    }
+
+    async fn count_tasks(&self, filter: &TaskFilter) -> Result<u64, StoreError> {
+        let mut statement = Statement::new("SELECT count(*) AS count FROM tasks WHERE true");
+        statement.filter(filter);
+        self.count(statement).await
+    }
+
+    async fn history(
+        &self,
+        id: TaskId,
+        after: u64,
+        limit: usize,
+    ) -> Result<Option<Vec<Change>>, StoreError> {
+        // A version is counted from 1, one at a time.
+        let after = i64::try_from(after).unwrap_or(i64::MAX);
+        let statement = Statement::new(HISTORY).bind(id.0).bind(after).bind(limit);
+        let found = self.all(statement, rows::change).await?;
+        if found.is_empty() {
+            let exists = Statement::new("SELECT id FROM tasks WHERE id = $1").bind(id.0);
+            let exists = self.first(exists, |_| Ok(())).await?;
+            return Ok(exists.map(|()| Vec::new()));
+        }
+        Ok(Some(found))
+    }
+
+    async fn place_in_line(&self, task: &Task, step: StepRef) -> Result<u64, StoreError> {
+        let statement = Statement::new(PLACE_IN_LINE)
+            .bind(task.definition(step.step).agent().as_str())
+            .bind(task.details.priority.get())
+            .bind(step.task.0)
+            .bind(i64::from(step.step.0));
+        self.count(statement).await
+    }
+
+    async fn expired(&self, limit: usize) -> Result<Vec<(StepRef, Attempt)>, StoreError> {
+        let now = self.now().await?.as_millis();
+        let statement = Statement::new(EXPIRED).bind(now).bind(limit);
+        self.all(statement, rows::held_step).await
+    }
+
+    async fn overdue(&self, limit: usize) -> Result<Vec<TaskId>, StoreError> {
+        let now = self.now().await?.as_millis();
+        let statement = Statement::new(OVERDUE).bind(now).bind(limit);
+        self.all(statement, |row| rows::task_id(row, "id")).await
+    }
+
+    async fn processing(
+        &self,
+        after: Option<StepRef>,
+        limit: usize,
+    ) -> Result<Vec<(StepRef, Attempt)>, StoreError> {
+        let steps = S::by_index("steps", "steps_processing");
+        let statement = Statement::new(PROCESSING.replace("{steps}", &steps))
+            .bind(after.map_or(Uuid::nil(), |after| after.task.0))
+            .bind(after.map_or(-1, |after| i64::from(after.step.0)))
+            .bind(limit);
+        self.all(statement, rows::held_step).await
+    }
+
+    async fn workflows(&self) -> Result<Vec<WorkflowRecord>, StoreError> {
+        self.all(Statement::new(WORKFLOWS), rows::workflow).await
+    }
+
+    async fn workflow(
+        &self,
+        name: &WorkflowName,
+        version: Option<u32>,
+    ) -> Result<Option<WorkflowRecord>, StoreError> {
+        let statement = Statement::new(WORKFLOW)
+            .bind(name.as_str())
+            .bind(Value::Integer(version.map(i64::from)));
+        self.first(statement, rows::workflow).await
+    }
+
+    async fn agents(&self) -> Result<Vec<AgentRecord>, StoreError> {
+        let statement = Statement::new("SELECT name, spec FROM agents ORDER BY name");
+        self.all(statement, rows::agent).await
+    }
+
+    async fn alerts(&self, query: &AlertQuery) -> Result<Vec<Alert>, StoreError> {
+        let mut statement = Statement::new(ALERTS);
+        if let Some(state) = query.state {
+            statement.push(" AND state = ?", state.as_str());
+        }
+        if let Some(task) = query.task {
+            statement.push(" AND task_id = ?", task.0);
+        }
+        if let Some(before) = query.before {
+            statement.push(" AND id < ?", before.0);
+        }
+        statement.push(" ORDER BY id DESC LIMIT ?", query.limit);
+        self.all(statement, rows::alert).await
+    }
+
+    async fn counts(&self) -> Result<Counts, StoreError> {
+        let tasks = S::by_index("tasks", "tasks_by_state");
+        let tasks = Statement::new(COUNT_TASKS.replace("{tasks}", &tasks));
+        let mut counts = Counts {
+            tasks: self.all(tasks, rows::task_count).await?,
+            queued: self
+                .all(Statement::new(COUNT_QUEUED), rows::line_count)
+                .await?,
+            ..Counts::default()
+        };
+        if let Some(row) = self
+            .source
+            .fetch(Statement::new(COUNT_OTHERS))
+            .await?
+            .first()
+        {
+            counts.delayed = rows::number(row, "delayed")?;
+            counts.processing = rows::number(row, "processing")?;
+            counts.open_alerts = rows::number(row, "alerts")?;
+        }
+        Ok(counts)
+    }
+}

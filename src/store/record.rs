@@ -1,0 +1,160 @@
+//! What is written of a task, column by column, the same for every database.
+
+use uuid::Uuid;
+
+use super::batch::TaskChange;
+use crate::domain::{Event, Fault, Step, StepIndex, StepState, Task, Timestamp};
+
+/// What a save may change of a task's row.
+pub struct TaskRecord {
+    pub id: Uuid,
+    pub state: &'static str,
+    pub paused: bool,
+    pub complete_by: Option<i64>,
+    pub overdue_at: Option<i64>,
+    pub ended_at: Option<i64>,
+    pub error: Option<String>,
+}
+
+/// The rest of it, which never changes.
+pub struct DetailsRecord<'a> {
+    pub key: Option<&'a str>,
+    pub workflow: Option<&'a str>,
+    pub workflow_version: Option<u32>,
+    pub steps: Option<&'a str>,
+    pub input: &'a str,
+    pub labels: String,
+    pub priority: i64,
+    pub complete_within: Option<i64>,
+    pub created_at: i64,
+    pub trace_id: Option<String>,
+}
+
+pub struct StepRecord<'a> {
+    pub task: Uuid,
+    pub idx: u16,
+    pub name: &'a str,
+    pub agent: &'a str,
+    pub priority: i64,
+    pub state: &'static str,
+    pub attempt: u32,
+    pub failure_count: u32,
+    pub extended: u32,
+    pub locked_by: Option<&'a str>,
+    pub complete_by: Option<i64>,
+    pub ready_at: Option<i64>,
+    pub due_at: Option<i64>,
+    pub queued: bool,
+    pub started_at: Option<i64>,
+    pub ended_at: Option<i64>,
+    pub body: Option<&'a str>,
+    pub output: Option<&'a str>,
+    pub error: Option<String>,
+    pub last_fault: Option<String>,
+}
+
+impl TaskRecord {
+    pub fn of(task: &Task) -> Self {
+        Self {
+            id: task.id().0,
+            state: task.status().as_str(),
+            paused: task.paused,
+            complete_by: millis(task.complete_by),
+            overdue_at: millis(task.overdue_at()),
+            ended_at: millis(task.ended_at()),
+            error: task.error().map(fault),
+        }
+    }
+}
+
+impl<'a> DetailsRecord<'a> {
+    pub fn of(task: &'a Task) -> Self {
+        let details = &*task.details;
+        let workflow = details.workflow.as_ref();
+        Self {
+            key: details.key.as_deref(),
+            workflow: workflow.map(|workflow| workflow.name.as_str()),
+            workflow_version: workflow.map(|workflow| workflow.version),
+            steps: workflow
+                .is_none()
+                .then(|| details.definition.source.as_json()),
+            input: details.input.as_json(),
+            // A map of strings always serialises.
+            labels: serde_json::to_string(&details.labels).unwrap_or_default(),
+            priority: details.priority.get(),
+            complete_within: details.complete_within.map(|span| span.as_millis()),
+            created_at: task.created_at.as_millis(),
+            trace_id: details.trace_id.map(|trace| format!("{trace:032x}")),
+        }
+    }
+}
+
+impl<'a> StepRecord<'a> {
+    pub fn of(task: &'a Task, index: StepIndex, now: Timestamp) -> Self {
+        let definition = task.definition(index);
+        let step = task.step(index);
+        let Step {
+            state,
+            attempt,
+            failure_count,
+            extended,
+            body,
+            started_at,
+            last_fault,
+        } = step;
+        let (locked_by, complete_by) = match state {
+            StepState::Processing {
+                locked_by,
+                complete_by,
+            } => (Some(locked_by.as_str()), Some(*complete_by)),
+            _ => (None, None),
+        };
+        let ready_at = match state {
+            StepState::Pending { ready_at } => Some(*ready_at),
+            _ => None,
+        };
+        let error = match state {
+            StepState::Error(error) => Some(fault(error)),
+            _ => None,
+        };
+        let due_at = task.due_at(index);
+        Self {
+            task: task.id().0,
+            idx: index.0,
+            name: definition.name.as_str(),
+            agent: definition.agent().as_str(),
+            priority: task.details.priority.get(),
+            state: step.status().as_str(),
+            attempt: attempt.0,
+            failure_count: *failure_count,
+            extended: *extended,
+            locked_by,
+            complete_by: millis(complete_by),
+            ready_at: millis(ready_at),
+            due_at: millis(due_at),
+            queued: due_at.is_some_and(|due| due <= now),
+            started_at: millis(*started_at),
+            ended_at: millis(step.ended_at()),
+            body: body.as_ref().map(|body| body.as_json()),
+            output: step.output().map(|output| output.as_json()),
+            error,
+            last_fault: last_fault.as_ref().map(fault),
+        }
+    }
+}
+
+/// All that happened in one change, as a JSON array.
+pub fn events(change: &TaskChange) -> String {
+    let events: &[Event] = &change.events;
+    // Strings and numbers under fixed names always serialise.
+    serde_json::to_string(events).unwrap_or_default()
+}
+
+fn millis(at: Option<Timestamp>) -> Option<i64> {
+    at.map(Timestamp::as_millis)
+}
+
+fn fault(fault: &Fault) -> String {
+    // Strings and numbers under fixed names always serialise.
+    serde_json::to_string(fault).unwrap_or_default()
+}
