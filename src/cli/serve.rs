@@ -2,11 +2,9 @@
 
 use std::process::ExitCode;
 
-use tokio::signal::unix::{SignalKind, signal};
-use tracing::info;
-
 use crate::{
     config::Config,
+    interrupt,
     service::{Service, StartError},
     telemetry::{self, Metrics, TelemetryError},
 };
@@ -17,6 +15,8 @@ pub enum ServeError {
     Start(#[from] StartError),
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
+    #[error("a part of the service failed, see the log; start it again: nothing accepted is lost")]
+    PartFailed,
     #[error("the process cannot be set up: {0}")]
     Process(#[from] std::io::Error),
 }
@@ -39,13 +39,17 @@ pub fn run(config: Config) -> ExitCode {
 async fn serve(config: Config) -> Result<(), ServeError> {
     telemetry::start_logging(config.log.targets(), config.log_json)?;
     let metrics = Metrics::install()?;
-    // Before the start: a signal that comes meanwhile stops it in order.
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let service = Service::start(config, metrics).await?;
+    // Listened to before the start: a signal that comes meanwhile stops it in order.
+    let mut interrupted = std::pin::pin!(interrupt::wait());
+    let started = tokio::select! {
+        biased;
+        () = &mut interrupted => return Ok(()),
+        started = Service::start(config, metrics) => started,
+    };
+    let service = started?;
     tokio::select! {
-        _ = terminate.recv() => info!("SIGTERM"),
-        _ = interrupt.recv() => info!("SIGINT"),
+        () = interrupted => {}
+        () = service.failed() => return Err(ServeError::PartFailed),
     }
     service.stop().await;
     Ok(())

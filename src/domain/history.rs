@@ -54,7 +54,7 @@ pub struct Event {
     /// Why, in words for an operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// When the step may run again.
+    /// From when the step may run; on a claim, since when it could have: it stood in line until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

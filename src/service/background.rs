@@ -6,7 +6,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::loops::every;
+use super::{loops::every, part::Parts};
 use crate::{
     config::{Config, Keep},
     domain::{InstanceId, Span, Timestamp},
@@ -22,30 +22,26 @@ pub(super) fn start(
     store: &Store,
     instance: &InstanceId,
     metrics: &Metrics,
-    stop: &CancellationToken,
+    parts: &Parts,
 ) -> Vec<JoinHandle<()>> {
+    let stop = &parts.stop;
+    let poll = config.scheduler.poll.duration();
+    let claimer = scheduler::run_claimer(local.clone(), store.clone(), poll, stop.clone());
     let mut running = vec![
-        tokio::spawn(scheduler::run_claimer(
-            local.clone(),
-            store.clone(),
-            config.scheduler.poll.duration(),
-            stop.clone(),
-        )),
-        tokio::spawn(supervise(config, store, instance, stop.clone())),
-        tokio::spawn(metrics.clone().keep(stop.clone())),
+        parts.spawn("claimer", claimer),
+        parts.spawn(
+            "supervisor",
+            supervise(config, store, instance, stop.clone()),
+        ),
+        parts.spawn("metrics", metrics.clone().keep(stop.clone())),
     ];
     match &config.retention.keep {
         Keep::Forever => info!("retention is off: ended tasks are kept for ever"),
         Keep::For(keep) => {
             info!(%keep, "retention: tasks are deleted, with their history, this long after they ended (retention.keep)");
             let (interval, batch) = (config.retention.interval, config.retention.batch);
-            running.push(tokio::spawn(purge(
-                *keep,
-                interval,
-                batch,
-                store.clone(),
-                stop.clone(),
-            )));
+            let purge = purge(*keep, interval, batch, store.clone(), stop.clone());
+            running.push(parts.spawn("retention", purge));
         }
     }
     running

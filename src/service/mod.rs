@@ -2,6 +2,7 @@
 
 mod background;
 mod loops;
+mod part;
 
 use std::{
     net::SocketAddr,
@@ -15,6 +16,7 @@ use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::part::Parts;
 use crate::{
     agent::{self, AgentSettings, Agents},
     api::{self, App, Gauges, Workflows},
@@ -48,7 +50,7 @@ pub enum StartError {
 pub struct Service {
     pub address: SocketAddr,
     agents: Arc<Agents>,
-    stop: CancellationToken,
+    parts: Parts,
     /// Stops the API, once no call can need it any more.
     goodbye: CancellationToken,
     dispatcher: JoinHandle<()>,
@@ -78,18 +80,20 @@ impl Service {
             allow_private: config.allows_private_addresses(),
             ..AgentSettings::default()
         })?);
+        let parts = Parts::new();
         let (local, dispatches) = Local::new(instance.clone(), agents.clone());
         let settings = WriterSettings {
             cache_tasks: NonZeroUsize::new(config.store.cache_tasks).unwrap_or(NonZeroUsize::MIN),
             batch: BATCH,
         };
-        let (store, writer) = Store::start(
+        let (store, writer) = Store::new(
             backend,
             Arc::new(reader),
             definitions,
             local.clone(),
             settings,
         );
+        let writer = parts.spawn("writer", writer);
         for record in store.reader.agents().await? {
             agents.put(record.name, record.spec);
         }
@@ -99,7 +103,6 @@ impl Service {
         }
         scheduler::resume_interrupted(&local, &store).await?;
 
-        let stop = CancellationToken::new();
         let goodbye = CancellationToken::new();
         let dispatcher = Dispatcher {
             local: local.clone(),
@@ -107,8 +110,8 @@ impl Service {
             dispatches,
             grace: config.shutdown_grace.duration(),
         };
-        let dispatcher = tokio::spawn(dispatcher.run(stop.clone()));
-        let background = background::start(&config, &local, &store, &instance, &metrics, &stop);
+        let dispatcher = parts.spawn("dispatcher", dispatcher.run(parts.stop.clone()));
+        let background = background::start(&config, &local, &store, &instance, &metrics, &parts);
         info!(%address, %instance, database = %config.database_url, "provost is ready");
         let app = Arc::new(App {
             store: store.clone(),
@@ -120,15 +123,15 @@ impl Service {
             instance,
             started_at: store.reader.now().await?,
             metrics,
-            stop: stop.clone(),
+            stop: parts.stop.clone(),
             workflows: Workflows::default(),
             gauges: Gauges::default(),
         });
-        let server = tokio::spawn(serve(listener, app, goodbye.clone()));
+        let server = parts.spawn("server", serve(listener, app, goodbye.clone()));
         Ok(Self {
             address,
             agents,
-            stop,
+            parts,
             goodbye,
             dispatcher,
             background,
@@ -138,11 +141,17 @@ impl Service {
         })
     }
 
+    /// Waits until a part of the instance has failed. What was accepted is safe; the process should
+    /// end, and the next one recovers.
+    pub async fn failed(&self) {
+        self.parts.failed().await;
+    }
+
     /// Stops claiming, lets running calls end within the grace period, hands back the rest, closes.
     pub async fn stop(mut self) {
         info!("stopping: no more claims; calls under way may end");
         self.agents.close();
-        self.stop.cancel();
+        self.parts.stop.cancel();
         for task in self.background.drain(..).chain([self.dispatcher]) {
             if let Err(error) = task.await {
                 warn!(%error, "a part did not stop in order");

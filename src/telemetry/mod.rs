@@ -107,12 +107,6 @@ impl Metrics {
         Ok(Self(handle))
     }
 
-    /// Renders what nobody records into: tests share one process, which can have one recorder.
-    #[cfg(test)]
-    pub fn detached() -> Self {
-        Self(recorder().unwrap().handle())
-    }
-
     /// The body of `/metrics`, with [`Metrics::CONTENT_TYPE`].
     pub fn render(&self) -> String {
         let mut text = self.0.render();

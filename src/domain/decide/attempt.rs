@@ -49,6 +49,12 @@ impl Draft {
                     by,
                     None,
                 );
+                if due_at < now
+                    && let Some(claimed) = self.events.last_mut()
+                {
+                    // How long it stood in line is worth knowing later.
+                    claimed.ready_at = Some(due_at);
+                }
                 self.settle(by, None, now);
                 Ok(Some(call))
             }

@@ -138,13 +138,14 @@ impl Harness {
             cache_tasks: NonZeroUsize::new(100).unwrap(),
             batch: 64,
         };
-        let (store, _) = Store::start(
+        let (store, writer) = Store::new(
             opened.backend,
             opened.reader,
             opened.definitions,
             notes.clone(),
             settings,
         );
+        tokio::spawn(writer);
         Self {
             store,
             notes,

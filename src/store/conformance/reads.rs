@@ -188,7 +188,7 @@ pub async fn a_delayed_step_joins_its_line_when_it_is_due(h: Harness) {
     let wait = due.since(h.store.reader.now().await.unwrap());
     tokio::time::sleep(wait + std::time::Duration::from_millis(2)).await;
     let promoted = h.store.promote().await.unwrap();
-    assert_eq!(promoted.agents, [x.clone()]);
+    assert_eq!(promoted.agents, std::slice::from_ref(&x));
     assert_eq!(promoted.next_due, None);
     assert_eq!(h.store.claim_lines(vec![x]).await.unwrap(), 1);
     assert_eq!(h.calls().last(), Some(&(id, 0, 2)));

@@ -115,25 +115,24 @@ impl Request {
 }
 
 impl Store {
-    /// Starts the writer. It ends when the last handle is dropped.
-    pub fn start<B: Backend>(
+    /// A store, and its writer to be run. The writer ends when the last handle is dropped.
+    pub fn new<B: Backend>(
         backend: B,
         reader: SharedReader,
         definitions: Arc<Definitions>,
         local: Arc<dyn LocalScheduler>,
         settings: WriterSettings,
-    ) -> (Self, tokio::task::JoinHandle<()>) {
+    ) -> (Self, impl Future<Output = ()> + Send + use<B>) {
         let (requests, receiver) = mpsc::channel(QUEUE);
         let watchers = Arc::new(Watchers::default());
         let writer = Writer::new(backend, local, watchers.clone(), settings);
-        let running = tokio::spawn(writer.run(receiver));
         let store = Self {
             requests,
             reader,
             watchers,
             definitions,
         };
-        (store, running)
+        (store, writer.run(receiver))
     }
 
     /// Records a task and its steps in one transaction (P4).
