@@ -27,6 +27,7 @@ mod exhausted;
 mod fairness;
 mod lists;
 mod one_owner;
+mod retention;
 mod scale;
 mod settings;
 mod shutdown;
