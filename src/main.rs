@@ -44,12 +44,23 @@ fn main() -> ExitCode {
             }
         },
         Command::Serve(config) => cli::serve::run(*config),
+        Command::Migrate(database) => in_runtime(migrate(database)),
         Command::Openapi => {
             println!("{}", api::openapi().to_pretty_json().unwrap_or_default());
             ExitCode::SUCCESS
         }
         Command::Demo(options) => in_runtime(demo::run(options)),
         Command::Bench(options) => in_runtime(bench::run(options)),
+    }
+}
+
+async fn migrate(database: config::DatabaseUrl) -> ExitCode {
+    match service::migrate(&database).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("provost: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -81,7 +81,7 @@ CREATE TABLE steps (
     complete_by   bigint,
     ready_at      bigint,
     due_at        bigint,             -- ready_at while the step may be claimed, else null
-    queued        boolean NOT NULL,   -- it stands in its agent's line; else it is not due yet
+    queued        smallint NOT NULL,  -- 1: stands in its agent's line; 0: not due yet
     started_at    bigint,
     ended_at      bigint,
     body          text,
@@ -98,9 +98,9 @@ CREATE TABLE steps (
 );
 
 -- Each agent's line, by priority, then by the task's age (ids sort by time). Finished work is never in it.
-CREATE INDEX steps_line ON steps (agent, priority DESC, task_id, idx) WHERE due_at IS NOT NULL AND queued;
+CREATE INDEX steps_line ON steps (agent, priority DESC, task_id, idx) WHERE due_at IS NOT NULL AND queued = 1;
 -- Steps that wait for a time, until they join their line.
-CREATE INDEX steps_delayed ON steps (due_at) WHERE due_at IS NOT NULL AND NOT queued;
+CREATE INDEX steps_delayed ON steps (due_at) WHERE due_at IS NOT NULL AND queued = 0;
 -- What the supervisor looks at: running steps by their complete-by.
 CREATE INDEX steps_processing ON steps (complete_by) WHERE state = 'processing';
 

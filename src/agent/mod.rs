@@ -3,7 +3,8 @@
 //! [`Outcome`](crate::domain::Outcome) goes out, or nothing when complete-by passed first.
 //!
 //! In here: the HTTP client, what its answers mean, waits, capacity, the choice of an endpoint.
-//! Not in here: tasks, steps and their states, the store, and any opinion on what happens next.
+//! Not in here: tasks, steps and their states, and any opinion on what happens next; nor the store, but
+//! for [`Registered`], which reads from it which agents there are.
 
 mod address;
 mod answer;
@@ -12,6 +13,7 @@ mod call;
 mod capacity;
 mod http;
 mod meters;
+mod registered;
 mod registry;
 mod retry;
 mod routing;
@@ -21,4 +23,5 @@ mod tests;
 pub use call::Notes;
 pub use http::{ClientUnusable, install_crypto};
 pub use meters::describe as describe_metrics;
+pub use registered::Registered;
 pub use registry::{Agent, AgentSettings, Agents};

@@ -188,8 +188,8 @@ async fn put(
     let name = AgentName::new(name);
     must_be_ours(&app, &name)?;
     let spec = read(&body).map_err(Problem::invalid)?;
-    app.store.put_agent(name.clone(), spec.clone()).await?;
-    app.agents.put(name.clone(), spec);
+    app.store.put_agent(name.clone(), spec).await?;
+    app.registered.refresh(&*app.store.reader).await?;
     one(&app, &name)
 }
 
@@ -249,8 +249,8 @@ async fn delete(
     let name = AgentName::new(name);
     must_be_ours(&app, &name)?;
     let stored = app.store.delete_agent(name.clone()).await?;
-    let known = app.agents.remove(&name);
-    if !stored && !known {
+    app.registered.refresh(&*app.store.reader).await?;
+    if !stored {
         return Err(no_such_agent(&name));
     }
     Ok(StatusCode::NO_CONTENT.into_response())

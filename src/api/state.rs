@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    agent::Agents,
+    agent::{Agents, Registered},
     config::Config,
     domain::{AgentName, InstanceId, KnownAgents, Limits, Timestamp},
     store::Store,
@@ -16,6 +16,7 @@ pub use super::{operations::Gauges, workflows::Workflows};
 pub struct App {
     pub store: Store,
     pub agents: Arc<Agents>,
+    pub registered: Arc<Registered>,
     pub config: Config,
     pub limits: Limits,
     pub instance: InstanceId,
@@ -23,7 +24,7 @@ pub struct App {
     pub metrics: Metrics,
     pub stop: tokio_util::sync::CancellationToken,
     /// The latest version of each workflow in use.
-    pub workflows: Workflows,
+    pub workflows: Arc<Workflows>,
     pub gauges: Gauges,
 }
 

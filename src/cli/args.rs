@@ -9,7 +9,7 @@ use crate::config::{FlagValue, Sources};
 /// Runs multi-step tasks across HTTP services, so that each succeeds as a whole or waits, with all
 /// it has done so far on record, for someone who can mend it.
 ///
-/// One process and one SQLite file. A task is a list of HTTP calls; Provost makes them in order,
+/// One process and one SQLite file; or many, which share a PostgreSQL database. A task is a list of HTTP calls; Provost makes them in order,
 /// retries what fails for a moment, notices what never answers, and carries on after a crash from
 /// the point it had reached.
 #[derive(Parser)]
@@ -91,6 +91,16 @@ Examples:
   provost check-config --config /etc/provost/provost.toml")]
     CheckConfig(ServeFlags),
 
+    /// Bring the schema of the database up to date, and say what that meant
+    #[command(after_help = "\
+`serve` does this by itself at its start, unless postgres.migrate is false. Run it from a place and as a
+user that may change the schema: behind a pooler, past it. Several at once do no harm.
+
+Examples:
+  provost migrate
+  provost migrate --database-url postgres://owner@db.example/provost")]
+    Migrate(MigrateFlags),
+
     /// Ask the server on this machine whether it is ready; ends with 0 if it is, 1 if not
     #[command(after_help = "\
 Finds the server by the same settings as `serve`. Meant for containers, which have no curl.
@@ -115,6 +125,39 @@ pub struct PlaceFlags {
     /// Listen on this address and port [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct MigrateFlags {
+    /// Read settings from this file, which must exist [default: provost.toml, where it exists]
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "PROVOST_CONFIG",
+        hide_env_values = true
+    )]
+    config: Option<PathBuf>,
+
+    /// The database [default: the one of the settings]
+    #[arg(long, value_name = "URL")]
+    database_url: Option<String>,
+}
+
+impl MigrateFlags {
+    pub fn sources(self, env: Vec<(String, String)>) -> Sources {
+        let mut sources = Sources {
+            file: self.config,
+            env,
+            flags: Vec::new(),
+        };
+        set(
+            &mut sources,
+            "--database-url",
+            "database_url",
+            self.database_url,
+        );
+        sources
+    }
 }
 
 #[derive(Args, Debug)]

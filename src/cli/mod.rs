@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use clap::Parser;
 
-use crate::config::{self, Config, ConfigError};
+use crate::config::{self, Config, ConfigError, DatabaseUrl};
 pub use args::{BenchOptions, DemoOptions};
 
 /// What the process is asked to do.
@@ -21,6 +21,8 @@ pub enum Command {
     Openapi,
     /// Print these settings, which have been checked.
     CheckConfig(String),
+    /// Bring the schema of this database up to date.
+    Migrate(DatabaseUrl),
     /// Ask the server that listens here whether it is ready.
     Healthcheck(SocketAddr),
 }
@@ -54,6 +56,9 @@ fn command(arguments: args::Arguments, env: Vec<(String, String)>) -> Result<Com
         args::Subcommand::Openapi => Command::Openapi,
         args::Subcommand::CheckConfig(flags) => {
             Command::CheckConfig(config::describe(&flags.sources(env))?)
+        }
+        args::Subcommand::Migrate(flags) => {
+            Command::Migrate(config::load(&flags.sources(env))?.database_url)
         }
         args::Subcommand::Healthcheck(flags) => {
             Command::Healthcheck(config::load(&flags.sources(env))?.listen)

@@ -25,12 +25,13 @@ pub async fn run(local: Arc<Local>, store: Store, poll: Duration, stop: Cancella
             () = sleep_until(next_due.min(next_poll)) => {}
         }
         let polled = next_poll <= Instant::now();
+        let everywhere = local.lines.take_everywhere() || polled;
         if polled {
             // Jitter, so that instances on one store do not all look at once.
             let jitter = rand::rng().random_range(0.75..1.25);
             next_poll = Instant::now() + poll.mul_f64(jitter);
         }
-        if let Err(error) = look(&local, &store, polled).await {
+        if let Err(error) = look(&local, &store, polled, everywhere).await {
             warn!(%error, "lines could not be looked at; trying again");
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -40,7 +41,12 @@ pub async fn run(local: Arc<Local>, store: Store, poll: Duration, stop: Cancella
     }
 }
 
-async fn look(local: &Local, store: &Store, polled: bool) -> Result<(), StoreError> {
+async fn look(
+    local: &Local,
+    store: &Store,
+    polled: bool,
+    everywhere: bool,
+) -> Result<(), StoreError> {
     if local.lines.take_due() || polled {
         let promoted = store.promote().await?;
         for agent in &promoted.agents {
@@ -51,8 +57,8 @@ async fn look(local: &Local, store: &Store, polled: bool) -> Result<(), StoreErr
         }
     }
     let mut lines = local.lines.all();
-    if polled {
-        lines.extend(local.agents.list().iter().map(|agent| agent.name().clone()));
+    if everywhere {
+        lines.extend(store.reader.lines().await?);
         lines.sort_unstable();
         lines.dedup();
     }

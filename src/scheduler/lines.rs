@@ -5,7 +5,7 @@ use std::{
     collections::HashSet,
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -20,6 +20,7 @@ pub(super) struct Lines {
     waiting: Mutex<HashSet<AgentName>>,
     count: AtomicUsize,
     next_due: Mutex<Option<Instant>>,
+    everywhere: AtomicBool,
     wake: Notify,
 }
 
@@ -55,6 +56,16 @@ impl Lines {
         if self.count.load(Ordering::Acquire) > 0 {
             self.wake.notify_one();
         }
+    }
+
+    /// Lines may have grown that nobody here knows of.
+    pub fn look_everywhere(&self) {
+        self.everywhere.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    pub fn take_everywhere(&self) -> bool {
+        self.everywhere.swap(false, Ordering::AcqRel)
     }
 
     pub fn due_in(&self, wait: Duration) {

@@ -60,6 +60,11 @@ impl Local {
         (local, receiver)
     }
 
+    /// Any line may have grown by the hand of another instance: the claimer looks.
+    pub fn look_everywhere(&self) {
+        self.lines.look_everywhere();
+    }
+
     /// A line that may hold steps: the claimer looks.
     pub fn expect_line(&self, agent: &AgentName) {
         self.lines.grew(agent);

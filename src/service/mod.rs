@@ -1,7 +1,9 @@
 //! One instance of Provost, put together: store, scheduler, supervisor and API in one process.
 
 mod background;
+mod database;
 mod loops;
+mod others;
 mod part;
 
 use std::{
@@ -16,19 +18,18 @@ use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::part::Parts;
+pub use self::database::migrate;
+use self::{others::Others, part::Parts};
 use crate::{
-    agent::{self, AgentSettings, Agents},
+    agent::{self, AgentSettings, Agents, Registered},
     api::{self, App, Gauges, Workflows},
     config::Config,
     domain::{InstanceId, Limits},
     scheduler::{self, Dispatcher, Local},
-    store::{Definitions, Store, StoreError, WriterSettings, sqlite},
+    store::{OpenError, Store, StoreError, WriterSettings},
     telemetry::Metrics,
 };
 
-/// Compiled workflow versions kept in memory.
-const DEFINITIONS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 /// The most commands of one transaction.
 const BATCH: usize = 512;
 /// How long open HTTP exchanges may take to end once everything else has.
@@ -37,7 +38,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 #[derive(Debug, Error)]
 pub enum StartError {
     #[error("{0}")]
-    Database(#[from] sqlite::OpenError),
+    Database(#[from] OpenError),
     #[error("the store cannot be used: {0}")]
     Store(#[from] StoreError),
     #[error("listen: {address} cannot be used: {reason}; choose another with --listen")]
@@ -70,10 +71,7 @@ impl Service {
             reason: error.to_string(),
         })?;
         let instance = config.instance_id.clone().unwrap_or_else(new_instance_id);
-        let definitions = Arc::new(Definitions::new(DEFINITIONS));
-        let max_size = config.store.max_size.map(|size| size.as_u64());
-        let (backend, reader) =
-            sqlite::open(config.database_url.path(), max_size, definitions.clone()).await?;
+        let database = database::open(&config).await?;
         let agents = Arc::new(Agents::new(AgentSettings {
             max_output: config.limits.max_output.as_usize(),
             connect_timeout: config.calls.connect_timeout.duration(),
@@ -87,21 +85,19 @@ impl Service {
             batch: BATCH,
         };
         let (store, writer) = Store::new(
-            backend,
-            Arc::new(reader),
-            definitions,
+            database.backend,
+            database.reader,
+            database.definitions,
             local.clone(),
             settings,
         );
         let writer = parts.spawn("writer", writer);
-        for record in store.reader.agents().await? {
-            agents.put(record.name, record.spec);
+        let registered = Arc::new(Registered::new(agents.clone(), config.agents.clone()));
+        registered.refresh(&*store.reader).await?;
+        // Of a database that others share, what runs may well be theirs.
+        if !database.shared {
+            scheduler::resume_interrupted(&local, &store).await?;
         }
-        // The file is the stronger source: what it names, the API cannot change.
-        for (name, spec) in &config.agents {
-            agents.put(name.clone(), spec.clone());
-        }
-        scheduler::resume_interrupted(&local, &store).await?;
 
         let goodbye = CancellationToken::new();
         let dispatcher = Dispatcher {
@@ -111,11 +107,23 @@ impl Service {
             grace: config.shutdown_grace.duration(),
         };
         let dispatcher = parts.spawn("dispatcher", dispatcher.run(parts.stop.clone()));
-        let background = background::start(&config, &local, &store, &instance, &metrics, &parts);
+        let mut background =
+            background::start(&config, &local, &store, &instance, &metrics, &parts);
+        let workflows = Arc::new(Workflows::default());
+        if database.shared {
+            let others = Others {
+                local,
+                store: store.clone(),
+                registered: registered.clone(),
+                workflows: workflows.clone(),
+            };
+            background.extend(others.start(database.listener, &parts));
+        }
         info!(%address, %instance, database = %config.database_url, "provost is ready");
         let app = Arc::new(App {
             store: store.clone(),
             agents: agents.clone(),
+            registered,
             limits: Limits {
                 max_steps: config.limits.max_steps,
             },
@@ -124,7 +132,7 @@ impl Service {
             started_at: store.reader.now().await?,
             metrics,
             stop: parts.stop.clone(),
-            workflows: Workflows::default(),
+            workflows,
             gauges: Gauges::default(),
         });
         let server = parts.spawn("server", serve(listener, app, goodbye.clone()));

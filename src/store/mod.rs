@@ -103,6 +103,8 @@ pub trait Reader: Send + Sync + 'static {
         after: u64,
         limit: usize,
     ) -> Result<Option<Vec<Change>>, StoreError>;
+    /// The agents in whose lines steps stand.
+    async fn lines(&self) -> Result<Vec<AgentName>, StoreError>;
     /// How many steps stand before this one in its agent's line.
     async fn place_in_line(&self, task: &Task, step: StepRef) -> Result<u64, StoreError>;
 

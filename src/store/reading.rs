@@ -9,7 +9,9 @@ use super::{
     TaskSummary, WorkflowRecord,
     rows::{self, Columns},
 };
-use crate::domain::{Attempt, StepRef, Task, TaskId, TaskStatus, Timestamp, WorkflowName};
+use crate::domain::{
+    AgentName, Attempt, StepRef, Task, TaskId, TaskStatus, Timestamp, WorkflowName,
+};
 
 const SUMMARIES: &str = r#"
 SELECT id, "key", workflow, workflow_version, labels, priority, created_at, version, state, complete_by,
@@ -19,6 +21,15 @@ FROM tasks WHERE true"#;
 const HISTORY: &str = r#"
 SELECT version, at, events FROM history
 WHERE task_id = $1 AND version > $2 ORDER BY version LIMIT $3"#;
+
+/// Relies on steps_line, from which it takes one entry of each agent, however long the lines are.
+const LINES: &str = r#"
+WITH RECURSIVE lines (agent) AS (
+    SELECT min(agent) FROM steps WHERE due_at IS NOT NULL AND queued = 1
+    UNION ALL
+    SELECT (SELECT min(agent) FROM steps WHERE due_at IS NOT NULL AND queued = 1 AND agent > lines.agent)
+    FROM lines WHERE lines.agent IS NOT NULL)
+SELECT agent FROM lines WHERE agent IS NOT NULL"#;
 
 /// Relies on steps_line.
 const PLACE_IN_LINE: &str = r#"
@@ -279,6 +290,11 @@ impl<S: Source> Reader for SqlReader<S> {
             return Ok(exists.map(|()| Vec::new()));
         }
         Ok(Some(found))
+    }
+
+    async fn lines(&self) -> Result<Vec<AgentName>, StoreError> {
+        let agent = |row: &S::Row| rows::agent_name(row, "agent");
+        self.all(Statement::new(LINES), agent).await
     }
 
     async fn place_in_line(&self, task: &Task, step: StepRef) -> Result<u64, StoreError> {

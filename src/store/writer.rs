@@ -109,7 +109,8 @@ impl Writer {
         for tried in 0..TRIES {
             if tried > 1 {
                 let longest = Duration::from_millis(1 << tried).min(LONGEST_WAIT);
-                tokio::time::sleep(longest.mul_f64(rand::rng().random())).await;
+                let wait = longest.mul_f64(rand::rng().random());
+                tokio::time::sleep(wait).await;
             }
             let mut decided = match self.try_write(requests).await {
                 Ok(Some(decided)) => decided,

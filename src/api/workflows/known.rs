@@ -31,6 +31,11 @@ impl Workflows {
         self.0.load().get(name).cloned()
     }
 
+    /// Another instance may have registered newer versions: they are read when they are next used.
+    pub fn forget(&self) {
+        self.0.store(Arc::default());
+    }
+
     /// A slower reader never puts an older version in place of a newer one.
     pub(super) fn learn(&self, known: &Known) {
         self.0.rcu(|latest| {

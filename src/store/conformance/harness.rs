@@ -7,8 +7,10 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use sqlx::Connection;
 use uuid::Uuid;
 
+use super::cluster;
 use crate::{
     domain::{
         Accepted as Known, Actor, AgentName, Attempt, Command, Details, InstanceId, Limits,
@@ -16,30 +18,83 @@ use crate::{
     },
     store::{
         Accepted, Apply, Backend, CommandError, Definitions, Dispatch, LocalScheduler, Permit,
-        SharedReader, Store, WriterSettings, sqlite,
+        SharedReader, Store, WriterSettings, postgres, sqlite,
     },
 };
 
-pub struct Opened<B> {
-    pub backend: B,
+pub struct Opened {
+    pub backend: Box<dyn Backend>,
     pub reader: SharedReader,
     pub definitions: Arc<Definitions>,
-    /// Gone when dropped.
-    pub folder: tempfile::TempDir,
+    pub database: Database,
 }
 
-pub async fn sqlite() -> Opened<sqlite::SqliteBackend> {
+/// The database itself, for what a test does behind the store's back.
+pub enum Database {
+    /// Gone when dropped.
+    Sqlite(tempfile::TempDir),
+    Postgres(String),
+}
+
+fn definitions() -> Arc<Definitions> {
+    Arc::new(Definitions::new(NonZeroUsize::new(16).unwrap()))
+}
+
+pub async fn sqlite() -> Opened {
     let folder = tempfile::tempdir().unwrap();
-    let definitions = Arc::new(Definitions::new(NonZeroUsize::new(16).unwrap()));
+    let definitions = definitions();
     let path = folder.path().join("provost.db");
     let (backend, reader) = sqlite::open(&path, None, definitions.clone())
         .await
         .unwrap();
     Opened {
-        backend,
+        backend: Box::new(backend),
         reader: Arc::new(reader),
         definitions,
-        folder,
+        database: Database::Sqlite(folder),
+    }
+}
+
+pub async fn postgres() -> Opened {
+    let url = tokio::task::spawn_blocking(cluster::new_database).await;
+    postgres_at(url.unwrap()).await
+}
+
+pub async fn postgres_at(url: String) -> Opened {
+    let definitions = definitions();
+    let settings = postgres::Settings {
+        max_connections: 4,
+        listen: true,
+        migrate: true,
+    };
+    let opened = postgres::open(&url, settings, definitions.clone())
+        .await
+        .unwrap();
+    Opened {
+        backend: Box::new(opened.backend),
+        reader: Arc::new(opened.reader),
+        definitions,
+        database: Database::Postgres(url),
+    }
+}
+
+impl Database {
+    /// Runs a statement on a connection of its own.
+    pub async fn execute(&self, sql: &'static str) {
+        match self {
+            Database::Sqlite(folder) => {
+                let path = folder.path().join("provost.db");
+                let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
+                let mut other = sqlx::SqliteConnection::connect_with(&options)
+                    .await
+                    .unwrap();
+                sqlx::query(sql).execute(&mut other).await.unwrap();
+            }
+            Database::Postgres(url) => {
+                let mut other = sqlx::PgConnection::connect(url).await.unwrap();
+                sqlx::query(sql).execute(&mut other).await.unwrap();
+            }
+        }
     }
 }
 
@@ -98,7 +153,7 @@ impl LocalScheduler for Notes {
 pub struct Harness {
     pub store: Store,
     pub notes: Arc<Notes>,
-    pub folder: tempfile::TempDir,
+    pub database: Database,
 }
 
 /// What a test submits; the rest has a value that does not matter.
@@ -123,7 +178,7 @@ impl Default for New {
 }
 
 impl Harness {
-    pub async fn new<B: Backend>(opened: Opened<B>) -> Self {
+    pub async fn new(opened: Opened) -> Self {
         let instance = InstanceId::new("node-1");
         let notes = Arc::new(Notes {
             actor: Actor::scheduler("node-1"),
@@ -149,7 +204,7 @@ impl Harness {
         Self {
             store,
             notes,
-            folder: opened.folder,
+            database: opened.database,
         }
     }
 

@@ -1,19 +1,25 @@
 //! What every backend must do, run whole against each. A backend is opened by a function; nothing here
 //! knows which one it is.
 
+#[path = "../../../tests/cluster/mod.rs"]
+mod cluster;
 mod harness;
 mod reads;
 mod recovery;
 mod writes;
 
-/// Runs the whole suite for a backend that `$open` makes empty.
+/// Runs the whole suite for each backend, which its function in [`harness`] opens empty.
 macro_rules! suite {
-    ($backend:ident, $open:expr; $($module:ident :: $test:ident),* $(,)?) => {
+    ([$($backend:ident)*] $tests:tt) => {
+        $(suite!(@ $backend $tests);)*
+    };
+    (@ $backend:ident { $($module:ident :: $test:ident),* $(,)? }) => {
         mod $backend {
             $(
                 #[tokio::test]
                 async fn $test() {
-                    let harness = super::harness::Harness::new($open).await;
+                    let opened = super::harness::$backend().await;
+                    let harness = super::harness::Harness::new(opened).await;
                     super::$module::$test(harness).await;
                 }
             )*
@@ -21,7 +27,7 @@ macro_rules! suite {
     };
 }
 
-suite!(sqlite, super::harness::sqlite().await;
+suite!([sqlite postgres] {
     writes::a_task_is_read_back_as_it_was_submitted,
     writes::a_step_is_claimed_in_the_transaction_that_made_it_ready,
     writes::without_a_place_a_step_stands_in_line,
@@ -45,4 +51,4 @@ suite!(sqlite, super::harness::sqlite().await;
     recovery::ended_tasks_are_purged_with_all_that_belongs_to_them,
     recovery::running_steps_are_listed_in_pages,
     recovery::counts_tell_what_is_there,
-);
+});

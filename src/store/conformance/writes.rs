@@ -183,15 +183,9 @@ pub async fn a_version_that_does_not_match_is_refused(h: Harness) {
 /// Another instance moved the task on behind the cache's back: here a second connection does.
 pub async fn a_stale_cache_costs_a_second_try_and_no_wrong_write(h: Harness) {
     let task = h.submit(New::default()).await;
-    let path = h.folder.path().join("provost.db");
-    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
-    let mut other = <sqlx::SqliteConnection as sqlx::Connection>::connect_with(&options)
-        .await
-        .unwrap();
-    sqlx::query("UPDATE tasks SET version = version + 1, paused = 1, state = 'paused'")
-        .execute(&mut other)
-        .await
-        .unwrap();
+    h.database
+        .execute("UPDATE tasks SET version = version + 1, paused = true, state = 'paused'")
+        .await;
     let refused = h.apply(task.id(), Command::Pause { reason: None }).await;
     assert!(
         matches!(refused, Err(CommandError::Refused { .. })),

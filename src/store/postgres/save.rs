@@ -56,7 +56,7 @@ INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_
                    complete_by, ready_at, due_at, queued, started_at, ended_at, body, output, error, last_fault)
 SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::text[],
                      $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::bigint[], $12::bigint[],
-                     $13::bigint[], $14::boolean[], $15::bigint[], $16::bigint[], $17::text[], $18::text[],
+                     $13::bigint[], $14::smallint[], $15::bigint[], $16::bigint[], $17::text[], $18::text[],
                      $19::text[], $20::text[])
 ON CONFLICT (task_id, idx) DO UPDATE
 SET state = excluded.state, attempt = excluded.attempt, failure_count = excluded.failure_count,
@@ -195,7 +195,7 @@ fn save_steps(steps: &[StepRecord]) -> Statement {
         .bind(column(steps, |step| step.complete_by))
         .bind(column(steps, |step| step.ready_at))
         .bind(column(steps, |step| step.due_at))
-        .bind(column(steps, |step| step.queued))
+        .bind(column(steps, |step| i16::from(step.queued)))
         .bind(column(steps, |step| step.started_at))
         .bind(column(steps, |step| step.ended_at))
         .bind(column(steps, |step| step.body))

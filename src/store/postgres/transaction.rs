@@ -49,7 +49,7 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
 const LINE: &str = r#"
 SELECT steps.task_id, steps.idx
 FROM steps JOIN tasks ON tasks.id = steps.task_id
-WHERE steps.agent = $1 AND steps.due_at IS NOT NULL AND steps.queued
+WHERE steps.agent = $1 AND steps.due_at IS NOT NULL AND steps.queued = 1
 ORDER BY steps.priority DESC, steps.task_id, steps.idx
 LIMIT $2
 FOR NO KEY UPDATE OF tasks SKIP LOCKED"#;
@@ -58,16 +58,16 @@ FOR NO KEY UPDATE OF tasks SKIP LOCKED"#;
 const PROMOTE: &str = r#"
 WITH due AS MATERIALIZED (
     SELECT task_id, idx FROM steps
-    WHERE due_at IS NOT NULL AND NOT queued AND due_at <= $1
+    WHERE due_at IS NOT NULL AND queued = 0 AND due_at <= $1
     FOR NO KEY UPDATE SKIP LOCKED)
-UPDATE steps SET queued = true
+UPDATE steps SET queued = 1
 FROM due
 WHERE steps.task_id = due.task_id AND steps.idx = due.idx
 RETURNING steps.agent"#;
 
 /// Relies on steps_delayed.
 const NEXT_DUE: &str =
-    "SELECT min(due_at) AS due_at FROM steps WHERE due_at IS NOT NULL AND NOT queued";
+    "SELECT min(due_at) AS due_at FROM steps WHERE due_at IS NOT NULL AND queued = 0";
 
 const IDEMPOTENCY: &str =
     r#"SELECT "key", fingerprint, task_id FROM idempotency_keys WHERE "key" = ANY ($1)"#;

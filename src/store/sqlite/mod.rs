@@ -56,28 +56,11 @@ pub async fn open(
         reason,
     };
     let lock = lock(path)?;
-    let mut options = SqliteConnectOptions::new()
-        .filename(path)
-        .create_if_missing(true)
-        .page_size(PAGE_SIZE)
-        .journal_mode(SqliteJournalMode::Wal)
-        // Once writes are grouped, FULL costs no more than NORMAL, and survives a power cut.
-        .synchronous(SqliteSynchronous::Full)
-        .foreign_keys(true)
-        .busy_timeout(Duration::from_secs(10))
-        .pragma("cache_size", "-4096")
-        // A checkpoint of 2,000 pages stalls the writer for about 5 ms; of 10,000 for over 30.
-        .pragma("wal_autocheckpoint", "2000")
-        .pragma("journal_size_limit", "67108864")
-        .disable_statement_logging();
-    if let Some(bytes) = max_size {
-        let pages = (bytes / u64::from(PAGE_SIZE)).max(1);
-        options = options.pragma("max_page_count", pages.to_string());
-    }
+    let options = options(path, max_size);
     let mut writer = SqliteConnection::connect_with(&options)
         .await
         .map_err(|error| unusable(error.to_string()))?;
-    migrate(&mut writer, &name).await?;
+    bring_up_to_date(&mut writer, &name).await?;
     let pool = SqlitePoolOptions::new()
         .max_connections(READERS)
         .acquire_timeout(Duration::from_secs(10))
@@ -99,6 +82,46 @@ pub async fn open(
         backend,
         SqliteReader::new(SqliteSource { pool, definitions }),
     ))
+}
+
+fn options(path: &Path, max_size: Option<u64>) -> SqliteConnectOptions {
+    let mut options = SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(true)
+        .page_size(PAGE_SIZE)
+        .journal_mode(SqliteJournalMode::Wal)
+        // Once writes are grouped, FULL costs no more than NORMAL, and survives a power cut.
+        .synchronous(SqliteSynchronous::Full)
+        .foreign_keys(true)
+        .busy_timeout(Duration::from_secs(10))
+        .pragma("cache_size", "-4096")
+        // A checkpoint of 2,000 pages stalls the writer for about 5 ms; of 10,000 for over 30.
+        .pragma("wal_autocheckpoint", "2000")
+        .pragma("journal_size_limit", "67108864")
+        .disable_statement_logging();
+    if let Some(bytes) = max_size {
+        let pages = (bytes / u64::from(PAGE_SIZE)).max(1);
+        options = options.pragma("max_page_count", pages.to_string());
+    }
+    options
+}
+
+/// Makes the file if it is not there and brings its schema up to date; answers its migration before
+/// and after.
+pub async fn migrate(path: &Path) -> Result<(i64, i64), OpenError> {
+    let name = path.display().to_string();
+    let unusable = |error: sqlx::Error| OpenError::Unusable {
+        database: name.clone(),
+        reason: error.to_string(),
+    };
+    let _lock = lock(path)?;
+    let options = options(path, None);
+    let mut writer = SqliteConnection::connect_with(&options)
+        .await
+        .map_err(unusable)?;
+    let before = applied(&mut writer).await.map_err(unusable)?;
+    bring_up_to_date(&mut writer, &name).await?;
+    Ok((before, known()))
 }
 
 /// Takes the lock file beside the database. SQLite itself would let a second process in, and two
@@ -137,7 +160,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
     }
 }
 
-async fn migrate(writer: &mut SqliteConnection, path: &str) -> Result<(), OpenError> {
+async fn bring_up_to_date(writer: &mut SqliteConnection, path: &str) -> Result<(), OpenError> {
     MIGRATIONS
         .run(&mut *writer)
         .await
@@ -145,13 +168,30 @@ async fn migrate(writer: &mut SqliteConnection, path: &str) -> Result<(), OpenEr
             MigrateError::VersionMissing(found) => OpenError::NewerSchema {
                 database: path.to_owned(),
                 found,
-                known: MIGRATIONS.iter().map(|m| m.version).max().unwrap_or(0),
+                known: known(),
             },
             error => OpenError::Unusable {
                 database: path.to_owned(),
                 reason: error.to_string(),
             },
         })
+}
+
+fn known() -> i64 {
+    MIGRATIONS.iter().map(|m| m.version).max().unwrap_or(0)
+}
+
+/// The last migration that was applied; 0 before the first.
+async fn applied(connection: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
+    let there = sqlx::query("SELECT 1 FROM sqlite_schema WHERE name = '_sqlx_migrations'")
+        .fetch_optional(&mut *connection)
+        .await?;
+    if there.is_none() {
+        return Ok(0);
+    }
+    sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success")
+        .fetch_one(connection)
+        .await
 }
 
 impl SqliteBackend {

@@ -1,0 +1,57 @@
+//! Brings the agents that an instance knows in line with those that are registered in the store, where
+//! other instances may have changed them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use tokio::sync::Mutex;
+
+use super::Agents;
+use crate::{
+    domain::{AgentName, AgentSpec},
+    store::{Reader, StoreError},
+};
+
+pub struct Registered {
+    agents: Arc<Agents>,
+    /// From the file, which is the stronger source: what it names, the API cannot change.
+    configured: BTreeMap<AgentName, AgentSpec>,
+    /// One at a time: of two that overlap, the one that read first could have the last word.
+    turn: Mutex<()>,
+}
+
+impl Registered {
+    pub fn new(agents: Arc<Agents>, configured: BTreeMap<AgentName, AgentSpec>) -> Self {
+        Self {
+            agents,
+            configured,
+            turn: Mutex::new(()),
+        }
+    }
+
+    /// Reads what is registered, and takes over what differs from what is known.
+    pub async fn refresh(&self, reader: &dyn Reader) -> Result<(), StoreError> {
+        let _turn = self.turn.lock().await;
+        let records = reader.agents().await?.into_iter();
+        let mut registered: HashMap<_, _> =
+            records.map(|record| (record.name, record.spec)).collect();
+        registered.extend(self.configured.clone());
+        for agent in self.agents.list() {
+            match registered.get(agent.name()) {
+                None => {
+                    self.agents.remove(agent.name());
+                }
+                Some(spec) if spec == agent.spec() => {
+                    registered.remove(agent.name());
+                }
+                Some(_) => {}
+            }
+        }
+        for (name, spec) in registered {
+            self.agents.put(name, spec);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,70 @@
+//! Opens the database that the settings name.
+
+use std::{num::NonZeroUsize, sync::Arc};
+
+use crate::{
+    config::{Config, DatabaseUrl},
+    store::{
+        Backend, Definitions, OpenError, SharedReader,
+        postgres::{self, Listener},
+        sqlite,
+    },
+};
+
+/// Compiled workflow versions kept in memory.
+const DEFINITIONS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+
+pub(super) struct Database {
+    pub backend: Box<dyn Backend>,
+    pub reader: SharedReader,
+    pub definitions: Arc<Definitions>,
+    /// Other instances work on it too.
+    pub shared: bool,
+    pub listener: Option<Listener>,
+}
+
+pub(super) async fn open(config: &Config) -> Result<Database, OpenError> {
+    let definitions = Arc::new(Definitions::new(DEFINITIONS));
+    match &config.database_url {
+        DatabaseUrl::Sqlite(path) => {
+            let max_size = config.store.max_size.map(|size| size.as_u64());
+            let (backend, reader) = sqlite::open(path, max_size, definitions.clone()).await?;
+            Ok(Database {
+                backend: Box::new(backend),
+                reader: Arc::new(reader),
+                definitions,
+                shared: false,
+                listener: None,
+            })
+        }
+        DatabaseUrl::Postgres(url) => {
+            let settings = postgres::Settings {
+                max_connections: config.postgres.max_connections,
+                listen: config.postgres.listen,
+                migrate: config.postgres.migrate,
+            };
+            let opened = postgres::open(url, settings, definitions.clone()).await?;
+            Ok(Database {
+                backend: Box::new(opened.backend),
+                reader: Arc::new(opened.reader),
+                definitions,
+                shared: true,
+                listener: opened.listener,
+            })
+        }
+    }
+}
+
+/// Brings the schema up to date and says what that meant.
+pub async fn migrate(url: &DatabaseUrl) -> Result<(), OpenError> {
+    let (before, after) = match url {
+        DatabaseUrl::Sqlite(path) => sqlite::migrate(path).await?,
+        DatabaseUrl::Postgres(url) => postgres::migrate(url).await?,
+    };
+    if before == after {
+        println!("{url} is up to date: migration {after}");
+    } else {
+        println!("{url} was brought from migration {before} to {after}");
+    }
+    Ok(())
+}

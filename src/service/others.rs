@@ -1,0 +1,97 @@
+//! What other instances on the same database did: heard from their announcements, and looked for anyway,
+//! because an announcement may be lost.
+
+use std::{sync::Arc, time::Duration};
+
+use rand::RngExt;
+use tokio::{sync::Notify, task::JoinHandle, time::sleep};
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use super::part::Parts;
+use crate::{
+    agent::Registered,
+    api::Workflows,
+    scheduler::Local,
+    store::{
+        Store,
+        postgres::{Listener, News},
+    },
+};
+
+/// How long somebody who waits for a task may learn later that another instance ended it, where no
+/// announcement came through.
+const LOOK: Duration = Duration::from_millis(250);
+const REGISTRATIONS: Duration = Duration::from_secs(3);
+
+/// What is woken by news.
+pub(super) struct Others {
+    pub local: Arc<Local>,
+    pub store: Store,
+    pub registered: Arc<Registered>,
+    pub workflows: Arc<Workflows>,
+}
+
+impl Others {
+    pub fn start(self, listener: Option<Listener>, parts: &Parts) -> Vec<JoinHandle<()>> {
+        let stop = &parts.stop;
+        let tasks = Arc::new(Notify::new());
+        let registrations = Arc::new(Notify::new());
+        let watch = watch(self.store.clone(), tasks.clone(), stop.clone());
+        let local = self.local.clone();
+        let register = self.register(registrations.clone(), stop.clone());
+        let mut running = vec![
+            parts.spawn("watch", watch),
+            parts.spawn("registrations", register),
+        ];
+        if let Some(listener) = listener {
+            let hear = move |news: News| {
+                if news.work {
+                    local.look_everywhere();
+                }
+                if news.tasks {
+                    tasks.notify_one();
+                }
+                if news.registrations {
+                    registrations.notify_one();
+                }
+            };
+            running.push(parts.spawn("listener", listener.run(hear, stop.clone())));
+        }
+        running
+    }
+
+    /// Takes over agents and workflows that other instances registered.
+    async fn register(self, news: Arc<Notify>, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = news.notified() => {}
+                () = sleep(jittered(REGISTRATIONS)) => {}
+            }
+            self.workflows.forget();
+            if let Err(error) = self.registered.refresh(&*self.store.reader).await {
+                debug!(%error, "what other instances registered could not be looked at");
+            }
+        }
+    }
+}
+
+/// So that instances on one store do not all look at once.
+fn jittered(rest: Duration) -> Duration {
+    rest.mul_f64(rand::rng().random_range(0.75..1.25))
+}
+
+/// Tells those who wait for tasks. Costs nothing while nobody does.
+async fn watch(store: Store, news: Arc<Notify>, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = news.notified() => {}
+            () = sleep(jittered(LOOK)) => {}
+        }
+        if let Err(error) = store.watchers.look(&*store.reader).await {
+            debug!(%error, "what other instances changed could not be looked at");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+#!/bin/sh
+# Runs a PostgreSQL for tests, and ends it and removes its folder once no test has needed it for a
+# minute. Ends only what it started.
+#   watchdog.sh <folder of the binaries> <folder of the cluster> <lock file> <file touched by tests> <port>
+bin=$1 cluster=$2 lock=$3 alive=$4 port=$5
+"$bin/postgres" -D "$cluster/data" -p "$port" -k "$cluster" >"$cluster/log" 2>&1 &
+server=$!
+while kill -0 "$server" 2>/dev/null; do
+    sleep 2
+    # Under the lock, so that no test finds it running while it is being ended.
+    (
+        flock 9
+        age=$(($(date +%s) - $(stat -c %Y "$alive" 2>/dev/null || echo 0)))
+        [ "$age" -le 60 ] && exit 0
+        kill -INT "$server"
+        while kill -0 "$server" 2>/dev/null; do sleep 0.1; done
+        rm -rf "$cluster"
+        exit 1
+    ) 9<"$lock" || exit 0
+done
