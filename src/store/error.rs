@@ -25,7 +25,7 @@ pub enum StoreError {
 
 impl StoreError {
     /// For those who cannot try again, or have tried often enough.
-    pub(super) fn as_unavailable(self) -> Self {
+    pub(super) fn into_unavailable(self) -> Self {
         match self {
             StoreError::Interrupted(reason) => StoreError::Unavailable(reason),
             error => error,

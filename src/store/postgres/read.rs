@@ -49,7 +49,7 @@ impl PgSource {
             Ok::<_, StoreError>(query.fetch_all(&mut *view).await?)
         })
         .await
-        .map_err(StoreError::as_unavailable)
+        .map_err(StoreError::into_unavailable)
     }
 }
 
@@ -84,7 +84,7 @@ impl Source for PgSource {
             rows::load(&mut view, ids, &self.definitions).await
         })
         .await
-        .map_err(StoreError::as_unavailable)
+        .map_err(StoreError::into_unavailable)
     }
 
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError> {
