@@ -25,13 +25,12 @@ pub async fn run(local: Arc<Local>, store: Store, poll: Duration, stop: Cancella
             () = sleep_until(next_due.min(next_poll)) => {}
         }
         let polled = next_poll <= Instant::now();
-        let everywhere = local.lines.take_everywhere() || polled;
         if polled {
             // Jitter, so that instances on one store do not all look at once.
             let jitter = rand::rng().random_range(0.75..1.25);
             next_poll = Instant::now() + poll.mul_f64(jitter);
         }
-        if let Err(error) = look(&local, &store, polled, everywhere).await {
+        if let Err(error) = look(&local, &store, polled).await {
             warn!(%error, "lines could not be looked at; trying again");
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -41,12 +40,8 @@ pub async fn run(local: Arc<Local>, store: Store, poll: Duration, stop: Cancella
     }
 }
 
-async fn look(
-    local: &Local,
-    store: &Store,
-    polled: bool,
-    everywhere: bool,
-) -> Result<(), StoreError> {
+async fn look(local: &Local, store: &Store, polled: bool) -> Result<(), StoreError> {
+    let everywhere = local.lines.take_everywhere();
     if local.lines.take_due() || polled {
         let promoted = store.promote().await?;
         for agent in &promoted.agents {
@@ -56,12 +51,13 @@ async fn look(
             local.lines.due_in(due.since(store.reader.now().await?));
         }
     }
-    let mut lines = local.lines.all();
-    if everywhere {
-        lines.extend(store.reader.lines().await?);
-        lines.sort_unstable();
-        lines.dedup();
+    // A promotion has found all lines already.
+    if everywhere && !polled {
+        for agent in store.reader.lines().await? {
+            local.lines.grew(&agent);
+        }
     }
+    let lines = local.lines.all();
     let able: Vec<AgentName> = lines
         .into_iter()
         .filter(|agent| local.free(agent) > 0)

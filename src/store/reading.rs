@@ -22,14 +22,15 @@ const HISTORY: &str = r#"
 SELECT version, at, events FROM history
 WHERE task_id = $1 AND version > $2 ORDER BY version LIMIT $3"#;
 
-/// Relies on steps_line, from which it takes one entry of each agent, however long the lines are.
-const LINES: &str = r#"
-WITH RECURSIVE lines (agent) AS (
+/// Goes from one agent to the next by steps_line, so that long lines cost no more than short ones.
+pub const LINES: &str = r#"
+WITH RECURSIVE line (agent) AS (
     SELECT min(agent) FROM steps WHERE due_at IS NOT NULL AND queued = 1
     UNION ALL
-    SELECT (SELECT min(agent) FROM steps WHERE due_at IS NOT NULL AND queued = 1 AND agent > lines.agent)
-    FROM lines WHERE lines.agent IS NOT NULL)
-SELECT agent FROM lines WHERE agent IS NOT NULL"#;
+    SELECT (SELECT min(agent) FROM steps WHERE due_at IS NOT NULL AND queued = 1 AND agent > line.agent)
+    FROM line WHERE line.agent IS NOT NULL
+)
+SELECT agent FROM line WHERE agent IS NOT NULL"#;
 
 /// Relies on steps_line.
 const PLACE_IN_LINE: &str = r#"

@@ -18,6 +18,7 @@ use crate::{
     domain::{AgentName, AgentSpec, StepRef, Task, TaskId, Timestamp, WorkflowName},
     store::{
         Alert, AlertId, Batch, KnownKey, Promoted, Saved, StoreError, Transaction,
+        reading::LINES,
         rows::{self, corrupt},
     },
 };
@@ -62,8 +63,7 @@ WITH due AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE steps SET queued = 1
 FROM due
-WHERE steps.task_id = due.task_id AND steps.idx = due.idx
-RETURNING steps.agent"#;
+WHERE steps.task_id = due.task_id AND steps.idx = due.idx"#;
 
 /// Relies on steps_delayed.
 const NEXT_DUE: &str =
@@ -227,18 +227,14 @@ impl Transaction for PgTransaction<'_> {
     async fn promote(&mut self) -> Result<Promoted, StoreError> {
         self.out_of_order = true;
         let query = sqlx::query(PROMOTE).bind(self.now.as_millis());
-        let promoted = answered(query.fetch_all(self.connection()?)).await;
-        let mut agents = self
-            .noted(promoted)?
-            .iter()
-            .map(|row| rows::agent_name(row, "agent"))
-            .collect::<Result<Vec<_>, _>>()?;
-        agents.sort_unstable();
-        agents.dedup();
-        self.news.work |= !agents.is_empty();
+        let promoted = answered(query.execute(self.connection()?)).await;
+        self.news.work |= self.noted(promoted)?.rows_affected() > 0;
+        let lines = answered(sqlx::query(LINES).fetch_all(self.connection()?)).await;
+        let lines = self.noted(lines)?;
+        let agents = lines.iter().map(|row| rows::agent_name(row, "agent"));
         let next = answered(sqlx::query(NEXT_DUE).fetch_one(self.connection()?)).await;
         Ok(Promoted {
-            agents,
+            agents: agents.collect::<Result<_, _>>()?,
             next_due: rows::time(&self.noted(next)?, "due_at")?,
         })
     }
