@@ -6,6 +6,7 @@ mod cluster;
 mod harness;
 mod reads;
 mod recovery;
+mod shared;
 mod writes;
 
 /// Runs the whole suite for each backend, which its function in [`harness`] opens empty.

@@ -1,0 +1,425 @@
+//! What only a database that several instances share must do: here two stores with a writer each work
+//! on one PostgreSQL, and the server is treated badly.
+
+use std::{
+    net::Ipv4Addr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use futures::future::join_all;
+use serde_json::json;
+use sqlx::{Connection, PgConnection, Row};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+use super::{
+    cluster,
+    harness::{Database, Harness, New, postgres, postgres_at, success},
+};
+use crate::{
+    domain::{AgentName, Command, StepIndex, TaskStatus},
+    store::{Accepted, CommandError, Idempotency, Interest, OpenError, TaskFilter, postgres as pg},
+};
+
+async fn pair() -> (Arc<Harness>, Arc<Harness>) {
+    let first = Harness::new(postgres().await).await;
+    let second = Harness::new(postgres_at(url(&first)).await).await;
+    (Arc::new(first), Arc::new(second))
+}
+
+fn url(h: &Harness) -> String {
+    match &h.database {
+        Database::Postgres(url) => url.clone(),
+        Database::Sqlite(_) => panic!("not shared"),
+    }
+}
+
+async fn outside(h: &Harness) -> PgConnection {
+    PgConnection::connect(&url(h)).await.unwrap()
+}
+
+/// Ends every session of the database but the one that asks.
+const END_ALL: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+     WHERE datname = current_database() AND pid <> pg_backend_pid()";
+
+#[tokio::test]
+async fn two_instances_that_finish_two_branches_open_the_join_once() {
+    let (a, b) = pair().await;
+    for h in [&a, &b] {
+        h.places("x", 1000);
+        h.places("y", 1000);
+    }
+    let steps = json!([
+        { "name": "left", "agent": "x" },
+        { "name": "right", "agent": "x", "after": [] },
+        { "name": "join", "agent": "y", "after": ["left", "right"] },
+    ]);
+    let tasks = join_all((0..40).map(|_| {
+        a.submit(New {
+            steps: steps.clone(),
+            ..New::default()
+        })
+    }));
+    let ids: Vec<_> = tasks.await.iter().map(|task| task.id()).collect();
+    a.calls();
+    let replies = ids.iter().map(|id| {
+        let left = a.reply(*id, 0, 1, success(json!("left")));
+        let right = b.reply(*id, 1, 1, success(json!("right")));
+        async { tokio::join!(left, right) }
+    });
+    for (left, right) in join_all(replies).await {
+        left.unwrap();
+        right.unwrap();
+    }
+    let mut joins: Vec<_> = [a.calls(), b.calls()].concat();
+    joins.sort_unstable();
+    let once: Vec<_> = ids.iter().map(|id| (*id, 2, 1)).collect();
+    assert_eq!(joins, once);
+}
+
+#[tokio::test]
+async fn two_instances_take_different_steps_off_one_line() {
+    let (a, b) = pair().await;
+    let tasks = join_all((0..200).map(|_| a.submit(New::default())));
+    let mut ids: Vec<_> = tasks.await.iter().map(|task| (task.id(), 0, 1)).collect();
+    ids.sort_unstable();
+    let x = AgentName::new("x");
+    let claim = async |h: &Harness| {
+        let mut claimed = 0;
+        while claimed < 100 {
+            h.places("x", 10);
+            claimed += h.store.claim_lines(vec![x.clone()]).await.unwrap();
+        }
+    };
+    tokio::join!(claim(&a), claim(&b));
+    let mut calls: Vec<_> = [a.calls(), b.calls()].concat();
+    calls.sort_unstable();
+    assert_eq!(calls, ids, "each step once");
+}
+
+/// Both orders of locking at once: tasks in batches, and lines.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn instances_that_work_on_the_same_tasks_never_wait_in_a_circle() {
+    let (a, b) = pair().await;
+    let steps: Vec<_> = (0..8)
+        .map(|n| json!({ "name": format!("s{n}"), "agent": "x", "after": [] }))
+        .collect();
+    let tasks = join_all((0..20).map(|_| {
+        a.submit(New {
+            steps: json!(steps),
+            ..New::default()
+        })
+    }));
+    let ids: Vec<_> = tasks.await.iter().map(|task| task.id()).collect();
+    let work = async |h: Arc<Harness>| {
+        let x = AgentName::new("x");
+        let mut done = 0;
+        let mut idle = 0;
+        while idle < 20 {
+            h.places("x", 7);
+            let claim = h.store.claim_lines(vec![x.clone()]);
+            let calls = h.calls();
+            let replies = calls
+                .iter()
+                .map(|(id, step, attempt)| h.reply(*id, *step, *attempt, success(json!(1))));
+            let (claimed, replied) = tokio::join!(claim, join_all(replies));
+            replied.into_iter().for_each(|reply| {
+                reply.unwrap();
+                done += 1;
+            });
+            idle = if claimed.unwrap() + calls.len() == 0 {
+                idle + 1
+            } else {
+                0
+            };
+        }
+        done
+    };
+    let (first, second) =
+        tokio::join!(tokio::spawn(work(a.clone())), tokio::spawn(work(b.clone())),);
+    assert_eq!(first.unwrap() + second.unwrap(), 160);
+    for id in ids {
+        assert_eq!(b.read(id).await.status(), TaskStatus::Processed);
+    }
+    let row =
+        sqlx::query("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+            .fetch_one(&mut outside(&a).await)
+            .await
+            .unwrap();
+    assert_eq!(row.get::<i64, _>("deadlocks"), 0);
+}
+
+#[tokio::test]
+async fn one_idempotency_key_sent_to_two_instances_makes_one_task() {
+    let (a, b) = pair().await;
+    for n in 0..20 {
+        let key = || {
+            Some(Idempotency {
+                key: format!("k-{n}"),
+                fingerprint: "same".to_owned(),
+            })
+        };
+        let submit = async |h: &Harness| match h
+            .store
+            .submit(h.details(&New::default()), key())
+            .await
+            .unwrap()
+        {
+            Accepted::Now(task) => task.id(),
+            Accepted::Before(id) => id,
+        };
+        let (one, other) = tokio::join!(submit(&a), submit(&b));
+        assert_eq!(one, other);
+    }
+}
+
+/// The writer finds its session gone, and nobody who wrote hears of it.
+#[tokio::test]
+async fn a_session_that_is_ended_is_replaced_before_anybody_notices() {
+    let h = Harness::new(postgres().await).await;
+    h.places("x", 100);
+    let mut outside = outside(&h).await;
+    for _ in 0..10 {
+        sqlx::query(END_ALL).execute(&mut outside).await.unwrap();
+        let task = h.submit(New::default()).await;
+        let read = loop {
+            // A reader may meet a session that was just ended; it says so, and the next try is well.
+            if let Ok(read) = h.store.reader.task(task.id()).await {
+                break read.unwrap();
+            }
+        };
+        assert_eq!(read, *task);
+    }
+    assert_eq!(h.calls().len(), 10);
+}
+
+/// Sessions end at any moment, in the middle of a commit too: what was answered is there, once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_was_answered_is_there_once_however_often_sessions_end() {
+    let h = Arc::new(Harness::new(postgres().await).await);
+    let mut outside = outside(&h).await;
+    let until = Instant::now() + Duration::from_secs(3);
+    let submitters = (0..8).map(|_| {
+        let h = h.clone();
+        tokio::spawn(async move {
+            let mut accepted = Vec::new();
+            while Instant::now() < until {
+                match h.store.submit(h.details(&New::default()), None).await {
+                    Ok(Accepted::Now(task)) => accepted.push(task),
+                    Ok(Accepted::Before(id)) => panic!("{id} was accepted before"),
+                    Err(CommandError::Store(_)) => {}
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            accepted
+        })
+    });
+    let submitters: Vec<_> = submitters.collect();
+    while Instant::now() < until {
+        sqlx::query(END_ALL).execute(&mut outside).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+    let mut accepted = 0;
+    for submitter in submitters {
+        for task in submitter.await.unwrap() {
+            let found = sqlx::query(
+                "SELECT (SELECT count(*) FROM steps WHERE task_id = $1) AS steps,
+                        (SELECT count(*) FROM history WHERE task_id = $1) AS changes
+                 FROM tasks WHERE id = $1",
+            )
+            .bind(task.id().0)
+            .fetch_one(&mut outside)
+            .await
+            .unwrap();
+            assert_eq!(found.get::<i64, _>("steps"), 1);
+            assert_eq!(found.get::<i64, _>("changes"), 1);
+            accepted += 1;
+        }
+    }
+    assert!(accepted > 50, "only {accepted} were accepted");
+}
+
+/// The session ends while the commit is under way, and the server rolls back.
+#[tokio::test]
+async fn a_commit_that_failed_is_no_success() {
+    let h = Harness::new(postgres().await).await;
+    let task = h.submit(New::default()).await;
+    for statement in [
+        "CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$",
+        "CREATE CONSTRAINT TRIGGER lose AFTER UPDATE ON tasks DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION lose()",
+    ] {
+        h.database.execute(statement).await;
+    }
+    let lost = h.apply(task.id(), Command::Pause { reason: None }).await;
+    assert!(matches!(lost, Err(CommandError::Store(_))), "{lost:?}");
+    h.database.execute("DROP TRIGGER lose ON tasks").await;
+    let paused = h.apply(task.id(), Command::Pause { reason: None }).await;
+    assert_eq!(paused.unwrap().version, 2);
+}
+
+/// A proxy before the server that, when it is told to, lets one COMMIT through and keeps the answer.
+async fn thief(server: u16) -> (u16, Arc<AtomicBool>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let armed = Arc::new(AtomicBool::new(false));
+    let steal = armed.clone();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let steal = steal.clone();
+            tokio::spawn(async move {
+                let address = (Ipv4Addr::LOCALHOST, server);
+                let mut server = TcpStream::connect(address).await.unwrap();
+                let (mut asked, mut answered) = ([0; 65536], [0; 65536]);
+                loop {
+                    tokio::select! {
+                        read = client.read(&mut asked) => {
+                            let Ok(count @ 1..) = read else { return };
+                            let asked = &asked[..count];
+                            server.write_all(asked).await.unwrap();
+                            let commit = asked.windows(6).any(|word| word == b"COMMIT");
+                            if commit && steal.swap(false, Ordering::SeqCst) {
+                                server.read(&mut answered).await.unwrap();
+                                return;
+                            }
+                        }
+                        read = server.read(&mut answered) => {
+                            let Ok(count @ 1..) = read else { return };
+                            if client.write_all(&answered[..count]).await.is_err() { return }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    (port, armed)
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_is_lost_is_asked_after_and_done_once() {
+    let url = cluster::new_database();
+    let (before, name) = url.rsplit_once('/').unwrap();
+    let port = before.rsplit_once(':').unwrap().1.parse().unwrap();
+    let (proxy, steal) = thief(port).await;
+    let proxied = format!("postgres://provost@127.0.0.1:{proxy}/{name}?sslmode=disable");
+    let h = Harness::new(postgres_at(proxied).await).await;
+    h.places("x", 10);
+    steal.store(true, Ordering::SeqCst);
+    let task = h.submit(New::default()).await;
+    assert!(!steal.load(Ordering::SeqCst), "no commit passed by");
+    assert_eq!(h.calls(), [(task.id(), 0, 1)], "called once");
+    assert_eq!(h.read(task.id()).await, *task);
+    let all = h.store.reader.count_tasks(&TaskFilter::default()).await;
+    assert_eq!(all.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn text_that_this_database_cannot_hold_finds_nothing() {
+    let h = Harness::new(postgres().await).await;
+    let name = crate::domain::WorkflowName::new("a\0b");
+    assert!(
+        h.store
+            .reader
+            .workflow(&name, None)
+            .await
+            .unwrap()
+            .is_none()
+    );
+}
+
+#[tokio::test]
+async fn who_waits_at_one_instance_hears_what_another_did() {
+    let (a, b) = pair().await;
+    a.places("x", 1);
+    let task = a.submit(New::default()).await;
+    let mut waiting = b.store.watchers.watch(task.id(), Interest::Settled);
+    b.store.watchers.look(&*b.store.reader).await.unwrap();
+    a.reply(task.id(), 0, 1, success(json!(1))).await.unwrap();
+    b.store.watchers.look(&*b.store.reader).await.unwrap();
+    let heard = tokio::time::timeout(Duration::from_secs(5), waiting.changed()).await;
+    assert_eq!(heard.unwrap().status(), TaskStatus::Processed);
+    assert_eq!(task.step(StepIndex(0)).attempt.0, 1);
+}
+
+fn settings(migrate: bool) -> pg::Settings {
+    pg::Settings {
+        max_connections: 2,
+        listen: true,
+        migrate,
+    }
+}
+
+async fn open(url: &str, migrate: bool) -> Result<pg::Opened, OpenError> {
+    let definitions = crate::store::Definitions::new(std::num::NonZeroUsize::MIN);
+    pg::open(url, settings(migrate), Arc::new(definitions)).await
+}
+
+#[tokio::test]
+async fn instances_that_start_together_bring_the_schema_up_to_date_once() {
+    let url = cluster::new_database();
+    let refused = open(&url, false).await.err().unwrap();
+    assert!(
+        matches!(refused, OpenError::OlderSchema { found: 0, .. }),
+        "{refused}"
+    );
+    for opened in join_all((0..6).map(|_| open(&url, true))).await {
+        opened.unwrap();
+    }
+    open(&url, false).await.unwrap();
+    let (before, after) = pg::migrate(&url).await.unwrap();
+    assert_eq!(before, after);
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_with_a_remedy() {
+    let h = Harness::new(postgres().await).await;
+    h.database
+        .execute(
+            "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+             VALUES (9999, 'of the future', true, '', 0)",
+        )
+        .await;
+    for migrate in [true, false] {
+        let refused = open(&url(&h), migrate).await.err().unwrap();
+        assert!(
+            matches!(refused, OpenError::NewerSchema { found: 9999, .. }),
+            "{refused}"
+        );
+        assert!(
+            refused
+                .to_string()
+                .contains("start the newer version again")
+        );
+    }
+}
+
+/// Without LISTEN there are no prepared statements either, as a transaction-mode pooler wants it.
+#[tokio::test]
+async fn nothing_is_kept_on_a_connection_where_listening_is_off() {
+    let url = cluster::new_database();
+    let definitions = Arc::new(crate::store::Definitions::new(std::num::NonZeroUsize::MIN));
+    let off = pg::Settings {
+        listen: false,
+        ..settings(true)
+    };
+    let opened = pg::open(&url, off, definitions.clone()).await.unwrap();
+    assert!(opened.listener.is_none());
+    let h = Harness::new(super::harness::Opened {
+        backend: Box::new(opened.backend),
+        reader: Arc::new(opened.reader),
+        definitions,
+        database: Database::Postgres(url),
+    })
+    .await;
+    h.places("x", 1);
+    let task = h.submit(New::default()).await;
+    h.reply(task.id(), 0, 1, success(json!(1))).await.unwrap();
+    assert_eq!(h.read(task.id()).await.status(), TaskStatus::Processed);
+}
