@@ -5,8 +5,11 @@ use std::sync::Arc;
 use crate::{
     agent::{Agents, Registered},
     config::Config,
-    domain::{AgentName, InstanceId, KnownAgents, Limits, Timestamp},
-    store::Store,
+    domain::{
+        AgentName, Definition, FieldFault, InstanceId, KnownAgents, Limits, Payload, Timestamp,
+        parse_steps,
+    },
+    store::{Store, StoreError},
     telemetry::Metrics,
 };
 
@@ -27,6 +30,21 @@ pub struct App {
     pub workflows: Arc<Workflows>,
     pub gauges: Gauges,
 }
+
+impl App {
+    /// Compiles steps. An agent that is not known here may have just been registered at another
+    /// instance: before a fault is told, that is looked up.
+    pub async fn compile(&self, steps: &Payload) -> Result<Compiled, StoreError> {
+        let compiled = parse_steps(steps, "/steps", &self.limits, self);
+        if compiled.is_err() && self.registered.refresh(&*self.store.reader).await? {
+            return Ok(parse_steps(steps, "/steps", &self.limits, self));
+        }
+        Ok(compiled)
+    }
+}
+
+/// A definition, or all that is wrong with it.
+type Compiled = Result<Definition, Vec<FieldFault>>;
 
 /// Who may be called, as policy and registration stand now.
 impl KnownAgents for App {

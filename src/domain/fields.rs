@@ -286,6 +286,10 @@ impl<'a> Fields<'a> {
 }
 
 fn within(text: &str, longest: usize) -> Result<(), String> {
+    if text.contains('\0') {
+        // PostgreSQL holds no such text, and nobody means it.
+        return Err("cannot contain the character U+0000".to_owned());
+    }
     // Bytes are counted first: most texts need no more.
     if text.len() <= longest || text.chars().count() <= longest {
         return Ok(());

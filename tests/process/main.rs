@@ -12,6 +12,8 @@
     reason = "a test fails by a panic, in its helpers too"
 )]
 
+#[path = "../cluster/mod.rs"]
+mod cluster;
 mod harness;
 
 mod agents;
@@ -30,6 +32,7 @@ mod one_owner;
 mod retention;
 mod scale;
 mod settings;
+mod shared;
 mod shutdown;
 mod slow_answers;
 mod submission;

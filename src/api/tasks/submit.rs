@@ -20,7 +20,7 @@ use crate::{
     },
     domain::{
         Definition, Details, FieldFault, Fields, Payload, Priority, Span, TaskId, WorkflowName,
-        WorkflowRef, parse_steps,
+        WorkflowRef,
     },
     store::{Accepted, Idempotency},
 };
@@ -231,7 +231,7 @@ async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
             if workflow_version.is_some() {
                 fields.fault("workflow_version", "only goes with workflow; leave it out");
             }
-            match parse_steps(&Payload::new(steps), "/steps", &app.limits, app) {
+            match app.compile(&Payload::new(steps)).await? {
                 Ok(definition) => chosen = Some((None, Arc::new(definition), None)),
                 Err(faults) => fields.extend(faults),
             }

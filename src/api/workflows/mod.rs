@@ -26,9 +26,7 @@ use super::{
     verdict::{self, VerdictBody},
 };
 use crate::{
-    domain::{
-        Definition, Fields, Payload, Span, Timestamp, WorkflowName, WorkflowRef, parse_steps,
-    },
+    domain::{Definition, Fields, Payload, Span, Timestamp, WorkflowName, WorkflowRef},
     store::{StoreError, WorkflowRecord},
 };
 
@@ -105,13 +103,13 @@ struct Checked {
 }
 
 /// Reads a body with all its faults at once.
-fn check(app: &App, body: &RawValue) -> Result<Checked, Problem> {
+async fn check(app: &App, body: &RawValue) -> Result<Checked, Problem> {
     let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
     let description = fields.string("description", LONGEST_DESCRIPTION);
     let complete_within = fields.span("complete_within", SHORTEST_LIMIT..=Span::LONGEST);
     let mut definition = None;
     match fields.value("steps").and_then(|steps| compact(steps.get())) {
-        Some(steps) => match parse_steps(&steps, "/steps", &app.limits, app) {
+        Some(steps) => match app.compile(&steps).await? {
             Ok(compiled) => definition = Some(compiled),
             Err(faults) => fields.extend(faults),
         },
@@ -176,7 +174,7 @@ async fn put(
 ) -> Result<Response, Problem> {
     query.finish()?;
     plain_name("a workflow", &name)?;
-    let checked = check(&app, &body)?;
+    let checked = check(&app, &body).await?;
     let name = WorkflowName::new(name);
     let before = app.store.reader.workflow(&name, None).await?;
     let stored = serde_json::to_string(&checked.stored)
@@ -312,7 +310,7 @@ async fn validate(
 ) -> Result<Response, Problem> {
     query.finish()?;
     plain_name("a workflow", &name)?;
-    let checked = check(&app, &body)?;
+    let checked = check(&app, &body).await?;
     Ok(verdict::answer(
         &app,
         &checked.definition,

@@ -30,6 +30,11 @@ pub async fn migrate(url: &str) -> Result<(i64, i64), OpenError> {
 }
 
 pub(super) async fn run(connection: &mut PgConnection, name: &str) -> Result<(), OpenError> {
+    // That a table exists already is no news to an operator.
+    sqlx::query("SET client_min_messages = warning")
+        .execute(&mut *connection)
+        .await
+        .map_err(|error| unusable(name, error))?;
     MIGRATIONS
         .run(&mut *connection)
         .await

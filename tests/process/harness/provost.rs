@@ -24,6 +24,7 @@ pub struct Setup {
     arguments: Vec<String>,
     config: Option<String>,
     database: Option<PathBuf>,
+    database_url: Option<String>,
     /// Any free port of loopback, if left out.
     listen: Option<String>,
 }
@@ -50,6 +51,12 @@ impl Setup {
     /// A database elsewhere than in its own folder.
     pub fn database(mut self, path: &Path) -> Self {
         self.database = Some(path.to_owned());
+        self
+    }
+
+    /// A database that is no file.
+    pub fn database_url(mut self, url: &str) -> Self {
+        self.database_url = Some(url.to_owned());
         self
     }
 
@@ -88,12 +95,13 @@ impl Setup {
         }
         let database = self.database.clone();
         let database = database.unwrap_or_else(|| folder.join("provost.db"));
+        let database = format!("sqlite://{}", database.display());
         let mut command = Command::new(env!("CARGO_BIN_EXE_provost"));
         command
             .args(["serve", "--log-json", "--listen"])
             .arg(self.listen.as_deref().unwrap_or("127.0.0.1:0"))
             .arg("--database-url")
-            .arg(format!("sqlite://{}", database.display()))
+            .arg(self.database_url.as_ref().unwrap_or(&database))
             .args(&self.arguments)
             .current_dir(folder)
             .stdin(Stdio::null())
