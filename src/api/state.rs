@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     agent::Agents,
     config::Config,
-    domain::{AgentName, InstanceId, KnownAgents, Limits, Timestamp},
+    domain::{AgentName, KnownAgents, Limits},
     store::Store,
     telemetry::Metrics,
 };
@@ -18,8 +18,6 @@ pub struct App {
     pub agents: Arc<Agents>,
     pub config: Config,
     pub limits: Limits,
-    pub instance: InstanceId,
-    pub started_at: Timestamp,
     pub metrics: Metrics,
     pub stop: tokio_util::sync::CancellationToken,
     /// The latest version of each workflow in use.

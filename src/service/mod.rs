@@ -22,6 +22,7 @@ use crate::{
     api::{self, App, Gauges, Workflows},
     config::Config,
     domain::{InstanceId, Limits},
+    instance::{JoinError, Membership, Standing},
     scheduler::{self, Dispatcher, Local},
     store::{Definitions, Store, StoreError, WriterSettings, sqlite},
     telemetry::Metrics,
@@ -40,6 +41,8 @@ pub enum StartError {
     Database(#[from] sqlite::OpenError),
     #[error("the store cannot be used: {0}")]
     Store(#[from] StoreError),
+    #[error("{0}")]
+    Instance(#[from] JoinError),
     #[error("listen: {address} cannot be used: {reason}; choose another with --listen")]
     Listen { address: SocketAddr, reason: String },
     #[error("the HTTP client cannot be made: {0}")]
@@ -56,6 +59,10 @@ pub struct Service {
     dispatcher: JoinHandle<()>,
     background: Vec<JoinHandle<()>>,
     server: JoinHandle<()>,
+    member: Arc<Membership>,
+    /// Ends the renewal of the leases, once nothing runs under them.
+    left: CancellationToken,
+    leases: JoinHandle<()>,
     store: Option<Store>,
     writer: JoinHandle<()>,
 }
@@ -81,7 +88,8 @@ impl Service {
             ..AgentSettings::default()
         })?);
         let parts = Parts::new();
-        let (local, dispatches) = Local::new(instance.clone(), agents.clone());
+        let standing = Arc::new(Standing::new());
+        let (local, dispatches) = Local::new(instance.clone(), standing.clone(), agents.clone());
         let settings = WriterSettings {
             cache_tasks: NonZeroUsize::new(config.store.cache_tasks).unwrap_or(NonZeroUsize::MIN),
             batch: BATCH,
@@ -94,6 +102,12 @@ impl Service {
             settings,
         );
         let writer = parts.spawn("writer", writer);
+        let lease = config.instance.lease;
+        let member = Membership::join(store.clone(), instance.clone(), lease, standing.clone());
+        let member = Arc::new(member.await?);
+        let left = CancellationToken::new();
+        let leases = background::renew_leases(member.clone(), parts.stop.clone(), left.clone());
+        let leases = parts.spawn("leases", leases);
         for record in store.reader.agents().await? {
             agents.put(record.name, record.spec);
         }
@@ -111,7 +125,7 @@ impl Service {
             grace: config.shutdown_grace.duration(),
         };
         let dispatcher = parts.spawn("dispatcher", dispatcher.run(parts.stop.clone()));
-        let background = background::start(&config, &local, &store, &instance, &metrics, &parts);
+        let background = background::start(&config, &local, &store, &standing, &metrics, &parts);
         info!(%address, %instance, database = %config.database_url, "provost is ready");
         let app = Arc::new(App {
             store: store.clone(),
@@ -120,8 +134,6 @@ impl Service {
                 max_steps: config.limits.max_steps,
             },
             config,
-            instance,
-            started_at: store.reader.now().await?,
             metrics,
             stop: parts.stop.clone(),
             workflows: Workflows::default(),
@@ -136,6 +148,9 @@ impl Service {
             dispatcher,
             background,
             server,
+            member,
+            left,
+            leases,
             store: Some(store),
             writer,
         })
@@ -157,6 +172,11 @@ impl Service {
                 warn!(%error, "a part did not stop in order");
             }
         }
+        // Not before its last call has ended: until then others must leave its steps alone.
+        self.left.cancel();
+        let _ = self.leases.await;
+        self.member.leave().await;
+        drop(self.member);
         self.goodbye.cancel();
         if tokio::time::timeout(GOODBYE, &mut self.server)
             .await

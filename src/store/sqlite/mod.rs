@@ -1,5 +1,6 @@
 //! SQLite: the embedded default. One writer connection, a few readers that never write, one process.
 
+mod leases;
 mod read;
 mod rows;
 mod save;
@@ -195,6 +196,11 @@ impl Backend for SqliteBackend {
             &self.definitions,
             now(),
         )))
+    }
+
+    /// The lock beside the file keeps every other process out.
+    fn is_shared(&self) -> bool {
+        false
     }
 }
 

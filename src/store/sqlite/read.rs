@@ -5,12 +5,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use sqlx::{QueryBuilder, Row, Sqlite, SqlitePool};
 
-use super::{now, rows};
+use super::{leases, now, rows};
 use crate::{
-    domain::{AgentName, Attempt, StepRef, Task, TaskId, TaskStatus, Timestamp, WorkflowName},
+    domain::{
+        AgentName, Attempt, InstanceId, StepRef, Task, TaskId, TaskStatus, Timestamp, WorkflowName,
+    },
     store::{
-        AgentRecord, Alert, AlertQuery, Change, Counts, Definitions, Reader, StoreError,
-        TaskFilter, TaskQuery, TaskSummary, WorkflowRecord,
+        AgentRecord, Alert, AlertQuery, Change, Counts, Definitions, ExpiredStep, Instances,
+        Reader, StoreError, TaskFilter, TaskQuery, TaskSummary, WorkflowRecord,
     },
 };
 
@@ -29,10 +31,17 @@ SELECT count(*) AS ahead FROM steps
 WHERE agent = ?1 AND due_at IS NOT NULL AND queued = 1
   AND (priority > ?2 OR (priority = ?2 AND (task_id, idx) < (?3, ?4)))"#;
 
-/// Relies on steps_processing.
+/// Reads all of steps_processing, which covers all but the attempts of what is found: what runs is
+/// little beside what there is.
 const EXPIRED: &str = r#"
-SELECT task_id, idx, attempt FROM steps
-WHERE state = 'processing' AND complete_by <= ?1 ORDER BY complete_by LIMIT ?2"#;
+WITH lost AS MATERIALIZED (
+    SELECT DISTINCT locked_by AS id FROM steps INDEXED BY steps_processing
+    WHERE state = 'processing' AND locked_by <> ?3
+      AND locked_by NOT IN (SELECT id FROM instances WHERE until > ?1))
+SELECT task_id, idx, attempt, locked_by IN (SELECT id FROM lost) AS lost
+FROM steps INDEXED BY steps_processing
+WHERE state = 'processing' AND (complete_by <= ?1 OR locked_by IN (SELECT id FROM lost))
+ORDER BY complete_by LIMIT ?2"#;
 
 /// Relies on tasks_overdue.
 const OVERDUE: &str = r#"
@@ -42,7 +51,8 @@ WHERE overdue_at IS NOT NULL AND overdue_at <= ?1 ORDER BY overdue_at LIMIT ?2"#
 /// Relies on steps_processing: what runs is little beside what there is.
 const PROCESSING: &str = r#"
 SELECT task_id, idx, attempt FROM steps INDEXED BY steps_processing
-WHERE state = 'processing' AND (task_id, idx) > (?1, ?2) ORDER BY task_id, idx LIMIT ?3"#;
+WHERE state = 'processing' AND (task_id, idx) > (?1, ?2) AND (?4 IS NULL OR locked_by = ?4)
+ORDER BY task_id, idx LIMIT ?3"#;
 
 const WORKFLOWS: &str = r#"
 SELECT name, version, body, created_at FROM workflows AS latest
@@ -166,13 +176,18 @@ impl Reader for SqliteReader {
         count(&row, "ahead")
     }
 
-    async fn expired(&self, limit: usize) -> Result<Vec<(StepRef, Attempt)>, StoreError> {
+    async fn expired(
+        &self,
+        asker: &InstanceId,
+        limit: usize,
+    ) -> Result<Vec<ExpiredStep>, StoreError> {
         let found = sqlx::query(EXPIRED)
             .bind(now().as_millis())
             .bind(limit as i64)
+            .bind(asker.as_str())
             .fetch_all(&self.pool)
             .await?;
-        found.iter().map(rows::held_step).collect()
+        found.iter().map(rows::expired_step).collect()
     }
 
     async fn overdue(&self, limit: usize) -> Result<Vec<TaskId>, StoreError> {
@@ -186,6 +201,7 @@ impl Reader for SqliteReader {
 
     async fn processing(
         &self,
+        locked_by: Option<&InstanceId>,
         after: Option<StepRef>,
         limit: usize,
     ) -> Result<Vec<(StepRef, Attempt)>, StoreError> {
@@ -194,9 +210,19 @@ impl Reader for SqliteReader {
             .bind(task.unwrap_or_default())
             .bind(after.map_or(-1, |after| i64::from(after.step.0)))
             .bind(limit as i64)
+            .bind(locked_by.map(InstanceId::as_str))
             .fetch_all(&self.pool)
             .await?;
         found.iter().map(rows::held_step).collect()
+    }
+
+    async fn instances(&self) -> Result<Instances, StoreError> {
+        let mut view = self.pool.begin().await?;
+        Ok(Instances {
+            now: now(),
+            records: leases::all(&mut view).await?,
+            supervisor: leases::supervisor(&mut view).await?,
+        })
     }
 
     async fn workflows(&self) -> Result<Vec<WorkflowRecord>, StoreError> {

@@ -8,12 +8,13 @@ use uuid::Uuid;
 
 use crate::{
     domain::{
-        Accepted, AgentName, Attempt, Definition, Details, Fault, InstanceId, Limits, Payload,
-        Priority, Span, Step, StepIndex, StepName, StepRef, StepState, StepStatus, Task, TaskId,
-        TaskState, TaskStatus, Timestamp, WorkflowName, WorkflowRef, parse_steps,
+        Accepted, AgentName, Attempt, Definition, Details, Expiry, Fault, InstanceId, Limits,
+        Payload, Priority, Span, Step, StepIndex, StepName, StepRef, StepState, StepStatus, Task,
+        TaskId, TaskState, TaskStatus, Timestamp, WorkflowName, WorkflowRef, parse_steps,
     },
     store::{
-        Alert, AlertId, AlertState, Change, Definitions, StoreError, TaskSummary, WorkflowRecord,
+        Alert, AlertId, AlertState, Change, Definitions, ExpiredStep, StoreError, TaskSummary,
+        WorkflowRecord,
     },
 };
 
@@ -248,6 +249,19 @@ pub(super) fn held_step(row: &SqliteRow) -> Result<(StepRef, Attempt), StoreErro
     Ok((step_ref(row)?, Attempt(row.try_get("attempt")?)))
 }
 
+pub(super) fn expired_step(row: &SqliteRow) -> Result<ExpiredStep, StoreError> {
+    let (step, attempt) = held_step(row)?;
+    let cause = match row.try_get("lost")? {
+        true => Expiry::InstanceLost,
+        false => Expiry::CompleteBy,
+    };
+    Ok(ExpiredStep {
+        step,
+        attempt,
+        cause,
+    })
+}
+
 pub(super) fn agent_name(row: &SqliteRow, column: &str) -> Result<AgentName, StoreError> {
     Ok(AgentName::new(row.try_get::<String, _>(column)?))
 }
@@ -256,7 +270,7 @@ pub(super) fn task_id(row: &SqliteRow, column: &str) -> Result<TaskId, StoreErro
     uuid(row, column).map(TaskId)
 }
 
-fn uuid(row: &SqliteRow, column: &str) -> Result<Uuid, StoreError> {
+pub(super) fn uuid(row: &SqliteRow, column: &str) -> Result<Uuid, StoreError> {
     Uuid::from_slice(row.try_get(column)?).map_err(corrupt)
 }
 
@@ -295,7 +309,7 @@ fn fault(row: &SqliteRow, column: &str) -> Result<Option<Fault>, StoreError> {
         .transpose()
 }
 
-fn required<T>(value: Option<T>, column: &str) -> Result<T, StoreError> {
+pub(super) fn required<T>(value: Option<T>, column: &str) -> Result<T, StoreError> {
     value.ok_or_else(|| corrupt(format!("{column} is missing")))
 }
 

@@ -3,9 +3,11 @@
 use async_trait::async_trait;
 use sqlx::{Row, Sqlite};
 
-use super::{rows, save};
+use super::{leases, rows, save};
 use crate::{
-    domain::{AgentName, AgentSpec, StepRef, Task, TaskId, Timestamp, WorkflowName},
+    domain::{
+        AgentName, AgentSpec, InstanceId, Leases, StepRef, Task, TaskId, Timestamp, WorkflowName,
+    },
     store::{
         Alert, AlertId, Batch, Definitions, KnownKey, Promoted, Saved, StoreError, Transaction,
     },
@@ -194,6 +196,18 @@ impl Transaction for SqliteTransaction<'_> {
             .execute(&mut *self.tx)
             .await?;
         Ok(deleted.rows_affected())
+    }
+
+    async fn leases(&mut self, instance: &InstanceId) -> Result<Leases, StoreError> {
+        leases::load(&mut self.tx, instance).await
+    }
+
+    async fn save_leases(&mut self, before: &Leases, after: &Leases) -> Result<Saved, StoreError> {
+        leases::save(&mut self.tx, before, after).await
+    }
+
+    async fn forget_instances(&mut self, ended_before: Timestamp) -> Result<(), StoreError> {
+        leases::forget(&mut self.tx, ended_before).await
     }
 
     async fn heartbeat(&mut self) -> Result<(), StoreError> {
