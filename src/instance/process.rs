@@ -63,7 +63,7 @@ fn pid_namespace() -> Option<String> {
     Some(link.to_str()?.chars().filter(|c| digits(*c)).collect())
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

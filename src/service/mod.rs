@@ -174,8 +174,14 @@ impl Service {
         }
         // Not before its last call has ended: until then others must leave its steps alone.
         self.left.cancel();
-        let _ = self.leases.await;
-        self.member.leave().await;
+        let left = async {
+            let _ = (&mut self.leases).await;
+            self.member.leave().await;
+        };
+        if tokio::time::timeout(GOODBYE, left).await.is_err() {
+            warn!("the leases could not be given up in time; they run out by themselves");
+            self.leases.abort();
+        }
         drop(self.member);
         self.goodbye.cancel();
         if tokio::time::timeout(GOODBYE, &mut self.server)

@@ -7,7 +7,7 @@
 
 mod batch;
 #[cfg(test)]
-mod conformance;
+pub mod conformance;
 mod definitions;
 mod error;
 mod local;

@@ -61,13 +61,18 @@ impl Supervisor {
         Ok(recovered)
     }
 
-    async fn find(&self) -> Result<Vec<ExpiredStep>, StoreError> {
+    /// What is to be recovered now.
+    pub async fn find(&self) -> Result<Vec<ExpiredStep>, StoreError> {
         self.store.reader.expired(&self.instance, self.batch).await
     }
 
     /// Asks for the recovery of the attempts that were seen. If one is over by now, because another
     /// supervisor was faster or its answer came, the request changes nothing.
-    async fn recover(&self, term: Term, expired: Vec<ExpiredStep>) -> Result<usize, StoreError> {
+    pub async fn recover(
+        &self,
+        term: Term,
+        expired: Vec<ExpiredStep>,
+    ) -> Result<usize, StoreError> {
         let asked = expired.into_iter().map(|expired| {
             let command = Command::Expire {
                 step: expired.step.step,
