@@ -167,6 +167,12 @@ impl Membership {
         }
     }
 
+    /// As when it is due.
+    #[cfg(test)]
+    pub async fn renew_now(&self) {
+        self.renew(Gone::Nobody, true).await.unwrap();
+    }
+
     async fn renew(&self, gone: Gone, supervise: bool) -> Result<Renewed, StoreError> {
         if !supervise {
             self.standing.step_down();

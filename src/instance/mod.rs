@@ -5,6 +5,8 @@
 mod membership;
 mod process;
 mod standing;
+#[cfg(test)]
+mod tests;
 
 pub use membership::{JoinError, Membership};
 pub use standing::Standing;

@@ -10,6 +10,8 @@ mod dispatcher;
 mod lines;
 mod recovery;
 mod running;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

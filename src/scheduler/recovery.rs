@@ -15,7 +15,7 @@ use crate::{
 
 const BATCH: usize = 500;
 /// How long a claim may take from its commit to the start of its call.
-const START_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const START_WITHIN: Duration = Duration::from_secs(1);
 
 /// Hands back all steps that an earlier process left running: in a store that others share, those of
 /// this instance's id; else all. To be called once the instance has its lease, and before anything is
