@@ -50,12 +50,7 @@ async fn look(local: &Local, store: &Store, polled: bool) -> Result<(), StoreErr
             local.lines.due_in(due.since(store.reader.now().await?));
         }
     }
-    let mut lines = local.lines.all();
-    if polled {
-        lines.extend(local.agents.list().iter().map(|agent| agent.name().clone()));
-        lines.sort_unstable();
-        lines.dedup();
-    }
+    let lines = local.lines.all();
     let able: Vec<AgentName> = lines
         .into_iter()
         .filter(|agent| local.free(agent) > 0)

@@ -59,8 +59,8 @@ pub trait Transaction: Send {
     /// Up to `limit` steps at the head of an agent's line, most important first.
     async fn line(&mut self, agent: &AgentName, limit: usize) -> Result<Vec<StepRef>, StoreError>;
 
-    /// Lets delayed steps whose time has come join their agents' lines. Answers which agents'
-    /// lines grew, and when the next delayed step is due.
+    /// Lets delayed steps whose time has come join their agents' lines. Answers which agents have a
+    /// line then, and when the next delayed step is due.
     async fn promote(&mut self) -> Result<Promoted, StoreError>;
 
     /// Saves a batch, each task by compare-and-set on its version.

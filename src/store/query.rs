@@ -70,6 +70,7 @@ pub struct KnownKey {
 
 #[derive(Clone, Debug, Default)]
 pub struct Promoted {
+    /// All agents that have a line.
     pub agents: Vec<AgentName>,
     pub next_due: Option<Timestamp>,
 }

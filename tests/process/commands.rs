@@ -179,7 +179,7 @@ async fn a_step_that_waits_for_its_next_try_can_be_tried_at_once() {
     let remote = Remote::script([Act::Hang, Act::Ok(json!("done"))]).await;
     let provost = Provost::start().await;
     let mut submission = pipeline(&remote.url(), &["a"]);
-    submission["steps"][0]["complete_within"] = json!("100ms");
+    submission["steps"][0]["complete_within"] = json!("1s");
     submission["steps"][0]["max_failures"] = json!(0);
     submission["steps"][0]["on_exhausted"] = json!({ "extend": "1h", "times": 1 });
     let id = provost.submit(&submission).await;

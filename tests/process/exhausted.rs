@@ -7,7 +7,7 @@ use crate::harness::{Act, Provost, Remote, kinds, one_step, step};
 /// One step that hangs and may fail once.
 fn hopeless(remote: &Remote) -> Value {
     let mut task = one_step(&remote.url(), "/work");
-    task["steps"][0]["complete_within"] = json!("200ms");
+    task["steps"][0]["complete_within"] = json!("500ms");
     task["steps"][0]["max_failures"] = json!(1);
     task
 }
@@ -24,7 +24,7 @@ async fn a_step_that_fails_more_often_than_it_may_ends_in_error_and_alerts() {
     assert_eq!(only["error"]["kind"], "exhausted");
     let message = only["error"]["message"].as_str().unwrap();
     assert!(message.contains("failed 2 times"), "{message}");
-    assert!(message.contains("200ms"), "{message}");
+    assert!(message.contains("500ms"), "{message}");
     assert_eq!(only["blocked_by"], json!({ "reason": "operator" }));
     assert_eq!(remote.count(), 2);
 

@@ -28,6 +28,7 @@ mod fairness;
 mod instances;
 mod lists;
 mod one_owner;
+mod retention;
 mod scale;
 mod settings;
 mod shutdown;

@@ -1,60 +1,62 @@
-//! Saving a batch: a statement for each table, whatever the number of rows. The rows travel as one
-//! JSON array of arrays, which `json_each` takes apart: a statement costs two thread wake-ups, a row
-//! in it next to nothing.
+//! Saving a batch: a statement for each table, whatever the number of rows, because behind an
+//! asynchronous driver a statement costs two thread wake-ups and a row in it next to nothing.
 
-use serde::Serialize;
 use sqlx::SqliteConnection;
 
+use super::statement::{Rows, Statement, run};
 use crate::{
     domain::{AlertChange, Event, Fault, Step, StepIndex, StepState, Task, Timestamp},
     store::{Batch, Saved, StoreError, batch::TaskChange},
 };
 
 /// Relies on the primary key.
-const INSERT_TASKS: &str = r#"
+static INSERT_TASKS: Statement<18> = Statement::new(
+    r#"
 INSERT INTO tasks (id, "key", workflow, workflow_version, steps, input, labels, priority, complete_within,
                    created_at, trace_id, version, state, paused, complete_by, overdue_at, ended_at, error)
-SELECT unhex(value ->> 0), value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
-       value ->> 7, value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13,
-       value ->> 14, value ->> 15, value ->> 16, value ->> 17
-FROM json_each(?1)"#;
+SELECT * FROM (VALUES"#,
+    ") WHERE column1 IS NOT NULL",
+);
 
 /// Compare-and-set on the version; relies on the primary key.
-const UPDATE_TASKS: &str = r#"
+static UPDATE_TASKS: Statement<8> = Statement::new(
+    r#"
 UPDATE tasks
-SET version = version + 1, state = new.state, paused = new.paused, complete_by = new.complete_by,
-    overdue_at = new.overdue_at, ended_at = new.ended_at, error = new.error
-FROM (SELECT unhex(value ->> 0) AS id, value ->> 1 AS base, value ->> 2 AS state, value ->> 3 AS paused,
-             value ->> 4 AS complete_by, value ->> 5 AS overdue_at, value ->> 6 AS ended_at,
-             value ->> 7 AS error
-      FROM json_each(?1)) AS new
-WHERE tasks.id = new.id AND tasks.version = new.base"#;
+SET version = version + 1, state = new.column3, paused = new.column4, complete_by = new.column5,
+    overdue_at = new.column6, ended_at = new.column7, error = new.column8
+FROM (VALUES"#,
+    ") AS new WHERE tasks.id = new.column1 AND tasks.version = new.column2",
+);
 
 /// Relies on the primary key.
-const SAVE_STEPS: &str = r#"
+static SAVE_STEPS: Statement<20> = Statement::new(
+    r#"
 INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, locked_by,
                    complete_by, ready_at, due_at, queued, started_at, ended_at, body, output, error, last_fault)
-SELECT unhex(value ->> 0), value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6,
-       value ->> 7, value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13,
-       value ->> 14, value ->> 15, value ->> 16, value ->> 17, value ->> 18, value ->> 19
-FROM json_each(?1)
-WHERE true
+SELECT * FROM (VALUES"#,
+    r#") WHERE column1 IS NOT NULL
 ON CONFLICT (task_id, idx) DO UPDATE
 SET state = excluded.state, attempt = excluded.attempt, failure_count = excluded.failure_count,
     extended = excluded.extended, locked_by = excluded.locked_by, complete_by = excluded.complete_by,
     ready_at = excluded.ready_at, due_at = excluded.due_at, queued = excluded.queued,
     started_at = excluded.started_at, ended_at = excluded.ended_at, body = excluded.body,
-    output = excluded.output, error = excluded.error, last_fault = excluded.last_fault"#;
+    output = excluded.output, error = excluded.error, last_fault = excluded.last_fault"#,
+);
 
-const INSERT_HISTORY: &str = r#"
-INSERT INTO history (task_id, version, at, events)
-SELECT unhex(value ->> 0), value ->> 1, value ->> 2, value ->> 3
-FROM json_each(?1)"#;
+static INSERT_HISTORY: Statement<4> = Statement::new(
+    "INSERT INTO history (task_id, version, at, events) SELECT * FROM (VALUES",
+    ") WHERE column1 IS NOT NULL",
+);
 
-const INSERT_LABELS: &str = r#"
-INSERT INTO task_labels (label, value, task_id)
-SELECT value ->> 0, value ->> 1, unhex(value ->> 2)
-FROM json_each(?1)"#;
+static INSERT_LABELS: Statement<3> = Statement::new(
+    "INSERT INTO task_labels (label, value, task_id) SELECT * FROM (VALUES",
+    ") WHERE column1 IS NOT NULL",
+);
+
+static INSERT_KEYS: Statement<4> = Statement::new(
+    r#"INSERT INTO idempotency_keys ("key", fingerprint, task_id, created_at) SELECT * FROM (VALUES"#,
+    ") WHERE column1 IS NOT NULL",
+);
 
 /// Relies on alerts_unclosed: an alert that is not closed yet stands for this one too.
 const RAISE_ALERT: &str = r#"
@@ -67,143 +69,47 @@ const CLOSE_ALERT: &str = r#"
 UPDATE alerts SET state = 'closed', closed_at = ?3
 WHERE task_id = ?1 AND idx = ?2 AND state <> 'closed'"#;
 
-const INSERT_KEYS: &str = r#"
-INSERT INTO idempotency_keys ("key", fingerprint, task_id, created_at)
-SELECT value ->> 0, value ->> 1, unhex(value ->> 2), ?2
-FROM json_each(?1)"#;
-
-type Id = uuid::fmt::Simple;
-
-#[derive(Serialize)]
-struct NewTaskRow<'a>(
-    Id,
-    Option<&'a str>,
-    Option<&'a str>,
-    Option<u32>,
-    Option<&'a str>,
-    &'a str,
-    String,
-    i64,
-    Option<i64>,
-    i64,
-    Option<String>,
-    u64,
-    &'static str,
-    u8,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<String>,
-);
-
-#[derive(Serialize)]
-struct TaskRow(
-    Id,
-    u64,
-    &'static str,
-    u8,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<String>,
-);
-
-// A tuple struct of more than sixteen fields is fine for serde; only plain tuples stop there.
-#[derive(Serialize)]
-struct StepRow<'a>(
-    Id,
-    u16,
-    &'a str,
-    &'a str,
-    i64,
-    &'static str,
-    u32,
-    u32,
-    u32,
-    Option<&'a str>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    u8,
-    Option<i64>,
-    Option<i64>,
-    Option<&'a str>,
-    Option<&'a str>,
-    Option<String>,
-    Option<String>,
-);
-
-#[derive(Serialize)]
-struct HistoryRow(Id, u64, i64, String);
-
 pub(super) async fn save(
     tx: &mut SqliteConnection,
     batch: &Batch,
     now: Timestamp,
 ) -> Result<Saved, StoreError> {
-    let mut new_tasks = Vec::new();
-    let mut tasks = Vec::new();
-    let mut steps = Vec::with_capacity(batch.changes.len() * 2);
-    let mut history = Vec::with_capacity(batch.changes.len());
-    let mut labels = Vec::new();
-    for change in &batch.changes {
-        let task = &*change.task;
-        match change.base {
-            None => {
-                new_tasks.push(new_task_row(task));
-                let own = task.details.labels.iter();
-                labels.extend(own.map(|(label, value)| (label, value, id(task))));
-            }
-            Some(base) => tasks.push(task_row(task, base)),
-        }
-        for index in &change.steps {
-            steps.push(step_row(task, *index, now));
-        }
-        if !change.events.is_empty() {
-            history.push(history_row(change));
-        }
-    }
-    if !new_tasks.is_empty() {
-        execute(tx, INSERT_TASKS, &new_tasks).await?;
-    }
-    if !tasks.is_empty() && execute(tx, UPDATE_TASKS, &tasks).await? < tasks.len() as u64 {
+    let changes = || batch.changes.iter();
+    let created = || changes().filter(|change| change.base.is_none());
+    let inserted = INSERT_TASKS.over(created(), |rows, change| new_task(rows, &change.task));
+    run(tx, inserted).await?;
+    let moved = || changes().filter_map(|change| Some((&change.task, change.base?)));
+    let updated = UPDATE_TASKS.over(moved(), |rows, (moved, base)| task(rows, moved, base));
+    let expected = moved().count() as u64;
+    if run(tx, updated).await? < expected {
         return Ok(Saved::Stale);
     }
-    if !steps.is_empty() {
-        execute(tx, SAVE_STEPS, &steps).await?;
-    }
-    if !history.is_empty() {
-        execute(tx, INSERT_HISTORY, &history).await?;
-    }
-    if !labels.is_empty() {
-        execute(tx, INSERT_LABELS, &labels).await?;
-    }
-    if !batch.keys.is_empty() {
-        let keys: Vec<_> = batch
-            .keys
-            .iter()
-            .map(|new| (&new.key, &new.fingerprint, new.task.0.simple()))
-            .collect();
-        let json = json(&keys)?;
-        sqlx::query(INSERT_KEYS)
-            .bind(json)
-            .bind(now.as_millis())
-            .execute(&mut *tx)
-            .await?;
-    }
-    for change in &batch.changes {
+    let steps = changes().flat_map(|change| change.steps.iter().map(move |at| (&change.task, *at)));
+    let steps = SAVE_STEPS.over(steps, |rows, (task, at)| step(rows, task, at, now));
+    run(tx, steps).await?;
+    let told = changes().filter(|change| !change.events.is_empty());
+    run(tx, INSERT_HISTORY.over(told, history)).await?;
+    let labels = created().flat_map(|change| {
+        let labels = change.task.details.labels.iter();
+        labels.map(move |label| (change.task.id(), label))
+    });
+    let labels = INSERT_LABELS.over(labels, |rows, (task, (label, value))| {
+        rows.text(label);
+        rows.text(value);
+        rows.id(task.0);
+    });
+    run(tx, labels).await?;
+    let keys = INSERT_KEYS.over(batch.keys.iter(), |rows, new| {
+        rows.text(&new.key);
+        rows.text(&new.fingerprint);
+        rows.id(new.task.0);
+        rows.integer(now.as_millis());
+    });
+    run(tx, keys).await?;
+    for change in changes() {
         save_alerts(tx, change).await?;
     }
     Ok(Saved::All)
-}
-
-async fn execute<T: Serialize>(
-    tx: &mut SqliteConnection,
-    statement: &'static str,
-    rows: &[T],
-) -> Result<u64, StoreError> {
-    let done = sqlx::query(statement).bind(json(rows)?).execute(tx).await?;
-    Ok(done.rows_affected())
 }
 
 /// Alerts are rare: a statement for each is no cost that matters.
@@ -235,49 +141,45 @@ async fn save_alerts(tx: &mut SqliteConnection, change: &TaskChange) -> Result<(
     Ok(())
 }
 
-fn new_task_row(task: &Task) -> NewTaskRow<'_> {
+fn new_task(rows: &mut Rows, task: &Task) {
     let details = &*task.details;
     let workflow = details.workflow.as_ref();
-    NewTaskRow(
-        id(task),
-        details.key.as_deref(),
-        workflow.map(|workflow| workflow.name.as_str()),
-        workflow.map(|workflow| workflow.version),
-        workflow
-            .is_none()
-            .then(|| details.definition.source.as_json()),
-        details.input.as_json(),
-        // A map of strings always serialises.
-        serde_json::to_string(&details.labels).unwrap_or_default(),
-        details.priority.get(),
-        details.complete_within.map(|span| span.as_millis()),
-        task.created_at.as_millis(),
-        details.trace_id.map(|trace| format!("{trace:032x}")),
-        task.version,
-        task.status().as_str(),
-        u8::from(task.paused),
-        millis(task.complete_by),
-        millis(task.overdue_at()),
-        millis(task.ended_at()),
-        task.error().map(fault),
-    )
+    rows.id(task.id().0);
+    rows.maybe_text(details.key.as_deref());
+    rows.maybe_text(workflow.map(|workflow| workflow.name.as_str()));
+    rows.maybe_integer(workflow.map(|workflow| i64::from(workflow.version)));
+    let in_place = workflow.is_none();
+    rows.maybe_text(in_place.then(|| details.definition.source.as_json()));
+    rows.text(details.input.as_json());
+    // A map of strings always serialises.
+    rows.text(serde_json::to_string(&details.labels).unwrap_or_default());
+    rows.integer(details.priority.get());
+    rows.maybe_integer(details.complete_within.map(|span| span.as_millis()));
+    rows.integer(task.created_at.as_millis());
+    rows.maybe_text(details.trace_id.map(|trace| format!("{trace:032x}")));
+    rows.integer(task.version as i64);
+    state(rows, task);
 }
 
-fn task_row(task: &Task, base: u64) -> TaskRow {
-    TaskRow(
-        id(task),
-        base,
-        task.status().as_str(),
-        u8::from(task.paused),
-        millis(task.complete_by),
-        millis(task.overdue_at()),
-        millis(task.ended_at()),
-        task.error().map(fault),
-    )
+fn task(rows: &mut Rows, task: &Task, base: u64) {
+    rows.id(task.id().0);
+    rows.integer(base as i64);
+    state(rows, task);
 }
 
-fn step_row(task: &Task, index: StepIndex, now: Timestamp) -> StepRow<'_> {
+/// The columns in which both forms of a task's record end.
+fn state(rows: &mut Rows, task: &Task) {
+    rows.text(task.status().as_str());
+    rows.integer(i64::from(task.paused));
+    rows.maybe_time(task.complete_by);
+    rows.maybe_time(task.overdue_at());
+    rows.maybe_time(task.ended_at());
+    rows.maybe_text(task.error().map(fault));
+}
+
+fn step(rows: &mut Rows, task: &Task, index: StepIndex, now: Timestamp) {
     let definition = task.definition(index);
+    let record = task.step(index);
     let Step {
         state,
         attempt,
@@ -286,7 +188,7 @@ fn step_row(task: &Task, index: StepIndex, now: Timestamp) -> StepRow<'_> {
         body,
         started_at,
         last_fault,
-    } = task.step(index);
+    } = record;
     let (locked_by, complete_by) = match state {
         StepState::Processing {
             locked_by,
@@ -299,50 +201,37 @@ fn step_row(task: &Task, index: StepIndex, now: Timestamp) -> StepRow<'_> {
         _ => None,
     };
     let error = match state {
-        StepState::Error(error) => Some(fault(error)),
+        StepState::Error(error) => Some(error),
         _ => None,
     };
-    let step = task.step(index);
     let due_at = task.due_at(index);
-    StepRow(
-        id(task),
-        index.0,
-        definition.name.as_str(),
-        definition.agent().as_str(),
-        task.details.priority.get(),
-        step.status().as_str(),
-        attempt.0,
-        *failure_count,
-        *extended,
-        locked_by,
-        millis(complete_by),
-        millis(ready_at),
-        millis(due_at),
-        u8::from(due_at.is_some_and(|due| due <= now)),
-        millis(*started_at),
-        millis(step.ended_at()),
-        body.as_ref().map(|body| body.as_json()),
-        step.output().map(|output| output.as_json()),
-        error,
-        last_fault.as_ref().map(fault),
-    )
+    rows.id(task.id().0);
+    rows.integer(i64::from(index.0));
+    rows.text(definition.name.as_str());
+    rows.text(definition.agent().as_str());
+    rows.integer(task.details.priority.get());
+    rows.text(record.status().as_str());
+    rows.integer(i64::from(attempt.0));
+    rows.integer(i64::from(*failure_count));
+    rows.integer(i64::from(*extended));
+    rows.maybe_text(locked_by);
+    rows.maybe_time(complete_by);
+    rows.maybe_time(ready_at);
+    rows.maybe_time(due_at);
+    rows.integer(i64::from(due_at.is_some_and(|due| due <= now)));
+    rows.maybe_time(*started_at);
+    rows.maybe_time(record.ended_at());
+    rows.maybe_text(body.as_ref().map(|body| body.as_json()));
+    rows.maybe_text(record.output().map(|output| output.as_json()));
+    rows.maybe_text(error.map(fault));
+    rows.maybe_text(last_fault.as_ref().map(fault));
 }
 
-fn history_row(change: &TaskChange) -> HistoryRow {
-    HistoryRow(
-        id(&change.task),
-        change.task.version,
-        change.at.as_millis(),
-        events(&change.events),
-    )
-}
-
-fn id(task: &Task) -> Id {
-    task.id().0.simple()
-}
-
-fn millis(at: Option<Timestamp>) -> Option<i64> {
-    at.map(Timestamp::as_millis)
+fn history(rows: &mut Rows, change: &TaskChange) {
+    rows.id(change.task.id().0);
+    rows.integer(change.task.version as i64);
+    rows.integer(change.at.as_millis());
+    rows.text(events(&change.events));
 }
 
 fn events(events: &[Event]) -> String {
@@ -353,8 +242,4 @@ fn events(events: &[Event]) -> String {
 fn fault(fault: &Fault) -> String {
     // Strings and numbers under fixed names always serialise.
     serde_json::to_string(fault).unwrap_or_default()
-}
-
-fn json<T: Serialize + ?Sized>(rows: &T) -> Result<String, StoreError> {
-    serde_json::to_string(rows).map_err(|error| StoreError::Corrupt(error.to_string()))
 }

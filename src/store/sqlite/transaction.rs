@@ -23,8 +23,17 @@ LIMIT ?2"#;
 /// Relies on steps_delayed.
 const PROMOTE: &str = r#"
 UPDATE steps SET queued = 1
-WHERE due_at IS NOT NULL AND queued = 0 AND due_at <= ?1
-RETURNING agent"#;
+WHERE due_at IS NOT NULL AND queued = 0 AND due_at <= ?1"#;
+
+/// Goes from one agent to the next by steps_line, so that long lines cost no more than short ones.
+const LINES: &str = r#"
+WITH RECURSIVE line (agent) AS (
+    SELECT min(agent) FROM steps WHERE due_at IS NOT NULL AND queued = 1
+    UNION ALL
+    SELECT (SELECT min(agent) FROM steps WHERE due_at IS NOT NULL AND queued = 1 AND agent > line.agent)
+    FROM line WHERE line.agent IS NOT NULL
+)
+SELECT agent FROM line WHERE agent IS NOT NULL"#;
 
 /// Relies on steps_delayed.
 const NEXT_DUE: &str =
@@ -115,19 +124,15 @@ impl Transaction for SqliteTransaction<'_> {
     }
 
     async fn promote(&mut self) -> Result<Promoted, StoreError> {
-        let promoted = sqlx::query(PROMOTE)
+        sqlx::query(PROMOTE)
             .bind(self.now.as_millis())
-            .fetch_all(&mut *self.tx)
+            .execute(&mut *self.tx)
             .await?;
-        let mut agents = promoted
-            .iter()
-            .map(|row| rows::agent_name(row, "agent"))
-            .collect::<Result<Vec<_>, _>>()?;
-        agents.sort_unstable();
-        agents.dedup();
+        let lines = sqlx::query(LINES).fetch_all(&mut *self.tx).await?;
         let next = sqlx::query(NEXT_DUE).fetch_one(&mut *self.tx).await?;
+        let agents = lines.iter().map(|row| rows::agent_name(row, "agent"));
         Ok(Promoted {
-            agents,
+            agents: agents.collect::<Result<_, _>>()?,
             next_due: rows::time(&next, "due_at")?,
         })
     }

@@ -1,0 +1,161 @@
+//! Statements over many rows. Each is kept in a few sizes, so that it is prepared once and then found
+//! again: preparing anew would cost more than the rows do. A form that is larger than its rows is
+//! filled up with NULLs, which the statement passes over.
+
+use std::{
+    fmt::Write,
+    sync::{Arc, OnceLock},
+};
+
+use sqlx::{
+    Arguments, AssertSqlSafe, SqlSafeStr, SqlStr, SqliteConnection, sqlite::SqliteArguments,
+};
+use uuid::Uuid;
+
+use crate::{domain::Timestamp, store::StoreError};
+
+/// Numbers of rows that have a form of their own. The next larger one is at most half again as large.
+const SIZES: [usize; 14] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
+
+/// The most rows of one go.
+const MOST_ROWS: usize = SIZES[SIZES.len() - 1];
+
+/// SQL with a place for rows of so many columns.
+pub struct Statement<const COLUMNS: usize> {
+    before: &'static str,
+    after: &'static str,
+    forms: [OnceLock<SqlStr>; SIZES.len()],
+}
+
+impl<const COLUMNS: usize> Statement<COLUMNS> {
+    /// What stands before and after the rows.
+    pub const fn new(before: &'static str, after: &'static str) -> Self {
+        Self {
+            before,
+            after,
+            forms: [const { OnceLock::new() }; SIZES.len()],
+        }
+    }
+
+    /// Takes in all rows, in as few goes as the largest form allows.
+    pub fn over<T>(
+        &self,
+        rows: impl Iterator<Item = T>,
+        write: impl Fn(&mut Rows, T),
+    ) -> Vec<Filled> {
+        let mut filled = Vec::new();
+        let mut rows = rows.peekable();
+        while rows.peek().is_some() {
+            let mut values = Rows::default();
+            let mut count = 0;
+            for row in rows.by_ref().take(MOST_ROWS) {
+                write(&mut values, row);
+                count += 1;
+            }
+            filled.push(Filled {
+                sql: self.sql(count),
+                values,
+            });
+        }
+        filled
+    }
+
+    /// The smallest form for so many rows.
+    fn sql(&self, rows: usize) -> SqlStr {
+        let at = SIZES.partition_point(|size| *size < rows);
+        let at = at.min(SIZES.len() - 1);
+        let form = self.forms[at].get_or_init(|| {
+            let row = format!("({})", ["?"; COLUMNS].join(","));
+            let mut sql = self.before.to_owned();
+            for place in 0..SIZES[at] {
+                // Writing to a String cannot fail.
+                let _ = write!(sql, "{}{row}", if place == 0 { " " } else { "," });
+            }
+            sql.push_str(self.after);
+            // Made of this program's own text alone; every value is bound.
+            AssertSqlSafe(Arc::<str>::from(sql)).into_sql_str()
+        });
+        form.clone()
+    }
+}
+
+/// Rows on their way into a statement, value by value.
+#[derive(Default)]
+pub struct Rows(SqliteArguments);
+
+impl Rows {
+    pub fn id(&mut self, id: Uuid) {
+        self.add(id.into_bytes().to_vec());
+    }
+
+    pub fn text(&mut self, text: impl Into<String>) {
+        self.add(text.into());
+    }
+
+    pub fn maybe_text(&mut self, text: Option<impl Into<String>>) {
+        self.add(text.map(Into::into));
+    }
+
+    pub fn integer(&mut self, number: i64) {
+        self.add(number);
+    }
+
+    pub fn maybe_integer(&mut self, number: Option<i64>) {
+        self.add(number);
+    }
+
+    pub fn maybe_time(&mut self, time: Option<Timestamp>) {
+        self.add(time.map(Timestamp::as_millis));
+    }
+
+    fn add<'t>(
+        &mut self,
+        value: impl sqlx::Encode<'t, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite> + 't,
+    ) {
+        // Text, bytes and integers encode without fail.
+        let _ = self.0.add(value);
+    }
+}
+
+/// A statement with its rows, ready to be run.
+pub struct Filled {
+    sql: SqlStr,
+    values: Rows,
+}
+
+/// Runs statements one after the other; answers how many rows they affected.
+pub async fn run(tx: &mut SqliteConnection, statements: Vec<Filled>) -> Result<u64, StoreError> {
+    let mut affected = 0;
+    for Filled { sql, values } in statements {
+        let done = sqlx::query_with(sql, values.0).execute(&mut *tx).await?;
+        affected += done.rows_affected();
+    }
+    Ok(affected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_form_has_room_for_its_rows_and_is_made_once() {
+        static PAIRS: Statement<2> = Statement::new("VALUES", ";");
+        assert_eq!(PAIRS.sql(1).as_str(), "VALUES (?,?);");
+        assert_eq!(PAIRS.sql(3).as_str(), "VALUES (?,?),(?,?),(?,?);");
+        assert_eq!(PAIRS.sql(5).as_str().matches("(?,?)").count(), 6);
+        let most = PAIRS.sql(MOST_ROWS);
+        assert_eq!(most.as_str().matches("(?,?)").count(), MOST_ROWS);
+        assert!(std::ptr::eq(PAIRS.sql(5).as_str(), PAIRS.sql(6).as_str()));
+    }
+
+    #[test]
+    fn rows_beyond_the_largest_form_go_in_another_go() {
+        static ONES: Statement<1> = Statement::new("VALUES", "");
+        let filled = ONES.over(0..MOST_ROWS as i64 + 2, |rows, n| rows.integer(n));
+        let forms: Vec<_> = filled
+            .iter()
+            .map(|go| go.sql.as_str().matches('?').count())
+            .collect();
+        assert_eq!(forms, [MOST_ROWS, 2]);
+    }
+}
