@@ -88,9 +88,10 @@ async fn a_claim_whose_call_starts_meanwhile_is_left_alone() {
     h.places("x", 1);
     let (local, _) = local();
     let late = claimed(&h).await;
-    let (reconciled, _call) = tokio::join!(reconcile(&local, &h.store), async {
+    let (reconciled, ()) = tokio::join!(reconcile(&local, &h.store), async {
         tokio::time::sleep(recovery::START_WITHIN / 10).await;
-        call(&local, late)
+        // It goes on without its handle.
+        drop(call(&local, late));
     });
     reconciled.unwrap();
     assert_eq!(status(&h, late.0.task).await, StepStatus::Processing);
