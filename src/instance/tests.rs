@@ -87,6 +87,25 @@ async fn a_member_that_will_not_supervise_gives_that_up_at_once_and_stays() {
 }
 
 #[tokio::test]
+async fn a_supervisor_that_fell_silent_is_followed_when_its_lease_is_over() {
+    let h = shared().await;
+    let (_silent, one) = join(&h.store, "node-1", Span::from_millis(300))
+        .await
+        .unwrap();
+    // By its own lease it would not ask again within the hour.
+    let (next, two) = join(&h.store, "node-2", LONG).await.unwrap();
+    while term(&two).is_none() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        next.renew_if_due(true).await.unwrap();
+        assert!(
+            term(&one).is_none() || term(&two).is_none(),
+            "two supervise"
+        );
+    }
+    assert_eq!(term(&two), Some(Term(2)));
+}
+
+#[tokio::test]
 async fn a_second_process_of_one_name_is_refused_while_the_first_renews() {
     let h = shared().await;
     let (first, _) = join(&h.store, "node-1", LONG).await.unwrap();

@@ -5,7 +5,7 @@ use std::{collections::HashSet, time::Duration};
 
 use futures::future::join_all;
 use tokio::time::sleep;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::Local;
 use crate::{
@@ -55,7 +55,7 @@ pub async fn reconcile(local: &Local, store: &Store) -> Result<(), StoreError> {
     let held = held(local.instance(), store).await?;
     for (step, attempt) in under_way {
         if !held.contains(&(step, attempt)) && local.running.abort(step, attempt) {
-            info!(task = %step.task, step = step.step.0, %attempt,
+            debug!(task = %step.task, step = step.step.0, %attempt,
                 "dropped a call: its attempt is over by the record");
         }
     }

@@ -6,6 +6,8 @@ mod rows;
 mod save;
 mod statement;
 mod transaction;
+#[cfg(test)]
+mod upgrade_tests;
 
 use std::{
     fs::{File, OpenOptions, TryLockError},

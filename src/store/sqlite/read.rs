@@ -31,16 +31,21 @@ SELECT count(*) AS ahead FROM steps
 WHERE agent = ?1 AND due_at IS NOT NULL AND queued = 1
   AND (priority > ?2 OR (priority = ?2 AND (task_id, idx) < (?3, ?4)))"#;
 
-/// Reads all of steps_processing, which covers all but the attempts of what is found: what runs is
-/// little beside what there is.
+/// Relies on steps_processing, which covers the search for lost instances: that reads all of it, and
+/// what runs is little beside what there is. The second part is only gone through if one is lost.
 const EXPIRED: &str = r#"
 WITH lost AS MATERIALIZED (
     SELECT DISTINCT locked_by AS id FROM steps INDEXED BY steps_processing
     WHERE state = 'processing' AND locked_by <> ?3
       AND locked_by NOT IN (SELECT id FROM instances WHERE until > ?1))
-SELECT task_id, idx, attempt, locked_by IN (SELECT id FROM lost) AS lost
+SELECT task_id, idx, attempt, complete_by, locked_by IN (SELECT id FROM lost) AS lost
 FROM steps INDEXED BY steps_processing
-WHERE state = 'processing' AND (complete_by <= ?1 OR locked_by IN (SELECT id FROM lost))
+WHERE state = 'processing' AND complete_by <= ?1
+UNION ALL
+SELECT task_id, idx, attempt, complete_by, true
+FROM steps INDEXED BY steps_processing
+WHERE state = 'processing' AND complete_by > ?1
+  AND EXISTS (SELECT 1 FROM lost) AND locked_by IN (SELECT id FROM lost)
 ORDER BY complete_by LIMIT ?2"#;
 
 /// Relies on tasks_overdue.
