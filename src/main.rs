@@ -5,6 +5,7 @@ mod cli;
 mod config;
 mod demo;
 mod domain;
+mod instance;
 mod interrupt;
 mod plain_http;
 mod scheduler;

@@ -27,8 +27,6 @@ CREATE TABLE tasks (
     "key"            text COLLATE "C",
     workflow         text COLLATE "C",
     workflow_version bigint,
-    steps            text,            -- the definition, where it was submitted in place
-    input            text   NOT NULL,
     labels           text   NOT NULL,
     priority         bigint NOT NULL,
     complete_within  bigint,          -- milliseconds
@@ -57,6 +55,15 @@ CREATE INDEX tasks_by_workflow ON tasks (workflow, id) WHERE workflow IS NOT NUL
 CREATE INDEX tasks_overdue ON tasks (overdue_at) WHERE overdue_at IS NOT NULL;
 CREATE INDEX tasks_ended ON tasks (ended_at) WHERE ended_at IS NOT NULL;
 
+-- What never changes and may be large, apart from the record that every change copies. It has no foreign
+-- key to the task, nor have steps and history: that would cost a look-up and a lock for each row. A row is
+-- only written while its task's row is locked by the same transaction, and purging locks it as well.
+CREATE TABLE task_details (
+    task_id uuid NOT NULL PRIMARY KEY,
+    steps   text,                     -- the definition, where it was submitted in place
+    input   text NOT NULL
+);
+
 CREATE TABLE task_labels (
     label   text COLLATE "C" NOT NULL,
     value   text COLLATE "C" NOT NULL,
@@ -65,8 +72,6 @@ CREATE TABLE task_labels (
 );
 CREATE INDEX task_labels_by_task ON task_labels (task_id);
 
--- No foreign key to the task, nor has history: it would cost a look-up and a lock for each row. A row
--- is only written while its task's row is locked by the same transaction, and purging locks it as well.
 CREATE TABLE steps (
     task_id       uuid   NOT NULL,
     idx           bigint NOT NULL,    -- the step's place in the definition
@@ -101,8 +106,9 @@ CREATE TABLE steps (
 CREATE INDEX steps_line ON steps (agent, priority DESC, task_id, idx) WHERE due_at IS NOT NULL AND queued = 1;
 -- Steps that wait for a time, until they join their line.
 CREATE INDEX steps_delayed ON steps (due_at) WHERE due_at IS NOT NULL AND queued = 0;
--- What the supervisor looks at: running steps by their complete-by.
-CREATE INDEX steps_processing ON steps (complete_by) WHERE state = 'processing';
+-- What the supervisor looks at: running steps by their complete-by; and who holds them, read from the
+-- index alone, to find those whose instance is lost.
+CREATE INDEX steps_processing ON steps (complete_by, locked_by) WHERE state = 'processing';
 
 CREATE TABLE history (
     task_id uuid   NOT NULL,
@@ -136,6 +142,27 @@ CREATE TABLE idempotency_keys (
     created_at  bigint NOT NULL
 );
 CREATE INDEX idempotency_keys_by_task ON idempotency_keys (task_id);
+
+-- Who runs. An instance's own row is its lease on its id: while `until` has not come, the steps that it
+-- holds are its own. `until` moves with every renewal.
+CREATE TABLE instances (
+    id          text COLLATE "C" NOT NULL PRIMARY KEY,
+    incarnation uuid   NOT NULL,      -- the one process that may renew it
+    term        bigint NOT NULL,      -- how many processes have had this id
+    until       bigint NOT NULL,
+    started_at  bigint NOT NULL,
+    version     text   NOT NULL,
+    process     text   NOT NULL       -- which process on which machine
+) WITH (fillfactor = 50);
+
+-- One row: the lease of the one instance that supervises.
+CREATE TABLE supervisor (
+    id          bigint NOT NULL PRIMARY KEY CHECK (id = 1),
+    instance    text   NOT NULL,
+    incarnation uuid   NOT NULL,
+    term        bigint NOT NULL,      -- how many have supervised; the history names it
+    until       bigint NOT NULL
+) WITH (fillfactor = 50);
 
 -- Rows that readiness checks write: they show that the store can commit. More than one, so that
 -- instances do not wait for each other.

@@ -18,7 +18,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list))
 }
 
-/// One running `provost serve`.
+/// One `provost serve`, alive or not: those that ended are listed for an hour.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Instance)]
 pub struct InstanceView {
@@ -28,39 +28,52 @@ pub struct InstanceView {
     #[schema(value_type = String, format = DateTime, example = "2026-01-31T09:30:00.000Z")]
     started_at: Timestamp,
     #[schema(example = "0.1.0")]
-    version: &'static str,
-    /// Whether it looks for steps that timed out.
+    version: String,
+    /// Whether it renews its lease. The steps of one that does not are recovered.
+    #[schema(example = true)]
+    alive: bool,
+    /// Until when it counts as alive unless it renews its lease before.
+    #[schema(value_type = String, format = DateTime, example = "2026-01-31T10:12:41.250Z")]
+    lease_until: Timestamp,
+    /// Whether it is the one that looks for steps that timed out or whose instance is lost.
     #[schema(example = true)]
     supervising: bool,
+    /// The term under which it supervises; the history names it, as in `supervisor:worker-1#4`.
+    #[schema(example = 4)]
+    term: Option<u64>,
     /// Steps that it has claimed and whose calls are under way.
     #[schema(example = 12)]
     in_flight: u64,
-    /// What keeps the record of tasks.
-    #[schema(example = "sqlite")]
-    store: &'static str,
 }
 
 /// List instances
 ///
-/// The running processes that share this store.
+/// The processes that share this store: who runs, and who supervises.
 #[utoipa::path(
     get, path = "/v1/instances", tag = "service", operation_id = "list_instances",
     responses((status = 200, description = "All instances", body = Page<InstanceView>)),
 )]
 async fn list(State(app): State<Arc<App>>, query: Query) -> Result<Response, Problem> {
     query.finish()?;
-    // One process has a SQLite file to itself: every step that is processing is its own.
-    let counts = app.store.reader.counts().await?;
-    let this = InstanceView {
-        id: app.instance.to_string(),
-        started_at: app.started_at,
-        version: env!("CARGO_PKG_VERSION"),
-        supervising: true,
-        in_flight: counts.processing,
-        store: "sqlite",
-    };
+    let instances = app.store.reader.instances().await?;
+    let now = instances.now;
+    let items = instances.records.into_iter().map(|(record, in_flight)| {
+        let holder = &record.lease.holder;
+        let supervisor = instances.supervisor.as_ref();
+        let term = supervisor.and_then(|lease| lease.term_of(holder, now));
+        InstanceView {
+            id: record.lease.holder.instance.to_string(),
+            started_at: record.started_at,
+            version: record.version,
+            alive: !record.lease.is_over(now),
+            lease_until: record.lease.until,
+            supervising: term.is_some(),
+            term: term.map(|term| term.0),
+            in_flight,
+        }
+    });
     let page = Page {
-        items: vec![this],
+        items: items.collect(),
         next_cursor: None,
     };
     Ok(json(StatusCode::OK, &page))

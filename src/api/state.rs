@@ -5,10 +5,7 @@ use std::sync::Arc;
 use crate::{
     agent::{Agents, Registered},
     config::Config,
-    domain::{
-        AgentName, Definition, FieldFault, InstanceId, KnownAgents, Limits, Payload, Timestamp,
-        parse_steps,
-    },
+    domain::{AgentName, Definition, FieldFault, KnownAgents, Limits, Payload, parse_steps},
     store::{Store, StoreError},
     telemetry::Metrics,
 };
@@ -22,8 +19,6 @@ pub struct App {
     pub registered: Arc<Registered>,
     pub config: Config,
     pub limits: Limits,
-    pub instance: InstanceId,
-    pub started_at: Timestamp,
     pub metrics: Metrics,
     pub stop: tokio_util::sync::CancellationToken,
     /// The latest version of each workflow in use.

@@ -38,6 +38,7 @@ pub struct Config {
     pub log_json: bool,
     /// How long running calls may go on after SIGTERM.
     pub shutdown_grace: Span,
+    pub instance: InstanceConfig,
     pub scheduler: SchedulerConfig,
     pub supervisor: SupervisorConfig,
     pub retention: RetentionConfig,
@@ -60,6 +61,7 @@ impl Default for Config {
             log: LogFilter::default(),
             log_json: false,
             shutdown_grace: Span::from_secs(25),
+            instance: InstanceConfig::default(),
             scheduler: SchedulerConfig::default(),
             supervisor: SupervisorConfig::default(),
             retention: RetentionConfig::default(),
@@ -89,6 +91,21 @@ impl Config {
     /// Whether a step may name a URL in place of a registered agent.
     pub fn allows_url_steps(&self) -> bool {
         self.calls.allow_url_steps.or(self.listens_on_loopback())
+    }
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct InstanceConfig {
+    /// How long others wait for an instance that has fallen silent.
+    pub lease: Span,
+}
+
+impl Default for InstanceConfig {
+    fn default() -> Self {
+        Self {
+            lease: Span::from_secs(10),
+        }
     }
 }
 

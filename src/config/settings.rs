@@ -37,7 +37,7 @@ const MINUTE: Span = Span::from_secs(60);
 const HOUR: Span = Span::from_secs(3600);
 
 /// The order is that of `provost.toml.example`.
-pub static SETTINGS: [Setting; 24] = [
+pub static SETTINGS: [Setting; 25] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
@@ -45,6 +45,7 @@ pub static SETTINGS: [Setting; 24] = [
     setting("log", Rule::Log),
     setting("log_json", Rule::Switch),
     setting("shutdown_grace", Rule::Span(Span::from_secs(0), HOUR)),
+    setting("instance.lease", Rule::Span(Span::from_secs(1), HOUR)),
     setting("scheduler.poll", Rule::Span(SOON, HOUR)),
     setting("supervisor.interval", Rule::Span(SOON, HOUR)),
     setting("supervisor.batch", Rule::Count(1, 10_000)),

@@ -40,6 +40,7 @@ pub enum Command {
     Expire {
         step: StepIndex,
         attempt: Attempt,
+        cause: Expiry,
     },
     /// The supervisor saw the task's own complete-by pass.
     Overdue,
@@ -73,10 +74,21 @@ pub enum Command {
     },
 }
 
+/// Why an attempt is over although nobody answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Expiry {
+    /// Its complete-by has passed.
+    CompleteBy,
+    /// The lease of the instance that holds it has lapsed: the instance died, hangs, or cannot reach
+    /// the store. Leases are the store's to judge; the attempt's number makes a wrong guess harmless.
+    InstanceLost,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Release {
     Shutdown,
     Restart,
+    Stray,
 }
 
 impl Release {
@@ -84,6 +96,7 @@ impl Release {
         match self {
             Release::Shutdown => "the instance shut down before the call ended",
             Release::Restart => "the instance that held it restarted",
+            Release::Stray => "it was recorded as claimed, but its call was never started",
         }
     }
 }

@@ -4,9 +4,10 @@ use std::{borrow::Cow, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Attempt, Fault, StepName, Timestamp};
+use super::{Attempt, Fault, StepName, Term, Timestamp};
 
-/// Who made a change. Written as `scheduler:<instance>`, `operator:<name>` and so on.
+/// Who made a change. Written as `scheduler:<instance>`, `supervisor:<instance>#<term>`,
+/// `operator:<name>` and so on.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Actor(Arc<str>);
@@ -20,8 +21,8 @@ impl Actor {
         Self(format!("scheduler:{instance}").into())
     }
 
-    pub fn supervisor(instance: &str) -> Self {
-        Self(format!("supervisor:{instance}").into())
+    pub fn supervisor(instance: &str, term: Term) -> Self {
+        Self(format!("supervisor:{instance}#{term}").into())
     }
 
     pub fn operator(name: &str) -> Self {

@@ -115,7 +115,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Processing,
             "step.expired",
             Pending,
-            "complete-by passed: the supervisor has it tried again after a wait",
+            "complete-by passed: the supervisor has it tried again after a wait; or the instance that held it was lost: at once",
         ),
         step(
             Processing,
@@ -127,7 +127,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Processing,
             "step.released",
             Pending,
-            "the instance that held it stopped or restarted; no failure is counted",
+            "the instance that held it stopped, restarted or never called; no failure is counted",
         ),
         step(
             Processing,

@@ -10,19 +10,22 @@ mod dispatcher;
 mod lines;
 mod recovery;
 mod running;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 
 pub use claimer::run as run_claimer;
 pub use dispatcher::Dispatcher;
-pub use recovery::resume_interrupted;
+pub use recovery::{reconcile, resume_interrupted};
 
 use self::{lines::Lines, running::Running};
 use crate::{
     agent::Agents,
     domain::{Actor, AgentName, Attempt, InstanceId, StepRef, Timestamp},
+    instance::Standing,
     store::{Dispatch, LocalScheduler, Permit},
 };
 
@@ -30,6 +33,8 @@ use crate::{
 pub struct Local {
     instance: InstanceId,
     actor: Actor,
+    /// Without a lease nothing is claimed: others would take it for lost.
+    standing: Arc<Standing>,
     agents: Arc<Agents>,
     lines: Lines,
     running: Running,
@@ -41,11 +46,16 @@ pub struct Local {
 pub type Dispatches = mpsc::UnboundedReceiver<Vec<Dispatch>>;
 
 impl Local {
-    pub fn new(instance: InstanceId, agents: Arc<Agents>) -> (Arc<Self>, Dispatches) {
+    pub fn new(
+        instance: InstanceId,
+        standing: Arc<Standing>,
+        agents: Arc<Agents>,
+    ) -> (Arc<Self>, Dispatches) {
         let (dispatches, receiver) = mpsc::unbounded_channel();
         let local = Arc::new(Self {
             actor: Actor::scheduler(instance.as_str()),
             instance,
+            standing,
             agents,
             lines: Lines::default(),
             running: Running::default(),
@@ -63,6 +73,10 @@ impl Local {
     /// Any line may have grown by the hand of another instance: the claimer looks.
     pub fn look_everywhere(&self) {
         self.lines.look_everywhere();
+    }
+
+    fn may_claim(&self) -> bool {
+        self.standing.is_alive(Instant::now())
     }
 
     /// A line that may hold steps: the claimer looks.
@@ -88,10 +102,17 @@ impl LocalScheduler for Local {
     }
 
     fn free(&self, agent: &AgentName) -> usize {
-        self.agents.free(agent)
+        if self.may_claim() {
+            self.agents.free(agent)
+        } else {
+            0
+        }
     }
 
     fn take_for_line(&self, agent: &AgentName) -> Option<Permit> {
+        if !self.may_claim() {
+            return None;
+        }
         let slot = self.agents.try_take(agent)?;
         Some(Box::new(slot))
     }

@@ -24,11 +24,18 @@ impl Running {
         self.lock().remove(&(step, attempt));
     }
 
-    pub fn abort(&self, step: StepRef, attempt: Attempt) {
+    /// Whether there was such a call.
+    pub fn abort(&self, step: StepRef, attempt: Attempt) -> bool {
         let call = self.lock().remove(&(step, attempt));
-        if let Some(call) = call {
-            call.abort();
-        }
+        call.inspect(AbortHandle::abort).is_some()
+    }
+
+    pub fn all(&self) -> Vec<(StepRef, Attempt)> {
+        self.lock().keys().copied().collect()
+    }
+
+    pub fn contains(&self, step: StepRef, attempt: Attempt) -> bool {
+        self.lock().contains_key(&(step, attempt))
     }
 
     /// Drops every call and answers which they were.

@@ -9,9 +9,10 @@ use tracing::info;
 use super::{loops::every, part::Parts};
 use crate::{
     config::{Config, Keep},
-    domain::{InstanceId, Span, Timestamp},
+    domain::{Span, Timestamp, renew_after},
+    instance::{Membership, Standing},
     scheduler::{self, Local},
-    store::{Store, StoreError},
+    store::{LocalScheduler, Store, StoreError},
     supervisor::Supervisor,
     telemetry::Metrics,
 };
@@ -20,7 +21,7 @@ pub(super) fn start(
     config: &Config,
     local: &Arc<Local>,
     store: &Store,
-    instance: &InstanceId,
+    standing: &Arc<Standing>,
     metrics: &Metrics,
     parts: &Parts,
 ) -> Vec<JoinHandle<()>> {
@@ -31,7 +32,11 @@ pub(super) fn start(
         parts.spawn("claimer", claimer),
         parts.spawn(
             "supervisor",
-            supervise(config, store, instance, stop.clone()),
+            supervise(config, local, store, standing, stop.clone()),
+        ),
+        parts.spawn(
+            "reconciliation",
+            reconcile(config, local, store, stop.clone()),
         ),
         parts.spawn("metrics", metrics.clone().keep(stop.clone())),
     ];
@@ -49,13 +54,15 @@ pub(super) fn start(
 
 fn supervise(
     config: &Config,
+    local: &Local,
     store: &Store,
-    instance: &InstanceId,
+    standing: &Arc<Standing>,
     stop: CancellationToken,
 ) -> impl Future<Output = ()> + use<> {
     let supervisor = Arc::new(Supervisor::new(
         store.clone(),
-        instance,
+        local.instance().clone(),
+        standing.clone(),
         config.supervisor.batch,
     ));
     let interval = config.supervisor.interval.duration();
@@ -63,6 +70,42 @@ fn supervise(
         let supervisor = supervisor.clone();
         async move { supervisor.look().await.map(|_| ()) }
     })
+}
+
+/// As often as the lease is renewed: what was taken over while it could not be is dropped soon after.
+fn reconcile(
+    config: &Config,
+    local: &Arc<Local>,
+    store: &Store,
+    stop: CancellationToken,
+) -> impl Future<Output = ()> + use<> {
+    let (local, store) = (local.clone(), store.clone());
+    let interval = renew_after(config.instance.lease);
+    every("reconciliation", interval, stop, move || {
+        let (local, store) = (local.clone(), store.clone());
+        async move { scheduler::reconcile(&local, &store).await }
+    })
+}
+
+/// Keeps this instance one of those that run, until `left`; from `stop` on it does not supervise. Ends
+/// before that only if another process has its id.
+pub(super) async fn renew_leases(
+    member: Arc<Membership>,
+    stop: CancellationToken,
+    left: CancellationToken,
+) {
+    let superseded = left.child_token();
+    let interval = member.interval();
+    every("leases", interval, superseded.clone(), move || {
+        let (member, stop, superseded) = (member.clone(), stop.clone(), superseded.clone());
+        async move {
+            if member.renew_if_due(!stop.is_cancelled()).await.is_err() {
+                superseded.cancel();
+            }
+            Ok(())
+        }
+    })
+    .await;
 }
 
 /// Deletes what ended long ago, in small transactions that leave room for others between them.

@@ -18,8 +18,6 @@ pub(super) struct Database {
     pub backend: Box<dyn Backend>,
     pub reader: SharedReader,
     pub definitions: Arc<Definitions>,
-    /// Other instances work on it too.
-    pub shared: bool,
     pub listener: Option<Listener>,
 }
 
@@ -33,7 +31,6 @@ pub(super) async fn open(config: &Config) -> Result<Database, OpenError> {
                 backend: Box::new(backend),
                 reader: Arc::new(reader),
                 definitions,
-                shared: false,
                 listener: None,
             })
         }
@@ -48,7 +45,6 @@ pub(super) async fn open(config: &Config) -> Result<Database, OpenError> {
                 backend: Box::new(opened.backend),
                 reader: Arc::new(opened.reader),
                 definitions,
-                shared: true,
                 listener: opened.listener,
             })
         }

@@ -25,6 +25,7 @@ use crate::{
     api::{self, App, Gauges, Workflows},
     config::Config,
     domain::{InstanceId, Limits},
+    instance::{JoinError, Membership, Standing},
     scheduler::{self, Dispatcher, Local},
     store::{OpenError, Store, StoreError, WriterSettings},
     telemetry::Metrics,
@@ -41,6 +42,8 @@ pub enum StartError {
     Database(#[from] OpenError),
     #[error("the store cannot be used: {0}")]
     Store(#[from] StoreError),
+    #[error("{0}")]
+    Instance(#[from] JoinError),
     #[error("listen: {address} cannot be used: {reason}; choose another with --listen")]
     Listen { address: SocketAddr, reason: String },
     #[error("the HTTP client cannot be made: {0}")]
@@ -57,6 +60,10 @@ pub struct Service {
     dispatcher: JoinHandle<()>,
     background: Vec<JoinHandle<()>>,
     server: JoinHandle<()>,
+    member: Arc<Membership>,
+    /// Ends the renewal of the leases, once nothing runs under them.
+    left: CancellationToken,
+    leases: JoinHandle<()>,
     store: Option<Store>,
     writer: JoinHandle<()>,
 }
@@ -79,7 +86,8 @@ impl Service {
             ..AgentSettings::default()
         })?);
         let parts = Parts::new();
-        let (local, dispatches) = Local::new(instance.clone(), agents.clone());
+        let standing = Arc::new(Standing::new());
+        let (local, dispatches) = Local::new(instance.clone(), standing.clone(), agents.clone());
         let settings = WriterSettings {
             cache_tasks: NonZeroUsize::new(config.store.cache_tasks).unwrap_or(NonZeroUsize::MIN),
             batch: BATCH,
@@ -94,10 +102,13 @@ impl Service {
         let writer = parts.spawn("writer", writer);
         let registered = Arc::new(Registered::new(agents.clone(), config.agents.clone()));
         registered.refresh(&*store.reader).await?;
-        // Of a database that others share, what runs may well be theirs.
-        if !database.shared {
-            scheduler::resume_interrupted(&local, &store).await?;
-        }
+        let lease = config.instance.lease;
+        let member = Membership::join(store.clone(), instance.clone(), lease, standing.clone());
+        let member = Arc::new(member.await?);
+        let left = CancellationToken::new();
+        let leases = background::renew_leases(member.clone(), parts.stop.clone(), left.clone());
+        let leases = parts.spawn("leases", leases);
+        scheduler::resume_interrupted(&local, &store).await?;
 
         let goodbye = CancellationToken::new();
         let dispatcher = Dispatcher {
@@ -108,9 +119,9 @@ impl Service {
         };
         let dispatcher = parts.spawn("dispatcher", dispatcher.run(parts.stop.clone()));
         let mut background =
-            background::start(&config, &local, &store, &instance, &metrics, &parts);
+            background::start(&config, &local, &store, &standing, &metrics, &parts);
         let workflows = Arc::new(Workflows::default());
-        if database.shared {
+        if store.is_shared {
             let others = Others {
                 local,
                 store: store.clone(),
@@ -128,8 +139,6 @@ impl Service {
                 max_steps: config.limits.max_steps,
             },
             config,
-            instance,
-            started_at: store.reader.now().await?,
             metrics,
             stop: parts.stop.clone(),
             workflows,
@@ -144,6 +153,9 @@ impl Service {
             dispatcher,
             background,
             server,
+            member,
+            left,
+            leases,
             store: Some(store),
             writer,
         })
@@ -165,6 +177,17 @@ impl Service {
                 warn!(%error, "a part did not stop in order");
             }
         }
+        // Not before its last call has ended: until then others must leave its steps alone.
+        self.left.cancel();
+        let left = async {
+            let _ = (&mut self.leases).await;
+            self.member.leave().await;
+        };
+        if tokio::time::timeout(GOODBYE, left).await.is_err() {
+            warn!("the leases could not be given up in time; they run out by themselves");
+            self.leases.abort();
+        }
+        drop(self.member);
         self.goodbye.cancel();
         if tokio::time::timeout(GOODBYE, &mut self.server)
             .await

@@ -7,9 +7,10 @@
 
 mod batch;
 #[cfg(test)]
-mod conformance;
+pub mod conformance;
 mod definitions;
 mod error;
+mod leases;
 mod local;
 mod metrics;
 mod open;
@@ -33,10 +34,11 @@ pub use local::{Dispatch, LocalScheduler, Permit};
 pub use open::OpenError;
 pub use query::*;
 pub use watch::{Interest, Watch, Watchers};
-pub use writer::{Accepted, Apply, Idempotency, Store, WriterSettings};
+pub use writer::{Accepted, Apply, Idempotency, Renewed, Store, WriterSettings};
 
 use crate::domain::{
-    AgentName, AgentSpec, Attempt, StepRef, Task, TaskId, Timestamp, WorkflowName,
+    AgentName, AgentSpec, Attempt, InstanceId, Leases, StepRef, Task, TaskId, Timestamp,
+    WorkflowName,
 };
 
 /// One database, opened for writing by this process.
@@ -44,6 +46,10 @@ use crate::domain::{
 pub trait Backend: Send + 'static {
     /// Begins a transaction that may write. Its time is the store's clock.
     async fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, StoreError>;
+
+    /// Whether other processes may use the same database meanwhile. If not, whatever other instances
+    /// left behind is over, and what they held is an orphan.
+    fn is_shared(&self) -> bool;
 }
 
 /// One transaction of the writer. Dropped without [`Transaction::commit`], it changes nothing.
@@ -74,6 +80,20 @@ pub trait Transaction: Send {
     async fn acknowledge(&mut self, alert: AlertId, by: &str) -> Result<Option<Alert>, StoreError>;
     /// Deletes up to `limit` tasks that ended before `ended_before`, with all that belongs to them.
     async fn purge(&mut self, ended_before: Timestamp, limit: usize) -> Result<u64, StoreError>;
+    /// The record of one instance, and the supervisors' lease; neither has to be there yet. Read
+    /// without locks: [`Transaction::save_leases`] compares. These three calls come in transactions
+    /// of their own, so that what they lock is held for no longer than they take.
+    async fn leases(&mut self, instance: &InstanceId) -> Result<Leases, StoreError>;
+
+    /// Saves what differs between `before`, as it was read in this transaction, and `after`: each
+    /// of the two by compare-and-set on the incarnation, the term and the end of its lease, or, where
+    /// there was none, on there being none yet. If either does not match, [`Saved::Stale`]: all is
+    /// read and decided again, in a new transaction.
+    async fn save_leases(&mut self, before: &Leases, after: &Leases) -> Result<Saved, StoreError>;
+
+    /// Deletes the records of instances whose lease ended before `ended_before`.
+    async fn forget_instances(&mut self, ended_before: Timestamp) -> Result<(), StoreError>;
+
     /// Writes something of no meaning, to show that the store can commit.
     async fn heartbeat(&mut self) -> Result<(), StoreError>;
 
@@ -108,16 +128,27 @@ pub trait Reader: Send + Sync + 'static {
     /// How many steps stand before this one in its agent's line.
     async fn place_in_line(&self, task: &Task, step: StepRef) -> Result<u64, StoreError>;
 
-    /// Running steps whose complete-by has passed, longest overdue first.
-    async fn expired(&self, limit: usize) -> Result<Vec<(StepRef, Attempt)>, StoreError>;
+    /// Running steps that are to be recovered, longest overdue first: those whose complete-by has
+    /// passed, and those whose instance is lost: its lease has ended, or it has no record. Both are
+    /// judged at one `now`; where both hold, the instance is lost. `asker` lives, or it could not
+    /// ask: its own steps only expire by their complete-by.
+    async fn expired(
+        &self,
+        asker: &InstanceId,
+        limit: usize,
+    ) -> Result<Vec<ExpiredStep>, StoreError>;
     /// Tasks whose own complete-by has passed.
     async fn overdue(&self, limit: usize) -> Result<Vec<TaskId>, StoreError>;
-    /// Running steps, whoever holds them, in batches by id.
+    /// Running steps in batches by id: those that `locked_by` holds, or where it is left out, all.
     async fn processing(
         &self,
+        locked_by: Option<&InstanceId>,
         after: Option<StepRef>,
         limit: usize,
     ) -> Result<Vec<(StepRef, Attempt)>, StoreError>;
+
+    /// Every instance on record, by id, with how many steps it holds; and who supervises.
+    async fn instances(&self) -> Result<Instances, StoreError>;
 
     async fn workflows(&self) -> Result<Vec<WorkflowRecord>, StoreError>;
     /// The latest version, or the one named.

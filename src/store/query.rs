@@ -4,8 +4,8 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::domain::{
-    AgentName, AgentSpec, Fault, Priority, StepName, TaskId, TaskStatus, Timestamp, WorkflowName,
-    WorkflowRef,
+    AgentName, AgentSpec, Attempt, Expiry, Fault, InstanceRecord, Lease, Priority, StepName,
+    StepRef, TaskId, TaskStatus, Timestamp, WorkflowName, WorkflowRef,
 };
 
 /// Which tasks. Every part that is given must hold.
@@ -151,4 +151,21 @@ pub struct Counts {
     pub delayed: u64,
     pub processing: u64,
     pub open_alerts: u64,
+}
+
+/// A running step to be recovered, with the attempt that was seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ExpiredStep {
+    pub step: StepRef,
+    pub attempt: Attempt,
+    pub cause: Expiry,
+}
+
+/// Who runs, and who supervises, at one moment.
+#[derive(Clone, Debug)]
+pub struct Instances {
+    pub now: Timestamp,
+    /// Each with the number of steps that it holds.
+    pub records: Vec<(InstanceRecord, u64)>,
+    pub supervisor: Option<Lease>,
 }

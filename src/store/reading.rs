@@ -5,12 +5,12 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, Alert, AlertQuery, Change, Counts, Reader, StoreError, TaskFilter, TaskQuery,
-    TaskSummary, WorkflowRecord,
+    AgentRecord, Alert, AlertQuery, Change, Counts, ExpiredStep, Instances, Reader, StoreError,
+    TaskFilter, TaskQuery, TaskSummary, WorkflowRecord, leases,
     rows::{self, Columns},
 };
 use crate::domain::{
-    AgentName, Attempt, StepRef, Task, TaskId, TaskStatus, Timestamp, WorkflowName,
+    AgentName, Attempt, InstanceId, StepRef, Task, TaskId, TaskStatus, Timestamp, WorkflowName,
 };
 
 const SUMMARIES: &str = r#"
@@ -38,10 +38,22 @@ SELECT count(*) AS count FROM steps
 WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1
   AND (priority > $2 OR (priority = $2 AND (task_id, idx) < ($3, $4)))"#;
 
-/// Relies on steps_processing.
+/// Relies on steps_processing, which covers the search for lost instances: that reads all of it, and
+/// what runs is little beside what there is. The second part is only gone through if one is lost.
 const EXPIRED: &str = r#"
-SELECT task_id, idx, attempt FROM steps
-WHERE state = 'processing' AND complete_by <= $1 ORDER BY complete_by LIMIT $2"#;
+WITH lost AS MATERIALIZED (
+    SELECT DISTINCT locked_by AS id FROM {steps}
+    WHERE state = 'processing' AND locked_by <> $3
+      AND locked_by NOT IN (SELECT id FROM instances WHERE until > $1))
+SELECT task_id, idx, attempt, complete_by, locked_by IN (SELECT id FROM lost) AS lost
+FROM {steps}
+WHERE state = 'processing' AND complete_by <= $1
+UNION ALL
+SELECT task_id, idx, attempt, complete_by, true
+FROM {steps}
+WHERE state = 'processing' AND complete_by > $1
+  AND EXISTS (SELECT 1 FROM lost) AND locked_by IN (SELECT id FROM lost)
+ORDER BY complete_by LIMIT $2"#;
 
 /// Relies on tasks_overdue.
 const OVERDUE: &str = r#"
@@ -50,7 +62,9 @@ WHERE overdue_at IS NOT NULL AND overdue_at <= $1 ORDER BY overdue_at LIMIT $2"#
 
 /// Relies on steps_processing: what runs is little beside what there is.
 const PROCESSING: &str = r#"
-WITH running AS MATERIALIZED (SELECT task_id, idx, attempt FROM {steps} WHERE state = 'processing')
+WITH running AS MATERIALIZED (
+    SELECT task_id, idx, attempt FROM {steps}
+    WHERE state = 'processing' AND locked_by = coalesce($4, locked_by))
 SELECT task_id, idx, attempt FROM running
 WHERE (task_id, idx) > ($1, $2) ORDER BY task_id, idx LIMIT $3"#;
 
@@ -88,7 +102,8 @@ pub trait Source: Send + Sync + 'static {
     type Row: Columns + Send + Sync;
 
     async fn now(&self) -> Result<Timestamp, StoreError>;
-    async fn fetch(&self, statement: Statement) -> Result<Vec<Self::Row>, StoreError>;
+    /// What each of the statements finds, all at one moment.
+    async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Self::Row>>, StoreError>;
     /// The tasks among `ids` that exist, each of one moment.
     async fn load(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError>;
     /// Those of these tasks that have moved beyond the version given.
@@ -104,7 +119,7 @@ pub struct Statement {
 }
 
 pub enum Value {
-    Text(String),
+    Text(Option<String>),
     Integer(Option<i64>),
     Uuid(Uuid),
 }
@@ -117,7 +132,7 @@ impl Statement {
         }
     }
 
-    fn bind(mut self, value: impl Into<Value>) -> Self {
+    pub fn bind(mut self, value: impl Into<Value>) -> Self {
         self.values.push(value.into());
         self
     }
@@ -165,7 +180,7 @@ impl Statement {
 
 impl From<&str> for Value {
     fn from(text: &str) -> Self {
-        Value::Text(text.to_owned())
+        Value::Text(Some(text.to_owned()))
     }
 }
 
@@ -197,17 +212,17 @@ impl<S: Source> SqlReader<S> {
         Self { source }
     }
 
+    async fn fetch(&self, statement: Statement) -> Result<Vec<S::Row>, StoreError> {
+        let found = self.source.view(vec![statement]).await?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
     async fn all<T>(
         &self,
         statement: Statement,
         read: impl Fn(&S::Row) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
-        self.source
-            .fetch(statement)
-            .await?
-            .iter()
-            .map(read)
-            .collect()
+        self.fetch(statement).await?.iter().map(read).collect()
     }
 
     async fn first<T>(
@@ -215,7 +230,7 @@ impl<S: Source> SqlReader<S> {
         statement: Statement,
         read: impl Fn(&S::Row) -> Result<T, StoreError>,
     ) -> Result<Option<T>, StoreError> {
-        let found = self.source.fetch(statement).await?;
+        let found = self.fetch(statement).await?;
         found.first().map(read).transpose()
     }
 
@@ -307,10 +322,17 @@ impl<S: Source> Reader for SqlReader<S> {
         self.count(statement).await
     }
 
-    async fn expired(&self, limit: usize) -> Result<Vec<(StepRef, Attempt)>, StoreError> {
-        let now = self.now().await?.as_millis();
-        let statement = Statement::new(EXPIRED).bind(now).bind(limit);
-        self.all(statement, rows::held_step).await
+    async fn expired(
+        &self,
+        asker: &InstanceId,
+        limit: usize,
+    ) -> Result<Vec<ExpiredStep>, StoreError> {
+        let steps = S::by_index("steps", "steps_processing");
+        let statement = Statement::new(EXPIRED.replace("{steps}", &steps))
+            .bind(self.now().await?.as_millis())
+            .bind(limit)
+            .bind(asker.as_str());
+        self.all(statement, rows::expired_step).await
     }
 
     async fn overdue(&self, limit: usize) -> Result<Vec<TaskId>, StoreError> {
@@ -321,6 +343,7 @@ impl<S: Source> Reader for SqlReader<S> {
 
     async fn processing(
         &self,
+        locked_by: Option<&InstanceId>,
         after: Option<StepRef>,
         limit: usize,
     ) -> Result<Vec<(StepRef, Attempt)>, StoreError> {
@@ -328,8 +351,22 @@ impl<S: Source> Reader for SqlReader<S> {
         let statement = Statement::new(PROCESSING.replace("{steps}", &steps))
             .bind(after.map_or(Uuid::nil(), |after| after.task.0))
             .bind(after.map_or(-1, |after| i64::from(after.step.0)))
-            .bind(limit);
+            .bind(limit)
+            .bind(Value::Text(locked_by.map(ToString::to_string)));
         self.all(statement, rows::held_step).await
+    }
+
+    async fn instances(&self) -> Result<Instances, StoreError> {
+        let now = self.now().await?;
+        let steps = S::by_index("steps", "steps_processing");
+        let asked = vec![leases::instances(&steps), leases::supervisor()];
+        let found = self.source.view(asked).await?;
+        let rows = |at: usize| found.get(at).into_iter().flatten();
+        Ok(Instances {
+            now,
+            records: rows(0).map(leases::held).collect::<Result<_, _>>()?,
+            supervisor: rows(1).next().map(leases::lease).transpose()?,
+        })
     }
 
     async fn workflows(&self) -> Result<Vec<WorkflowRecord>, StoreError> {
@@ -377,12 +414,7 @@ impl<S: Source> Reader for SqlReader<S> {
                 .await?,
             ..Counts::default()
         };
-        if let Some(row) = self
-            .source
-            .fetch(Statement::new(COUNT_OTHERS))
-            .await?
-            .first()
-        {
+        if let Some(row) = self.fetch(Statement::new(COUNT_OTHERS)).await?.first() {
             counts.delayed = rows::number(row, "delayed")?;
             counts.processing = rows::number(row, "processing")?;
             counts.open_alerts = rows::number(row, "alerts")?;

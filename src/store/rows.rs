@@ -7,11 +7,11 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, Alert, AlertId, AlertState, Change, Definitions, KnownKey, StoreError,
-    TaskSummary, WorkflowRecord,
+    AgentRecord, Alert, AlertId, AlertState, Change, Definitions, ExpiredStep, KnownKey,
+    StoreError, TaskSummary, WorkflowRecord,
 };
 use crate::domain::{
-    Accepted, AgentName, Attempt, Definition, Details, Fault, InstanceId, Limits, Payload,
+    Accepted, AgentName, Attempt, Definition, Details, Expiry, Fault, InstanceId, Limits, Payload,
     Priority, Span, Step, StepIndex, StepName, StepRef, StepState, StepStatus, Task, TaskId,
     TaskState, TaskStatus, Timestamp, WorkflowName, WorkflowRef, parse_steps,
 };
@@ -283,6 +283,19 @@ pub fn held_step(row: &impl Columns) -> Result<(StepRef, Attempt), StoreError> {
     Ok((step_ref(row)?, Attempt(number(row, "attempt")?)))
 }
 
+pub fn expired_step(row: &impl Columns) -> Result<ExpiredStep, StoreError> {
+    let (step, attempt) = held_step(row)?;
+    let cause = match row.flag("lost")? {
+        true => Expiry::InstanceLost,
+        false => Expiry::CompleteBy,
+    };
+    Ok(ExpiredStep {
+        step,
+        attempt,
+        cause,
+    })
+}
+
 pub fn agent_name(row: &impl Columns, column: &str) -> Result<AgentName, StoreError> {
     Ok(AgentName::new(text(row, column)?))
 }
@@ -291,7 +304,7 @@ pub fn task_id(row: &impl Columns, column: &str) -> Result<TaskId, StoreError> {
     uuid(row, column).map(TaskId)
 }
 
-fn uuid(row: &impl Columns, column: &str) -> Result<Uuid, StoreError> {
+pub fn uuid(row: &impl Columns, column: &str) -> Result<Uuid, StoreError> {
     required(row.uuid(column)?, column)
 }
 
@@ -329,7 +342,7 @@ fn fault(row: &impl Columns, column: &str) -> Result<Option<Fault>, StoreError> 
         .transpose()
 }
 
-fn text(row: &impl Columns, column: &str) -> Result<String, StoreError> {
+pub fn text(row: &impl Columns, column: &str) -> Result<String, StoreError> {
     required(row.text(column)?, column)
 }
 
@@ -338,7 +351,7 @@ pub fn number<T: TryFrom<i64>>(row: &impl Columns, column: &str) -> Result<T, St
     T::try_from(number).map_err(|_| corrupt(format!("{column} is {number}")))
 }
 
-fn required<T>(value: Option<T>, column: &str) -> Result<T, StoreError> {
+pub fn required<T>(value: Option<T>, column: &str) -> Result<T, StoreError> {
     value.ok_or_else(|| corrupt(format!("{column} is missing")))
 }
 

@@ -7,6 +7,7 @@
 
 mod batch;
 mod handle;
+mod leases;
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -16,6 +17,7 @@ use tokio::sync::mpsc;
 use tracing::{debug, error, warn};
 
 pub use handle::{Accepted, Apply, Idempotency, Store};
+pub use leases::Renewed;
 
 use self::{batch::Decided, handle::Request};
 use super::{Backend, LocalScheduler, Saved, StoreError, Watchers};
@@ -80,6 +82,10 @@ impl Writer {
     async fn run(mut self, mut requests: mpsc::Receiver<Request>) {
         let mut gathered = Vec::with_capacity(self.settings.batch);
         while requests.recv_many(&mut gathered, self.settings.batch).await > 0 {
+            self.serve_leases(&mut gathered).await;
+            if gathered.is_empty() {
+                continue;
+            }
             self.metrics.batch_size.record(gathered.len() as f64);
             match self.write(&mut gathered).await {
                 Ok(()) => {}

@@ -1,58 +1,55 @@
-//! The supervisor: finds what timed out and asks for it to be recovered (P22 to P26). It decides
-//! nothing: what an expiry means is the domain's to say.
+//! The supervisor: finds what timed out, and what a lost instance held, and asks for it to be recovered
+//! (P22 to P26). It decides nothing: what an expiry means is the domain's to say. Every instance has
+//! one; the one that holds the lease looks (P27).
+
+use std::sync::Arc;
 
 use futures::future::join_all;
-use tracing::{debug, warn};
+use tokio::time::Instant;
+use tracing::debug;
 
 use crate::{
-    domain::{Actor, Command, InstanceId, TaskId},
-    store::{Accepted, Apply, CommandError, Store, StoreError},
+    domain::{Actor, Command, InstanceId, TaskId, Term},
+    instance::Standing,
+    store::{Accepted, Apply, CommandError, ExpiredStep, Store, StoreError},
 };
 
 pub struct Supervisor {
     store: Store,
-    by: Actor,
+    instance: InstanceId,
+    standing: Arc<Standing>,
     /// The most steps, and the most tasks, looked at in one go.
     batch: usize,
 }
 
 impl Supervisor {
-    pub fn new(store: Store, instance: &InstanceId, batch: usize) -> Self {
+    pub fn new(store: Store, instance: InstanceId, standing: Arc<Standing>, batch: usize) -> Self {
         Self {
             store,
-            by: Actor::supervisor(instance.as_str()),
+            instance,
+            standing,
             batch,
         }
     }
 
-    /// Looks once, batch after batch while there is a full one; answers how many were recovered.
+    /// Looks once, batch after batch while there is a full one and this instance supervises; answers
+    /// how many were recovered.
     pub async fn look(&self) -> Result<usize, StoreError> {
         let mut recovered = 0;
-        loop {
-            let expired = self.store.reader.expired(self.batch).await?;
+        while let Some(term) = self.standing.term(Instant::now()) {
+            let expired = self.find().await?;
             let full = expired.len() == self.batch;
-            let asked = expired.into_iter().map(|(step, attempt)| {
-                self.ask(
-                    step.task,
-                    Command::Expire {
-                        step: step.step,
-                        attempt,
-                    },
-                )
-            });
-            let done = succeeded(join_all(asked).await)?;
+            let done = self.recover(term, expired).await?;
             recovered += done;
             if !full || done == 0 {
                 break;
             }
         }
-        loop {
+        while let Some(term) = self.standing.term(Instant::now()) {
             let overdue = self.store.reader.overdue(self.batch).await?;
             let full = overdue.len() == self.batch;
-            let asked = overdue
-                .into_iter()
-                .map(|task| self.ask(task, Command::Overdue));
-            let done = succeeded(join_all(asked).await)?;
+            let asked = overdue.into_iter().map(|task| (task, Command::Overdue));
+            let done = self.ask(term, asked).await?;
             recovered += done;
             if !full || done == 0 {
                 break;
@@ -64,26 +61,57 @@ impl Supervisor {
         Ok(recovered)
     }
 
-    async fn ask(&self, task: TaskId, command: Command) -> Result<Accepted, CommandError> {
-        let asked = self.store.apply(Apply {
-            task,
-            command,
-            by: self.by.clone(),
-            if_version: None,
-            idempotency: None,
+    /// What is to be recovered now.
+    pub async fn find(&self) -> Result<Vec<ExpiredStep>, StoreError> {
+        self.store.reader.expired(&self.instance, self.batch).await
+    }
+
+    /// Asks for the recovery of the attempts that were seen. If one is over by now, because another
+    /// supervisor was faster or its answer came, the request changes nothing.
+    pub async fn recover(
+        &self,
+        term: Term,
+        expired: Vec<ExpiredStep>,
+    ) -> Result<usize, StoreError> {
+        let asked = expired.into_iter().map(|expired| {
+            let command = Command::Expire {
+                step: expired.step.step,
+                attempt: expired.attempt,
+                cause: expired.cause,
+            };
+            (expired.step.task, command)
         });
-        asked.await
+        self.ask(term, asked).await
+    }
+
+    /// How many were accepted.
+    async fn ask(
+        &self,
+        term: Term,
+        commands: impl Iterator<Item = (TaskId, Command)>,
+    ) -> Result<usize, StoreError> {
+        let by = Actor::supervisor(self.instance.as_str(), term);
+        let asked = commands.map(|(task, command)| {
+            self.store.apply(Apply {
+                task,
+                command,
+                by: by.clone(),
+                if_version: None,
+                idempotency: None,
+            })
+        });
+        succeeded(join_all(asked).await)
     }
 }
 
-/// How many were accepted. A refusal is no fault: the step moved on between the look and the ask.
+/// A refusal is no fault: the step moved on between the look and the ask.
 fn succeeded(outcomes: Vec<Result<Accepted, CommandError>>) -> Result<usize, StoreError> {
     let mut accepted = 0;
     for outcome in outcomes {
         match outcome {
             Ok(_) => accepted += 1,
             Err(CommandError::Store(error)) => return Err(error),
-            Err(refused) => warn!(%refused, "a recovery was no longer needed"),
+            Err(refused) => debug!(%refused, "a recovery was no longer needed"),
         }
     }
     Ok(accepted)

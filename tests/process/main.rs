@@ -27,6 +27,7 @@ mod disk_full;
 mod events;
 mod exhausted;
 mod fairness;
+mod instances;
 mod lists;
 mod one_owner;
 mod retention;

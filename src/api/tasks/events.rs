@@ -62,7 +62,8 @@ pub struct EntryBody {
     from: Option<String>,
     #[schema(example = "processing")]
     to: String,
-    /// `submitter`, or `scheduler:`, `supervisor:` or `operator:` and a name.
+    /// `submitter`, or `scheduler:`, `supervisor:` or `operator:` and a name; the supervisor's with
+    /// its term, as in `supervisor:worker-1#4`.
     #[schema(example = "scheduler:node-1")]
     by: String,
     reason: Option<String>,

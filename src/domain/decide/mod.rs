@@ -14,8 +14,9 @@ mod tests;
 use std::sync::Arc;
 
 use super::{
-    Actor, AlertChange, Attempt, Call, Command, Details, Event, Fault, FaultKind, InstanceId,
-    Refusal, Step, StepIndex, StepState, Task, TaskState, Timestamp, allows_step, allows_task,
+    Actor, AlertChange, Attempt, Call, Command, Details, Event, Expiry, Fault, FaultKind,
+    InstanceId, Refusal, Step, StepIndex, StepState, Task, TaskState, Timestamp, allows_step,
+    allows_task,
 };
 
 #[derive(Debug)]
@@ -111,7 +112,14 @@ impl Draft {
             Command::Release { step, attempt, why } => {
                 self.release(step, attempt, why, by, now)?;
             }
-            Command::Expire { step, attempt } => self.expire(step, attempt, by, now)?,
+            Command::Expire {
+                step,
+                attempt,
+                cause,
+            } => match cause {
+                Expiry::CompleteBy => self.expire(step, attempt, by, now)?,
+                Expiry::InstanceLost => self.lose(step, attempt, by, now)?,
+            },
             Command::Overdue => self.overdue(by, now)?,
             Command::Retry { step, body, reason } => self.retry(step, body, reason, by, now)?,
             Command::Skip {

@@ -69,6 +69,40 @@ impl Draft {
         Ok(())
     }
 
+    /// The instance that held the attempt is lost. It counts as a failure (P23), and the step is
+    /// pending again at once: its service did nothing wrong. Alone it never uses the attempts up, or
+    /// machines that come and go would end healthy steps in error; what it would have been the last
+    /// straw for waits as after any failure, in case the step is what kills its instances.
+    pub(super) fn lose(
+        &mut self,
+        index: StepIndex,
+        attempt: Attempt,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        self.check_fence(index, attempt)?;
+        let reason = match &self.task.step(index).state {
+            StepState::Processing { locked_by, .. } => {
+                format!("instance {locked_by}, which held attempt {attempt}, was lost")
+            }
+            _ => format!("the instance that held attempt {attempt} was lost"),
+        };
+        self.drop_call(index);
+        let most = self.task.definition(index).max_failures;
+        let step = &mut self.task.steps[index.at()];
+        let wait = if step.failure_count < most {
+            step.failure_count += 1;
+            Span::default()
+        } else {
+            backoff(most.saturating_add(1))
+        };
+        self.try_again(index, "step.expired", wait, by, reason, now);
+        if wait == Span::default() {
+            self.offer(index);
+        }
+        Ok(())
+    }
+
     fn try_again(
         &mut self,
         index: StepIndex,

@@ -110,7 +110,24 @@ impl Bench {
     fn expire(&mut self, name: &str) -> Result<(), Refusal> {
         let step = self.step(name);
         let attempt = self.draft.task.step(step).attempt;
-        self.apply(Command::Expire { step, attempt }).map(|_| ())
+        let cause = Expiry::CompleteBy;
+        self.apply(Command::Expire {
+            step,
+            attempt,
+            cause,
+        })
+        .map(|_| ())
+    }
+
+    fn lose(&mut self, name: &str, attempt: Attempt) -> Result<(), Refusal> {
+        let step = self.step(name);
+        let cause = Expiry::InstanceLost;
+        self.apply(Command::Expire {
+            step,
+            attempt,
+            cause,
+        })
+        .map(|_| ())
     }
 
     fn events(&self) -> Vec<&str> {

@@ -208,6 +208,11 @@ impl Harness {
         }
     }
 
+    /// Who claims here.
+    pub fn instance(&self) -> &InstanceId {
+        &self.notes.instance
+    }
+
     /// Gives an agent places for calls.
     pub fn places(&self, agent: &str, places: usize) {
         let mut all = self.notes.places.lock().unwrap();

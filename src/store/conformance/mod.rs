@@ -3,10 +3,12 @@
 
 #[path = "../../../tests/cluster/mod.rs"]
 mod cluster;
-mod harness;
+pub mod harness;
+pub mod leases;
 mod reads;
 mod recovery;
 mod shared;
+mod supervision;
 mod writes;
 
 /// Runs the whole suite for each backend, which its function in [`harness`] opens empty.
@@ -52,4 +54,38 @@ suite!([sqlite postgres] {
     recovery::ended_tasks_are_purged_with_all_that_belongs_to_them,
     recovery::running_steps_are_listed_in_pages,
     recovery::counts_tell_what_is_there,
+    leases::an_instance_is_on_record_and_stays_by_renewing,
+    leases::one_instance_supervises_and_another_after_it,
+    leases::a_supervisor_that_fell_silent_is_followed_by_another,
+    leases::an_id_belongs_to_one_process_at_a_time,
+    leases::a_process_alone_on_its_store_succeeds_everybody_at_once,
+    leases::steps_of_an_instance_without_a_lease_are_lost,
+    leases::a_step_that_is_overdue_as_well_as_lost_counts_as_lost,
+    leases::what_an_instance_holds_is_told_apart_from_what_others_hold,
+    supervision::two_that_both_believe_they_supervise_do_no_harm,
+    supervision::a_lost_instance_loses_its_steps_once_and_its_late_answer_is_refused,
+    supervision::an_instance_that_does_not_supervise_recovers_nothing,
 });
+
+/// What needs the backend itself, without a writer.
+macro_rules! transactions {
+    ($name:ident, $backend:ident) => {
+        mod $name {
+            use super::{harness, leases};
+
+            #[tokio::test]
+            async fn leases_are_saved_by_compare_and_set() {
+                leases::leases_are_saved_by_compare_and_set(harness::$backend().await).await;
+            }
+
+            #[tokio::test]
+            async fn only_instances_that_ended_long_ago_are_forgotten() {
+                let opened = harness::$backend().await;
+                leases::only_instances_that_ended_long_ago_are_forgotten(opened).await;
+            }
+        }
+    };
+}
+
+transactions!(sqlite_transactions, sqlite);
+transactions!(postgres_transactions, postgres);

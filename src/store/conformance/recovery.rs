@@ -22,18 +22,19 @@ const EVERY_ALERT: AlertQuery = AlertQuery {
 /// Waits until `count` steps have expired on the store's clock, and asks for their recovery.
 pub async fn expire_all(h: &Harness, count: usize) {
     let expired = loop {
-        let expired = h.store.reader.expired(100).await.unwrap();
+        let expired = h.store.reader.expired(h.instance(), 100).await.unwrap();
         if expired.len() >= count {
             break expired;
         }
         tokio::task::yield_now().await;
     };
-    for (step, attempt) in expired {
+    for expired in expired {
         let command = Command::Expire {
-            step: step.step,
-            attempt,
+            step: expired.step.step,
+            attempt: expired.attempt,
+            cause: expired.cause,
         };
-        h.apply(step.task, command).await.unwrap();
+        h.apply(expired.step.task, command).await.unwrap();
     }
 }
 
@@ -48,7 +49,7 @@ pub async fn an_expired_step_is_found_and_a_running_one_is_not(h: Harness) {
         .id();
     h.submit(New::default()).await;
     expire_all(&h, 1).await;
-    assert_eq!(h.store.reader.expired(10).await.unwrap(), []);
+    assert_eq!(h.store.reader.expired(h.instance(), 10).await.unwrap(), []);
     assert_eq!(h.read(id).await.step(StepIndex(0)).failure_count, 1);
 }
 
@@ -153,7 +154,7 @@ pub async fn running_steps_are_listed_in_pages(h: Harness) {
     let mut seen = Vec::new();
     let mut after = None;
     loop {
-        let page = h.store.reader.processing(after, 2).await.unwrap();
+        let page = h.store.reader.processing(None, after, 2).await.unwrap();
         let Some((last, _)) = page.last() else { break };
         after = Some(*last);
         seen.extend(page);

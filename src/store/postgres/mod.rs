@@ -147,6 +147,10 @@ impl Backend for PgBackend {
         let transaction = PgTransaction::begin(self).await?;
         Ok(Box::new(transaction))
     }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
 }
 
 /// Cuts off what gets no answer, as after a network cut that nobody reports.

@@ -3,18 +3,14 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sqlx::{
-    AssertSqlSafe, PgPool, Postgres,
-    postgres::{PgArguments, PgRow},
-    query::Query,
-};
+use sqlx::{PgPool, Postgres, postgres::PgRow};
 
 use super::{answered, rows};
 use crate::{
     domain::{Task, TaskId, Timestamp},
     store::{
         Definitions, StoreError,
-        reading::{Source, SqlReader, Statement, Value},
+        reading::{Source, SqlReader, Statement},
         rows::{number, task_id},
     },
 };
@@ -39,17 +35,8 @@ pub struct PgSource {
 }
 
 impl PgSource {
-    async fn view(&self) -> Result<sqlx::Transaction<'static, Postgres>, StoreError> {
+    async fn begin(&self) -> Result<sqlx::Transaction<'static, Postgres>, StoreError> {
         Ok(self.pool.begin_with(BEGIN).await?)
-    }
-
-    async fn run(&self, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, StoreError> {
-        answered(async {
-            let mut view = self.view().await?;
-            Ok::<_, StoreError>(query.fetch_all(&mut *view).await?)
-        })
-        .await
-        .map_err(StoreError::into_unavailable)
     }
 }
 
@@ -58,29 +45,29 @@ impl Source for PgSource {
     type Row = PgRow;
 
     async fn now(&self) -> Result<Timestamp, StoreError> {
-        let found = self.fetch(Statement::new(NOW)).await?;
-        let millis = found.first().map(|row| number(row, "now")).transpose()?;
+        let found = self.view(vec![Statement::new(NOW)]).await?;
+        let row = found.first().and_then(|rows| rows.first());
+        let millis = row.map(|row| number(row, "now")).transpose()?;
         let millis = millis.ok_or_else(|| StoreError::Corrupt("no time".to_owned()))?;
         Ok(Timestamp::from_millis(millis))
     }
 
-    async fn fetch(&self, statement: Statement) -> Result<Vec<PgRow>, StoreError> {
-        // Only the store's own words are in it: what comes from outside is bound.
-        let mut query = sqlx::query(AssertSqlSafe(statement.sql));
-        for value in statement.values {
-            query = match value {
-                // No text here holds a NUL: what stands in its place finds nothing either.
-                Value::Text(text) => query.bind(text.replace('\0', "\u{fffd}")),
-                Value::Integer(number) => query.bind(number),
-                Value::Uuid(id) => query.bind(id),
-            };
-        }
-        self.run(query).await
+    async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<PgRow>>, StoreError> {
+        answered(async {
+            let mut view = self.begin().await?;
+            let mut found = Vec::with_capacity(statements.len());
+            for statement in statements {
+                found.push(rows::query(statement).fetch_all(&mut *view).await?);
+            }
+            Ok::<_, StoreError>(found)
+        })
+        .await
+        .map_err(StoreError::into_unavailable)
     }
 
     async fn load(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
         answered(async {
-            let mut view = self.view().await?;
+            let mut view = self.begin().await?;
             rows::load(&mut view, ids, &self.definitions).await
         })
         .await
@@ -93,7 +80,12 @@ impl Source for PgSource {
             .map(|(id, version)| (id.0, *version as i64))
             .unzip();
         let newer = sqlx::query(NEWER).bind(ids).bind(versions);
-        let newer = self.run(newer).await?;
+        let newer = answered(async {
+            let mut view = self.begin().await?;
+            Ok::<_, StoreError>(newer.fetch_all(&mut *view).await?)
+        })
+        .await
+        .map_err(StoreError::into_unavailable)?;
         newer.iter().map(|row| task_id(row, "id")).collect()
     }
 

@@ -1,12 +1,17 @@
 //! What PostgreSQL's rows look like, and how tasks are loaded from it.
 
-use sqlx::{PgConnection, Row, postgres::PgRow};
+use sqlx::{
+    AssertSqlSafe, PgConnection, Postgres, Row,
+    postgres::{PgArguments, PgRow},
+    query::Query,
+};
 use uuid::Uuid;
 
 use crate::{
     domain::{Task, TaskId},
     store::{
         Definitions, StoreError,
+        reading::{Statement, Value},
         rows::{Columns, Loading},
     },
 };
@@ -14,7 +19,7 @@ use crate::{
 const LOAD_TASKS: &str = r#"
 SELECT id, "key", workflow, workflow_version, steps, input, labels, priority, complete_within, created_at,
        trace_id, version, state, paused, complete_by, ended_at, error
-FROM tasks
+FROM tasks JOIN task_details ON task_id = id
 WHERE id = ANY ($1)
 ORDER BY id"#;
 
@@ -43,6 +48,21 @@ impl Columns for PgRow {
     fn flag(&self, column: &str) -> Result<bool, StoreError> {
         Ok(self.try_get(column)?)
     }
+}
+
+/// A statement with its values.
+pub(super) fn query(statement: Statement) -> Query<'static, Postgres, PgArguments> {
+    // Only the store's own words are in it: what comes from outside is bound.
+    let mut query = sqlx::query(AssertSqlSafe(statement.sql));
+    for value in statement.values {
+        query = match value {
+            // No text here holds a NUL: what stands in its place finds nothing either.
+            Value::Text(text) => query.bind(text.map(|text| text.replace('\0', "\u{fffd}"))),
+            Value::Integer(number) => query.bind(number),
+            Value::Uuid(id) => query.bind(id),
+        };
+    }
+    query
 }
 
 /// The tasks among `ids` that exist, each with its steps. Tasks and steps are of one moment only where

@@ -15,10 +15,14 @@ use crate::{
 
 const INSERT_TASKS: &str = r#"
 INSERT INTO tasks (id, version, state, paused, complete_by, overdue_at, ended_at, error, "key", workflow,
-                   workflow_version, steps, input, labels, priority, complete_within, created_at, trace_id)
+                   workflow_version, labels, priority, complete_within, created_at, trace_id)
 SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[],
                      $7::bigint[], $8::text[], $9::text[], $10::text[], $11::bigint[], $12::text[],
-                     $13::text[], $14::text[], $15::bigint[], $16::bigint[], $17::bigint[], $18::text[])"#;
+                     $13::bigint[], $14::bigint[], $15::bigint[], $16::text[])"#;
+
+const INSERT_DETAILS: &str = r#"
+INSERT INTO task_details (task_id, steps, input)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[])"#;
 
 /// Compare-and-set on the version; relies on the primary key. The rows are locked first, in the order of
 /// ids, which an update by itself does not promise; a row whose version moved on while its lock was
@@ -114,6 +118,7 @@ pub(super) async fn save(
         .collect();
     if !new.is_empty() {
         insert_tasks(&new).execute(&mut *tx).await?;
+        insert_details(&new).execute(&mut *tx).await?;
     }
     let steps: Vec<_> = changes
         .iter()
@@ -171,13 +176,19 @@ fn insert_tasks(new: &[&Task]) -> Statement {
         .bind(column(details, |task| task.key))
         .bind(column(details, |task| task.workflow))
         .bind(column(details, |task| task.workflow_version.map(i64::from)))
-        .bind(column(details, |task| task.steps))
-        .bind(column(details, |task| task.input))
         .bind(column(details, |task| task.labels.as_str()))
         .bind(column(details, |task| task.priority))
         .bind(column(details, |task| task.complete_within))
         .bind(column(details, |task| task.created_at))
         .bind(column(details, |task| task.trace_id.as_deref()))
+}
+
+fn insert_details(new: &[&Task]) -> Statement {
+    let details = column(new, |task| DetailsRecord::of(task));
+    sqlx::query(INSERT_DETAILS)
+        .bind(column(new, |task| task.id().0))
+        .bind(column(&details, |task| task.steps))
+        .bind(column(&details, |task| task.input))
 }
 
 fn save_steps(steps: &[StepRecord]) -> Statement {

@@ -15,9 +15,11 @@ use tracing::warn;
 
 use super::{PgBackend, answered, news::News, save};
 use crate::{
-    domain::{AgentName, AgentSpec, StepRef, Task, TaskId, Timestamp, WorkflowName},
+    domain::{
+        AgentName, AgentSpec, InstanceId, Leases, StepRef, Task, TaskId, Timestamp, WorkflowName,
+    },
     store::{
-        Alert, AlertId, Batch, KnownKey, Promoted, Saved, StoreError, Transaction,
+        Alert, AlertId, Batch, KnownKey, Promoted, Saved, StoreError, Transaction, leases,
         reading::LINES,
         rows::{self, corrupt},
     },
@@ -98,6 +100,7 @@ WITH ended AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED),
 purged AS (DELETE FROM tasks USING ended WHERE tasks.id = ended.id RETURNING tasks.id),
 purged_steps AS (DELETE FROM steps USING ended WHERE steps.task_id = ended.id),
+purged_details AS (DELETE FROM task_details USING ended WHERE task_details.task_id = ended.id),
 purged_history AS (DELETE FROM history USING ended WHERE history.task_id = ended.id)
 SELECT count(*) AS purged FROM purged"#;
 
@@ -314,6 +317,37 @@ impl Transaction for PgTransaction<'_> {
             .bind(limit as i64);
         let purged = answered(query.fetch_one(self.connection()?)).await;
         rows::number(&self.noted(purged)?, "purged")
+    }
+
+    async fn leases(&mut self, instance: &InstanceId) -> Result<Leases, StoreError> {
+        let query = super::rows::query(leases::instance(instance));
+        let record = answered(query.fetch_optional(self.connection()?)).await;
+        let record = self.noted(record)?;
+        let query = super::rows::query(leases::supervisor());
+        let lease = answered(query.fetch_optional(self.connection()?)).await;
+        let lease = self.noted(lease)?;
+        Ok(Leases {
+            instance: record.as_ref().map(leases::record).transpose()?,
+            supervisor: lease.as_ref().map(leases::lease).transpose()?,
+        })
+    }
+
+    async fn save_leases(&mut self, before: &Leases, after: &Leases) -> Result<Saved, StoreError> {
+        for change in leases::changes(before, after) {
+            let query = super::rows::query(change);
+            let changed = answered(query.execute(self.connection()?)).await;
+            if self.noted(changed)?.rows_affected() == 0 {
+                return Ok(Saved::Stale);
+            }
+        }
+        Ok(Saved::All)
+    }
+
+    async fn forget_instances(&mut self, ended_before: Timestamp) -> Result<(), StoreError> {
+        let query = super::rows::query(leases::forget(ended_before));
+        let forgotten = answered(query.execute(self.connection()?)).await;
+        self.noted(forgotten)?;
+        Ok(())
     }
 
     async fn heartbeat(&mut self) -> Result<(), StoreError> {

@@ -5,6 +5,8 @@ mod rows;
 mod save;
 mod statement;
 mod transaction;
+#[cfg(test)]
+mod upgrade_tests;
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -96,8 +98,8 @@ fn options(path: &Path, max_size: Option<u64>) -> SqliteConnectOptions {
         .foreign_keys(true)
         .busy_timeout(Duration::from_secs(10))
         .pragma("cache_size", "-4096")
-        // A checkpoint of 2,000 pages stalls the writer for about 5 ms; of 10,000 for over 30.
-        .pragma("wal_autocheckpoint", "2000")
+        // A checkpoint of 4,000 pages stalls the writer for about 5 ms; of 10,000 for over 30.
+        .pragma("wal_autocheckpoint", "4000")
         .pragma("journal_size_limit", "67108864")
         // Every statement in each of its sizes.
         .statement_cache_capacity(200)
@@ -223,6 +225,11 @@ impl Backend for SqliteBackend {
             &self.definitions,
             now(),
         )))
+    }
+
+    /// The lock beside the file keeps every other process out.
+    fn is_shared(&self) -> bool {
+        false
     }
 }
 

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sqlx::{AssertSqlSafe, SqlitePool, sqlite::SqliteRow};
+use sqlx::{SqlitePool, sqlite::SqliteRow};
 
 use super::{now, rows};
 use crate::{
     domain::{Task, TaskId, Timestamp},
     store::{
         Definitions, StoreError,
-        reading::{Source, SqlReader, Statement, Value},
+        reading::{Source, SqlReader, Statement},
     },
 };
 
@@ -29,17 +29,13 @@ impl Source for SqliteSource {
         Ok(now())
     }
 
-    async fn fetch(&self, statement: Statement) -> Result<Vec<SqliteRow>, StoreError> {
-        // Only the store's own words are in it: what comes from outside is bound.
-        let mut query = sqlx::query(AssertSqlSafe(statement.sql));
-        for value in statement.values {
-            query = match value {
-                Value::Text(text) => query.bind(text),
-                Value::Integer(number) => query.bind(number),
-                Value::Uuid(id) => query.bind(id),
-            };
+    async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<SqliteRow>>, StoreError> {
+        let mut view = self.pool.begin().await?;
+        let mut found = Vec::with_capacity(statements.len());
+        for statement in statements {
+            found.push(rows::query(statement).fetch_all(&mut *view).await?);
         }
-        Ok(query.fetch_all(&self.pool).await?)
+        Ok(found)
     }
 
     async fn load(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {

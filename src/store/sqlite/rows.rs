@@ -1,12 +1,17 @@
 //! What SQLite's rows look like, and how tasks are loaded from it.
 
-use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
+use sqlx::{
+    AssertSqlSafe, Row, Sqlite, SqliteConnection,
+    query::Query,
+    sqlite::{SqliteArguments, SqliteRow},
+};
 use uuid::Uuid;
 
 use crate::{
     domain::{Task, TaskId},
     store::{
         Definitions, StoreError,
+        reading::{Statement, Value},
         rows::{Columns, Loading, corrupt},
     },
 };
@@ -14,7 +19,7 @@ use crate::{
 const LOAD_TASKS: &str = r#"
 SELECT id, "key", workflow, workflow_version, steps, input, labels, priority, complete_within, created_at,
        trace_id, version, state, paused, complete_by, ended_at, error
-FROM tasks
+FROM tasks JOIN task_details ON task_id = id
 WHERE id IN (SELECT unhex(value) FROM json_each(?1))
 ORDER BY id"#;
 
@@ -43,6 +48,20 @@ impl Columns for SqliteRow {
     fn flag(&self, column: &str) -> Result<bool, StoreError> {
         Ok(self.try_get(column)?)
     }
+}
+
+/// A statement with its values.
+pub(super) fn query(statement: Statement) -> Query<'static, Sqlite, SqliteArguments> {
+    // Only the store's own words are in it: what comes from outside is bound.
+    let mut query = sqlx::query(AssertSqlSafe(statement.sql));
+    for value in statement.values {
+        query = match value {
+            Value::Text(text) => query.bind(text),
+            Value::Integer(number) => query.bind(number),
+            Value::Uuid(id) => query.bind(id),
+        };
+    }
+    query
 }
 
 /// The tasks among `ids` that exist, each with its steps.

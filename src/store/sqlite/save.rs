@@ -14,11 +14,16 @@ use crate::{
 };
 
 /// Relies on the primary key.
-static INSERT_TASKS: Statement<18> = Statement::new(
+static INSERT_TASKS: Statement<16> = Statement::new(
     r#"
-INSERT INTO tasks (id, "key", workflow, workflow_version, steps, input, labels, priority, complete_within,
-                   created_at, trace_id, version, state, paused, complete_by, overdue_at, ended_at, error)
+INSERT INTO tasks (id, "key", workflow, workflow_version, labels, priority, complete_within, created_at,
+                   trace_id, version, state, paused, complete_by, overdue_at, ended_at, error)
 SELECT * FROM (VALUES"#,
+    ") WHERE column1 IS NOT NULL",
+);
+
+static INSERT_DETAILS: Statement<3> = Statement::new(
+    "INSERT INTO task_details (task_id, steps, input) SELECT * FROM (VALUES",
     ") WHERE column1 IS NOT NULL",
 );
 
@@ -82,6 +87,7 @@ pub(super) async fn save(
     let created = || changes().filter(|change| change.base.is_none());
     let inserted = INSERT_TASKS.over(created(), |rows, change| new_task(rows, &change.task));
     run(tx, inserted).await?;
+    run(tx, INSERT_DETAILS.over(created(), details)).await?;
     let moved = || changes().filter_map(|change| Some((&change.task, change.base?)));
     let updated = UPDATE_TASKS.over(moved(), |rows, (moved, base)| task(rows, moved, base));
     let expected = moved().count() as u64;
@@ -151,8 +157,6 @@ fn new_task(rows: &mut Rows, task: &Task) {
     rows.maybe_text(details.key);
     rows.maybe_text(details.workflow);
     rows.maybe_integer(details.workflow_version.map(i64::from));
-    rows.maybe_text(details.steps);
-    rows.text(details.input);
     rows.text(details.labels);
     rows.integer(details.priority);
     rows.maybe_integer(details.complete_within);
@@ -160,6 +164,13 @@ fn new_task(rows: &mut Rows, task: &Task) {
     rows.maybe_text(details.trace_id);
     rows.integer(task.version as i64);
     state(rows, task);
+}
+
+fn details(rows: &mut Rows, change: &TaskChange) {
+    let details = DetailsRecord::of(&change.task);
+    rows.id(change.task.id().0);
+    rows.maybe_text(details.steps);
+    rows.text(details.input);
 }
 
 fn task(rows: &mut Rows, task: &Task, base: u64) {

@@ -47,6 +47,8 @@ impl<const COLUMNS: usize> Statement<COLUMNS> {
         let mut rows = rows.peekable();
         while rows.peek().is_some() {
             let mut values = Rows::default();
+            let expected = rows.size_hint().0.clamp(1, MOST_ROWS);
+            values.0.reserve(expected * COLUMNS, 0);
             let mut count = 0;
             for row in rows.by_ref().take(MOST_ROWS) {
                 write(&mut values, row);

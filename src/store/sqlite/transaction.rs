@@ -5,10 +5,12 @@ use sqlx::{Row, Sqlite};
 
 use super::save;
 use crate::{
-    domain::{AgentName, AgentSpec, StepRef, Task, TaskId, Timestamp, WorkflowName},
+    domain::{
+        AgentName, AgentSpec, InstanceId, Leases, StepRef, Task, TaskId, Timestamp, WorkflowName,
+    },
     store::{
         Alert, AlertId, Batch, Definitions, KnownKey, Promoted, Saved, StoreError, Transaction,
-        reading::LINES, rows,
+        leases, reading::LINES, rows,
     },
 };
 
@@ -183,6 +185,33 @@ impl Transaction for SqliteTransaction<'_> {
             .execute(&mut *self.tx)
             .await?;
         Ok(deleted.rows_affected())
+    }
+
+    async fn leases(&mut self, instance: &InstanceId) -> Result<Leases, StoreError> {
+        let record = super::rows::query(leases::instance(instance));
+        let record = record.fetch_optional(&mut *self.tx).await?;
+        let lease = super::rows::query(leases::supervisor());
+        let lease = lease.fetch_optional(&mut *self.tx).await?;
+        Ok(Leases {
+            instance: record.as_ref().map(leases::record).transpose()?,
+            supervisor: lease.as_ref().map(leases::lease).transpose()?,
+        })
+    }
+
+    async fn save_leases(&mut self, before: &Leases, after: &Leases) -> Result<Saved, StoreError> {
+        for change in leases::changes(before, after) {
+            let changed = super::rows::query(change).execute(&mut *self.tx).await?;
+            if changed.rows_affected() == 0 {
+                return Ok(Saved::Stale);
+            }
+        }
+        Ok(Saved::All)
+    }
+
+    async fn forget_instances(&mut self, ended_before: Timestamp) -> Result<(), StoreError> {
+        let forgotten = super::rows::query(leases::forget(ended_before));
+        forgotten.execute(&mut *self.tx).await?;
+        Ok(())
     }
 
     async fn heartbeat(&mut self) -> Result<(), StoreError> {

@@ -99,7 +99,7 @@ impl Decided {
                         self.read_line(agent, tx, local).await?;
                     }
                 }
-                Request::Other { .. } => {}
+                Request::Other { .. } | Request::Leases { .. } => {}
             }
         }
         if !keys.is_empty() {
@@ -175,6 +175,8 @@ impl Decided {
                     .unwrap_or_else(|| self.apply(apply, local)),
                 Request::ClaimLines { .. } => Planned::Claimed(self.claim_lines(local)),
                 Request::Other { operation, .. } => Planned::Other(operate(operation, tx).await?),
+                // The writer has taken these out before.
+                Request::Leases { .. } => Planned::Other(Outcome::Done),
             };
             self.answers.push(planned);
         }

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Writer, WriterSettings};
+use super::{
+    Writer, WriterSettings,
+    leases::{LeaseRequest, Renewed},
+};
 use crate::{
     domain::{
         Actor, AgentName, AgentSpec, Command, Details, Task, TaskId, Timestamp, WorkflowName,
@@ -22,6 +25,8 @@ const QUEUE: usize = 16_384;
 #[derive(Clone)]
 pub struct Store {
     requests: mpsc::Sender<Request>,
+    /// Whether other processes may use the same database meanwhile.
+    pub is_shared: bool,
     pub reader: SharedReader,
     pub watchers: Arc<Watchers>,
     pub definitions: Arc<Definitions>,
@@ -75,6 +80,11 @@ pub(super) enum Request {
         operation: Operation,
         answer: Answer<Outcome, StoreError>,
     },
+    /// Served by itself, never in a batch.
+    Leases {
+        asked: LeaseRequest,
+        answer: Answer<Renewed, StoreError>,
+    },
 }
 
 /// Rare writes that are not commands on a task.
@@ -110,6 +120,9 @@ impl Request {
             Request::Other { answer, .. } => {
                 let _ = answer.send(Err(error.clone()));
             }
+            Request::Leases { answer, .. } => {
+                let _ = answer.send(Err(error.clone()));
+            }
         }
     }
 }
@@ -125,9 +138,11 @@ impl Store {
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (requests, receiver) = mpsc::channel(QUEUE);
         let watchers = Arc::new(Watchers::default());
+        let is_shared = backend.is_shared();
         let writer = Writer::new(backend, local, watchers.clone(), settings);
         let store = Self {
             requests,
+            is_shared,
             reader,
             watchers,
             definitions,
@@ -223,7 +238,7 @@ impl Store {
         answered.await.map_err(|_| StoreError::Stopping)?
     }
 
-    async fn send(&self, request: Request) -> Result<(), StoreError> {
+    pub(super) async fn send(&self, request: Request) -> Result<(), StoreError> {
         let sent = self.requests.send(request).await;
         sent.map_err(|_| StoreError::Stopping)
     }

@@ -69,6 +69,14 @@ impl Database {
         steps.collect()
     }
 
+    /// Until when instances and the supervisor have their leases, in milliseconds since 1970.
+    pub async fn lease_ends(&mut self) -> Vec<i64> {
+        sqlx::query_scalar("SELECT until FROM instances UNION ALL SELECT until FROM supervisor")
+            .fetch_all(&mut self.connection)
+            .await
+            .unwrap()
+    }
+
     /// How SQLite would run a statement.
     pub async fn plan(&mut self, sql: &'static str) -> String {
         let rows = sqlx::query(sql)

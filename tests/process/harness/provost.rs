@@ -230,10 +230,23 @@ impl Provost {
 
     /// SIGTERM. It goes on until [`Provost::ended`].
     pub fn terminate(&self) {
+        self.signal("TERM");
+    }
+
+    /// SIGSTOP: it does nothing until [`Provost::resume`].
+    pub fn suspend(&self) {
+        self.signal("STOP");
+    }
+
+    pub fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
         let id = self.process.child.id().expect("it runs");
         // The shell's own kill: a machine may have no other.
         let sent = std::process::Command::new("sh")
-            .args(["-c", &format!("kill -TERM {id}")])
+            .args(["-c", &format!("kill -{name} {id}")])
             .status();
         assert!(sent.unwrap().success());
     }

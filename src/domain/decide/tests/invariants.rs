@@ -71,6 +71,7 @@ enum Ask {
     Note(usize, u32),
     Release(usize, u32),
     Expire(usize, u32),
+    Lose(usize, u32),
     Overdue,
     Retry(Option<usize>),
     Skip(usize),
@@ -91,7 +92,8 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
         3 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Fail(s, b)),
         2 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Note(s, b)),
         2 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Release(s, b)),
-        4 => (step.clone(), behind).prop_map(|(s, b)| Ask::Expire(s, b)),
+        4 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Expire(s, b)),
+        2 => (step.clone(), behind).prop_map(|(s, b)| Ask::Lose(s, b)),
         1 => Just(Ask::Overdue),
         3 => proptest::option::of(step.clone()).prop_map(Ask::Retry),
         1 => step.clone().prop_map(Ask::Skip),
@@ -140,6 +142,12 @@ impl Ask {
             Ask::Expire(step, behind) => Command::Expire {
                 step: at(step),
                 attempt: attempt(at(step), behind),
+                cause: Expiry::CompleteBy,
+            },
+            Ask::Lose(step, behind) => Command::Expire {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+                cause: Expiry::InstanceLost,
             },
             Ask::Overdue => Command::Overdue,
             Ask::Retry(step) => Command::Retry {
@@ -243,7 +251,13 @@ fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCas
         let claimed = matches!(command, Command::Claim { step, .. } if *step == index);
         let expected = old.attempt.0 + u32::from(claimed);
         prop_assert_eq!(new.attempt.0, expected, "attempts count claims, one by one");
-        let expired = matches!(command, Command::Expire { step, .. } if *step == index);
+        let most = before.definition(index).max_failures;
+        let expired = match command {
+            Command::Expire { step, cause, .. } if *step == index => {
+                *cause == Expiry::CompleteBy || old.failure_count < most
+            }
+            _ => false,
+        };
         let retried = matches!(command, Command::Retry { .. }) && new.failure_count == 0;
         if !retried {
             let expected = old.failure_count + u32::from(expired);

@@ -150,6 +150,46 @@ fn an_expired_step_counts_a_failure_and_waits_before_it_is_tried_again() {
     ));
 }
 
+#[test]
+fn a_lost_instance_counts_as_a_failure_and_its_step_is_pending_at_once() {
+    let mut bench = Bench::new(pipeline());
+    let attempt = bench.claim("reserve").unwrap();
+    bench.lose("reserve", attempt).unwrap();
+    assert_eq!(bench.record("reserve").failure_count, 1);
+    assert_eq!(bench.draft.ready, [bench.step("reserve")]);
+    let told = bench.draft.events.last().unwrap();
+    assert_eq!(told.kind, "step.expired");
+    assert!(told.reason.as_ref().unwrap().contains("node-1"), "{told:?}");
+    bench.claim("reserve").unwrap();
+    assert!(matches!(
+        bench.lose("reserve", attempt),
+        Err(Refusal::Late { .. })
+    ));
+}
+
+#[test]
+fn instances_lost_again_and_again_never_end_a_step_in_error() {
+    let mut bench = Bench::new(json!([{ "name": "a", "agent": "x", "max_failures": 2 }]));
+    for lost in 1..=50 {
+        let attempt = bench.claim("a").unwrap();
+        bench.lose("a", attempt).unwrap();
+        assert_eq!(bench.record("a").failure_count, lost.min(2));
+        if lost > 2 {
+            let early = bench.claim("a");
+            assert!(
+                matches!(early, Err(Refusal::NotDue { .. })),
+                "what may kill its instances waits"
+            );
+            bench.later(Span::from_secs(60));
+        }
+    }
+    assert_eq!(bench.status("a"), StepStatus::Pending);
+    bench.claim("a").unwrap();
+    bench.later(Span::from_secs(30));
+    bench.expire("a").unwrap();
+    assert_eq!(bench.status("a"), StepStatus::Error);
+}
+
 /// Expires a step until the supervisor gives up on it, or `most` times.
 fn exhaust(bench: &mut Bench, name: &str, most: u32) {
     for _ in 0..most {

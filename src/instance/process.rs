@@ -1,0 +1,106 @@
+//! Which process this is, in words that another process on the same machine can check. After a crash
+//! its successor need not wait for a lease to run out if it can see that the holder is gone.
+
+use std::{fs, path::Path};
+
+/// This process: `pid=4711 started=123456 host=worker-1 boot=… pidns=…`. Where the system does not
+/// tell, words are missing, and nobody can check.
+pub(super) fn this() -> String {
+    let pid = std::process::id();
+    let read = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned());
+    let words = [
+        ("pid", Some(pid.to_string())),
+        ("started", started(&pid.to_string())),
+        ("host", read("/proc/sys/kernel/hostname").ok()),
+        ("boot", read("/proc/sys/kernel/random/boot_id").ok()),
+        ("pidns", pid_namespace()),
+    ];
+    let words = words
+        .into_iter()
+        .filter_map(|(name, value)| value.map(|value| format!("{name}={value}")));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Whether the process that called itself so is certainly gone. False where that cannot be seen from
+/// here: it ran on another machine, in another container, or before a reboot of who knows which.
+pub(super) fn has_ended(process: &str) -> bool {
+    let here = this();
+    let same = |name| word(process, name).is_some() && word(process, name) == word(&here, name);
+    // Where processes of others are hidden, absence says nothing.
+    let sees_all = Path::new("/proc/1/stat").exists();
+    if !(same("boot") && same("pidns") && sees_all) {
+        return false;
+    }
+    let (Some(pid), Some(then)) = (word(process, "pid"), word(process, "started")) else {
+        return false;
+    };
+    // The system gives numbers of ended processes to new ones.
+    pid.parse::<u32>().is_ok() && started(pid).as_deref() != Some(then)
+}
+
+fn word<'a>(process: &'a str, name: &str) -> Option<&'a str> {
+    let mut words = process.split(' ').filter_map(|word| word.split_once('='));
+    words.find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
+/// When a process started, in ticks since the machine did; `None` for one that has ended.
+fn started(pid: &str) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything: fields are counted from behind it, the state first.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace();
+    let state = fields.next()?;
+    let ended = matches!(state, "Z" | "X");
+    (!ended)
+        .then(|| fields.nth(18).map(str::to_owned))
+        .flatten()
+}
+
+/// Processes of different containers may have the same number.
+fn pid_namespace() -> Option<String> {
+    let link = fs::read_link("/proc/self/ns/pid").ok()?;
+    let digits = |c: char| c.is_ascii_digit();
+    Some(link.to_str()?.chars().filter(|c| digits(*c)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// This process, but with another value for one word.
+    fn but(name: &str, value: &str) -> String {
+        let here = this();
+        let old = word(&here, name).unwrap().to_owned();
+        here.replace(&format!("{name}={old}"), &format!("{name}={value}"))
+    }
+
+    #[test]
+    fn this_process_has_not_ended() {
+        assert!(!has_ended(&this()));
+    }
+
+    #[test]
+    fn a_process_that_ended_is_seen_to_be_gone() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id().to_string();
+        child.wait().unwrap();
+        assert!(has_ended(&but("pid", &pid)));
+    }
+
+    #[test]
+    fn a_process_whose_number_another_has_now_is_gone() {
+        assert!(has_ended(&but("started", "1")));
+    }
+
+    #[test]
+    fn nothing_is_known_of_processes_elsewhere() {
+        assert!(!has_ended(
+            &but("boot", "another").replace("started=", "started=1")
+        ));
+        assert!(!has_ended(
+            &but("pidns", "1").replace("started=", "started=1")
+        ));
+        assert!(!has_ended("somewhere else"));
+        assert!(!has_ended(""));
+    }
+}

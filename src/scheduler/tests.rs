@@ -1,0 +1,98 @@
+//! What the scheduler does when its instance and the record have lost sight of each other.
+
+use std::time::Duration;
+
+use super::*;
+use crate::{
+    agent::{AgentSettings, install_crypto},
+    domain::{Command, Expiry, StepIndex, StepStatus, TaskId, Term},
+    store::conformance::harness::{Harness, New, sqlite},
+};
+
+/// The scheduler of the instance that the harness claims for.
+fn local() -> (Arc<Local>, Arc<Standing>) {
+    install_crypto();
+    let agents = Arc::new(Agents::new(AgentSettings::default()).unwrap());
+    let standing = Arc::new(Standing::new());
+    let (local, _) = Local::new(InstanceId::new("node-1"), standing.clone(), agents);
+    (local, standing)
+}
+
+/// A claimed step of a task of its own.
+async fn claimed(h: &Harness) -> (StepRef, Attempt) {
+    let task = h.submit(New::default()).await.id();
+    let step = StepIndex(0);
+    (StepRef { task, step }, Attempt(1))
+}
+
+fn call(local: &Local, (step, attempt): (StepRef, Attempt)) -> tokio::task::JoinHandle<()> {
+    let call = tokio::spawn(std::future::pending());
+    local.running.start(step, attempt, || call.abort_handle());
+    call
+}
+
+async fn status(h: &Harness, task: TaskId) -> StepStatus {
+    h.read(task).await.step(StepIndex(0)).status()
+}
+
+#[tokio::test]
+async fn without_a_lease_nothing_is_claimed() {
+    let (local, standing) = local();
+    let agent = AgentName::new("http://127.0.0.1:1");
+    assert_eq!(local.free(&agent), 0);
+    assert!(local.try_take(&agent).is_none());
+    assert!(local.take_for_line(&agent).is_none());
+    standing.renewed(Some(Term(1)), Instant::now() + Duration::from_secs(60));
+    assert!(local.free(&agent) > 0);
+    assert!(local.try_take(&agent).is_some());
+    assert!(local.take_for_line(&agent).is_some());
+}
+
+#[tokio::test]
+async fn a_call_whose_step_another_took_over_is_dropped_and_the_others_go_on() {
+    let h = Harness::new(sqlite().await).await;
+    h.places("x", 2);
+    let (local, _) = local();
+    let (lost, kept) = (claimed(&h).await, claimed(&h).await);
+    let (lost_call, kept_call) = (call(&local, lost), call(&local, kept));
+    let taken_over = Command::Expire {
+        step: lost.0.step,
+        attempt: lost.1,
+        cause: Expiry::InstanceLost,
+    };
+    h.apply(lost.0.task, taken_over).await.unwrap();
+    reconcile(&local, &h.store).await.unwrap();
+    assert!(lost_call.await.unwrap_err().is_cancelled());
+    assert!(!kept_call.is_finished());
+    assert_eq!(local.running.all(), [kept]);
+    assert_eq!(status(&h, kept.0.task).await, StepStatus::Processing);
+}
+
+#[tokio::test]
+async fn a_claim_on_record_whose_call_never_started_is_handed_back() {
+    let h = Harness::new(sqlite().await).await;
+    h.places("x", 2);
+    let (local, _) = local();
+    let (stray, kept) = (claimed(&h).await, claimed(&h).await);
+    let _call = call(&local, kept);
+    reconcile(&local, &h.store).await.unwrap();
+    let step = h.read(stray.0.task).await.step(StepIndex(0)).clone();
+    assert_eq!(step.status(), StepStatus::Pending);
+    assert_eq!(step.failure_count, 0, "nothing failed");
+    assert_eq!(status(&h, kept.0.task).await, StepStatus::Processing);
+}
+
+#[tokio::test]
+async fn a_claim_whose_call_starts_meanwhile_is_left_alone() {
+    let h = Harness::new(sqlite().await).await;
+    h.places("x", 1);
+    let (local, _) = local();
+    let late = claimed(&h).await;
+    let (reconciled, ()) = tokio::join!(reconcile(&local, &h.store), async {
+        tokio::time::sleep(recovery::START_WITHIN / 10).await;
+        // It goes on without its handle.
+        drop(call(&local, late));
+    });
+    reconciled.unwrap();
+    assert_eq!(status(&h, late.0.task).await, StepStatus::Processing);
+}

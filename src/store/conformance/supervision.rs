@@ -1,0 +1,123 @@
+//! Supervisors that do not know of each other. They live in a room above; what keeps them from harm is
+//! the store's to prove.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::harness::{Harness, New, success};
+use crate::{
+    domain::{Expiry, InstanceId, StepIndex, StepStatus, TaskStatus, Term},
+    instance::Standing,
+    supervisor::Supervisor,
+};
+
+/// One that believes that it supervises, whatever the store says.
+fn believer(h: &Harness, name: &str, term: u64) -> Supervisor {
+    let standing = Standing::new();
+    standing.renewed(Some(Term(term)), Instant::now() + Duration::from_secs(3600));
+    let instance = InstanceId::new(name);
+    Supervisor::new(h.store.clone(), instance, Arc::new(standing), 100)
+}
+
+async fn history(h: &Harness, task: crate::domain::TaskId) -> String {
+    let changes = h.store.reader.history(task, 0, 100).await.unwrap().unwrap();
+    changes.into_iter().map(|change| change.events).collect()
+}
+
+pub async fn two_that_both_believe_they_supervise_do_no_harm(h: Harness) {
+    h.places("x", 20);
+    let overdue = json!([{ "name": "a", "agent": "x", "complete_within": "100ms" }]);
+    let mut tasks = Vec::new();
+    for _ in 0..10 {
+        let steps = overdue.clone();
+        tasks.push(
+            h.submit(New {
+                steps,
+                ..New::default()
+            })
+            .await
+            .id(),
+        );
+    }
+    // Both are the instance that holds the steps, so that these are overdue and not lost.
+    let (old, new) = (believer(&h, "node-1", 1), believer(&h, "node-1", 2));
+    let seen = loop {
+        let seen = old.find().await.unwrap();
+        if seen.len() == tasks.len() {
+            break seen;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(new.find().await.unwrap(), seen, "both see the same");
+    let (by_old, by_new) = tokio::join!(
+        old.recover(Term(1), seen.clone()),
+        new.recover(Term(2), seen.clone())
+    );
+    assert_eq!(
+        by_old.unwrap() + by_new.unwrap(),
+        10,
+        "each was recovered once"
+    );
+    assert_eq!(
+        old.recover(Term(1), seen).await.unwrap(),
+        0,
+        "late, and again"
+    );
+    for task in tasks {
+        let step = h.read(task).await.step(StepIndex(0)).clone();
+        assert_eq!(step.failure_count, 1);
+        assert_eq!(step.status(), StepStatus::Pending);
+        let history = history(&h, task).await;
+        assert_eq!(history.matches("step.expired").count(), 1, "{history}");
+        assert_eq!(
+            history.matches("supervisor:node-1#").count(),
+            1,
+            "{history}"
+        );
+    }
+}
+
+pub async fn a_lost_instance_loses_its_steps_once_and_its_late_answer_is_refused(h: Harness) {
+    h.places("x", 2);
+    let task = h.submit(New::default()).await.id();
+    let (one, other) = (believer(&h, "node-2", 4), believer(&h, "node-3", 5));
+    let seen = one.find().await.unwrap();
+    assert_eq!(seen[0].cause, Expiry::InstanceLost, "node-1 has no lease");
+    assert_eq!(other.find().await.unwrap(), seen);
+    assert_eq!(one.recover(Term(4), seen.clone()).await.unwrap(), 1);
+    // It is claimed again in the same transaction, here by this very store.
+    assert_eq!(h.calls(), [(task, 0, 1), (task, 0, 2)]);
+    assert_eq!(other.recover(Term(5), seen).await.unwrap(), 0);
+    assert_eq!(h.read(task).await.step(StepIndex(0)).failure_count, 1);
+
+    let late = h.reply(task, 0, 1, success(json!("late"))).await;
+    assert!(late.is_err(), "{late:?}");
+    h.reply(task, 0, 2, success(json!("in time")))
+        .await
+        .unwrap();
+    let done = h.read(task).await;
+    assert_eq!(done.status(), TaskStatus::Processed);
+    assert_eq!(
+        done.step(StepIndex(0)).output().unwrap().as_json(),
+        r#""in time""#
+    );
+    let history = history(&h, task).await;
+    assert!(history.contains(r#""supervisor:node-2#4""#), "{history}");
+}
+
+pub async fn an_instance_that_does_not_supervise_recovers_nothing(h: Harness) {
+    h.places("x", 1);
+    let task = h.submit(New::default()).await.id();
+    let standing = Arc::new(Standing::new());
+    let instance = InstanceId::new("node-2");
+    let supervisor = Supervisor::new(h.store.clone(), instance, standing.clone(), 100);
+    standing.renewed(None, Instant::now() + Duration::from_secs(3600));
+    assert_eq!(supervisor.look().await.unwrap(), 0);
+    standing.renewed(Some(Term(1)), Instant::now());
+    assert_eq!(supervisor.look().await.unwrap(), 0, "its trust is over");
+    standing.renewed(Some(Term(1)), Instant::now() + Duration::from_secs(3600));
+    assert_eq!(supervisor.look().await.unwrap(), 1);
+    assert_eq!(h.read(task).await.step(StepIndex(0)).failure_count, 1);
+}

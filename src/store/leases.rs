@@ -1,0 +1,132 @@
+//! Instances and the supervisors' lease, as statements and rows of any database.
+
+use super::{
+    StoreError,
+    reading::{Statement, Value},
+    rows::{self, Columns},
+};
+use crate::domain::{
+    Holder, Incarnation, InstanceId, InstanceRecord, Lease, Leases, Term, Timestamp,
+};
+
+const INSTANCE: &str = r#"
+SELECT id AS instance, incarnation, term, until, started_at, version, process FROM instances
+WHERE id = $1"#;
+
+const SUPERVISOR: &str = "SELECT instance, incarnation, term, until FROM supervisor";
+
+const NEW_INSTANCE: &str = r#"
+INSERT INTO instances (id, incarnation, term, until, started_at, version, process)
+VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (id) DO NOTHING"#;
+
+const RENEW_INSTANCE: &str = r#"
+UPDATE instances SET incarnation = $2, term = $3, until = $4, started_at = $5, version = $6, process = $7
+WHERE id = $1 AND incarnation = $8 AND term = $9 AND until = $10"#;
+
+const NEW_SUPERVISOR: &str = r#"
+INSERT INTO supervisor (id, instance, incarnation, term, until)
+VALUES (1, $1, $2, $3, $4) ON CONFLICT (id) DO NOTHING"#;
+
+const RENEW_SUPERVISOR: &str = r#"
+UPDATE supervisor SET instance = $1, incarnation = $2, term = $3, until = $4
+WHERE incarnation = $5 AND term = $6 AND until = $7"#;
+
+const FORGET: &str = "DELETE FROM instances WHERE until < $1";
+
+/// Relies on steps_processing, which covers it.
+const INSTANCES: &str = r#"
+SELECT id AS instance, incarnation, term, until, started_at, version, process,
+       coalesce(held.count, 0) AS held
+FROM instances
+LEFT JOIN (SELECT locked_by, count(*) AS count FROM {steps}
+           WHERE state = 'processing' GROUP BY locked_by) AS held
+       ON held.locked_by = instances.id
+ORDER BY id"#;
+
+pub fn instance(id: &InstanceId) -> Statement {
+    Statement::new(INSTANCE).bind(id.as_str())
+}
+
+pub fn supervisor() -> Statement {
+    Statement::new(SUPERVISOR)
+}
+
+/// Each record with how many steps the instance holds. `steps` is the table, by its index.
+pub fn instances(steps: &str) -> Statement {
+    Statement::new(INSTANCES.replace("{steps}", steps))
+}
+
+pub fn forget(ended_before: Timestamp) -> Statement {
+    Statement::new(FORGET).bind(ended_before.as_millis())
+}
+
+/// What differs. Each statement must affect a row, or another instance was faster.
+pub fn changes(before: &Leases, after: &Leases) -> Vec<Statement> {
+    let instance = after.instance.as_ref();
+    let instance = instance.filter(|_| after.instance != before.instance);
+    let supervisor = after.supervisor.as_ref();
+    let supervisor = supervisor.filter(|_| after.supervisor != before.supervisor);
+    let mut changes = Vec::new();
+    if let Some(record) = instance {
+        let held = before.instance.as_ref().map(|held| &held.lease);
+        let sql = held.map_or(NEW_INSTANCE, |_| RENEW_INSTANCE);
+        let change = with_lease(Statement::new(sql), &record.lease)
+            .bind(record.started_at.as_millis())
+            .bind(record.version.as_str())
+            .bind(record.process.as_str());
+        changes.push(compared(change, held));
+    }
+    if let Some(lease) = supervisor {
+        let held = before.supervisor.as_ref();
+        let sql = held.map_or(NEW_SUPERVISOR, |_| RENEW_SUPERVISOR);
+        changes.push(compared(with_lease(Statement::new(sql), lease), held));
+    }
+    changes
+}
+
+fn with_lease(statement: Statement, lease: &Lease) -> Statement {
+    statement
+        .bind(lease.holder.instance.as_str())
+        .bind(lease.holder.incarnation.0)
+        .bind(term(lease))
+        .bind(lease.until.as_millis())
+}
+
+fn compared(statement: Statement, held: Option<&Lease>) -> Statement {
+    match held {
+        Some(held) => statement
+            .bind(held.holder.incarnation.0)
+            .bind(term(held))
+            .bind(held.until.as_millis()),
+        None => statement,
+    }
+}
+
+fn term(lease: &Lease) -> Value {
+    // It is counted up from 1, at most once for each lease.
+    Value::Integer(i64::try_from(lease.term.0).ok())
+}
+
+pub fn record(row: &impl Columns) -> Result<InstanceRecord, StoreError> {
+    Ok(InstanceRecord {
+        lease: lease(row)?,
+        started_at: rows::required(rows::time(row, "started_at")?, "started_at")?,
+        version: rows::text(row, "version")?,
+        process: rows::text(row, "process")?,
+    })
+}
+
+pub fn held(row: &impl Columns) -> Result<(InstanceRecord, u64), StoreError> {
+    Ok((record(row)?, rows::number(row, "held")?))
+}
+
+pub fn lease(row: &impl Columns) -> Result<Lease, StoreError> {
+    Ok(Lease {
+        holder: Holder {
+            instance: InstanceId::new(rows::text(row, "instance")?),
+            incarnation: Incarnation(rows::uuid(row, "incarnation")?),
+        },
+        term: Term(rows::number(row, "term")?),
+        until: rows::required(rows::time(row, "until")?, "until")?,
+    })
+}

@@ -1,0 +1,48 @@
+//! Databases that an earlier version made stay usable.
+
+use std::num::NonZeroUsize;
+
+use sqlx::Row;
+
+use super::*;
+use crate::domain::{Expiry, InstanceId};
+
+/// A task with one step that a process of the first version was running when it was killed.
+const LEFT_BEHIND: &str = r#"
+INSERT INTO tasks (id, labels, priority, created_at, version, state, paused)
+VALUES (x'0190f000000070008000000000000001', '{}', 0, 1, 2, 'processing', 0);
+INSERT INTO task_details (task_id, steps, input)
+VALUES (x'0190f000000070008000000000000001', '[{"name":"a","url":"http://127.0.0.1:1"}]', '{}');
+INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, locked_by, complete_by, queued)
+VALUES (x'0190f000000070008000000000000001', 0, 'a', 'http://127.0.0.1:1', 0, 'processing', 1, 0, 0, 'old-process', 9999999999999, 0)"#;
+
+#[tokio::test]
+async fn a_database_from_before_instances_had_leases_is_brought_up_to_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("provost.db");
+    let options = SqliteConnectOptions::new()
+        .filename(&path)
+        .create_if_missing(true);
+    let mut before = options.connect().await.unwrap();
+    MIGRATIONS.run_to(1, &mut before).await.unwrap();
+    sqlx::raw_sql(LEFT_BEHIND)
+        .execute(&mut before)
+        .await
+        .unwrap();
+    before.close().await.unwrap();
+
+    let definitions = Arc::new(Definitions::new(NonZeroUsize::MIN));
+    let (mut backend, reader) = open(&path, None, definitions).await.unwrap();
+    let reader: &dyn super::super::Reader = &reader;
+    let found = reader.expired(&InstanceId::new("new-process"), 10).await;
+    let found = found.unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].cause, Expiry::InstanceLost);
+    assert!(reader.task(found[0].step.task).await.unwrap().is_some());
+    let migrations = sqlx::query("SELECT count(*) AS count FROM _sqlx_migrations")
+        .fetch_one(&mut backend.writer)
+        .await
+        .unwrap();
+    let migrations: i64 = migrations.get("count");
+    assert_eq!(migrations, MIGRATIONS.iter().count() as i64);
+}

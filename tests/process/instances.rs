@@ -1,0 +1,150 @@
+//! Who runs and who supervises, over restarts, suspensions and stops.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::harness::{Act, Database, Gate, Provost, Remote, Setup, kinds, one_step, step};
+
+fn named(lease: &str) -> Setup {
+    Provost::setup()
+        .set("INSTANCE_ID", "node-1")
+        .set("INSTANCE__LEASE", lease)
+}
+
+/// The one instance that there is.
+async fn instance(provost: &Provost) -> Value {
+    let answer = provost.get("/v1/instances").await.expect(200);
+    let items = answer["items"].as_array().unwrap();
+    assert_eq!(items.len(), 1, "{answer:#}");
+    items[0].clone()
+}
+
+fn now() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    i64::try_from(now.as_millis()).unwrap()
+}
+
+#[tokio::test]
+async fn an_instance_renews_its_lease_and_says_what_it_holds() {
+    let gate = Gate::closed();
+    let remote = Remote::script([gate.then(json!("done"))]).await;
+    let provost = named("1s").start().await;
+    let before = instance(&provost).await;
+    assert_eq!(before["id"], "node-1");
+    assert_eq!(before["alive"], true);
+    assert_eq!(before["supervising"], true);
+    assert_eq!(before["term"], 1);
+    assert_eq!(before["in_flight"], 0);
+
+    let id = provost.submit(&one_step(&remote.url(), "/work")).await;
+    remote.requests(1).await;
+    let mut after = instance(&provost).await;
+    assert_eq!(after["in_flight"], 1);
+    while after["lease_until"] == before["lease_until"] {
+        sleep(Duration::from_millis(20)).await;
+        after = instance(&provost).await;
+    }
+    assert_eq!(after["started_at"], before["started_at"]);
+    assert_eq!(after["term"], 1, "it is the same supervisor all the time");
+    gate.open();
+    provost.settled(&id).await;
+    assert_eq!(instance(&provost).await["in_flight"], 0);
+}
+
+#[tokio::test]
+async fn killed_and_started_under_its_own_id_it_goes_on_at_once_under_a_new_term() {
+    let remote = Remote::script([Act::Hang, Act::Ok(json!("done")), Act::Hang]).await;
+    // Whoever waited for this lease would wait longer than the test.
+    let mut provost = named("1h").start().await;
+    let id = provost.submit(&one_step(&remote.url(), "/work")).await;
+    remote.requests(1).await;
+    provost.kill().await;
+    provost.restart().await;
+    let task = provost.settled(&id).await;
+    assert_eq!(step(&task, "only")["output"], "done");
+    assert_eq!(step(&task, "only")["attempt"], 2);
+    assert_eq!(step(&task, "only")["failure_count"], 0);
+    assert_eq!(instance(&provost).await["term"], 2);
+
+    // The history says which supervisor it was.
+    let mut short = one_step(&remote.url(), "/work");
+    short["steps"][0]["complete_within"] = json!("200ms");
+    short["steps"][0]["max_failures"] = json!(0);
+    let id = provost.submit(&short).await;
+    provost.settled(&id).await;
+    let history = provost.history(&id).await;
+    let failed = history.iter().find(|entry| entry["type"] == "step.error");
+    assert_eq!(failed.unwrap()["by"], "supervisor:node-1#2", "{history:#?}");
+}
+
+#[tokio::test]
+async fn suspended_for_longer_than_its_lease_it_neither_loses_its_steps_nor_its_place() {
+    let gate = Gate::closed();
+    let remote = Remote::script([gate.then(json!("first")), Act::Ok(json!("second"))]).await;
+    let provost = named("1s").start().await;
+    let first = provost.submit(&one_step(&remote.url(), "/work")).await;
+    remote.requests(1).await;
+    provost.suspend();
+    let mut database = Database::copy_of(&provost.database()).await;
+    let ends = database.lease_ends().await;
+    assert_eq!(ends.len(), 2, "its own and the supervisors'");
+    while ends.iter().any(|end| *end >= now()) {
+        sleep(Duration::from_millis(20)).await;
+    }
+    provost.resume();
+    // It claims again, which it does only with a lease; its supervisor has looked more than once.
+    let second = provost.submit(&one_step(&remote.url(), "/work")).await;
+    let second = provost.settled(&second).await;
+    assert_eq!(step(&second, "only")["output"], "second");
+    assert_eq!(instance(&provost).await["alive"], true);
+    assert_eq!(instance(&provost).await["supervising"], true);
+    gate.open();
+    let task = provost.settled(&first).await;
+    assert_eq!(step(&task, "only")["output"], "first");
+    assert_eq!(step(&task, "only")["attempt"], 1);
+    assert_eq!(step(&task, "only")["failure_count"], 0);
+    let history = provost.history(&first).await;
+    assert!(!kinds(&history).contains(&"step.expired"), "{history:#?}");
+}
+
+#[tokio::test]
+async fn stopped_in_order_it_gives_its_leases_up() {
+    let mut provost = named("1h").start().await;
+    provost.terminate();
+    assert_eq!(provost.ended().await.code(), Some(0));
+    let mut database = Database::copy_of(&provost.database()).await;
+    let ends = database.lease_ends().await;
+    assert_eq!(ends.len(), 2, "its own and the supervisors'");
+    assert!(ends.iter().all(|end| *end <= now()), "{ends:?}");
+}
+
+#[tokio::test]
+async fn while_its_last_calls_end_it_stays_alive_and_does_not_supervise() {
+    let gate = Gate::closed();
+    let remote = Remote::script([gate.then(json!("done"))]).await;
+    let mut provost = named("1s").start().await;
+    let id = provost.submit(&one_step(&remote.url(), "/work")).await;
+    remote.requests(1).await;
+    let before = instance(&provost).await;
+    provost.terminate();
+    provost.says("this instance supervises no more").await;
+    let mut stopping = instance(&provost).await;
+    assert_eq!(stopping["supervising"], false);
+    assert_eq!(stopping["term"], json!(null));
+    // Longer than the lease that it had at the stop.
+    let first = stopping["lease_until"].as_str().unwrap().to_owned();
+    while stopping["lease_until"].as_str().unwrap() <= first.as_str()
+        || stopping["lease_until"] == before["lease_until"]
+    {
+        sleep(Duration::from_millis(20)).await;
+        stopping = instance(&provost).await;
+    }
+    assert_eq!(stopping["alive"], true);
+    gate.open();
+    assert_eq!(provost.ended().await.code(), Some(0));
+    provost.restart().await;
+    let task = provost.settled(&id).await;
+    assert_eq!(step(&task, "only")["attempt"], 1);
+}
