@@ -110,9 +110,8 @@ Example, in a Dockerfile:
     Healthcheck(PlaceFlags),
 }
 
-/// Where the settings are, and the address among them.
 #[derive(Args, Debug)]
-pub struct PlaceFlags {
+struct FileFlag {
     /// Read settings from this file, which must exist [default: provost.toml, where it exists]
     #[arg(
         long,
@@ -121,6 +120,13 @@ pub struct PlaceFlags {
         hide_env_values = true
     )]
     config: Option<PathBuf>,
+}
+
+/// Where the settings are, and the address among them.
+#[derive(Args, Debug)]
+pub struct PlaceFlags {
+    #[command(flatten)]
+    file: FileFlag,
 
     /// Listen on this address and port [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS")]
@@ -129,14 +135,8 @@ pub struct PlaceFlags {
 
 #[derive(Args, Debug)]
 pub struct MigrateFlags {
-    /// Read settings from this file, which must exist [default: provost.toml, where it exists]
-    #[arg(
-        long,
-        value_name = "PATH",
-        env = "PROVOST_CONFIG",
-        hide_env_values = true
-    )]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    file: FileFlag,
 
     /// The database [default: the one of the settings]
     #[arg(long, value_name = "URL")]
@@ -146,7 +146,7 @@ pub struct MigrateFlags {
 impl MigrateFlags {
     pub fn sources(self, env: Vec<(String, String)>) -> Sources {
         let mut sources = Sources {
-            file: self.config,
+            file: self.file.config,
             env,
             flags: Vec::new(),
         };
@@ -194,7 +194,7 @@ impl PlaceFlags {
     /// What is checked, and what wins, is up to the configuration: here nothing is.
     pub fn sources(self, env: Vec<(String, String)>) -> Sources {
         let mut sources = Sources {
-            file: self.config,
+            file: self.file.config,
             env,
             flags: Vec::new(),
         };

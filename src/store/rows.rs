@@ -1,9 +1,9 @@
-//! From rows back to aggregates and records, the same for every database: a backend says how a column
-//! is read, this says what the columns mean.
+//! From rows back to aggregates and records, the same for every database.
 
 use std::{collections::HashMap, sync::Arc};
 
 use serde_json::value::RawValue;
+use sqlx::{ColumnIndex, Decode, Row, Type};
 use uuid::Uuid;
 
 use super::{
@@ -22,6 +22,31 @@ pub trait Columns {
     fn integer(&self, column: &str) -> Result<Option<i64>, StoreError>;
     fn uuid(&self, column: &str) -> Result<Option<Uuid>, StoreError>;
     fn flag(&self, column: &str) -> Result<bool, StoreError>;
+}
+
+impl<R: Row> Columns for R
+where
+    for<'c> &'c str: ColumnIndex<R>,
+    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> Uuid: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> bool: Decode<'r, R::Database> + Type<R::Database>,
+{
+    fn text(&self, column: &str) -> Result<Option<String>, StoreError> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn integer(&self, column: &str) -> Result<Option<i64>, StoreError> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn uuid(&self, column: &str) -> Result<Option<Uuid>, StoreError> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn flag(&self, column: &str) -> Result<bool, StoreError> {
+        Ok(self.try_get(column)?)
+    }
 }
 
 /// Rows of tasks and of their steps on the way to aggregates: first the workflows that are not known

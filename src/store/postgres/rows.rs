@@ -1,18 +1,13 @@
-//! What PostgreSQL's rows look like, and how tasks are loaded from it.
+//! How PostgreSQL is asked, and tasks are loaded from it.
 
-use sqlx::{
-    AssertSqlSafe, PgConnection, Postgres, Row,
-    postgres::{PgArguments, PgRow},
-    query::Query,
-};
-use uuid::Uuid;
+use sqlx::{AssertSqlSafe, PgConnection, Postgres, postgres::PgArguments, query::Query};
 
 use crate::{
     domain::{Task, TaskId},
     store::{
         Definitions, StoreError,
         reading::{Statement, Value},
-        rows::{Columns, Loading},
+        rows::Loading,
     },
 };
 
@@ -31,24 +26,6 @@ WHERE task_id = ANY ($1)
 ORDER BY task_id, idx"#;
 
 const LOAD_WORKFLOW: &str = "SELECT body FROM workflows WHERE name = $1 AND version = $2";
-
-impl Columns for PgRow {
-    fn text(&self, column: &str) -> Result<Option<String>, StoreError> {
-        Ok(self.try_get(column)?)
-    }
-
-    fn integer(&self, column: &str) -> Result<Option<i64>, StoreError> {
-        Ok(self.try_get(column)?)
-    }
-
-    fn uuid(&self, column: &str) -> Result<Option<Uuid>, StoreError> {
-        Ok(self.try_get(column)?)
-    }
-
-    fn flag(&self, column: &str) -> Result<bool, StoreError> {
-        Ok(self.try_get(column)?)
-    }
-}
 
 /// A statement with its values.
 pub(super) fn query(statement: Statement) -> Query<'static, Postgres, PgArguments> {

@@ -1,18 +1,13 @@
-//! What SQLite's rows look like, and how tasks are loaded from it.
+//! How SQLite is asked, and tasks are loaded from it.
 
-use sqlx::{
-    AssertSqlSafe, Row, Sqlite, SqliteConnection,
-    query::Query,
-    sqlite::{SqliteArguments, SqliteRow},
-};
-use uuid::Uuid;
+use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments};
 
 use crate::{
     domain::{Task, TaskId},
     store::{
         Definitions, StoreError,
         reading::{Statement, Value},
-        rows::{Columns, Loading, corrupt},
+        rows::{Loading, corrupt},
     },
 };
 
@@ -31,24 +26,6 @@ WHERE task_id IN (SELECT unhex(value) FROM json_each(?1))
 ORDER BY task_id, idx"#;
 
 const LOAD_WORKFLOW: &str = "SELECT body FROM workflows WHERE name = ?1 AND version = ?2";
-
-impl Columns for SqliteRow {
-    fn text(&self, column: &str) -> Result<Option<String>, StoreError> {
-        Ok(self.try_get(column)?)
-    }
-
-    fn integer(&self, column: &str) -> Result<Option<i64>, StoreError> {
-        Ok(self.try_get(column)?)
-    }
-
-    fn uuid(&self, column: &str) -> Result<Option<Uuid>, StoreError> {
-        Ok(self.try_get(column)?)
-    }
-
-    fn flag(&self, column: &str) -> Result<bool, StoreError> {
-        Ok(self.try_get(column)?)
-    }
-}
 
 /// A statement with its values.
 pub(super) fn query(statement: Statement) -> Query<'static, Sqlite, SqliteArguments> {
