@@ -1,6 +1,7 @@
 //! PostgreSQL, 15 and newer: one database, any number of instances. One writer connection, a bounded
 //! pool of readers, and one connection that listens for what other instances announce.
 
+mod clock;
 mod connection;
 mod news;
 mod read;
@@ -21,7 +22,10 @@ pub use news::{Listener, News};
 pub use read::PgReader;
 pub use schema::migrate;
 
-use self::{connection::Connection, news::Announcer, read::PgSource, transaction::PgTransaction};
+use self::{
+    clock::Clock, connection::Connection, news::Announcer, read::PgSource,
+    transaction::PgTransaction,
+};
 use super::{Backend, Definitions, OpenError, StoreError, Transaction};
 
 /// How long a read waits for a connection before it says that the database is unavailable.
@@ -50,6 +54,7 @@ pub struct Opened {
 
 pub struct PgBackend {
     writer: Connection,
+    clock: Arc<Clock>,
     definitions: Arc<Definitions>,
     announcer: Option<Announcer>,
 }
@@ -85,14 +90,20 @@ pub async fn open(
     } else {
         (None, None)
     };
+    let clock = Arc::new(Clock::default());
     let backend = PgBackend {
+        clock: clock.clone(),
         writer: Connection::new(writer, options),
         definitions: definitions.clone(),
         announcer,
     };
     Ok(Opened {
         backend,
-        reader: PgReader::new(PgSource { pool, definitions }),
+        reader: PgReader::new(PgSource {
+            pool,
+            clock,
+            definitions,
+        }),
         listener,
     })
 }

@@ -1,11 +1,12 @@
 //! Reads, on a bounded pool of connections.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use sqlx::{PgPool, Postgres, postgres::PgRow};
+use tokio::time::Instant;
 
-use super::{answered, rows};
+use super::{answered, clock::Clock, rows};
 use crate::{
     domain::{Task, TaskId, Timestamp},
     store::{
@@ -24,13 +25,11 @@ const NOW: &str = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::b
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 /// Relies on the primary key.
-const NEWER: &str = r#"
-SELECT tasks.id
-FROM unnest($1::uuid[], $2::bigint[]) AS known (id, version)
-JOIN tasks ON tasks.id = known.id AND tasks.version > known.version"#;
+const VERSIONS: &str = "SELECT id, version FROM tasks WHERE id = ANY ($1)";
 
 pub struct PgSource {
     pub(super) pool: PgPool,
+    pub(super) clock: Arc<Clock>,
     pub(super) definitions: Arc<Definitions>,
 }
 
@@ -45,11 +44,17 @@ impl Source for PgSource {
     type Row = PgRow;
 
     async fn now(&self) -> Result<Timestamp, StoreError> {
+        let asked = Instant::now();
+        if let Some(now) = self.clock.at(asked) {
+            return Ok(now);
+        }
         let found = self.view(vec![Statement::new(NOW)]).await?;
         let row = found.first().and_then(|rows| rows.first());
         let millis = row.map(|row| number(row, "now")).transpose()?;
         let millis = millis.ok_or_else(|| StoreError::Corrupt("no time".to_owned()))?;
-        Ok(Timestamp::from_millis(millis))
+        let now = Timestamp::from_millis(millis);
+        self.clock.set(now, asked);
+        Ok(now)
     }
 
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<PgRow>>, StoreError> {
@@ -75,18 +80,24 @@ impl Source for PgSource {
     }
 
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError> {
-        let (ids, versions): (Vec<_>, Vec<_>) = known
-            .iter()
-            .map(|(id, version)| (id.0, *version as i64))
-            .unzip();
-        let newer = sqlx::query(NEWER).bind(ids).bind(versions);
-        let newer = answered(async {
+        let ids: Vec<_> = known.iter().map(|(id, _)| id.0).collect();
+        let versions = sqlx::query(VERSIONS).bind(ids);
+        let found = answered(async {
             let mut view = self.begin().await?;
-            Ok::<_, StoreError>(newer.fetch_all(&mut *view).await?)
+            Ok::<_, StoreError>(versions.fetch_all(&mut *view).await?)
         })
         .await
         .map_err(StoreError::into_unavailable)?;
-        newer.iter().map(|row| task_id(row, "id")).collect()
+        let known: HashMap<_, _> = known.iter().copied().collect();
+        let mut newer = Vec::new();
+        for row in &found {
+            let id = task_id(row, "id")?;
+            let version: u64 = number(row, "version")?;
+            if known.get(&id).is_some_and(|known| version > *known) {
+                newer.push(id);
+            }
+        }
+        Ok(newer)
     }
 
     fn by_index(table: &'static str, _: &'static str) -> String {

@@ -24,28 +24,33 @@ const INSERT_DETAILS: &str = r#"
 INSERT INTO task_details (task_id, steps, input)
 SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[])"#;
 
-/// Compare-and-set on the version; relies on the primary key. The rows are locked first, in the order of
-/// ids, which an update by itself does not promise; a row whose version moved on while its lock was
-/// waited for is left out, because the condition is looked at again then.
+/// Compare-and-set on the version; relies on the primary key. The rows are locked first, one after the
+/// other in the order of the batch, which is that of ids: an update by itself promises no order. A row
+/// whose version moved on while its lock was waited for is left out, because the condition is looked at
+/// again then.
+///
+/// The form leaves no choice of a plan: a LATERAL that locks is run for each row, and only a TID scan
+/// finds a row by its `ctid`. A plain join was seen to read the whole primary key, when it was planned for
+/// a table that was small at that moment.
 macro_rules! update_tasks {
     ($locked:literal) => {
         concat!(
             r#"
 WITH mine AS MATERIALIZED (
-    SELECT new.*
+    SELECT new.*, locked.place
     FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[],
                 $7::bigint[], $8::text[])
          AS new (id, base, state, paused, complete_by, overdue_at, ended_at, error)
-    JOIN tasks ON tasks.id = new.id AND tasks.version = new.base
-    ORDER BY tasks.id
-    FOR NO KEY UPDATE OF tasks "#,
+    CROSS JOIN LATERAL (
+        SELECT tasks.ctid AS place FROM tasks WHERE tasks.id = new.id AND tasks.version = new.base
+        FOR NO KEY UPDATE "#,
             $locked,
-            r#")
+            r#") AS locked)
 UPDATE tasks
 SET version = version + 1, state = mine.state, paused = mine.paused, complete_by = mine.complete_by,
     overdue_at = mine.overdue_at, ended_at = mine.ended_at, error = mine.error
 FROM mine
-WHERE tasks.id = mine.id"#
+WHERE tasks.ctid = mine.place"#
         )
     };
 }

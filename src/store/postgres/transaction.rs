@@ -27,11 +27,11 @@ use crate::{
 
 /// One round trip. The settings end with the transaction, so that they hold behind a pooler too.
 ///
-/// The writer's statements touch few rows by their keys, but their statistics are of a table that was
-/// empty a moment ago or is mostly ended work: a plan by way of a sequential scan, a hash of the table or
-/// the index of a state that most rows once had is 2 to 4 times slower, or much more. So every plan is
-/// pinned to nested loops over indexes, made once and kept. With plans thus priced as a last resort, JIT
-/// would compile them: off.
+/// The writer's statements touch few rows by their keys, but the statistics are of a table that was empty
+/// a moment ago or is mostly ended work: a plan by way of a sequential scan, a hash of the table or the
+/// index of a state that most rows once had is 2 to 4 times slower, or much more. So every plan is pinned
+/// to nested loops over indexes in their own order, made once and kept; where that leaves a choice, the
+/// statement's form does not. With plans thus priced as a last resort, JIT would compile them: off.
 ///
 /// A session that stands still inside a transaction, with its process stopped or its network cut, is
 /// ended by the server, so that the locks it holds stop others for no longer than that.
@@ -50,22 +50,23 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
 /// Relies on steps_line. Locks the tasks, not the steps: what a save locks as well. Others' tasks are
 /// passed over, so that instances take different steps off one line.
 const LINE: &str = r#"
-SELECT steps.task_id, steps.idx
-FROM steps JOIN tasks ON tasks.id = steps.task_id
-WHERE steps.agent = $1 AND steps.due_at IS NOT NULL AND steps.queued = 1
-ORDER BY steps.priority DESC, steps.task_id, steps.idx
-LIMIT $2
-FOR NO KEY UPDATE OF tasks SKIP LOCKED"#;
+SELECT task_id, idx
+FROM steps
+CROSS JOIN LATERAL (
+    SELECT FROM tasks WHERE tasks.id = steps.task_id FOR NO KEY UPDATE SKIP LOCKED) AS locked
+WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1
+ORDER BY priority DESC, task_id, idx
+LIMIT $2"#;
 
 /// Relies on steps_delayed.
 const PROMOTE: &str = r#"
 WITH due AS MATERIALIZED (
-    SELECT task_id, idx FROM steps
+    SELECT ctid AS place FROM steps
     WHERE due_at IS NOT NULL AND queued = 0 AND due_at <= $1
     FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE steps SET queued = 1
 FROM due
-WHERE steps.task_id = due.task_id AND steps.idx = due.idx"#;
+WHERE steps.ctid = due.place"#;
 
 /// Relies on steps_delayed.
 const NEXT_DUE: &str =
@@ -98,10 +99,10 @@ WITH ended AS MATERIALIZED (
     WHERE ended_at IS NOT NULL AND ended_at < $1
     ORDER BY ended_at LIMIT $2
     FOR UPDATE SKIP LOCKED),
-purged AS (DELETE FROM tasks USING ended WHERE tasks.id = ended.id RETURNING tasks.id),
-purged_steps AS (DELETE FROM steps USING ended WHERE steps.task_id = ended.id),
-purged_details AS (DELETE FROM task_details USING ended WHERE task_details.task_id = ended.id),
-purged_history AS (DELETE FROM history USING ended WHERE history.task_id = ended.id)
+purged AS (DELETE FROM tasks WHERE id = ANY (ARRAY(SELECT id FROM ended)) RETURNING id),
+purged_steps AS (DELETE FROM steps WHERE task_id = ANY (ARRAY(SELECT id FROM ended))),
+purged_details AS (DELETE FROM task_details WHERE task_id = ANY (ARRAY(SELECT id FROM ended))),
+purged_history AS (DELETE FROM history WHERE task_id = ANY (ARRAY(SELECT id FROM ended)))
 SELECT count(*) AS purged FROM purged"#;
 
 const HEARTBEAT: &str = r#"
@@ -131,6 +132,7 @@ pub(super) struct PgTransaction<'b> {
 impl<'b> PgTransaction<'b> {
     pub async fn begin(backend: &'b mut PgBackend) -> Result<Self, StoreError> {
         let mut connection = backend.writer.take().await?;
+        let asked = Instant::now();
         let row = match answered(connection.fetch_one(raw_sql(BEGIN))).await {
             Ok(row) => row,
             Err(error) => {
@@ -149,6 +151,7 @@ impl<'b> PgTransaction<'b> {
         };
         begun.now = Timestamp::from_millis(row.try_get("now")?);
         begun.id = row.try_get("id")?;
+        begun.backend.clock.set(begun.now, asked);
         Ok(begun)
     }
 
