@@ -31,19 +31,17 @@ impl Registered {
         }
     }
 
-    /// Reads what is registered, and takes over what differs from what is known. Answers whether
-    /// anything did.
-    pub async fn refresh(&self, reader: &dyn Reader) -> Result<bool, StoreError> {
+    /// Reads what is registered, and takes over what differs from what is known.
+    pub async fn refresh(&self, reader: &dyn Reader) -> Result<(), StoreError> {
         let _turn = self.turn.lock().await;
         let records = reader.agents().await?.into_iter();
         let mut registered: HashMap<_, _> =
             records.map(|record| (record.name, record.spec)).collect();
         registered.extend(self.configured.clone());
-        let mut changed = false;
         for agent in self.agents.list() {
             match registered.get(agent.name()) {
                 None => {
-                    changed |= self.agents.remove(agent.name());
+                    self.agents.remove(agent.name());
                 }
                 Some(spec) if spec == agent.spec() => {
                     registered.remove(agent.name());
@@ -51,10 +49,9 @@ impl Registered {
                 Some(_) => {}
             }
         }
-        changed |= !registered.is_empty();
         for (name, spec) in registered {
             self.agents.put(name, spec);
         }
-        Ok(changed)
+        Ok(())
     }
 }

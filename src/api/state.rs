@@ -31,10 +31,11 @@ impl App {
     /// instance: before a fault is told, that is looked up.
     pub async fn compile(&self, steps: &Payload) -> Result<Compiled, StoreError> {
         let compiled = parse_steps(steps, "/steps", &self.limits, self);
-        if compiled.is_err() && self.registered.refresh(&*self.store.reader).await? {
-            return Ok(parse_steps(steps, "/steps", &self.limits, self));
+        if compiled.is_ok() {
+            return Ok(compiled);
         }
-        Ok(compiled)
+        self.registered.refresh(&*self.store.reader).await?;
+        Ok(parse_steps(steps, "/steps", &self.limits, self))
     }
 }
 
