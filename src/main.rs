@@ -44,6 +44,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Command::Backup { database, to } => in_runtime(cli::backup::run(database, &to)),
         Command::Serve(config) => cli::serve::run(*config),
         Command::Openapi => {
             println!("{}", api::openapi().to_pretty_json().unwrap_or_default());

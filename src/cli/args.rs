@@ -91,6 +91,17 @@ Examples:
   provost check-config --config /etc/provost/provost.toml")]
     CheckConfig(ServeFlags),
 
+    /// Copy the database to a new file, while the service goes on
+    #[command(after_help = "\
+For SQLite. The copy is one moment of the record, complete, and on the disk when this ends with 0. It finds
+the database by the same settings as `serve`, and must be run by a user who may read and write there. To
+restore, stop the service and put the copy in the place of the database: docs/deploy.md goes through it.
+
+Examples:
+  provost backup --to /backup/provost-$(date +%F).db
+  provost backup --to copy.db --database-url sqlite:///var/lib/provost/provost.db")]
+    Backup(BackupFlags),
+
     /// Ask the server on this machine whether it is ready; ends with 0 if it is, 1 if not
     #[command(after_help = "\
 Finds the server by the same settings as `serve`. Meant for containers, which have no curl.
@@ -115,6 +126,26 @@ pub struct PlaceFlags {
     /// Listen on this address and port [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct BackupFlags {
+    /// Write this file, which must not be there yet
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+
+    /// Read settings from this file, which must exist [default: provost.toml, where it exists]
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "PROVOST_CONFIG",
+        hide_env_values = true
+    )]
+    config: Option<PathBuf>,
+
+    /// Copy this database [default: the one of the settings]
+    #[arg(long, value_name = "URL")]
+    database_url: Option<String>,
 }
 
 #[derive(Args, Debug)]
@@ -157,6 +188,24 @@ impl PlaceFlags {
         };
         set(&mut sources, "--listen", "listen", self.listen);
         sources
+    }
+}
+
+impl BackupFlags {
+    /// The settings, and the file to write.
+    pub fn sources(self, env: Vec<(String, String)>) -> (Sources, PathBuf) {
+        let mut sources = Sources {
+            file: self.config,
+            env,
+            flags: Vec::new(),
+        };
+        set(
+            &mut sources,
+            "--database-url",
+            "database_url",
+            self.database_url,
+        );
+        (sources, self.to)
     }
 }
 

@@ -2,14 +2,15 @@
 //! typed [`Command`]; what a command does is written elsewhere.
 
 mod args;
+pub mod backup;
 pub mod healthcheck;
 pub mod serve;
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Parser;
 
-use crate::config::{self, Config, ConfigError};
+use crate::config::{self, Config, ConfigError, DatabaseUrl};
 pub use args::{BenchOptions, DemoOptions};
 
 /// What the process is asked to do.
@@ -21,6 +22,11 @@ pub enum Command {
     Openapi,
     /// Print these settings, which have been checked.
     CheckConfig(String),
+    /// Copy this database to a new file.
+    Backup {
+        database: DatabaseUrl,
+        to: PathBuf,
+    },
     /// Ask the server that listens here whether it is ready.
     Healthcheck(SocketAddr),
 }
@@ -54,6 +60,13 @@ fn command(arguments: args::Arguments, env: Vec<(String, String)>) -> Result<Com
         args::Subcommand::Openapi => Command::Openapi,
         args::Subcommand::CheckConfig(flags) => {
             Command::CheckConfig(config::describe(&flags.sources(env))?)
+        }
+        args::Subcommand::Backup(flags) => {
+            let (sources, to) = flags.sources(env);
+            Command::Backup {
+                database: config::load(&sources)?.database_url,
+                to,
+            }
         }
         args::Subcommand::Healthcheck(flags) => {
             Command::Healthcheck(config::load(&flags.sources(env))?.listen)

@@ -16,6 +16,7 @@ mod harness;
 
 mod agents;
 mod alerts;
+mod backup;
 mod broken_answers;
 mod bulk;
 mod commands;

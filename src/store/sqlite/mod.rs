@@ -1,5 +1,6 @@
 //! SQLite: the embedded default. One writer connection, a few readers that never write, one process.
 
+mod backup;
 mod leases;
 mod read;
 mod rows;
@@ -25,6 +26,7 @@ use sqlx::{
 };
 use thiserror::Error;
 
+pub use backup::backup;
 pub use read::SqliteReader;
 
 use self::transaction::SqliteTransaction;
