@@ -20,8 +20,6 @@ CREATE TABLE tasks (
     "key"            TEXT,
     workflow         TEXT,
     workflow_version INTEGER,
-    steps            TEXT,             -- the definition, where it was submitted in place
-    input            TEXT    NOT NULL,
     labels           TEXT    NOT NULL,
     priority         INTEGER NOT NULL,
     complete_within  INTEGER,          -- milliseconds
@@ -43,6 +41,13 @@ CREATE INDEX tasks_by_key ON tasks ("key", id) WHERE "key" IS NOT NULL;
 CREATE INDEX tasks_by_workflow ON tasks (workflow, id) WHERE workflow IS NOT NULL;
 CREATE INDEX tasks_overdue ON tasks (overdue_at) WHERE overdue_at IS NOT NULL;
 CREATE INDEX tasks_ended ON tasks (ended_at) WHERE ended_at IS NOT NULL;
+
+-- What never changes and may be large, apart from the record that every change rewrites.
+CREATE TABLE task_details (
+    task_id BLOB NOT NULL PRIMARY KEY REFERENCES tasks (id) ON DELETE CASCADE,
+    steps   TEXT,                      -- the definition, where it was submitted in place
+    input   TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE task_labels (
     label   TEXT NOT NULL,
@@ -83,13 +88,16 @@ CREATE INDEX steps_delayed ON steps (due_at) WHERE due_at IS NOT NULL AND queued
 -- What the supervisor looks at: running steps by their complete-by.
 CREATE INDEX steps_processing ON steps (complete_by) WHERE state = 'processing';
 
+-- Rows are appended, so that a commit writes a few pages at the end instead of one for each task: only
+-- the small entries of the index go to where the task is.
 CREATE TABLE history (
+    seq     INTEGER NOT NULL PRIMARY KEY,
     task_id BLOB    NOT NULL REFERENCES tasks (id) ON DELETE CASCADE,
     version INTEGER NOT NULL,          -- the task's version that this change made
     at      INTEGER NOT NULL,
-    events  TEXT    NOT NULL,          -- a JSON array: all that happened in one change
-    PRIMARY KEY (task_id, version)
-) STRICT, WITHOUT ROWID;
+    events  TEXT    NOT NULL           -- a JSON array: all that happened in one change
+) STRICT;
+CREATE UNIQUE INDEX history_by_task ON history (task_id, version);
 
 CREATE TABLE alerts (
     id              BLOB    NOT NULL PRIMARY KEY,

@@ -90,8 +90,8 @@ pub async fn open(
         .foreign_keys(true)
         .busy_timeout(Duration::from_secs(10))
         .pragma("cache_size", "-4096")
-        // A checkpoint of 2,000 pages stalls the writer for about 5 ms; of 10,000 for over 30.
-        .pragma("wal_autocheckpoint", "2000")
+        // A checkpoint of 4,000 pages stalls the writer for about 5 ms; of 10,000 for over 30.
+        .pragma("wal_autocheckpoint", "4000")
         .pragma("journal_size_limit", "67108864")
         // Every statement in each of its sizes.
         .statement_cache_capacity(200)

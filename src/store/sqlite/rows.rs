@@ -21,7 +21,7 @@ use crate::{
 const LOAD_TASKS: &str = r#"
 SELECT id, "key", workflow, workflow_version, steps, input, labels, priority, complete_within, created_at,
        trace_id, version, state, paused, complete_by, ended_at, error
-FROM tasks
+FROM tasks JOIN task_details ON task_id = id
 WHERE id IN (SELECT unhex(value) FROM json_each(?1))
 ORDER BY id"#;
 

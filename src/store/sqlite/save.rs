@@ -10,11 +10,16 @@ use crate::{
 };
 
 /// Relies on the primary key.
-static INSERT_TASKS: Statement<18> = Statement::new(
+static INSERT_TASKS: Statement<16> = Statement::new(
     r#"
-INSERT INTO tasks (id, "key", workflow, workflow_version, steps, input, labels, priority, complete_within,
-                   created_at, trace_id, version, state, paused, complete_by, overdue_at, ended_at, error)
+INSERT INTO tasks (id, "key", workflow, workflow_version, labels, priority, complete_within, created_at,
+                   trace_id, version, state, paused, complete_by, overdue_at, ended_at, error)
 SELECT * FROM (VALUES"#,
+    ") WHERE column1 IS NOT NULL",
+);
+
+static INSERT_DETAILS: Statement<3> = Statement::new(
+    "INSERT INTO task_details (task_id, steps, input) SELECT * FROM (VALUES",
     ") WHERE column1 IS NOT NULL",
 );
 
@@ -78,6 +83,7 @@ pub(super) async fn save(
     let created = || changes().filter(|change| change.base.is_none());
     let inserted = INSERT_TASKS.over(created(), |rows, change| new_task(rows, &change.task));
     run(tx, inserted).await?;
+    run(tx, INSERT_DETAILS.over(created(), details)).await?;
     let moved = || changes().filter_map(|change| Some((&change.task, change.base?)));
     let updated = UPDATE_TASKS.over(moved(), |rows, (moved, base)| task(rows, moved, base));
     let expected = moved().count() as u64;
@@ -148,9 +154,6 @@ fn new_task(rows: &mut Rows, task: &Task) {
     rows.maybe_text(details.key.as_deref());
     rows.maybe_text(workflow.map(|workflow| workflow.name.as_str()));
     rows.maybe_integer(workflow.map(|workflow| i64::from(workflow.version)));
-    let in_place = workflow.is_none();
-    rows.maybe_text(in_place.then(|| details.definition.source.as_json()));
-    rows.text(details.input.as_json());
     // A map of strings always serialises.
     rows.text(serde_json::to_string(&details.labels).unwrap_or_default());
     rows.integer(details.priority.get());
@@ -159,6 +162,14 @@ fn new_task(rows: &mut Rows, task: &Task) {
     rows.maybe_text(details.trace_id.map(|trace| format!("{trace:032x}")));
     rows.integer(task.version as i64);
     state(rows, task);
+}
+
+fn details(rows: &mut Rows, change: &TaskChange) {
+    let details = &*change.task.details;
+    let in_place = details.workflow.is_none();
+    rows.id(change.task.id().0);
+    rows.maybe_text(in_place.then(|| details.definition.source.as_json()));
+    rows.text(details.input.as_json());
 }
 
 fn task(rows: &mut Rows, task: &Task, base: u64) {

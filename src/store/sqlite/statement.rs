@@ -38,15 +38,17 @@ impl<const COLUMNS: usize> Statement<COLUMNS> {
     }
 
     /// Takes in all rows, in as few goes as the largest form allows.
-    pub fn over<T>(
+    pub fn over<T: Clone>(
         &self,
-        rows: impl Iterator<Item = T>,
+        rows: impl Iterator<Item = T> + Clone,
         write: impl Fn(&mut Rows, T),
     ) -> Vec<Filled> {
         let mut filled = Vec::new();
         let mut rows = rows.peekable();
         while rows.peek().is_some() {
             let mut values = Rows::default();
+            let expected = rows.clone().take(MOST_ROWS).count();
+            values.0.reserve(expected * COLUMNS, 0);
             let mut count = 0;
             for row in rows.by_ref().take(MOST_ROWS) {
                 write(&mut values, row);

@@ -9,8 +9,10 @@ use crate::domain::{Expiry, InstanceId};
 
 /// A task with one step that a process of the first version was running when it was killed.
 const LEFT_BEHIND: &str = r#"
-INSERT INTO tasks (id, steps, input, labels, priority, created_at, version, state, paused)
-VALUES (x'0190f000000070008000000000000001', '[{"name":"a","url":"http://127.0.0.1:1"}]', '{}', '{}', 0, 1, 2, 'processing', 0);
+INSERT INTO tasks (id, labels, priority, created_at, version, state, paused)
+VALUES (x'0190f000000070008000000000000001', '{}', 0, 1, 2, 'processing', 0);
+INSERT INTO task_details (task_id, steps, input)
+VALUES (x'0190f000000070008000000000000001', '[{"name":"a","url":"http://127.0.0.1:1"}]', '{}');
 INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, locked_by, complete_by, queued)
 VALUES (x'0190f000000070008000000000000001', 0, 'a', 'http://127.0.0.1:1', 0, 'processing', 1, 0, 0, 'old-process', 9999999999999, 0)"#;
 
