@@ -109,6 +109,16 @@ struct Utf8Path {
     text: String,
 }
 
+impl Utf8Path {
+    /// SQLite makes it while it writes. Left behind, it would be played back into another file.
+    fn remove_journal(&self) -> io::Result<()> {
+        match fs::remove_file(format!("{}-journal", self.text)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// The copy while it grows, under a name of its own: whoever finds a file under the name that was asked
 /// for finds a whole backup. Removed when dropped.
 struct Partial(Utf8Path);
@@ -133,7 +143,10 @@ impl Partial {
             path: path.clone(),
             text,
         });
-        fs::metadata(database)
+        partial
+            .0
+            .remove_journal()
+            .and_then(|()| fs::metadata(database))
             .and_then(|database| file.set_permissions(database.permissions()))
             .map_err(unwritable)?;
         Ok(partial)
@@ -160,8 +173,9 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // Renamed, it is gone already.
+        // Renamed, it is gone already; and what cannot be removed, the next backup will speak of.
         let _ = fs::remove_file(&self.0.path);
+        let _ = self.0.remove_journal();
     }
 }
 
@@ -214,6 +228,25 @@ mod tests {
         let refused = refused.unwrap_err();
         assert!(matches!(refused, BackupError::Unfinished(_)), "{refused}");
         assert_eq!(names(&folder), ["copy.db.partial"]);
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_backup_left_beside_its_file_does_not_get_into_the_next() {
+        let (folder, database) = database().await;
+        fs::write(folder.path().join("copy.db.partial-journal"), "half").unwrap();
+        let to = folder.path().join("copy.db");
+        backup(&database, &to).await.unwrap();
+        assert_eq!(names(&folder), ["copy.db"]);
+    }
+
+    #[tokio::test]
+    async fn a_backup_that_is_given_up_leaves_nothing() {
+        let (folder, database) = database().await;
+        let to = folder.path().join("copy.db");
+        let partial = Partial::create(&to, &database).unwrap();
+        fs::write(folder.path().join("copy.db.partial-journal"), "half").unwrap();
+        drop(partial);
+        assert_eq!(names(&folder), [""; 0]);
     }
 
     #[tokio::test]
