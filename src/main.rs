@@ -44,6 +44,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Command::Backup { database, to } => in_runtime(cli::backup::run(database, &to)),
         Command::Serve(config) => cli::serve::run(*config),
         Command::Migrate(database) => in_runtime(migrate(database)),
         Command::Openapi => {

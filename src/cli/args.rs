@@ -99,7 +99,17 @@ user that may change the schema: behind a pooler, past it. Several at once do no
 Examples:
   provost migrate
   provost migrate --database-url postgres://owner@db.example/provost")]
-    Migrate(MigrateFlags),
+    Migrate(DatabaseFlags),
+    /// Copy the database to a new file, while the service goes on
+    #[command(after_help = "\
+For SQLite. The copy is one moment of the record, complete, and on the disk when this ends with 0. It finds
+the database by the same settings as `serve`, and must be run by a user who may read and write there. To
+restore, stop the service and put the copy in the place of the database: docs/deploy.md goes through it.
+
+Examples:
+  provost backup --to /backup/provost-$(date +%F).db
+  provost backup --to copy.db --database-url sqlite:///var/lib/provost/provost.db")]
+    Backup(BackupFlags),
 
     /// Ask the server on this machine whether it is ready; ends with 0 if it is, 1 if not
     #[command(after_help = "\
@@ -134,7 +144,7 @@ pub struct PlaceFlags {
 }
 
 #[derive(Args, Debug)]
-pub struct MigrateFlags {
+pub struct DatabaseFlags {
     #[command(flatten)]
     file: FileFlag,
 
@@ -143,7 +153,7 @@ pub struct MigrateFlags {
     database_url: Option<String>,
 }
 
-impl MigrateFlags {
+impl DatabaseFlags {
     pub fn sources(self, env: Vec<(String, String)>) -> Sources {
         let mut sources = Sources {
             file: self.file.config,
@@ -157,6 +167,23 @@ impl MigrateFlags {
             self.database_url,
         );
         sources
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct BackupFlags {
+    /// Write this file, which must not be there yet
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+
+    #[command(flatten)]
+    database: DatabaseFlags,
+}
+
+impl BackupFlags {
+    /// Where the settings come from, and the file to write.
+    pub fn sources(self, env: Vec<(String, String)>) -> (Sources, PathBuf) {
+        (self.database.sources(env), self.to)
     }
 }
 

@@ -2,10 +2,11 @@
 //! typed [`Command`]; what a command does is written elsewhere.
 
 mod args;
+pub mod backup;
 pub mod healthcheck;
 pub mod serve;
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Parser;
 
@@ -23,6 +24,11 @@ pub enum Command {
     CheckConfig(String),
     /// Bring the schema of this database up to date.
     Migrate(DatabaseUrl),
+    /// Copy this database to a new file.
+    Backup {
+        database: DatabaseUrl,
+        to: PathBuf,
+    },
     /// Ask the server that listens here whether it is ready.
     Healthcheck(SocketAddr),
 }
@@ -59,6 +65,13 @@ fn command(arguments: args::Arguments, env: Vec<(String, String)>) -> Result<Com
         }
         args::Subcommand::Migrate(flags) => {
             Command::Migrate(config::load(&flags.sources(env))?.database_url)
+        }
+        args::Subcommand::Backup(flags) => {
+            let (sources, to) = flags.sources(env);
+            Command::Backup {
+                database: config::load(&sources)?.database_url,
+                to,
+            }
         }
         args::Subcommand::Healthcheck(flags) => {
             Command::Healthcheck(config::load(&flags.sources(env))?.listen)

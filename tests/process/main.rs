@@ -18,6 +18,7 @@ mod harness;
 
 mod agents;
 mod alerts;
+mod backup;
 mod broken_answers;
 mod bulk;
 mod commands;

@@ -1,5 +1,6 @@
 //! SQLite: the embedded default. One writer connection, a few readers that never write, one process.
 
+mod backup;
 mod read;
 mod rows;
 mod save;
@@ -23,6 +24,7 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
+pub use backup::backup;
 pub use read::SqliteReader;
 use read::SqliteSource;
 

@@ -1,0 +1,283 @@
+//! Copies the database while a service works on it. The copy is one moment of the record: a read
+//! transaction, which neither waits for the writer nor makes it wait, and needs no lock beside the file.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use sqlx::{ConnectOptions, Connection, SqliteConnection, sqlite::SqliteConnectOptions};
+use thiserror::Error;
+
+/// What was written.
+#[derive(Debug)]
+pub struct Backup {
+    pub tasks: u64,
+    pub bytes: u64,
+}
+
+#[derive(Debug, Error)]
+pub enum BackupError {
+    #[error("{0} is there already, and a backup overwrites nothing: choose another name")]
+    Exists(PathBuf),
+    #[error(
+        "{0} is there: another backup is writing it, or was killed while it did; where none runs, remove it"
+    )]
+    Unfinished(PathBuf),
+    #[error("{0} cannot be written: {1}")]
+    Unwritable(PathBuf, io::Error),
+    #[error("{0}: its name is not UTF-8, which SQLite wants")]
+    Name(PathBuf),
+    #[error(
+        "{0} cannot be read as a database of provost: {1}; is it where the service keeps it, and is this its user?"
+    )]
+    Unreadable(PathBuf, sqlx::Error),
+    #[error("{0} cannot be copied to {1}: {2}")]
+    Failed(PathBuf, PathBuf, sqlx::Error),
+}
+
+/// Copies `database` to the new file `to`, which is complete and on the disk when this answers. Nothing
+/// is left behind by a copy that fails, or that is given up.
+pub async fn backup(database: &Path, to: &Path) -> Result<Backup, BackupError> {
+    let unwritable = |error| BackupError::Unwritable(to.to_owned(), error);
+    // SQLite takes a name that is not absolute for a URI if it looks like one.
+    let to = std::path::absolute(to).map_err(unwritable)?;
+    let mut source = open(database).await?;
+    count_tasks(&mut source)
+        .await
+        .map_err(|error| BackupError::Unreadable(database.to_owned(), error))?;
+    refuse_existing(&to)?;
+    let partial = Partial::create(&to, database)?;
+    copy(&mut source, &partial.0)
+        .await
+        .map_err(|error| BackupError::Failed(database.to_owned(), to.clone(), error))?;
+    // Not needed any more; what is wrong with the source now is not wrong with the copy.
+    let _ = source.close().await;
+    let tasks = tasks_in(&partial.0).await?;
+    let bytes = partial.publish(&to)?;
+    Ok(Backup { tasks, bytes })
+}
+
+/// Read-only: what is not there is not made, and what is there is not brought up to date.
+async fn open(path: &Path) -> Result<SqliteConnection, BackupError> {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .read_only(true)
+        .busy_timeout(Duration::from_secs(10))
+        .disable_statement_logging()
+        .connect()
+        .await
+        .map_err(|error| BackupError::Unreadable(path.to_owned(), error))
+}
+
+/// All of one snapshot, packed. Unlike SQLite's page by page backup it does not begin again with each
+/// write of another process.
+async fn copy(source: &mut SqliteConnection, to: &Utf8Path) -> Result<(), sqlx::Error> {
+    sqlx::query("VACUUM INTO ?")
+        .bind(to.text.clone())
+        .execute(source)
+        .await?;
+    Ok(())
+}
+
+async fn tasks_in(path: &Utf8Path) -> Result<u64, BackupError> {
+    let mut connection = open(&path.path).await?;
+    let counted = count_tasks(&mut connection).await;
+    let _ = connection.close().await;
+    counted.map_err(|error| BackupError::Unreadable(path.path.clone(), error))
+}
+
+async fn count_tasks(connection: &mut SqliteConnection) -> Result<u64, sqlx::Error> {
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM tasks")
+        .fetch_one(connection)
+        .await?;
+    Ok(count.unsigned_abs())
+}
+
+fn refuse_existing(to: &Path) -> Result<(), BackupError> {
+    match fs::symlink_metadata(to) {
+        Ok(_) => Err(BackupError::Exists(to.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(BackupError::Unwritable(to.to_owned(), error)),
+    }
+}
+
+struct Utf8Path {
+    path: PathBuf,
+    text: String,
+}
+
+impl Utf8Path {
+    /// SQLite makes it while it writes. Left behind, it would be played back into another file.
+    fn remove_journal(&self) -> io::Result<()> {
+        match fs::remove_file(format!("{}-journal", self.text)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The copy while it grows, under a name of its own: whoever finds a file under the name that was asked
+/// for finds a whole backup. Removed when dropped.
+struct Partial(Utf8Path);
+
+impl Partial {
+    /// Empty, and for the same users as the database: it holds the same secrets.
+    fn create(to: &Path, database: &Path) -> Result<Self, BackupError> {
+        let Some(text) = to.to_str().map(|to| format!("{to}.partial")) else {
+            return Err(BackupError::Name(to.to_owned()));
+        };
+        let path = PathBuf::from(&text);
+        let unwritable = |error| BackupError::Unwritable(path.clone(), error);
+        let mut options = OpenOptions::new();
+        let file = match options.write(true).create_new(true).open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(BackupError::Unfinished(path));
+            }
+            Err(error) => return Err(unwritable(error)),
+        };
+        let partial = Self(Utf8Path {
+            path: path.clone(),
+            text,
+        });
+        partial
+            .0
+            .remove_journal()
+            .and_then(|()| fs::metadata(database))
+            .and_then(|database| file.set_permissions(database.permissions()))
+            .map_err(unwritable)?;
+        Ok(partial)
+    }
+
+    /// Gives it the name that was asked for, once all of it is on the disk. Answers its size.
+    fn publish(self, to: &Path) -> Result<u64, BackupError> {
+        let unwritable = |error| BackupError::Unwritable(to.to_owned(), error);
+        let file = File::open(&self.0.path).map_err(unwritable)?;
+        file.sync_all().map_err(unwritable)?;
+        let bytes = file.metadata().map_err(unwritable)?.len();
+        // Whoever backs up to the same name by this command was kept out by the partial file.
+        refuse_existing(to)?;
+        fs::rename(&self.0.path, to).map_err(unwritable)?;
+        // The name is on the disk when its folder is.
+        if let Some(folder) = to.parent() {
+            File::open(folder)
+                .and_then(|folder| folder.sync_all())
+                .map_err(unwritable)?;
+        }
+        Ok(bytes)
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // Renamed, it is gone already; and what cannot be removed, the next backup will speak of.
+        let _ = fs::remove_file(&self.0.path);
+        let _ = self.0.remove_journal();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{num::NonZeroUsize, sync::Arc};
+
+    use tempfile::TempDir;
+
+    use super::{super::open as open_store, *};
+    use crate::store::Definitions;
+
+    /// An empty database, and the folder that it is in. Nobody holds it.
+    async fn database() -> (TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("provost.db");
+        let definitions = Arc::new(Definitions::new(NonZeroUsize::MIN));
+        open_store(&path, None, definitions).await.unwrap();
+        (folder, path)
+    }
+
+    fn names(folder: &TempDir) -> Vec<String> {
+        let names = fs::read_dir(folder.path()).unwrap();
+        let mut names: Vec<String> = names
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| !name.starts_with("provost.db"))
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_there_is_left_as_it_is() {
+        let (folder, database) = database().await;
+        let to = folder.path().join("copy.db");
+        fs::write(&to, "dear").unwrap();
+        let refused = backup(&database, &to).await.unwrap_err();
+        assert!(matches!(refused, BackupError::Exists(_)), "{refused}");
+        assert_eq!(fs::read_to_string(&to).unwrap(), "dear");
+        assert_eq!(names(&folder), ["copy.db"]);
+        let itself = backup(&database, &database).await.unwrap_err();
+        assert!(matches!(itself, BackupError::Exists(_)), "{itself}");
+    }
+
+    #[tokio::test]
+    async fn a_backup_under_way_to_the_same_name_is_not_disturbed() {
+        let (folder, database) = database().await;
+        fs::write(folder.path().join("copy.db.partial"), "half").unwrap();
+        let refused = backup(&database, &folder.path().join("copy.db")).await;
+        let refused = refused.unwrap_err();
+        assert!(matches!(refused, BackupError::Unfinished(_)), "{refused}");
+        assert_eq!(names(&folder), ["copy.db.partial"]);
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_backup_left_beside_its_file_does_not_get_into_the_next() {
+        let (folder, database) = database().await;
+        fs::write(folder.path().join("copy.db.partial-journal"), "half").unwrap();
+        let to = folder.path().join("copy.db");
+        backup(&database, &to).await.unwrap();
+        assert_eq!(names(&folder), ["copy.db"]);
+    }
+
+    #[tokio::test]
+    async fn a_backup_that_is_given_up_leaves_nothing() {
+        let (folder, database) = database().await;
+        let to = folder.path().join("copy.db");
+        let partial = Partial::create(&to, &database).unwrap();
+        fs::write(folder.path().join("copy.db.partial-journal"), "half").unwrap();
+        drop(partial);
+        assert_eq!(names(&folder), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn no_database_is_no_backup_and_none_is_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("copy.db");
+        let missing = folder.path().join("missing.db");
+        let refused = backup(&missing, &to).await.unwrap_err();
+        assert!(matches!(refused, BackupError::Unreadable(..)), "{refused}");
+        // Of SQLite, but not of ours.
+        let other = folder.path().join("other.db");
+        let options = SqliteConnectOptions::new().filename(&other);
+        let made = options.create_if_missing(true).connect().await.unwrap();
+        made.close().await.unwrap();
+        let refused = backup(&other, &to).await.unwrap_err();
+        assert!(matches!(refused, BackupError::Unreadable(..)), "{refused}");
+        assert_eq!(names(&folder), ["other.db"]);
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn who_may_not_read_the_database_may_not_read_its_copy() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let (folder, database) = database().await;
+        fs::set_permissions(&database, fs::Permissions::from_mode(0o600)).unwrap();
+        let to = folder.path().join("copy.db");
+        let written = backup(&database, &to).await.unwrap();
+        let metadata = fs::metadata(&to).unwrap();
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+        assert_eq!((written.tasks, written.bytes), (0, metadata.len()));
+        assert_eq!(names(&folder), ["copy.db"]);
+    }
+}
