@@ -82,6 +82,14 @@ impl Writer {
     async fn run(mut self, mut requests: mpsc::Receiver<Request>) {
         let mut gathered = Vec::with_capacity(self.settings.batch);
         while requests.recv_many(&mut gathered, self.settings.batch).await > 0 {
+            // One turn for everybody who is ready to run now: under load their commands come along in
+            // this batch, and a lone command has nobody to wait for.
+            tokio::task::yield_now().await;
+            while gathered.len() < self.settings.batch
+                && let Ok(request) = requests.try_recv()
+            {
+                gathered.push(request);
+            }
             self.serve_leases(&mut gathered).await;
             if gathered.is_empty() {
                 continue;
