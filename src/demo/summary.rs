@@ -87,7 +87,7 @@ pub fn services(remotes: &[Running]) -> String {
         let _ = write!(text, "  {agent:<9}  {effects} {what}");
         if repeats > 0 {
             let requests = if repeats == 1 { "request" } else { "requests" };
-            let known = "came again and known by the Idempotency-Key";
+            let known = "came again, known by the Idempotency-Key";
             let _ = write!(text, " ({repeats} {requests} {known})");
         }
         text.push('\n');
