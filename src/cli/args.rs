@@ -38,7 +38,7 @@ pub struct Arguments {
 
 #[derive(clap::Subcommand)]
 pub enum Subcommand {
-    /// Start the service: API, scheduler, supervisor and courier over one database
+    /// Start the service: API, scheduler and supervisor over one database
     #[command(after_help = "\
 Everything works without a flag. Settings come from provost.toml, then from the environment, then
 from flags; the later wins. Every setting has a variable: PROVOST_LISTEN, PROVOST_SUPERVISOR__INTERVAL

@@ -146,7 +146,7 @@ pub struct AlertQuery {
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     pub tasks: Vec<(TaskStatus, u64)>,
-    /// Steps in line, by agent, with the age of the oldest task among them.
+    /// Steps in line, by agent.
     pub queued: Vec<(AgentName, u64)>,
     pub delayed: u64,
     pub processing: u64,
