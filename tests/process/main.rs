@@ -21,6 +21,7 @@ mod alerts;
 mod backup;
 mod broken_answers;
 mod bulk;
+mod chaos;
 mod commands;
 mod conditions;
 mod crash;
