@@ -97,22 +97,35 @@ impl Writer {
             self.metrics.batch_size.record(gathered.len() as f64);
             match self.write(&mut gathered).await {
                 Ok(()) => {}
+                // What may be done already must not be done again.
+                Err(Failed::Save(error @ StoreError::Unclear(_))) => {
+                    refuse(std::mem::take(&mut gathered), &error);
+                }
                 // One command that cannot be saved must not fail the others: each goes alone.
                 Err(Failed::Save(_)) if gathered.len() > 1 => {
-                    for request in std::mem::take(&mut gathered) {
-                        let mut alone = vec![request];
-                        if let Err(Failed::Save(error) | Failed::Begin(error)) =
-                            self.write(&mut alone).await
-                        {
-                            refuse(alone, &error);
-                        }
-                    }
+                    self.write_each(std::mem::take(&mut gathered)).await;
                 }
                 Err(Failed::Save(error) | Failed::Begin(error)) => {
                     refuse(std::mem::take(&mut gathered), &error);
                 }
             }
             gathered.clear();
+        }
+    }
+
+    async fn write_each(&mut self, requests: Vec<Request>) {
+        let mut requests = requests.into_iter();
+        while let Some(request) = requests.next() {
+            let mut alone = vec![request];
+            match self.write(&mut alone).await {
+                Ok(()) => {}
+                Err(Failed::Save(error)) => refuse(alone, &error),
+                // It would be the same for every other, after the same wait for a connection.
+                Err(Failed::Begin(error)) => {
+                    refuse(alone.into_iter().chain(requests), &error);
+                    return;
+                }
+            }
         }
     }
 
@@ -193,7 +206,7 @@ impl Writer {
     }
 }
 
-fn refuse(requests: Vec<Request>, error: &StoreError) {
+fn refuse(requests: impl IntoIterator<Item = Request>, error: &StoreError) {
     for request in requests {
         request.refuse(error);
     }

@@ -34,7 +34,7 @@ async fn pair() -> (Arc<Harness>, Arc<Harness>) {
     (Arc::new(first), Arc::new(second))
 }
 
-fn url(h: &Harness) -> String {
+pub(super) fn url(h: &Harness) -> String {
     match &h.database {
         Database::Postgres(url) => url.clone(),
         Database::Sqlite(_) => panic!("not shared"),

@@ -4,20 +4,16 @@
 mod api;
 mod database;
 mod provost;
-mod proxy;
 mod remote;
-mod server;
 mod tasks;
 mod wire;
 
 use std::time::Duration;
 
-pub use api::{Answer, Api, Events};
+pub use api::{Answer, Api, Events, id_of};
 pub use database::Database;
 pub use provost::{Provost, Setup};
-pub use proxy::Proxy;
 pub use remote::{Act, Gate, Remote, Seen};
-pub use server::{Server, url as server_url};
 pub use tasks::{kinds, one_step, pipeline, step};
 
 /// The longest that anything is waited for. It only decides how soon a broken test fails.

@@ -5,7 +5,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use crate::cluster;
+use super::{as_owner, binaries, free_port};
 
 /// Starts the server, and ends and removes it when the test lets go of the standard input: by dropping
 /// it, or by dying in any other way.
@@ -18,9 +18,10 @@ cat >/dev/null
 rm -rf "$folder"
 "#;
 
-/// Enough for four instances that come back while the sessions of their last lives still stand.
+/// Connections for four instances that come back while the sessions of their last lives still stand; and
+/// what no commit asked for is written late, so that a crash loses it.
 const SETTINGS: &str = "listen_addresses = '127.0.0.1'\nfsync = off\nmax_connections = 200\n\
-                        shared_buffers = 32MB\n";
+                        shared_buffers = 32MB\nwal_writer_delay = 10s\n";
 
 pub struct Server {
     folder: PathBuf,
@@ -45,7 +46,7 @@ impl Server {
     pub async fn restart_at_once(&self) {
         let (folder, port) = (self.folder.clone(), self.port);
         let restarted = tokio::task::spawn_blocking(move || {
-            run(cluster::as_owner(&cluster::binaries().join("pg_ctl"))
+            run(as_owner(&binaries().join("pg_ctl"))
                 .arg("-D")
                 .arg(folder.join("data"))
                 .arg("-l")
@@ -65,19 +66,19 @@ pub fn url(port: u16) -> String {
 
 fn start() -> Server {
     let folder = std::env::temp_dir().join(format!("provost-test-{:032x}", rand::random::<u128>()));
-    run(cluster::as_owner(Path::new("mkdir")).arg(&folder));
-    run(cluster::as_owner(&cluster::binaries().join("initdb"))
+    run(as_owner(Path::new("mkdir")).arg(&folder));
+    run(as_owner(&binaries().join("initdb"))
         .args(["--auth=trust", "--username=provost", "--encoding=UTF8"])
         .args(["--locale=C.UTF-8", "--no-sync", "-D"])
         .arg(folder.join("data")));
-    run(cluster::as_owner(Path::new("sh"))
+    run(as_owner(Path::new("sh"))
         .args(["-c", "printf %s \"$2\" >\"$1\"", "sh"])
         .arg(folder.join("data/postgresql.auto.conf"))
         .arg(SETTINGS));
-    let port = cluster::free_port();
-    let mut running = cluster::as_owner(Path::new("sh"))
+    let port = free_port();
+    let mut running = as_owner(Path::new("sh"))
         .args(["-c", RUN, "server"])
-        .args([&cluster::binaries(), &folder])
+        .args([&binaries(), &folder])
         .arg(port.to_string())
         .current_dir("/")
         .stdin(Stdio::piped())
