@@ -24,9 +24,12 @@ use super::{
 };
 use crate::domain::{AgentName, Call, Fault, FaultKind, Outcome, RetrySpec, Target, Timestamp};
 
-/// Told of what happens inside a call, so that an operator can read it later.
+/// Told of what happens inside a call, so that an operator can read it later; and asked before each try.
 #[async_trait]
 pub trait Notes: Send + Sync {
+    /// Comes back when the next try may be made; never where the attempt is known to be over.
+    async fn may_try(&self, call: &Call);
+
     /// The try `try_number`, counted from 1, met a transient fault; the next comes in `next_try_in`
     /// unless complete-by comes first. Waited for, so it should be quick.
     async fn transient(&self, call: &Call, try_number: u32, fault: Fault, next_try_in: Duration);
@@ -154,6 +157,12 @@ impl<'a> Service<Try<'a>> for Tries {
 
 impl Wire {
     async fn send(&self, request: Try<'_>) -> Result<Outcome, Transient> {
+        request.notes.may_try(request.call).await;
+        // A process that was suspended wakes up with the next try and complete-by both due, and this is
+        // looked at first; a claim may have taken longer to save than the step has.
+        if Instant::now() >= request.deadline {
+            return std::future::pending().await;
+        }
         let Some(endpoint) = self.endpoints.lease() else {
             return Ok(request.permanent(format!("the agent {} has no endpoint", self.agent)));
         };

@@ -41,5 +41,6 @@ mod shutdown;
 mod slow_answers;
 mod submission;
 mod surface;
+mod taken_over;
 mod transient;
 mod workflows;
