@@ -32,9 +32,9 @@ use super::{Backend, Definitions, OpenError, StoreError, Transaction};
 const ACQUIRE_WITHIN: Duration = Duration::from_secs(3);
 /// How long a reader's connection may take to say that it is still there.
 const THERE_WITHIN: Duration = Duration::from_secs(1);
-/// After this long without an answer the connection is taken for cut. Longer than any lock is held,
-/// see [`transaction::BEGIN`].
-const ANSWER_WITHIN: Duration = Duration::from_secs(15);
+/// After this long without an answer the connection is taken for cut. Twice as long as a lock is held by
+/// whoever stands still, see [`transaction::BEGIN`]; a large batch takes its time as well.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -199,11 +199,20 @@ async fn answered<T, E>(work: impl Future<Output = Result<T, E>>) -> Result<T, S
 where
     StoreError: From<E>,
 {
-    match tokio::time::timeout(ANSWER_WITHIN, work).await {
+    answered_within(ANSWER_WITHIN, work).await
+}
+
+async fn answered_within<T, E>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, StoreError>
+where
+    StoreError: From<E>,
+{
+    match tokio::time::timeout(limit, work).await {
         Ok(done) => Ok(done?),
         Err(_) => Err(StoreError::Interrupted(format!(
-            "the database did not answer within {} seconds",
-            ANSWER_WITHIN.as_secs()
+            "the database did not answer within {limit:?}"
         ))),
     }
 }

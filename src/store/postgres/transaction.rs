@@ -13,7 +13,7 @@ use sqlx::{Executor, PgConnection, Row, raw_sql};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::{PgBackend, answered, news::News, save};
+use super::{PgBackend, answered, answered_within, news::News, save};
 use crate::{
     domain::{
         AgentName, AgentSpec, InstanceId, Leases, StepRef, Task, TaskId, Timestamp, WorkflowName,
@@ -43,9 +43,12 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
        set_config('enable_sort', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true),
        set_config('jit', 'off', true), set_config('synchronous_commit', 'on', true),
-       set_config('idle_in_transaction_session_timeout', '10s', true),
+       set_config('idle_in_transaction_session_timeout', '5s', true),
        pg_current_xact_id()::text AS id,
        floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now"#;
+
+/// It waits for no lock. Most cuts are met here, because between batches the connection rests.
+const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Relies on steps_line. Locks the tasks, not the steps: what a save locks as well. Others' tasks are
 /// passed over, so that instances take different steps off one line.
@@ -142,7 +145,8 @@ impl<'b> PgTransaction<'b> {
     pub async fn begin(backend: &'b mut PgBackend) -> Result<Self, StoreError> {
         let mut connection = backend.writer.take().await?;
         let asked = Instant::now();
-        let row = match answered(connection.fetch_one(raw_sql(BEGIN))).await {
+        let begun = answered_within(BEGIN_WITHIN, connection.fetch_one(raw_sql(BEGIN)));
+        let row = match begun.await {
             Ok(row) => row,
             Err(error) => {
                 backend.writer.mend(Some(connection));
