@@ -2,6 +2,8 @@
 
 /// The order that `after` gives to steps, each known by its place.
 pub(super) struct Graph {
+    /// In which everything waited for stands first.
+    order: Vec<usize>,
     cycles: Vec<Vec<usize>>,
     /// For each step the set of all that come before it, as bits. Empty where there are cycles.
     before: Vec<Vec<u64>>,
@@ -13,7 +15,7 @@ impl Graph {
         let mut before = Vec::new();
         if cycles.is_empty() {
             before = vec![Vec::new(); after.len()];
-            for index in order {
+            for &index in &order {
                 let mut own = vec![0u64; after.len().div_ceil(64)];
                 for place in &after[index] {
                     own[place / 64] |= 1 << (place % 64);
@@ -24,7 +26,11 @@ impl Graph {
                 before[index] = own;
             }
         }
-        Self { cycles, before }
+        Self {
+            order,
+            cycles,
+            before,
+        }
     }
 
     /// Each as the places along it, every one waiting for the next and the last for the first.
@@ -32,11 +38,21 @@ impl Graph {
         &self.cycles
     }
 
+    /// The places in an order in which everything waited for stands first.
+    pub fn order(&self) -> &[usize] {
+        &self.order
+    }
+
     /// Where there are cycles nothing can be said, and nothing is held against anyone.
     pub fn comes_before(&self, place: usize, index: usize) -> bool {
+        self.before.is_empty() || self.is_before(place, index)
+    }
+
+    /// As [`Graph::comes_before`], but false where there are cycles.
+    pub fn is_before(&self, place: usize, index: usize) -> bool {
         self.before
             .get(index)
-            .is_none_or(|before| before[place / 64] >> (place % 64) & 1 == 1)
+            .is_some_and(|before| before[place / 64] >> (place % 64) & 1 == 1)
     }
 }
 
