@@ -57,6 +57,8 @@ struct Writer {
     local: Arc<dyn LocalScheduler>,
     watchers: Arc<Watchers>,
     cache: LruCache<TaskId, Arc<Task>>,
+    /// Whether other instances may have moved on what is cached.
+    is_shared: bool,
     settings: WriterSettings,
     metrics: super::metrics::WriterMetrics,
 }
@@ -69,6 +71,7 @@ impl Writer {
         settings: WriterSettings,
     ) -> Self {
         Self {
+            is_shared: backend.is_shared(),
             backend,
             local,
             watchers,
@@ -176,7 +179,7 @@ impl Writer {
         Err(Failed::Save(StoreError::Unavailable(reason)))
     }
 
-    /// `None`: a cached task was stale. It is out of the cache, and the batch is to be decided again.
+    /// `None`: a cached task was stale, or may have been. It is out of the cache, and the batch is to be decided again.
     async fn try_write(&mut self, requests: &[Request]) -> Result<Option<Decided>, Failed> {
         // Taken before the store's own time is read, so that a local deadline is never later than
         // the complete-by it stands for.
@@ -193,6 +196,16 @@ impl Writer {
             .await?;
         decided.decide(requests, tx.as_mut(), &*self.local).await?;
         decided.collect();
+        if self.is_shared {
+            let doubtful: Vec<_> = decided.doubtful().collect();
+            if !doubtful.is_empty() {
+                drop(tx);
+                for task in doubtful {
+                    self.cache.pop(&task);
+                }
+                return Ok(None);
+            }
+        }
         if !decided.batch.is_empty() && tx.save(&decided.batch).await? == Saved::Stale {
             drop(tx);
             debug!("a cached task was stale; the batch is decided again");

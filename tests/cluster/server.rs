@@ -76,8 +76,9 @@ fn start() -> Server {
         .arg(folder.join("data/postgresql.auto.conf"))
         .arg(SETTINGS));
     let port = free_port();
-    let mut running = as_owner(Path::new("sh"))
-        .args(["-c", RUN, "server"])
+    // Not of this process's group: what ends that must not end who cleans up.
+    let mut running = as_owner(Path::new("setsid"))
+        .args(["sh", "-c", RUN, "server"])
         .args([&binaries(), &folder])
         .arg(port.to_string())
         .current_dir("/")
