@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
-use reqwest::Client;
 use tokio::time::Instant;
 use tower::{
     Service, ServiceBuilder, ServiceExt,
@@ -16,6 +15,7 @@ use super::{
     address,
     answer::{self, Verdict},
     body::{self, Unread},
+    connections::{Answer, Connector, Unanswered},
     http,
     meters::Meters,
     registry::{Agent, Agents},
@@ -101,7 +101,7 @@ pub(super) struct Tries(Arc<Wire>);
 
 pub(super) struct Wire {
     pub agent: AgentName,
-    pub client: Client,
+    pub connector: Connector,
     pub endpoints: Endpoints,
     pub max_output: usize,
     pub meters: Arc<Meters>,
@@ -157,17 +157,16 @@ impl Wire {
         let Some(endpoint) = self.endpoints.lease() else {
             return Ok(request.permanent(format!("the agent {} has no endpoint", self.agent)));
         };
-        let made = endpoint
-            .base
-            .as_ref()
-            .map_err(Clone::clone)
-            .and_then(|base| http::request(base, request.call));
-        let made = match made {
+        let way = match &endpoint.way {
+            Ok(way) => way,
+            Err(why) => return Ok(request.permanent(why.clone())),
+        };
+        let made = match http::request(&way.base, &way.host, request.call) {
             Ok(made) => made,
             Err(why) => return Ok(request.permanent(why)),
         };
-        match self.client.execute(made).await {
-            Ok(response) => self.weigh(&endpoint, request, response).await,
+        match way.connections.send(&self.connector, made).await {
+            Ok(answer) => self.weigh(&endpoint, request, answer).await,
             Err(error) => broken(&endpoint, request, &error),
         }
     }
@@ -176,12 +175,12 @@ impl Wire {
         &self,
         endpoint: &Endpoint,
         request: Try<'_>,
-        mut response: reqwest::Response,
+        mut answer: Answer,
     ) -> Result<Outcome, Transient> {
-        let status = response.status();
-        match answer::verdict(status, response.headers(), request.store_time()) {
+        let status = answer.head.status;
+        match answer::verdict(status, &answer.head.headers, request.store_time()) {
             Verdict::Success => {
-                let body = match body::whole(&mut response, self.max_output).await {
+                let body = match body::whole(&mut answer, self.max_output).await {
                     Ok(body) => body,
                     Err(Unread::Broken(error)) => return broken(endpoint, request, &error),
                     Err(Unread::TooLarge) => {
@@ -191,7 +190,7 @@ impl Wire {
                         return Ok(Outcome::Failed(fault));
                     }
                 };
-                Ok(match answer::output(response.headers(), &body) {
+                Ok(match answer::output(&answer.head.headers, &body) {
                     Ok(output) => Outcome::Success(output),
                     Err(why) => {
                         let mut fault = request.fault(FaultKind::Permanent, why);
@@ -207,13 +206,13 @@ impl Wire {
             } => {
                 let mut fault = request.fault(FaultKind::Transient, message);
                 fault.status = Some(status.as_u16());
-                fault.body = answer::excerpt(&body::start(response).await);
+                fault.body = answer::excerpt(&body::start(answer).await);
                 Err(Transient { fault, retry_after })
             }
             Verdict::Permanent { message } => {
                 let mut fault = request.fault(FaultKind::Permanent, message);
                 fault.status = Some(status.as_u16());
-                fault.body = answer::excerpt(&body::start(response).await);
+                fault.body = answer::excerpt(&body::start(answer).await);
                 Ok(Outcome::Failed(fault))
             }
         }
@@ -224,20 +223,17 @@ impl Wire {
 fn broken(
     endpoint: &Endpoint,
     request: Try<'_>,
-    error: &reqwest::Error,
+    unanswered: &Unanswered,
 ) -> Result<Outcome, Transient> {
+    let error = unanswered.error();
     if let Some(refusal) = address::refusal_in(error) {
         return Ok(request.permanent(refusal.to_string()));
     }
     let cause = http::root_cause(error);
-    if error.is_builder() {
-        return Ok(request.permanent(format!("the request cannot be made: {cause}")));
-    }
     let url = &endpoint.url;
-    Err(request.transient(if error.is_connect() {
-        format!("could not connect to {url}: {cause}")
-    } else {
-        format!("the call to {url} broke off: {cause}")
+    Err(request.transient(match unanswered {
+        Unanswered::Unconnected(_) => format!("could not connect to {url}: {cause}"),
+        Unanswered::Broken(_) => format!("the call to {url} broke off: {cause}"),
     }))
 }
 
