@@ -14,7 +14,7 @@ use crate::{
 /// The scheduler of the instance that the harness claims for.
 fn local() -> (Arc<Local>, Arc<Standing>) {
     install_crypto();
-    let agents = Arc::new(Agents::new(AgentSettings::default()).unwrap());
+    let agents = Arc::new(Agents::new(AgentSettings::default()));
     let standing = Arc::new(Standing::new());
     let (local, _) = Local::new(InstanceId::new("node-1"), standing.clone(), agents);
     (local, standing)

@@ -232,8 +232,7 @@ async fn a_connection_that_never_comes_about_is_given_up_and_tried_again() {
     let agents = Agents::new(AgentSettings {
         connect_timeout: Duration::from_millis(20),
         ..settings()
-    })
-    .unwrap();
+    });
     agents.put(payments(), spec(&[&format!("http://{address}")]));
     let noted = run_until_noted(agents, 2).await;
     assert!(

@@ -49,7 +49,7 @@ fn payments() -> AgentName {
 
 /// The agent `payments` at `url`, and nothing else.
 fn agents_at(url: &str) -> Agents {
-    let agents = Agents::new(settings()).unwrap();
+    let agents = Agents::new(settings());
     agents.put(payments(), spec(&[url]));
     agents
 }
