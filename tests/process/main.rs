@@ -40,4 +40,5 @@ mod slow_answers;
 mod submission;
 mod surface;
 mod transient;
+mod undo_matrix;
 mod workflows;

@@ -37,9 +37,16 @@ pub enum Act {
     Flood,
     /// These bytes, whatever they are.
     Raw(String),
+    /// Closes without a byte of an answer.
+    Close,
     /// Does it once the gate lets it through.
     Gated(Gate, Box<Act>),
+    /// Does it after a while, and just before that something else.
+    After(Duration, Hook, Box<Act>),
 }
+
+/// What a test has done at some moment of an answer.
+pub type Hook = Arc<dyn Fn() + Send + Sync>;
 
 impl Act {
     pub fn status(status: u16) -> Self {
@@ -291,8 +298,19 @@ async fn perform(stream: &mut BufReader<TcpStream>, act: Act) -> std::io::Result
             stream.write_all(bytes.as_bytes()).await?;
             Ok(true)
         }
+        Act::Close => {
+            stream.shutdown().await?;
+            Ok(false)
+        }
         Act::Gated(gate, act) => {
             gate.pass().await;
+            Box::pin(perform(stream, *act)).await
+        }
+        Act::After(wait, hook, act) => {
+            if !wait.is_zero() {
+                sleep(wait).await;
+            }
+            hook();
             Box::pin(perform(stream, *act)).await
         }
     }
