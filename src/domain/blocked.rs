@@ -67,8 +67,10 @@ impl Task {
                 agent: self.definition(index).agent().clone(),
                 ahead: 0,
             }),
-            StepState::Error(_) => Some(Blocked::Operator),
-            StepState::Processing { .. }
+            StepState::Error(_) if self.is_current(index) => Some(Blocked::Operator),
+            // What a task that is undone left behind waits for nobody.
+            StepState::Error(_)
+            | StepState::Processing { .. }
             | StepState::Processed { .. }
             | StepState::Skipped { .. }
             | StepState::Cancelled { .. }

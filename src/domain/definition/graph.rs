@@ -5,24 +5,28 @@ pub(super) struct Graph {
     /// In which everything waited for stands first.
     order: Vec<usize>,
     cycles: Vec<Vec<usize>>,
-    /// For each step the set of all that come before it, as bits. Empty where there are cycles.
+    /// For each step the set of all that come before it, as bits.
     before: Vec<Vec<u64>>,
 }
 
 impl Graph {
     pub fn of(after: &[Vec<usize>]) -> Self {
         let (order, cycles) = walk(after);
-        let mut before = Vec::new();
-        if cycles.is_empty() {
-            before = vec![Vec::new(); after.len()];
+        let mut before = vec![vec![0u64; after.len().div_ceil(64)]; after.len()];
+        // One round says all where there is no cycle; where there are, the steps of one come before each
+        // other.
+        let mut said_all = false;
+        while !said_all {
+            said_all = true;
             for &index in &order {
-                let mut own = vec![0u64; after.len().div_ceil(64)];
+                let mut own = before[index].clone();
                 for place in &after[index] {
                     own[place / 64] |= 1 << (place % 64);
                     for (mine, theirs) in own.iter_mut().zip(&before[*place]) {
                         *mine |= theirs;
                     }
                 }
+                said_all &= cycles.is_empty() || own == before[index];
                 before[index] = own;
             }
         }
@@ -43,16 +47,8 @@ impl Graph {
         &self.order
     }
 
-    /// Where there are cycles nothing can be said, and nothing is held against anyone.
     pub fn comes_before(&self, place: usize, index: usize) -> bool {
-        self.before.is_empty() || self.is_before(place, index)
-    }
-
-    /// As [`Graph::comes_before`], but false where there are cycles.
-    pub fn is_before(&self, place: usize, index: usize) -> bool {
-        self.before
-            .get(index)
-            .is_some_and(|before| before[place / 64] >> (place % 64) & 1 == 1)
+        self.before[index][place / 64] >> (place % 64) & 1 == 1
     }
 }
 

@@ -149,7 +149,7 @@ fn check_pivots(drafts: &mut [Draft], graph: &Graph, faults: &mut Vec<FieldFault
         }
         let name = drafts[pivot].label().to_owned();
         for (index, draft) in drafts.iter_mut().enumerate() {
-            if index != pivot && graph.is_before(pivot, index) {
+            if index != pivot && graph.comes_before(pivot, index) {
                 draft.follow_pivot(&name, faults);
             }
         }

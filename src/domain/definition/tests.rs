@@ -243,6 +243,19 @@ fn names_are_checked() {
 }
 
 #[test]
+fn what_a_step_outside_a_cycle_reads_is_told_beside_the_cycle() {
+    let read = json!({ "after": [], "when": "steps.a.output.id" });
+    let found = faults(&json!([
+        step("a", json!({ "after": ["b"], "when": "steps.b.output.id" })),
+        step("b", json!({ "after": ["a"] })),
+        step("c", read),
+    ]));
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].starts_with("/steps/0/after"), "{found:?}");
+    assert!(found[1].starts_with("/steps/2/when"), "{found:?}");
+}
+
+#[test]
 fn a_cycle_is_written_out() {
     refused(
         json!([

@@ -39,10 +39,12 @@ pub enum Act {
     Raw(String),
     /// Closes without a byte of an answer.
     Close,
+    /// 200 with this JSON, late.
+    After(Duration, Value),
     /// Does it once the gate lets it through.
     Gated(Gate, Box<Act>),
     /// Does it after a while, and just before that something else.
-    After(Duration, Hook, Box<Act>),
+    Then(Duration, Hook, Box<Act>),
 }
 
 /// What a test has done at some moment of an answer.
@@ -302,11 +304,15 @@ async fn perform(stream: &mut BufReader<TcpStream>, act: Act) -> std::io::Result
             stream.shutdown().await?;
             Ok(false)
         }
+        Act::After(wait, output) => {
+            sleep(wait).await;
+            Box::pin(perform(stream, Act::Ok(output))).await
+        }
         Act::Gated(gate, act) => {
             gate.pass().await;
             Box::pin(perform(stream, *act)).await
         }
-        Act::After(wait, hook, act) => {
+        Act::Then(wait, hook, act) => {
             if !wait.is_zero() {
                 sleep(wait).await;
             }

@@ -250,7 +250,7 @@ impl Desk {
                 let gate = self.gate(&case, step);
                 Act::Gated(
                     gate,
-                    Box::new(Act::After(Duration::ZERO, happens, Box::new(act))),
+                    Box::new(Act::Then(Duration::ZERO, happens, Box::new(act))),
                 )
             }
         }
@@ -270,7 +270,7 @@ impl Desk {
             Kind::Undo => Duration::from_millis(4),
             Kind::Work | Kind::Probe => Duration::ZERO,
         };
-        Act::After(wait, hook, Box::new(act))
+        Act::Then(wait, hook, Box::new(act))
     }
 }
 
