@@ -116,6 +116,17 @@ impl Watchers {
 }
 
 impl Watch {
+    /// The next change of interest that is newer than a version. What was read from the store before a
+    /// watch began may be told to it afterwards, and must not pass for news.
+    pub async fn newer(&mut self, than: u64) -> Arc<Task> {
+        loop {
+            let task = self.changed().await;
+            if task.version > than {
+                return task;
+            }
+        }
+    }
+
     /// The next change of interest since the last call: the task as it then was.
     pub async fn changed(&mut self) -> Arc<Task> {
         loop {

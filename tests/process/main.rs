@@ -43,4 +43,5 @@ mod submission;
 mod surface;
 mod taken_over;
 mod transient;
+mod undo_matrix;
 mod workflows;
