@@ -22,6 +22,7 @@ mod task;
 pub mod template;
 mod time;
 mod transitions;
+mod undo_plan;
 mod verdict;
 
 pub use agent_spec::*;
@@ -43,4 +44,5 @@ pub use step::*;
 pub use task::*;
 pub use time::*;
 pub use transitions::*;
+pub use undo_plan::*;
 pub use verdict::*;

@@ -15,6 +15,8 @@ mod undo;
 
 use std::sync::Arc;
 
+pub(in crate::domain) use attempt::call;
+
 use super::{
     Actor, AlertChange, AlertKind, Attempt, Call, Certainty, Command, Details, Doubt, Event,
     Expiry, Fault, FaultKind, InstanceId, Refusal, Step, StepIndex, StepState, Task, TaskState,

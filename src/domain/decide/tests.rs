@@ -3,6 +3,7 @@
 mod invariants;
 mod rules;
 mod undo;
+mod undo_plan;
 
 use std::{collections::BTreeMap, sync::Arc};
 
