@@ -36,6 +36,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::GET, "/v1/tasks/{id}", ReadTasks),
     (Method::GET, "/v1/tasks/{id}/history", ReadTasks),
     (Method::GET, "/v1/tasks/{id}/events", ReadTasks),
+    (Method::GET, "/v1/tasks/{id}/undo-plan", ReadTasks),
     (Method::POST, "/v1/tasks/retry", Operate),
     (Method::POST, "/v1/tasks/{id}/cancel", Operate),
     (Method::POST, "/v1/tasks/{id}/undo", Operate),

@@ -5,6 +5,7 @@ mod commands;
 mod events;
 mod read;
 mod submit;
+mod undo_plan;
 mod view;
 
 use std::{sync::Arc, time::Duration};
@@ -33,6 +34,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(commands::cancel))
         .routes(routes!(commands::pause))
         .routes(routes!(commands::resume))
+        .routes(routes!(undo_plan::show))
         .routes(routes!(commands::undo))
         .routes(routes!(commands::retry))
         .routes(routes!(commands::retry_step))
@@ -84,11 +86,14 @@ async fn render(app: &App, status: StatusCode, task: &Task) -> Result<Response, 
             app.agents.get(agent).is_some()
         })
         .await?;
-    let mut response = json(status, &view);
+    Ok(with_etag(json(status, &view), task))
+}
+
+fn with_etag(mut response: Response, task: &Task) -> Response {
     if let Ok(etag) = HeaderValue::from_str(&format!("\"{}\"", task.version)) {
         response.headers_mut().insert(header::ETAG, etag);
     }
-    Ok(response)
+    response
 }
 
 fn json<T: serde::Serialize>(status: StatusCode, body: &T) -> Response {

@@ -4,6 +4,7 @@
 //! A [`Draft`] is the working copy of one task in one batch. Commands are applied to it in turn; a
 //! refused one leaves it as it was. What must be saved and told afterwards is gathered in it.
 
+mod again;
 mod attempt;
 mod graph;
 mod operator;
@@ -129,6 +130,12 @@ impl Draft {
             },
             Command::Overdue => self.overdue(by, now)?,
             Command::Retry { step, body, reason } => self.retry(step, body, reason, by, now)?,
+            Command::RetryFrom { step, reason } => self.retry_from(step, reason, by, now)?,
+            Command::SkipFailed {
+                step,
+                output,
+                reason,
+            } => self.skip_failed(step.as_ref(), output, reason, by, now)?,
             Command::Skip {
                 step,
                 output,
@@ -171,6 +178,7 @@ impl Draft {
         let from = self.task.step(index).status();
         let step = self.task.step_mut(index);
         step.state = state;
+        step.close_earlier();
         let (attempt, failure_count, doubt) = (step.attempt, step.failure_count, step.doubt);
         let to = step.status();
         debug_assert!(allows_step(from, kind, to), "{from:?} {kind} {to:?}");
