@@ -1,8 +1,10 @@
 //! Tasks: submitted, read, commanded.
 
 mod bulk;
+mod clone;
 mod commands;
 mod events;
+mod graph;
 mod read;
 mod submit;
 mod undo_plan;
@@ -28,9 +30,14 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(submit::submit, read::list))
         .routes(routes!(bulk::retry_tasks))
+        .routes(routes!(bulk::undo_tasks))
+        .routes(routes!(bulk::cancel_tasks))
+        .routes(routes!(bulk::skip_tasks))
         .routes(routes!(read::get))
         .routes(routes!(events::history))
+        .routes(routes!(graph::graph))
         .routes(routes!(events::events))
+        .routes(routes!(clone::clone))
         .routes(routes!(commands::cancel))
         .routes(routes!(commands::pause))
         .routes(routes!(commands::resume))

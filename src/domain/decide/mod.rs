@@ -78,6 +78,14 @@ impl Draft {
         draft
     }
 
+    /// Says in the history why a task was submitted.
+    pub fn because(mut self, reason: Option<String>) -> Self {
+        if let Some(accepted) = self.events.first_mut() {
+            accepted.reason = reason;
+        }
+        self
+    }
+
     pub fn on(task: Task) -> Self {
         Self {
             task,

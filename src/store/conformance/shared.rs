@@ -323,7 +323,11 @@ async fn a_commit_whose_answer_is_lost_is_asked_after_and_done_once() {
     assert!(!steal.load(Ordering::SeqCst), "no commit passed by");
     assert_eq!(h.calls(), [(task.id(), 0, 1)], "called once");
     assert_eq!(h.read(task.id()).await, *task);
-    let all = h.store.reader.count_tasks(&TaskFilter::default()).await;
+    let all = h
+        .store
+        .reader
+        .count_tasks(&TaskFilter::default(), None)
+        .await;
     assert_eq!(all.unwrap(), 1);
 }
 

@@ -143,7 +143,8 @@ pub async fn an_idempotency_key_makes_one_task(h: Harness) {
     };
     let new = New::default();
     // Three at once: the second and third may be in the very batch of the first.
-    let answers = join_all((0..3).map(|_| h.store.submit(h.details(&new), key("same")))).await;
+    let answers =
+        join_all((0..3).map(|_| h.store.submit(h.details(&new), None, key("same")))).await;
     let mut ids: Vec<_> = answers
         .into_iter()
         .map(|answer| match answer.unwrap() {
@@ -153,9 +154,13 @@ pub async fn an_idempotency_key_makes_one_task(h: Harness) {
         .collect();
     ids.dedup();
     assert_eq!(ids.len(), 1);
-    let later = h.store.submit(h.details(&new), key("same")).await.unwrap();
+    let later = h
+        .store
+        .submit(h.details(&new), None, key("same"))
+        .await
+        .unwrap();
     assert!(matches!(later, Accepted::Before(id) if id == ids[0]));
-    let other = h.store.submit(h.details(&new), key("other")).await;
+    let other = h.store.submit(h.details(&new), None, key("other")).await;
     assert!(matches!(other, Err(CommandError::KeyReused)));
 }
 
