@@ -31,6 +31,7 @@ mod fairness;
 mod instances;
 mod lists;
 mod one_owner;
+mod operator;
 mod retention;
 mod scale;
 mod settings;

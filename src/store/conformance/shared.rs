@@ -168,7 +168,7 @@ async fn one_idempotency_key_sent_to_two_instances_makes_one_task() {
         };
         let submit = async |h: &Harness| match h
             .store
-            .submit(h.details(&New::default()), key())
+            .submit(h.details(&New::default()), None, key())
             .await
             .unwrap()
         {
@@ -212,7 +212,7 @@ async fn what_was_answered_is_there_once_however_often_sessions_end() {
         tokio::spawn(async move {
             let mut accepted = Vec::new();
             while !over.load(Ordering::SeqCst) {
-                match h.store.submit(h.details(&New::default()), None).await {
+                match h.store.submit(h.details(&New::default()), None, None).await {
                     Ok(Accepted::Now(task)) => accepted.push(task),
                     Ok(Accepted::Before(id)) => panic!("{id} was accepted before"),
                     Err(CommandError::Store(_)) => {}

@@ -10,7 +10,7 @@ mod wire;
 
 use std::time::Duration;
 
-pub use api::{Answer, Api, Events};
+pub use api::{Answer, Api, Events, id_of};
 pub use database::Database;
 pub use provost::{Provost, Setup};
 pub use remote::{Act, Gate, Remote, Seen};
