@@ -3,10 +3,13 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::Arc,
+    task::{Context, Poll},
+    vec,
 };
 
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use futures::future::BoxFuture;
+use hyper_util::client::legacy::connect::dns::Name;
+use tower::Service;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AddressPolicy {
@@ -105,10 +108,19 @@ fn embedded_v4(v6: Ipv6Addr) -> Option<Ipv4Addr> {
 }
 
 /// The system's resolver, with the refused addresses taken out of its answers.
+#[derive(Clone)]
 pub(super) struct GuardedResolver(pub AddressPolicy);
 
-impl Resolve for GuardedResolver {
-    fn resolve(&self, name: Name) -> Resolving {
+impl Service<Name> for GuardedResolver {
+    type Response = vec::IntoIter<SocketAddr>;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
         let policy = self.0;
         Box::pin(async move {
             // Port 0 makes the client use the port of the URL.
@@ -125,14 +137,10 @@ impl Resolve for GuardedResolver {
                 .collect();
             match refused {
                 Some(refusal) if allowed.is_empty() => Err(refusal.into()),
-                _ => Ok(Box::new(allowed.into_iter()) as Addrs),
+                _ => Ok(allowed.into_iter()),
             }
         })
     }
-}
-
-pub(super) fn resolver(policy: AddressPolicy) -> Arc<GuardedResolver> {
-    Arc::new(GuardedResolver(policy))
 }
 
 /// The refusal behind a failed call, however deep the client wrapped it.

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::Response;
-
+use super::connections::{Answer, Unanswered};
 use crate::domain::BODY_EXCERPT;
 
 /// How long an error's body may take. The status has said what matters: a service that drips its
@@ -12,18 +11,18 @@ const EXCERPT_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) enum Unread {
     TooLarge,
-    Broken(reqwest::Error),
+    Broken(Unanswered),
 }
 
 /// The whole body, unless it is larger than `limit`: then what is left of it is never read.
-pub(super) async fn whole(response: &mut Response, limit: usize) -> Result<Vec<u8>, Unread> {
-    let announced = response.content_length().unwrap_or(0);
+pub(super) async fn whole(answer: &mut Answer, limit: usize) -> Result<Vec<u8>, Unread> {
+    let announced = answer.content_length().unwrap_or(0);
     let announced = usize::try_from(announced).unwrap_or(usize::MAX);
     if announced > limit {
         return Err(Unread::TooLarge);
     }
     let mut body = Vec::with_capacity(announced);
-    while let Some(chunk) = response.chunk().await.map_err(Unread::Broken)? {
+    while let Some(chunk) = answer.chunk().await.map_err(Unread::Broken)? {
         if body.len() + chunk.len() > limit {
             return Err(Unread::TooLarge);
         }
@@ -33,11 +32,11 @@ pub(super) async fn whole(response: &mut Response, limit: usize) -> Result<Vec<u
 }
 
 /// The first [`BODY_EXCERPT`] bytes, or as many of them as came.
-pub(super) async fn start(mut response: Response) -> Vec<u8> {
+pub(super) async fn start(mut answer: Answer) -> Vec<u8> {
     let mut body = Vec::new();
     let read = async {
         while body.len() < BODY_EXCERPT
-            && let Ok(Some(chunk)) = response.chunk().await
+            && let Ok(Some(chunk)) = answer.chunk().await
         {
             let room = BODY_EXCERPT - body.len();
             body.extend_from_slice(&chunk[..chunk.len().min(room)]);

@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use ::http::StatusCode;
 use async_trait::async_trait;
 use futures::future::BoxFuture;
-use reqwest::Client;
 use tokio::time::Instant;
 use tower::{
     Service, ServiceBuilder, ServiceExt,
@@ -17,6 +16,7 @@ use super::{
     address,
     answer::{self, Verdict},
     body::{self, Unread},
+    connections::{Answer, Connector, Unanswered},
     http,
     meters::Meters,
     registry::{Agent, Agents},
@@ -27,9 +27,12 @@ use crate::domain::{
     AgentName, Call, Certainty, Fault, FaultKind, Outcome, Purpose, RetrySpec, Target, Timestamp,
 };
 
-/// Told of what happens inside a call, so that an operator can read it later.
+/// Told of what happens inside a call, so that an operator can read it later; and asked before each try.
 #[async_trait]
 pub trait Notes: Send + Sync {
+    /// Comes back when the next try may be made; never where the attempt is known to be over.
+    async fn may_try(&self, call: &Call);
+
     /// The try `try_number`, counted from 1, met a transient fault; the next comes in `next_try_in`
     /// unless complete-by comes first. Waited for, so it should be quick.
     async fn transient(&self, call: &Call, try_number: u32, fault: Fault, next_try_in: Duration);
@@ -105,7 +108,7 @@ pub(super) struct Tries(Arc<Wire>);
 
 pub(super) struct Wire {
     pub agent: AgentName,
-    pub client: Client,
+    pub connector: Connector,
     pub endpoints: Endpoints,
     pub max_output: usize,
     pub meters: Arc<Meters>,
@@ -158,20 +161,25 @@ impl<'a> Service<Try<'a>> for Tries {
 
 impl Wire {
     async fn send(&self, request: Try<'_>) -> Result<Outcome, Transient> {
+        request.notes.may_try(request.call).await;
+        // A process that was suspended wakes up with the next try and complete-by both due, and this is
+        // looked at first; a claim may have taken longer to save than the step has.
+        if Instant::now() >= request.deadline {
+            return std::future::pending().await;
+        }
         let Some(endpoint) = self.endpoints.lease() else {
             return Ok(request.permanent(format!("the agent {} has no endpoint", self.agent)));
         };
-        let made = endpoint
-            .base
-            .as_ref()
-            .map_err(Clone::clone)
-            .and_then(|base| http::request(base, request.call));
-        let made = match made {
+        let way = match &endpoint.way {
+            Ok(way) => way,
+            Err(why) => return Ok(request.permanent(why.clone())),
+        };
+        let made = match http::request(&way.base, &way.host, request.call) {
             Ok(made) => made,
             Err(why) => return Ok(request.permanent(why)),
         };
-        match self.client.execute(made).await {
-            Ok(response) => self.weigh(&endpoint, request, response).await,
+        match way.connections.send(&self.connector, made).await {
+            Ok(answer) => self.weigh(&endpoint, request, answer).await,
             Err(error) => broken(&endpoint, request, &error),
         }
     }
@@ -180,18 +188,18 @@ impl Wire {
         &self,
         endpoint: &Endpoint,
         request: Try<'_>,
-        mut response: reqwest::Response,
+        mut answer: Answer,
     ) -> Result<Outcome, Transient> {
-        let status = response.status();
+        let status = answer.head.status;
         let probes = matches!(request.call.purpose, Purpose::Probe(_));
         let verdict = match status {
             // To a probe this is an answer like any other.
             StatusCode::NOT_FOUND | StatusCode::GONE if probes => Verdict::Success,
-            _ => answer::verdict(status, response.headers(), request.store_time()),
+            _ => answer::verdict(status, &answer.head.headers, request.store_time()),
         };
         match verdict {
             Verdict::Success => {
-                let body = match body::whole(&mut response, self.max_output).await {
+                let body = match body::whole(&mut answer, self.max_output).await {
                     Ok(body) => body,
                     Err(Unread::Broken(error)) => return broken(endpoint, request, &error),
                     Err(Unread::TooLarge) => {
@@ -201,7 +209,7 @@ impl Wire {
                         return Ok(Outcome::Failed(fault));
                     }
                 };
-                Ok(match answer::output(response.headers(), &body) {
+                Ok(match answer::output(&answer.head.headers, &body) {
                     Ok(body) if probes => Outcome::Probed {
                         status: status.as_u16(),
                         body,
@@ -222,13 +230,13 @@ impl Wire {
                 let mut fault = request.fault(FaultKind::Transient, message);
                 fault.status = Some(status.as_u16());
                 fault.outcome = answer::leaves_doubt(status).then_some(Certainty::Unknown);
-                fault.body = answer::excerpt(&body::start(response).await);
+                fault.body = answer::excerpt(&body::start(answer).await);
                 Err(Transient { fault, retry_after })
             }
             Verdict::Permanent { message } => {
                 let mut fault = request.fault(FaultKind::Permanent, message);
                 fault.status = Some(status.as_u16());
-                fault.body = answer::excerpt(&body::start(response).await);
+                fault.body = answer::excerpt(&body::start(answer).await);
                 Ok(Outcome::Failed(fault))
             }
         }
@@ -239,17 +247,15 @@ impl Wire {
 fn broken(
     endpoint: &Endpoint,
     request: Try<'_>,
-    error: &reqwest::Error,
+    unanswered: &Unanswered,
 ) -> Result<Outcome, Transient> {
+    let error = unanswered.error();
     if let Some(refusal) = address::refusal_in(error) {
         return Ok(request.permanent(refusal.to_string()));
     }
     let cause = http::root_cause(error);
-    if error.is_builder() {
-        return Ok(request.permanent(format!("the request cannot be made: {cause}")));
-    }
     let url = &endpoint.url;
-    if error.is_connect() {
+    if let Unanswered::Unconnected(_) = unanswered {
         return Err(request.transient(format!("could not connect to {url}: {cause}")));
     }
     let mut broken = request.transient(format!("the call to {url} broke off: {cause}"));

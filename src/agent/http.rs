@@ -1,12 +1,16 @@
-//! The HTTP client that all agents share, and the request that a call becomes.
+//! The request that a call becomes, and who opens the connections for it.
 
-use std::{fmt::Write as _, time::Duration};
+use std::fmt::Write as _;
 
-use ::http::{HeaderMap, HeaderName, HeaderValue, header};
-use reqwest::{Client, Request, Url};
+use ::http::{HeaderMap, HeaderName, HeaderValue, Request, header, uri::PathAndQuery};
+use hyper_rustls::ConfigBuilderExt;
+use rustls::{ClientConfig, RootCertStore};
+use url::{Position, Url};
+use uuid::Uuid;
 
 use super::{
-    address::{self, AddressPolicy},
+    address::{AddressPolicy, GuardedResolver},
+    connections::{Body, Connector},
     registry::AgentSettings,
 };
 use crate::domain::{Call, Method, Purpose, Target};
@@ -25,48 +29,34 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const USER_AGENT: HeaderValue =
     HeaderValue::from_static(concat!("provost/", env!("CARGO_PKG_VERSION")));
 
-/// Services often drop idle connections after a minute; being first avoids most races with them.
-const IDLE_CONNECTION: Duration = Duration::from_secs(30);
-
-#[derive(Debug, thiserror::Error)]
-#[error("the HTTP client for agents cannot be made: {0}; check the TLS set-up of this machine")]
-pub struct ClientUnusable(#[from] reqwest::Error);
-
 /// Chooses ring for TLS in the whole process. Any number of times; the first counts.
 pub fn install_crypto() {
     // An error means that a provider is installed already, and one is all that is needed.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-pub(super) fn client(settings: &AgentSettings) -> Result<Client, ClientUnusable> {
+/// Follows no redirect, uses no proxy, and tries nothing twice: every try is Provost's own, counted and
+/// noted.
+pub(super) fn connector(settings: &AgentSettings) -> Connector {
     install_crypto();
-    let builder = || {
-        Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
-            // Every try is Provost's own, counted and noted. With no retry of its own the client also
-            // keeps no copy of the request.
-            .retry(reqwest::retry::never().max_retries_per_request(0))
-            .no_proxy()
-            .referer(false)
-            .tcp_nodelay(true)
-            .connect_timeout(settings.connect_timeout)
-            .pool_idle_timeout(IDLE_CONNECTION)
-            .dns_resolver(address::resolver(AddressPolicy {
-                allow_private: settings.allow_private,
-            }))
-    };
-    match builder().build() {
-        Ok(client) => Ok(client),
+    let resolver = GuardedResolver(AddressPolicy {
+        allow_private: settings.allow_private,
+    });
+    Connector::new(tls(), resolver, settings.connect_timeout)
+}
+
+fn tls() -> ClientConfig {
+    match ClientConfig::builder().try_with_platform_verifier() {
+        Ok(config) => config.with_no_client_auth(),
         // A bare container has no certificates, which is no reason to refuse plain HTTP.
         Err(error) => {
             tracing::warn!(
                 error = root_cause(&error),
                 "agents can be called over http:// only: install CA certificates for https://"
             );
-            let trusts_nobody = rustls::ClientConfig::builder()
-                .with_root_certificates(rustls::RootCertStore::empty())
-                .with_no_client_auth();
-            Ok(builder().tls_backend_preconfigured(trusts_nobody).build()?)
+            ClientConfig::builder()
+                .with_root_certificates(RootCertStore::empty())
+                .with_no_client_auth()
         }
     }
 }
@@ -74,25 +64,41 @@ pub(super) fn client(settings: &AgentSettings) -> Result<Client, ClientUnusable>
 /// Why a request cannot be made at all: the step's definition or its data is at fault, not the service.
 pub(super) type Unmakeable = String;
 
-pub(super) fn request(base: &Url, call: &Call) -> Result<Request, Unmakeable> {
+/// `base` is the URL of an endpoint, `host` what its `Host` header says.
+pub(super) fn request(
+    base: &Url,
+    host: &HeaderValue,
+    call: &Call,
+) -> Result<Request<Body>, Unmakeable> {
     let url = match &call.target {
         Target::Agent(_) => join(base, &call.path)?,
         Target::Url { url, .. } => join(&own_base(base, url)?, &call.path)?,
     };
-    let mut request = Request::new(method(call.method), url);
-    *request.headers_mut() = headers(call)?;
+    let target = &url[Position::BeforePath..Position::AfterQuery];
+    let target = PathAndQuery::try_from(target)
+        .map_err(|error| format!("{target:?} cannot be asked for: {error}"))?;
     // Copied, not moved: the next try sends it again.
-    *request.body_mut() = call.body.clone().map(reqwest::Body::from);
+    let body = call.body.clone().map(Body::from).unwrap_or_default();
+    let mut request = Request::new(body);
+    *request.method_mut() = method(call.method);
+    *request.uri_mut() = target.into();
+    *request.headers_mut() = headers(host, call)?;
     Ok(request)
 }
 
-fn method(method: Method) -> reqwest::Method {
+/// What the `Host` header of requests to this URL says.
+pub(super) fn host(url: &Url) -> Result<HeaderValue, Unmakeable> {
+    let host = &url[Position::BeforeHost..Position::AfterPort];
+    HeaderValue::from_str(host).map_err(|_| format!("{host:?} is not the name of a host"))
+}
+
+fn method(method: Method) -> ::http::Method {
     match method {
-        Method::Get => reqwest::Method::GET,
-        Method::Post => reqwest::Method::POST,
-        Method::Put => reqwest::Method::PUT,
-        Method::Patch => reqwest::Method::PATCH,
-        Method::Delete => reqwest::Method::DELETE,
+        Method::Get => ::http::Method::GET,
+        Method::Post => ::http::Method::POST,
+        Method::Put => ::http::Method::PUT,
+        Method::Patch => ::http::Method::PATCH,
+        Method::Delete => ::http::Method::DELETE,
     }
 }
 
@@ -139,8 +145,9 @@ fn own_base(origin: &Url, url: &str) -> Result<Url, Unmakeable> {
     }
 }
 
-fn headers(call: &Call) -> Result<HeaderMap, Unmakeable> {
+fn headers(host: &HeaderValue, call: &Call) -> Result<HeaderMap, Unmakeable> {
     let mut headers = HeaderMap::with_capacity(16);
+    headers.insert(header::HOST, host.clone());
     headers.insert(header::ACCEPT, JSON);
     headers.insert(header::USER_AGENT, USER_AGENT);
     if call.body.is_some() {
@@ -159,7 +166,9 @@ fn headers(call: &Call) -> Result<HeaderMap, Unmakeable> {
     if !matches!(call.purpose, Purpose::Probe(_)) {
         headers.insert(IDEMPOTENCY_KEY, text_or_encoded(&call.idempotency_key));
     }
-    headers.insert(PROVOST_TASK, text_or_encoded(&call.step.task.to_string()));
+    let mut task = Uuid::encode_buffer();
+    let task = call.step.task.0.hyphenated().encode_lower(&mut task);
+    headers.insert(PROVOST_TASK, text_or_encoded(task));
     if let Some(key) = &call.task_key {
         headers.insert(PROVOST_TASK_KEY, text_or_encoded(key));
     }

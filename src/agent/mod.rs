@@ -11,6 +11,7 @@ mod answer;
 mod body;
 mod call;
 mod capacity;
+mod connections;
 mod http;
 mod meters;
 mod registered;
@@ -21,7 +22,7 @@ mod routing;
 mod tests;
 
 pub use call::Notes;
-pub use http::{ClientUnusable, install_crypto};
+pub use http::install_crypto;
 pub use meters::describe as describe_metrics;
 pub use registered::Registered;
 pub use registry::{Agent, AgentSettings, Agents};

@@ -10,13 +10,13 @@ use std::{
 
 use arc_swap::ArcSwap;
 use lru::LruCache;
-use reqwest::Client;
 
 use super::{
     address::AddressPolicy,
     call::{Stack, Tries, Wire, stack},
     capacity::{Bulkhead, Gate, Slot},
-    http::{self, ClientUnusable},
+    connections::Connector,
+    http,
     meters::{MADE_FOR_URLS, Meters},
     routing::Endpoints,
 };
@@ -89,7 +89,7 @@ impl Agent {
 
 pub struct Agents {
     settings: AgentSettings,
-    client: Client,
+    connector: Connector,
     gate: Arc<Gate>,
     registered: ArcSwap<HashMap<AgentName, Arc<Agent>>>,
     origins: Mutex<LruCache<AgentName, Arc<Agent>>>,
@@ -98,15 +98,15 @@ pub struct Agents {
 
 impl Agents {
     /// The metrics recorder must be installed before: agents keep the handles they find.
-    pub fn new(settings: AgentSettings) -> Result<Self, ClientUnusable> {
-        Ok(Self {
-            client: http::client(&settings)?,
+    pub fn new(settings: AgentSettings) -> Self {
+        Self {
+            connector: http::connector(&settings),
             settings,
             gate: Arc::default(),
             registered: ArcSwap::default(),
             origins: Mutex::new(LruCache::unbounded()),
             url_meters: Arc::new(Meters::new(MADE_FOR_URLS)),
-        })
+        }
     }
 
     /// Adds an agent, or changes one: what is under way with it goes on and keeps its place.
@@ -223,7 +223,7 @@ impl Agents {
         );
         let wire = Arc::new(Wire {
             agent: name.clone(),
-            client: self.client.clone(),
+            connector: self.connector.clone(),
             endpoints,
             max_output: self.settings.max_output,
             meters,

@@ -5,18 +5,27 @@ use std::sync::{
     atomic::{AtomicU32, AtomicUsize, Ordering},
 };
 
-use reqwest::Url;
+use ::http::{HeaderValue, Uri};
+use url::Url;
 
-use super::address::AddressPolicy;
+use super::{address::AddressPolicy, connections::Connections, http};
 use crate::domain;
 
 pub(super) struct Endpoint {
     pub url: String,
-    /// Parsed once, not per try; or why it can never be called.
-    pub base: Result<Url, String>,
+    /// Made once, not per try; or why it can never be called.
+    pub way: Result<Way, String>,
     max: u32,
     /// Outlives this value when the agent's specification changes.
     under_way: Arc<AtomicU32>,
+}
+
+/// How an endpoint is reached.
+#[derive(Clone)]
+pub(super) struct Way {
+    pub base: Url,
+    pub host: HeaderValue,
+    pub connections: Arc<Connections>,
 }
 
 pub(super) struct Endpoints {
@@ -26,22 +35,25 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoints {
-    /// `before` gives endpoints that stay their count of calls under way.
+    /// `before` gives endpoints that stay their count of calls under way, and their connections.
     pub fn new(
         specs: &[domain::Endpoint],
         policy: AddressPolicy,
         before: Option<&Endpoints>,
     ) -> Self {
         let all = specs.iter().map(|spec| {
-            let under_way = before
-                .and_then(|before| before.all.iter().find(|known| known.url == spec.url))
-                .map(|known| Arc::clone(&known.under_way))
-                .unwrap_or_default();
+            let known =
+                before.and_then(|before| before.all.iter().find(|known| known.url == spec.url));
             Endpoint {
                 url: spec.url.clone(),
-                base: base(&spec.url, policy),
+                way: match known {
+                    Some(known) => known.way.clone(),
+                    None => way(&spec.url, policy),
+                },
                 max: spec.max_in_flight,
-                under_way,
+                under_way: known
+                    .map(|known| Arc::clone(&known.under_way))
+                    .unwrap_or_default(),
             }
         });
         Self {
@@ -73,6 +85,19 @@ impl Endpoints {
             }
         }
     }
+}
+
+fn way(url: &str, policy: AddressPolicy) -> Result<Way, String> {
+    let base = base(url, policy)?;
+    let origin = base.origin().ascii_serialization();
+    let origin: Uri = origin
+        .parse()
+        .map_err(|error| format!("the endpoint {url:?} is not a URL: {error}"))?;
+    Ok(Way {
+        host: http::host(&base)?,
+        connections: Connections::to(origin),
+        base,
+    })
 }
 
 fn base(url: &str, policy: AddressPolicy) -> Result<Url, String> {

@@ -156,7 +156,9 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let kind = match error {
             StoreError::Full => Kind::StoreFull,
-            StoreError::Unavailable(_) | StoreError::Interrupted(_) => Kind::StoreUnavailable,
+            StoreError::Unavailable(_) | StoreError::Unclear(_) | StoreError::Interrupted(_) => {
+                Kind::StoreUnavailable
+            }
             StoreError::Stopping => Kind::Stopping,
             StoreError::Corrupt(_) => Kind::Internal,
         };

@@ -38,6 +38,11 @@ macro_rules! name {
             pub fn as_str(&self) -> &str {
                 &self.0
             }
+
+            /// The text itself, for whoever keeps it without a copy.
+            pub fn shared(&self) -> &Arc<str> {
+                &self.0
+            }
         }
 
         impl fmt::Display for $name {

@@ -16,6 +16,8 @@ pub struct Standing {
     start: Instant,
     /// Milliseconds; every claim reads it.
     alive_until: AtomicU64,
+    /// Milliseconds: since when there was no moment without trust.
+    alive_since: AtomicU64,
     supervises: Mutex<Option<(Term, Instant)>>,
 }
 
@@ -25,15 +27,19 @@ impl Standing {
         Self {
             start: Instant::now(),
             alive_until: AtomicU64::new(0),
+            alive_since: AtomicU64::new(0),
             supervises: Mutex::new(None),
         }
     }
 
     /// The leases were renewed, and may be trusted until then.
     pub fn renewed(&self, term: Option<Term>, until: Instant) {
-        let millis = until.saturating_duration_since(self.start).as_millis();
-        let millis = u64::try_from(millis).unwrap_or(u64::MAX);
-        self.alive_until.store(millis, Ordering::Release);
+        let now = Instant::now();
+        if !self.is_alive(now) {
+            self.alive_since.store(self.millis(now), Ordering::Release);
+        }
+        self.alive_until
+            .store(self.millis(until), Ordering::Release);
         *self.lock() = term.map(|term| (term, until));
     }
 
@@ -49,8 +55,18 @@ impl Standing {
 
     /// Whether the store holds this instance for alive, so that what it claims stays its own.
     pub fn is_alive(&self, now: Instant) -> bool {
-        let now = now.saturating_duration_since(self.start).as_millis();
-        now < u128::from(self.alive_until.load(Ordering::Acquire))
+        self.millis(now) < self.alive_until.load(Ordering::Acquire)
+    }
+
+    /// Whether that has been so all the time since `then`: nobody can have taken over what this instance
+    /// held then.
+    pub fn was_alive_since(&self, then: Instant, now: Instant) -> bool {
+        self.is_alive(now) && self.alive_since.load(Ordering::Acquire) <= self.millis(then)
+    }
+
+    fn millis(&self, at: Instant) -> u64 {
+        let millis = at.saturating_duration_since(self.start).as_millis();
+        u64::try_from(millis).unwrap_or(u64::MAX)
     }
 
     /// The term under which this instance supervises.
@@ -91,6 +107,23 @@ mod tests {
         assert_eq!(standing.term(just_before), Some(Term(3)));
         assert!(!standing.is_alive(until));
         assert_eq!(standing.term(until), None);
+    }
+
+    #[test]
+    fn a_moment_without_trust_is_remembered_when_it_is_back() {
+        let (standing, now) = (Standing::new(), Instant::now());
+        let trusted = now + Duration::from_secs(8);
+        standing.renewed(None, trusted);
+        assert!(standing.was_alive_since(Instant::now(), Instant::now()));
+        standing.renewed(None, trusted + Duration::from_secs(3));
+        assert!(standing.was_alive_since(Instant::now(), Instant::now()));
+        let claimed = Instant::now();
+        standing.lost();
+        assert!(!standing.was_alive_since(claimed, Instant::now()));
+        std::thread::sleep(Duration::from_millis(2));
+        standing.renewed(None, trusted);
+        assert!(!standing.was_alive_since(claimed, Instant::now()));
+        assert!(standing.was_alive_since(Instant::now(), Instant::now()));
     }
 
     #[test]

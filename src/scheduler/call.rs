@@ -1,6 +1,9 @@
 //! One call: from the saved claim to the saved reply.
 
-use std::time::Duration;
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -9,12 +12,14 @@ use tracing::{debug, warn};
 use super::Local;
 use crate::{
     agent::Notes,
-    domain::{Actor, Call, Command, Fault, Outcome},
+    domain::{Actor, Call, Command, Fault, Outcome, StepStatus},
     store::{Apply, CommandError, Dispatch, LocalScheduler, Store, StoreError},
 };
 
 /// The wait between tries to save a reply while the store cannot commit.
 const SAVE_AGAIN: Duration = Duration::from_millis(200);
+/// The wait between looks whether this instance has a lease again.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     let Dispatch {
@@ -24,7 +29,8 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     } = dispatch;
     let by = local.actor().clone();
     let (step, attempt) = (call.step, call.attempt);
-    let notes = SavedNotes { store, by: &by };
+    let claimed = deadline.checked_sub(call.complete_within.duration());
+    let notes = SavedNotes::new(local, store, claimed.unwrap_or_else(Instant::now));
     let called = call.clone();
     // Nothing comes back once complete-by has passed: the supervisor takes it from there (P18).
     let Some(outcome) = local.agents.call(call, deadline, &notes).await else {
@@ -56,7 +62,10 @@ async fn save(store: &Store, call: &Call, command: Command, by: &Actor, deadline
         });
         match saved.await {
             Ok(_) => return,
-            Err(CommandError::Store(StoreError::Full | StoreError::Unavailable(_))) => {
+            // Saved twice it would be refused: the first ended the attempt.
+            Err(CommandError::Store(
+                StoreError::Full | StoreError::Unavailable(_) | StoreError::Unclear(_),
+            )) => {
                 sleep(SAVE_AGAIN).await;
             }
             Err(error) => {
@@ -69,13 +78,60 @@ async fn save(store: &Store, call: &Call, command: Command, by: &Actor, deadline
 }
 
 /// Transient faults are recorded as they happen, so that an operator sees why a step takes long.
-struct SavedNotes<'a> {
+pub(super) struct SavedNotes<'a> {
+    local: &'a Local,
     store: &'a Store,
-    by: &'a Actor,
+    /// When the attempt was last known to be this instance's.
+    held: Mutex<Instant>,
+}
+
+impl<'a> SavedNotes<'a> {
+    pub fn new(local: &'a Local, store: &'a Store, held: Instant) -> Self {
+        Self {
+            local,
+            store,
+            held: Mutex::new(held),
+        }
+    }
+
+    async fn is_held(&self, call: &Call) -> Result<bool, StoreError> {
+        let task = self.store.reader.task(call.step.task).await?;
+        Ok(task.is_some_and(|task| {
+            let step = task.step(call.step.step);
+            step.attempt == call.attempt && step.status() == StepStatus::Processing
+        }))
+    }
 }
 
 #[async_trait]
 impl Notes for SavedNotes<'_> {
+    /// While this instance has no lease, others may be doing what it held: then no try is made. When it
+    /// has one again, the record says whether they have. Alone on its store it need not ask.
+    async fn may_try(&self, call: &Call) {
+        if !self.store.is_shared {
+            return;
+        }
+        loop {
+            let now = Instant::now();
+            let held = *self.held.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.local.standing.was_alive_since(held, now) {
+                return;
+            }
+            if self.local.standing.is_alive(now) {
+                match self.is_held(call).await {
+                    Ok(true) => {
+                        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = now;
+                        continue;
+                    }
+                    // The reconciliation drops the call.
+                    Ok(false) => return std::future::pending().await,
+                    Err(error) => debug!(%error, "whether a step is still held cannot be asked"),
+                }
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+    }
+
     async fn transient(&self, call: &Call, try_number: u32, fault: Fault, next_try_in: Duration) {
         debug!(task = %call.step.task, step = %call.step_name, attempt = %call.attempt, try_number,
             status = fault.status, "{}; tried again in {next_try_in:?}", fault.message);
@@ -87,7 +143,7 @@ impl Notes for SavedNotes<'_> {
                 fault,
                 next_try_in,
             },
-            by: self.by.clone(),
+            by: self.local.actor().clone(),
             if_version: None,
             idempotency: None,
         });

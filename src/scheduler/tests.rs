@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use super::*;
+use futures::FutureExt;
+
+use super::{call::SavedNotes, *};
 use crate::{
-    agent::{AgentSettings, install_crypto},
+    agent::{AgentSettings, Notes, install_crypto},
     domain::{Command, Expiry, StepIndex, StepStatus, TaskId, Term},
     store::conformance::harness::{Harness, New, sqlite},
 };
@@ -12,7 +14,7 @@ use crate::{
 /// The scheduler of the instance that the harness claims for.
 fn local() -> (Arc<Local>, Arc<Standing>) {
     install_crypto();
-    let agents = Arc::new(Agents::new(AgentSettings::default()).unwrap());
+    let agents = Arc::new(Agents::new(AgentSettings::default()));
     let standing = Arc::new(Standing::new());
     let (local, _) = Local::new(InstanceId::new("node-1"), standing.clone(), agents);
     (local, standing)
@@ -95,4 +97,44 @@ async fn a_claim_whose_call_starts_meanwhile_is_left_alone() {
     });
     reconciled.unwrap();
     assert_eq!(status(&h, late.0.task).await, StepStatus::Processing);
+}
+
+#[tokio::test]
+async fn a_call_is_tried_on_only_while_its_step_is_known_to_be_held() {
+    let h = Harness::new(sqlite().await).await;
+    h.places("x", 2);
+    let mut store = h.store.clone();
+    store.is_shared = true;
+    let (local, standing) = local();
+    let renew = || standing.renewed(None, Instant::now() + Duration::from_secs(60));
+    renew();
+    let (kept, lost) = (claimed(&h).await, claimed(&h).await);
+    let dispatched = std::mem::take(&mut *h.notes.dispatched.lock().unwrap());
+    let call_of = |(step, _)| {
+        &dispatched
+            .iter()
+            .find(|d| d.call.step == step)
+            .unwrap()
+            .call
+    };
+    let notes = |_| SavedNotes::new(&local, &store, Instant::now());
+    let (kept_notes, lost_notes) = (notes(kept), notes(lost));
+    kept_notes.may_try(call_of(kept)).now_or_never().unwrap();
+
+    standing.lost();
+    assert!(kept_notes.may_try(call_of(kept)).now_or_never().is_none());
+    let taken_over = Command::Expire {
+        step: lost.0.step,
+        attempt: lost.1,
+        cause: Expiry::InstanceLost,
+    };
+    h.apply(lost.0.task, taken_over).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    renew();
+    let asking = lost_notes.may_try(call_of(lost));
+    tokio::select! {
+        () = asking => panic!("another has it"),
+        () = kept_notes.may_try(call_of(kept)) => {}
+    }
+    kept_notes.may_try(call_of(kept)).now_or_never().unwrap();
 }

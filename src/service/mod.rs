@@ -46,8 +46,6 @@ pub enum StartError {
     Instance(#[from] JoinError),
     #[error("listen: {address} cannot be used: {reason}; choose another with --listen")]
     Listen { address: SocketAddr, reason: String },
-    #[error("the HTTP client cannot be made: {0}")]
-    Client(#[from] agent::ClientUnusable),
 }
 
 /// A running instance. It runs until [`Service::stop`].
@@ -84,7 +82,7 @@ impl Service {
             connect_timeout: config.calls.connect_timeout.duration(),
             allow_private: config.allows_private_addresses(),
             ..AgentSettings::default()
-        })?);
+        }));
         let parts = Parts::new();
         let standing = Arc::new(Standing::new());
         let (local, dispatches) = Local::new(instance.clone(), standing.clone(), agents.clone());

@@ -14,6 +14,12 @@ pub enum StoreError {
     Full,
     #[error("the store cannot be reached right now: {0}")]
     Unavailable(String),
+    /// Whether the transaction was saved is not known, and nobody can be asked: another try could do
+    /// all of it twice.
+    #[error(
+        "{0}; what was asked for may have been done: look, or send it again under the same Idempotency-Key"
+    )]
+    Unclear(String),
     /// Nothing of the transaction was saved, and another try may well succeed: the writer makes it.
     #[error("the transaction was interrupted: {0}")]
     Interrupted(String),

@@ -50,6 +50,11 @@ pub trait Backend: Send + 'static {
     /// Whether other processes may use the same database meanwhile. If not, whatever other instances
     /// left behind is over, and what they held is an orphan.
     fn is_shared(&self) -> bool;
+
+    /// The same database on another connection, for leases: once, where there can be two.
+    fn for_leases(&mut self) -> Option<Box<dyn Backend>> {
+        None
+    }
 }
 
 /// One transaction of the writer. Dropped without [`Transaction::commit`], it changes nothing.

@@ -1,5 +1,7 @@
 //! What is written of a task, column by column, the same for every database.
 
+use std::sync::Arc;
+
 use uuid::Uuid;
 
 use super::batch::TaskChange;
@@ -19,8 +21,8 @@ pub struct TaskRecord {
 
 /// The rest of it, which never changes.
 pub struct DetailsRecord<'a> {
-    pub key: Option<&'a str>,
-    pub workflow: Option<&'a str>,
+    pub key: Option<&'a Arc<str>>,
+    pub workflow: Option<&'a Arc<str>>,
     pub workflow_version: Option<u32>,
     pub steps: Option<&'a str>,
     /// With the steps.
@@ -36,15 +38,15 @@ pub struct DetailsRecord<'a> {
 pub struct StepRecord<'a> {
     pub task: Uuid,
     pub idx: u16,
-    pub name: &'a str,
-    pub agent: &'a str,
+    pub name: &'a Arc<str>,
+    pub agent: &'a Arc<str>,
     pub priority: i64,
     pub state: &'static str,
     pub attempt: u32,
     pub failure_count: u32,
     pub extended: u32,
     pub doubt: Option<&'static str>,
-    pub locked_by: Option<&'a str>,
+    pub locked_by: Option<&'a Arc<str>>,
     pub complete_by: Option<i64>,
     pub ready_at: Option<i64>,
     pub due_at: Option<i64>,
@@ -77,8 +79,8 @@ impl<'a> DetailsRecord<'a> {
         let details = &*task.details;
         let workflow = details.workflow.as_ref();
         Self {
-            key: details.key.as_deref(),
-            workflow: workflow.map(|workflow| workflow.name.as_str()),
+            key: details.key.as_ref(),
+            workflow: workflow.map(|workflow| workflow.name.shared()),
             workflow_version: workflow.map(|workflow| workflow.version),
             steps: workflow
                 .is_none()
@@ -119,7 +121,7 @@ impl<'a> StepRecord<'a> {
             StepState::Processing {
                 locked_by,
                 complete_by,
-            } => (Some(locked_by.as_str()), Some(*complete_by)),
+            } => (Some(locked_by.shared()), Some(*complete_by)),
             _ => (None, None),
         };
         let ready_at = match state {
@@ -134,8 +136,8 @@ impl<'a> StepRecord<'a> {
         Self {
             task: task.id().0,
             idx: index.0,
-            name: definition.name.as_str(),
-            agent: definition.agent().as_str(),
+            name: definition.name.shared(),
+            agent: definition.agent().shared(),
             priority: task.details.priority.get(),
             state: step.status().as_str(),
             attempt: attempt.0,
@@ -157,11 +159,16 @@ impl<'a> StepRecord<'a> {
     }
 }
 
+/// Room for one event, in bytes: most are shorter.
+const EVENT: usize = 192;
+
 /// All that happened in one change, as a JSON array.
 pub fn events(change: &TaskChange) -> String {
     let events: &[Event] = &change.events;
-    // Strings and numbers under fixed names always serialise.
-    serde_json::to_string(events).unwrap_or_default()
+    let mut json = Vec::with_capacity(events.len() * EVENT);
+    // Strings and numbers under fixed names always serialise, and to UTF-8.
+    let _ = serde_json::to_writer(&mut json, events);
+    String::from_utf8(json).unwrap_or_default()
 }
 
 fn millis(at: Option<Timestamp>) -> Option<i64> {

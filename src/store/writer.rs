@@ -57,6 +57,8 @@ struct Writer {
     local: Arc<dyn LocalScheduler>,
     watchers: Arc<Watchers>,
     cache: LruCache<TaskId, Arc<Task>>,
+    /// Whether other instances may have moved on what is cached.
+    is_shared: bool,
     settings: WriterSettings,
     metrics: super::metrics::WriterMetrics,
 }
@@ -69,6 +71,7 @@ impl Writer {
         settings: WriterSettings,
     ) -> Self {
         Self {
+            is_shared: backend.is_shared(),
             backend,
             local,
             watchers,
@@ -97,22 +100,35 @@ impl Writer {
             self.metrics.batch_size.record(gathered.len() as f64);
             match self.write(&mut gathered).await {
                 Ok(()) => {}
+                // What may be done already must not be done again.
+                Err(Failed::Save(error @ StoreError::Unclear(_))) => {
+                    refuse(std::mem::take(&mut gathered), &error);
+                }
                 // One command that cannot be saved must not fail the others: each goes alone.
                 Err(Failed::Save(_)) if gathered.len() > 1 => {
-                    for request in std::mem::take(&mut gathered) {
-                        let mut alone = vec![request];
-                        if let Err(Failed::Save(error) | Failed::Begin(error)) =
-                            self.write(&mut alone).await
-                        {
-                            refuse(alone, &error);
-                        }
-                    }
+                    self.write_each(std::mem::take(&mut gathered)).await;
                 }
                 Err(Failed::Save(error) | Failed::Begin(error)) => {
                     refuse(std::mem::take(&mut gathered), &error);
                 }
             }
             gathered.clear();
+        }
+    }
+
+    async fn write_each(&mut self, requests: Vec<Request>) {
+        let mut requests = requests.into_iter();
+        while let Some(request) = requests.next() {
+            let mut alone = vec![request];
+            match self.write(&mut alone).await {
+                Ok(()) => {}
+                Err(Failed::Save(error)) => refuse(alone, &error),
+                // It would be the same for every other, after the same wait for a connection.
+                Err(Failed::Begin(error)) => {
+                    refuse(alone.into_iter().chain(requests), &error);
+                    return;
+                }
+            }
         }
     }
 
@@ -163,7 +179,7 @@ impl Writer {
         Err(Failed::Save(StoreError::Unavailable(reason)))
     }
 
-    /// `None`: a cached task was stale. It is out of the cache, and the batch is to be decided again.
+    /// `None`: a cached task was stale, or may have been. It is out of the cache, and the batch is to be decided again.
     async fn try_write(&mut self, requests: &[Request]) -> Result<Option<Decided>, Failed> {
         // Taken before the store's own time is read, so that a local deadline is never later than
         // the complete-by it stands for.
@@ -180,6 +196,16 @@ impl Writer {
             .await?;
         decided.decide(requests, tx.as_mut(), &*self.local).await?;
         decided.collect();
+        if self.is_shared {
+            let doubtful: Vec<_> = decided.doubtful().collect();
+            if !doubtful.is_empty() {
+                drop(tx);
+                for task in doubtful {
+                    self.cache.pop(&task);
+                }
+                return Ok(None);
+            }
+        }
         if !decided.batch.is_empty() && tx.save(&decided.batch).await? == Saved::Stale {
             drop(tx);
             debug!("a cached task was stale; the batch is decided again");
@@ -193,7 +219,7 @@ impl Writer {
     }
 }
 
-fn refuse(requests: Vec<Request>, error: &StoreError) {
+fn refuse(requests: impl IntoIterator<Item = Request>, error: &StoreError) {
     for request in requests {
         request.refuse(error);
     }

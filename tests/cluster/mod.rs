@@ -2,6 +2,9 @@
 //! starts it; a watchdog ends it when no test has needed it for a minute. It does not sync to disk: tests
 //! of what survives a power cut start their own.
 
+mod proxy;
+mod server;
+
 use std::{
     fs::{self, File},
     net::{Ipv4Addr, TcpListener, TcpStream},
@@ -11,6 +14,9 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+
+pub use proxy::Proxy;
+pub use server::{Server, url};
 
 const START_WITHIN: Duration = Duration::from_secs(60);
 

@@ -230,8 +230,7 @@ async fn an_output_of_just_the_limit_is_kept() {
         let agents = Agents::new(AgentSettings {
             max_output,
             ..settings()
-        })
-        .unwrap();
+        });
         agents.put(payments(), spec(&[&server.url]));
         let outcome = run(&agents, a_call(), AMPLE).await.outcome;
         assert_eq!(

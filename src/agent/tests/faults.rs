@@ -1,8 +1,10 @@
 //! Services that hang, drip, break off and recover.
 
 use tokio::{io::AsyncWriteExt, net::TcpStream};
+use tower::ServiceExt;
 
 use super::{
+    super::call::Try,
     servers::{Server, finish, hang, refusing, response},
     *,
 };
@@ -53,6 +55,23 @@ async fn a_service_that_hangs_is_left_at_complete_by_and_nothing_is_reported() {
     assert!(ended.noted.is_empty());
     // The request itself was dropped: its connection is closed.
     assert_eq!(hung_up.recv().await, Some(()));
+}
+
+/// As when the process wakes up with a try and complete-by both due.
+#[tokio::test]
+async fn a_try_that_comes_after_complete_by_is_not_made() {
+    let mut server = Server::answering(response("200 OK", "", "1")).await;
+    let agent = agents_at(&server.url).get(&payments()).unwrap();
+    let (notes, call) = (Recorder(mpsc::unbounded_channel().0), a_call());
+    let late = Try {
+        call: &call,
+        number: 1,
+        deadline: Instant::now(),
+        notes: &notes,
+    };
+    let made = tokio::time::timeout(SHORT, agent.stack().oneshot(late));
+    assert!(made.await.is_err(), "it was made");
+    assert!(server.rest().is_empty());
 }
 
 #[tokio::test]
@@ -213,8 +232,7 @@ async fn a_connection_that_never_comes_about_is_given_up_and_tried_again() {
     let agents = Agents::new(AgentSettings {
         connect_timeout: Duration::from_millis(20),
         ..settings()
-    })
-    .unwrap();
+    });
     agents.put(payments(), spec(&[&format!("http://{address}")]));
     let noted = run_until_noted(agents, 2).await;
     assert!(

@@ -49,7 +49,7 @@ fn payments() -> AgentName {
 
 /// The agent `payments` at `url`, and nothing else.
 fn agents_at(url: &str) -> Agents {
-    let agents = Agents::new(settings()).unwrap();
+    let agents = Agents::new(settings());
     agents.put(payments(), spec(&[url]));
     agents
 }
@@ -85,6 +85,8 @@ struct Recorder(mpsc::UnboundedSender<Noted>);
 
 #[async_trait]
 impl Notes for Recorder {
+    async fn may_try(&self, _: &Call) {}
+
     async fn transient(&self, _: &Call, try_number: u32, fault: Fault, next_try_in: Duration) {
         let _ = self.0.send((try_number, fault, next_try_in));
     }

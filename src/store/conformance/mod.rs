@@ -3,6 +3,7 @@
 
 #[path = "../../../tests/cluster/mod.rs"]
 mod cluster;
+mod cut_off;
 pub mod harness;
 pub mod leases;
 mod reads;

@@ -24,8 +24,10 @@ use super::{
     harness::{Database, Harness, New, postgres, postgres_at, success},
 };
 use crate::{
-    domain::{AgentName, Command, StepIndex, TaskStatus},
-    store::{Accepted, CommandError, Idempotency, Interest, OpenError, TaskFilter, postgres as pg},
+    domain::{Actor, AgentName, Attempt, Command, Expiry, StepIndex, TaskStatus},
+    store::{
+        Accepted, Apply, CommandError, Idempotency, Interest, OpenError, TaskFilter, postgres as pg,
+    },
 };
 
 async fn pair() -> (Arc<Harness>, Arc<Harness>) {
@@ -34,7 +36,7 @@ async fn pair() -> (Arc<Harness>, Arc<Harness>) {
     (Arc::new(first), Arc::new(second))
 }
 
-fn url(h: &Harness) -> String {
+pub(super) fn url(h: &Harness) -> String {
     match &h.database {
         Database::Postgres(url) => url.clone(),
         Database::Sqlite(_) => panic!("not shared"),
@@ -82,6 +84,45 @@ async fn two_instances_that_finish_two_branches_open_the_join_once() {
     joins.sort_unstable();
     let once: Vec<_> = ids.iter().map(|id| (*id, 2, 1)).collect();
     assert_eq!(joins, once);
+}
+
+/// What is cached refuses nothing by itself: the one who asks may be the only one left.
+#[tokio::test]
+async fn what_another_instance_has_moved_on_is_not_refused_because_of_what_is_remembered() {
+    let (a, b) = pair().await;
+    let (waits, runs) = (
+        a.submit(New::default()).await.id(),
+        b.submit(New::default()).await.id(),
+    );
+    let lost = |attempt| Command::Expire {
+        step: StepIndex(0),
+        attempt: Attempt(attempt),
+        cause: Expiry::InstanceLost,
+    };
+    let x = vec![AgentName::new("x")];
+    b.places("x", 10);
+    assert_eq!(b.store.claim_lines(x.clone()).await.unwrap(), 2);
+    // Here it was never claimed.
+    a.apply(waits, lost(1)).await.unwrap();
+
+    // And here it is claimed still.
+    a.apply(runs, lost(1)).await.unwrap();
+    b.places("x", 10);
+    b.calls();
+    assert_eq!(b.store.claim_lines(x).await.unwrap(), 2);
+    let mut calls = b.calls();
+    calls.sort_unstable();
+    assert_eq!(calls, [(waits, 0, 2), (runs, 0, 2)]);
+
+    // And here it has another version.
+    let pause = Apply {
+        task: runs,
+        command: Command::Pause { reason: None },
+        by: Actor::operator("test"),
+        if_version: Some(b.read(runs).await.version),
+        idempotency: None,
+    };
+    a.store.apply(pause).await.unwrap();
 }
 
 #[tokio::test]

@@ -41,6 +41,10 @@ impl Connection {
 
     /// Lends the connection; it comes back by [`Connection::put_back`] or [`Connection::mend`].
     pub async fn take(&mut self) -> Result<PgConnection, StoreError> {
+        if matches!(self.state, State::Lent) {
+            // Whoever had it is gone, and it with them.
+            self.mend(None);
+        }
         match std::mem::replace(&mut self.state, State::Lent) {
             State::Here(connection) => Ok(connection),
             State::Coming(mut coming) => {
@@ -54,12 +58,10 @@ impl Connection {
                     "there is no connection to the database; connecting again".to_owned(),
                 ))
             }
-            State::Lent => {
-                self.mend(None);
-                Err(StoreError::Unavailable(
-                    "the connection to the database was not given back".to_owned(),
-                ))
-            }
+            // Without a runtime nobody mends it.
+            State::Lent => Err(StoreError::Unavailable(
+                "the connection to the database was not given back".to_owned(),
+            )),
         }
     }
 

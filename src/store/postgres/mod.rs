@@ -1,5 +1,5 @@
-//! PostgreSQL, 15 and newer: one database, any number of instances. One writer connection, a bounded
-//! pool of readers, and one connection that listens for what other instances announce.
+//! PostgreSQL, 15 and newer: one database, any number of instances. One writer connection, one for
+//! the leases, a bounded pool of readers, and one that listens for what other instances announce.
 
 mod clock;
 mod connection;
@@ -14,7 +14,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{
-    ConnectOptions,
+    ConnectOptions, Connection as _, PgConnection,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 
@@ -30,13 +30,15 @@ use super::{Backend, Definitions, OpenError, StoreError, Transaction};
 
 /// How long a read waits for a connection before it says that the database is unavailable.
 const ACQUIRE_WITHIN: Duration = Duration::from_secs(3);
-/// After this long without an answer the connection is taken for cut. Longer than any lock is held,
-/// see [`transaction::BEGIN`].
-const ANSWER_WITHIN: Duration = Duration::from_secs(15);
+/// How long a reader's connection may take to say that it is still there.
+const THERE_WITHIN: Duration = Duration::from_secs(1);
+/// After this long without an answer the connection is taken for cut. Twice as long as a lock is held by
+/// whoever stands still, see [`transaction::BEGIN`]; a large batch takes its time as well.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Of the readers. The writer and the listener have one each besides.
+    /// Of the readers. The writer, the leases and the listener have one each besides.
     pub max_connections: u32,
     /// Off behind a pooler that gives out connections by the transaction: nothing may then depend on
     /// the connection, neither LISTEN nor prepared statements.
@@ -54,6 +56,8 @@ pub struct Opened {
 
 pub struct PgBackend {
     writer: Connection,
+    /// Until it is asked for.
+    leases: Option<Connection>,
     clock: Arc<Clock>,
     definitions: Arc<Definitions>,
     announcer: Option<Announcer>,
@@ -78,9 +82,16 @@ pub async fn open(
     } else {
         schema::check(&mut writer, &name).await?;
     }
+    let leases = connection::connect(&options).await.map_err(unusable)?;
     let pool = PgPoolOptions::new()
         .max_connections(settings.max_connections)
         .acquire_timeout(ACQUIRE_WITHIN)
+        // The pool's own question whether a connection is still there waits for an answer as long as
+        // TCP does, a quarter of an hour after a cut that nobody reports; and it is asked of every
+        // connection that comes back, so that soon none would be left.
+        .test_before_acquire(false)
+        .before_acquire(|connection, _| Box::pin(is_there(connection)))
+        .after_release(|connection, _| Box::pin(is_there(connection)))
         .connect_with(options.clone())
         .await
         .map_err(unusable)?;
@@ -93,7 +104,8 @@ pub async fn open(
     let clock = Arc::new(Clock::default());
     let backend = PgBackend {
         clock: clock.clone(),
-        writer: Connection::new(writer, options),
+        writer: Connection::new(writer, options.clone()),
+        leases: Some(Connection::new(leases, options)),
         definitions: definitions.clone(),
         announcer,
     };
@@ -162,6 +174,24 @@ impl Backend for PgBackend {
     fn is_shared(&self) -> bool {
         true
     }
+
+    fn for_leases(&mut self) -> Option<Box<dyn Backend>> {
+        Some(Box::new(PgBackend {
+            writer: self.leases.take()?,
+            leases: None,
+            clock: self.clock.clone(),
+            definitions: self.definitions.clone(),
+            announcer: None,
+        }))
+    }
+}
+
+/// An error has the pool drop the connection.
+async fn is_there(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    match tokio::time::timeout(THERE_WITHIN, connection.ping()).await {
+        Ok(answer) => answer.map(|()| true),
+        Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
+    }
 }
 
 /// Cuts off what gets no answer, as after a network cut that nobody reports.
@@ -169,11 +199,20 @@ async fn answered<T, E>(work: impl Future<Output = Result<T, E>>) -> Result<T, S
 where
     StoreError: From<E>,
 {
-    match tokio::time::timeout(ANSWER_WITHIN, work).await {
+    answered_within(ANSWER_WITHIN, work).await
+}
+
+async fn answered_within<T, E>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, StoreError>
+where
+    StoreError: From<E>,
+{
+    match tokio::time::timeout(limit, work).await {
         Ok(done) => Ok(done?),
         Err(_) => Err(StoreError::Interrupted(format!(
-            "the database did not answer within {} seconds",
-            ANSWER_WITHIN.as_secs()
+            "the database did not answer within {limit:?}"
         ))),
     }
 }

@@ -13,7 +13,7 @@ use sqlx::{Executor, PgConnection, Row, raw_sql};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::{PgBackend, answered, news::News, save};
+use super::{PgBackend, answered, answered_within, news::News, save};
 use crate::{
     domain::{
         AgentName, AgentSpec, InstanceId, Leases, StepRef, Task, TaskId, Timestamp, WorkflowName,
@@ -36,16 +36,19 @@ use crate::{
 /// A session that stands still inside a transaction, with its process stopped or its network cut, is
 /// ended by the server, so that the locks it holds stop others for no longer than that.
 ///
-/// The transaction's id is what tells, after a connection lost at the commit, whether it went through.
+/// The transaction's id is what tells, after a connection lost at the commit, when it is over.
 pub(super) const BEGIN: &str = r#"
 BEGIN;
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
        set_config('enable_sort', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true),
        set_config('jit', 'off', true), set_config('synchronous_commit', 'on', true),
-       set_config('idle_in_transaction_session_timeout', '10s', true),
+       set_config('idle_in_transaction_session_timeout', '5s', true),
        pg_current_xact_id()::text AS id,
        floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now"#;
+
+/// It waits for no lock. Most cuts are met here, because between batches the connection rests.
+const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Relies on steps_line. Locks the tasks, not the steps: what a save locks as well. Others' tasks are
 /// passed over, so that instances take different steps off one line.
@@ -109,7 +112,14 @@ const HEARTBEAT: &str = r#"
 INSERT INTO heartbeat (id, at) VALUES (pg_backend_pid() % 64, $1)
 ON CONFLICT (id) DO UPDATE SET at = excluded.at"#;
 
-const OUTCOME: &str = "SELECT pg_xact_status($1::text::xid8) AS outcome";
+/// What became of a transaction, and whether a change that it made is there. The status alone does not
+/// tell: a server that crashed before any word of the transaction was on its disk gives the same id to
+/// another one.
+const OUTCOME: &str = r#"
+SELECT pg_xact_status($1::text::xid8) AS outcome,
+       EXISTS (SELECT FROM history WHERE task_id = $2 AND version = $3 AND at = $4) AS there"#;
+/// The server has not come to this id: it crashed, or another took its place, and begins before it.
+const UNKNOWN_ID: &str = "22023";
 
 /// How long a commit whose answer was lost is asked after. Longer than the server lets a session stand
 /// still in a transaction.
@@ -124,6 +134,8 @@ pub(super) struct PgTransaction<'b> {
     id: String,
     /// Holds locks that were not taken in the order of ids: it must not wait for any other.
     out_of_order: bool,
+    /// A change that was saved: its task and version. At this transaction's time nobody else makes it.
+    witness: Option<(TaskId, u64)>,
     /// A statement failed, so that the server would answer COMMIT by rolling back.
     failed: bool,
     news: News,
@@ -133,7 +145,8 @@ impl<'b> PgTransaction<'b> {
     pub async fn begin(backend: &'b mut PgBackend) -> Result<Self, StoreError> {
         let mut connection = backend.writer.take().await?;
         let asked = Instant::now();
-        let row = match answered(connection.fetch_one(raw_sql(BEGIN))).await {
+        let begun = answered_within(BEGIN_WITHIN, connection.fetch_one(raw_sql(BEGIN)));
+        let row = match begun.await {
             Ok(row) => row,
             Err(error) => {
                 backend.writer.mend(Some(connection));
@@ -146,6 +159,7 @@ impl<'b> PgTransaction<'b> {
             now: Timestamp::from_millis(0),
             id: String::new(),
             out_of_order: false,
+            witness: None,
             failed: false,
             news: News::default(),
         };
@@ -170,31 +184,72 @@ impl<'b> PgTransaction<'b> {
     /// The answer to COMMIT was lost: the server knows what became of it. A wrong guess either way would
     /// be told to a caller.
     async fn outcome(&mut self, lost: StoreError) -> Result<(), StoreError> {
+        let Some(witness) = self.witness else {
+            // No command on a task: whatever else is written comes to the same when it is done again.
+            return Err(lost);
+        };
         let until = Instant::now() + OUTCOME_WITHIN;
         warn!(error = %lost, "the answer to a commit was lost; asking what became of it");
+        let mut seen_committed = false;
         while Instant::now() < until {
             if let Ok(mut connection) = self.backend.writer.another().await {
-                let asked = sqlx::query(OUTCOME)
-                    .bind(&self.id)
-                    .fetch_one(&mut connection);
-                if let Ok(row) = answered(asked).await {
-                    match row.try_get::<Option<&str>, _>("outcome")? {
-                        Some("committed") => {
-                            self.connection = Some(connection);
-                            return Ok(());
-                        }
-                        Some("aborted") => return Err(StoreError::Interrupted(lost.to_string())),
-                        // The old session has not noticed yet, or not found the time.
-                        _ => {}
-                    }
+                let asked = answered(self.ask(witness, &mut connection)).await;
+                if asked.is_ok() {
+                    self.connection = Some(connection);
+                }
+                match asked {
+                    Ok(Became::There) => return Ok(()),
+                    Ok(Became::Nothing) => return Err(lost),
+                    // It may have been committed between the two looks of one statement. Seen a second
+                    // time, the id is another's by now.
+                    Ok(Became::Committed) if seen_committed => return Err(lost),
+                    Ok(Became::Committed) => seen_committed = true,
+                    // The old session has not noticed yet, or not found the time.
+                    Ok(Became::Open) | Err(_) => {}
                 }
             }
             sleep(OUTCOME_AGAIN).await;
         }
-        Err(StoreError::Unavailable(format!(
+        Err(StoreError::Unclear(format!(
             "the connection was lost at a commit, and what became of it cannot be asked: {lost}"
         )))
     }
+
+    async fn ask(
+        &self,
+        (task, version): (TaskId, u64),
+        connection: &mut PgConnection,
+    ) -> Result<Became, sqlx::Error> {
+        let asked = sqlx::query(OUTCOME)
+            .bind(&self.id)
+            .bind(task.0)
+            .bind(version as i64)
+            .bind(self.now.as_millis());
+        let row = match asked.fetch_one(connection).await {
+            Err(sqlx::Error::Database(error)) if error.code().is_some_and(|c| c == UNKNOWN_ID) => {
+                return Ok(Became::Nothing);
+            }
+            row => row?,
+        };
+        if row.try_get("there")? {
+            return Ok(Became::There);
+        }
+        Ok(match row.try_get::<Option<&str>, _>("outcome")? {
+            Some("aborted") => Became::Nothing,
+            Some("committed") => Became::Committed,
+            _ => Became::Open,
+        })
+    }
+}
+
+/// What a transaction has come to, as far as the server can say.
+enum Became {
+    /// Its change is there.
+    There,
+    Nothing,
+    /// One of this id was committed, and the change was not there.
+    Committed,
+    Open,
 }
 
 impl Drop for PgTransaction<'_> {
@@ -249,6 +304,11 @@ impl Transaction for PgTransaction<'_> {
         let (now, wait) = (self.now, !self.out_of_order);
         let saved = answered(save::save(self.connection()?, batch, now, wait)).await;
         let saved = self.noted(saved)?;
+        let told = batch
+            .changes
+            .iter()
+            .find(|change| !change.events.is_empty());
+        self.witness = told.map(|change| (change.task.id(), change.task.version));
         for change in &batch.changes {
             self.news.tasks |= change.task.is_settled();
             let mut steps = change.steps.iter();

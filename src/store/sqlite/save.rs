@@ -106,14 +106,14 @@ pub(super) async fn save(
         labels.map(move |label| (change.task.id(), label))
     });
     let labels = INSERT_LABELS.over(labels, |rows, (task, (label, value))| {
-        rows.text(label);
-        rows.text(value);
+        rows.text(label.as_str());
+        rows.text(value.as_str());
         rows.id(task.0);
     });
     run(tx, labels).await?;
     let keys = INSERT_KEYS.over(batch.keys.iter(), |rows, new| {
-        rows.text(&new.key);
-        rows.text(&new.fingerprint);
+        rows.text(new.key.as_str());
+        rows.text(new.fingerprint.as_str());
         rows.id(new.task.0);
         rows.integer(now.as_millis());
     });
@@ -161,8 +161,8 @@ async fn save_alerts(tx: &mut SqliteConnection, change: &TaskChange) -> Result<(
 fn new_task(rows: &mut Rows, task: &Task) {
     let details = DetailsRecord::of(task);
     rows.id(task.id().0);
-    rows.maybe_text(details.key);
-    rows.maybe_text(details.workflow);
+    rows.maybe_text(details.key.cloned());
+    rows.maybe_text(details.workflow.cloned());
     rows.maybe_integer(details.workflow_version.map(i64::from));
     rows.text(details.labels);
     rows.integer(details.priority);
@@ -190,7 +190,7 @@ fn task(rows: &mut Rows, task: &Task, base: u64) {
 /// The columns in which both forms of a task's record end.
 fn state(rows: &mut Rows, task: &Task) {
     let record = TaskRecord::of(task);
-    rows.text(record.state);
+    rows.word(record.state);
     rows.integer(i64::from(record.paused));
     rows.maybe_integer(record.complete_by);
     rows.maybe_integer(record.overdue_at);
@@ -203,14 +203,14 @@ fn step(rows: &mut Rows, task: &Task, index: StepIndex, now: Timestamp) {
     let record = StepRecord::of(task, index, now);
     rows.id(record.task);
     rows.integer(i64::from(record.idx));
-    rows.text(record.name);
-    rows.text(record.agent);
+    rows.text(record.name.clone());
+    rows.text(record.agent.clone());
     rows.integer(record.priority);
-    rows.text(record.state);
+    rows.word(record.state);
     rows.integer(i64::from(record.attempt));
     rows.integer(i64::from(record.failure_count));
     rows.integer(i64::from(record.extended));
-    rows.maybe_text(record.locked_by);
+    rows.maybe_text(record.locked_by.cloned());
     rows.maybe_integer(record.complete_by);
     rows.maybe_integer(record.ready_at);
     rows.maybe_integer(record.due_at);

@@ -3,6 +3,7 @@
 //! filled up with NULLs, which the statement passes over.
 
 use std::{
+    cell::RefCell,
     fmt::Write,
     sync::{Arc, OnceLock},
 };
@@ -90,12 +91,19 @@ impl Rows {
         self.add(id.into_bytes().to_vec());
     }
 
-    pub fn text(&mut self, text: impl Into<String>) {
+    /// What is shared already is not copied: the connection has a thread of its own, and memory that one
+    /// thread asks for and another gives back costs more than the row.
+    pub fn text(&mut self, text: impl Into<Arc<str>>) {
         self.add(text.into());
     }
 
-    pub fn maybe_text(&mut self, text: Option<impl Into<String>>) {
+    pub fn maybe_text(&mut self, text: Option<impl Into<Arc<str>>>) {
         self.add(text.map(Into::into));
+    }
+
+    /// A word that the program itself says, such as a state.
+    pub fn word(&mut self, word: &'static str) {
+        self.add(shared(word));
     }
 
     pub fn integer(&mut self, number: i64) {
@@ -113,6 +121,21 @@ impl Rows {
         // Text, bytes and integers encode without fail.
         let _ = self.0.add(value);
     }
+}
+
+/// The program's words, each made once. There are few, and each is bound again and again.
+fn shared(word: &'static str) -> Arc<str> {
+    thread_local! {
+        static WORDS: RefCell<Vec<Arc<str>>> = const { RefCell::new(Vec::new()) };
+    }
+    WORDS.with_borrow_mut(|words| {
+        if let Some(known) = words.iter().find(|known| &***known == word) {
+            return known.clone();
+        }
+        let new: Arc<str> = word.into();
+        words.push(new.clone());
+        new
+    })
 }
 
 /// A statement with its rows, ready to be run.

@@ -36,12 +36,16 @@ pub(super) struct Decided {
     dispatches: Vec<Dispatch>,
     drained: Vec<AgentName>,
     dropped: Vec<(StepRef, Attempt)>,
+    /// Tasks out of the cache that refused something. See [`Decided::doubtful`].
+    doubted: Vec<TaskId>,
     pub(super) batch: Batch,
 }
 
 struct Working {
     base: Option<u64>,
     draft: Draft,
+    /// Not read in this transaction: another instance may have moved it on.
+    cached: bool,
 }
 
 struct Line {
@@ -71,6 +75,7 @@ impl Decided {
             dispatches: Vec::new(),
             drained: Vec::new(),
             dropped: Vec::new(),
+            doubted: Vec::new(),
             batch: Batch::default(),
         }
     }
@@ -113,7 +118,8 @@ impl Decided {
             if let Entry::Vacant(entry) = self.tasks.entry(id) {
                 match cache.get(&id) {
                     Some(task) => {
-                        entry.insert(Working::on(Task::clone(task)));
+                        let cached = true;
+                        entry.insert(Working::on(Task::clone(task), cached));
                     }
                     None => missing.push(id),
                 }
@@ -123,7 +129,7 @@ impl Decided {
             missing.sort_unstable();
             missing.dedup();
             for task in tx.load(&missing).await? {
-                self.tasks.insert(task.id(), Working::on(task));
+                self.tasks.insert(task.id(), Working::on(task, false));
             }
         }
         Ok(())
@@ -166,7 +172,12 @@ impl Decided {
                 } => self.known(idempotency.as_ref()).unwrap_or_else(|| {
                     let id = details.id;
                     let draft = Draft::submit(details.clone(), self.now).because(reason.clone());
-                    self.tasks.insert(id, Working { base: None, draft });
+                    let new = Working {
+                        base: None,
+                        draft,
+                        cached: false,
+                    };
+                    self.tasks.insert(id, new);
                     self.claim_ready(id, local);
                     self.remember(idempotency.as_ref(), id);
                     Planned::Task(id)
@@ -219,6 +230,7 @@ impl Decided {
         };
         let current = working.version();
         if let Some(expected) = apply.if_version.filter(|expected| *expected != current) {
+            self.doubted.extend(working.cached.then_some(apply.task));
             return Planned::Refused(CommandError::VersionMismatch { expected, current });
         }
         let draft = &mut working.draft;
@@ -228,6 +240,7 @@ impl Decided {
             Ok(Effect::Call(_)) => {}
             Err(refusal) => {
                 let state = draft.task.status().as_str();
+                self.doubted.extend(working.cached.then_some(apply.task));
                 return Planned::Refused(CommandError::Refused { refusal, state });
             }
         }
@@ -268,9 +281,15 @@ impl Decided {
                 let Some(permit) = local.take_for_line(&line.agent) else {
                     break;
                 };
-                if let Ok(Some(call)) = working.claim(step, local, self.now) {
-                    self.dispatches.push(dispatch(call, self.instant, permit));
-                    claimed += 1;
+                match working.claim(step, local, self.now) {
+                    Ok(Some(call)) => {
+                        self.dispatches.push(dispatch(call, self.instant, permit));
+                        claimed += 1;
+                    }
+                    // Its request could not be made.
+                    Ok(None) => {}
+                    // It stands in line by the record.
+                    Err(_) => self.doubted.extend(working.cached.then_some(task)),
                 }
                 self.claim_ready(task, local);
             }
@@ -281,7 +300,9 @@ impl Decided {
     /// Turns the drafts that changed into what is saved.
     pub(super) fn collect(&mut self) {
         for (_, working) in self.tasks.drain() {
-            let Working { base, mut draft } = working;
+            let Working {
+                base, mut draft, ..
+            } = working;
             if draft.events.is_empty() && draft.changed.is_empty() {
                 continue;
             }
@@ -304,6 +325,18 @@ impl Decided {
         self.batch
             .changes
             .sort_unstable_by_key(|change| change.task.id());
+    }
+
+    /// Tasks whose refusals cannot be believed where others share the store. What a cached task accepts is
+    /// held against the record when it is saved; what it refuses is saved nowhere, and a cached task that
+    /// another instance has moved on would refuse the same for ever.
+    pub(super) fn doubtful(&self) -> impl Iterator<Item = TaskId> {
+        let saved = |id: &TaskId| {
+            let changes = &self.batch.changes;
+            let found = changes.binary_search_by_key(id, |change| change.task.id());
+            found.is_ok()
+        };
+        self.doubted.iter().copied().filter(move |id| !saved(id))
     }
 
     /// Tells this process what has just been committed.
@@ -364,10 +397,11 @@ impl Decided {
 }
 
 impl Working {
-    fn on(task: Task) -> Self {
+    fn on(task: Task, cached: bool) -> Self {
         Self {
             base: Some(task.version),
             draft: Draft::on(task),
+            cached,
         }
     }
 

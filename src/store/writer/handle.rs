@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use futures::future::OptionFuture;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Writer, WriterSettings,
+    Writer, WriterSettings, leases,
     leases::{LeaseRequest, Renewed},
 };
 use crate::{
@@ -25,6 +26,8 @@ const QUEUE: usize = 16_384;
 #[derive(Clone)]
 pub struct Store {
     requests: mpsc::Sender<Request>,
+    /// To the writer, or past it.
+    pub(super) leases: mpsc::Sender<Request>,
     /// Whether other processes may use the same database meanwhile.
     pub is_shared: bool,
     pub reader: SharedReader,
@@ -81,7 +84,7 @@ pub(super) enum Request {
         operation: Operation,
         answer: Answer<Outcome, StoreError>,
     },
-    /// Served by itself, never in a batch.
+    /// Served by itself, never in a batch, and where the backend can past the writer.
     Leases {
         asked: LeaseRequest,
         answer: Answer<Renewed, StoreError>,
@@ -131,7 +134,7 @@ impl Request {
 impl Store {
     /// A store, and its writer to be run. The writer ends when the last handle is dropped.
     pub fn new(
-        backend: Box<dyn Backend>,
+        mut backend: Box<dyn Backend>,
         reader: SharedReader,
         definitions: Arc<Definitions>,
         local: Arc<dyn LocalScheduler>,
@@ -140,15 +143,26 @@ impl Store {
         let (requests, receiver) = mpsc::channel(QUEUE);
         let watchers = Arc::new(Watchers::default());
         let is_shared = backend.is_shared();
+        let (leases, apart) = match backend.for_leases() {
+            Some(backend) => {
+                let (leases, asked) = mpsc::channel(QUEUE);
+                (leases, Some(leases::serve(backend, asked)))
+            }
+            None => (requests.clone(), None),
+        };
         let writer = Writer::new(backend, local, watchers.clone(), settings);
         let store = Self {
             requests,
+            leases,
             is_shared,
             reader,
             watchers,
             definitions,
         };
-        (store, writer.run(receiver))
+        let writing = async move {
+            futures::join!(writer.run(receiver), OptionFuture::from(apart));
+        };
+        (store, writing)
     }
 
     /// Records a task and its steps in one transaction (P4). The reason stands in its history.

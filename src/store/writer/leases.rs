@@ -1,12 +1,21 @@
 //! An instance's leases, renewed and given up, each time in a transaction of its own: nobody waits for
 //! a row of theirs longer than one small commit takes.
+//!
+//! Where other processes share the database they also go over a connection of their own: a batch may
+//! wait for rows that another instance has locked, and an instance that only waits must not be taken for
+//! lost meanwhile.
 
-use tokio::sync::oneshot;
+use std::time::Duration;
+
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 
 use super::{Store, TRIES, Writer, handle::Request};
 use crate::{
     domain::{Gone, Holder, Lease, Renewal, Span, Taken, Term, Timestamp},
-    store::{Saved, StoreError},
+    store::{Backend, Saved, StoreError},
 };
 
 /// How long instances that ended can still be seen.
@@ -22,6 +31,13 @@ pub struct Renewed {
     /// The supervisors' lease, whoever holds it.
     pub supervisor: Option<Lease>,
 }
+
+/// How long giving up may take: whoever does so is about to end.
+const GIVE_UP_WITHIN: Duration = Duration::from_secs(2);
+/// A renewal that takes longer has met a connection that is cut: the next one gets a new one, and comes
+/// while the lease can still be trusted.
+const RENEW_WITHIN: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(500)..=Duration::from_secs(15);
 
 /// What a process asks for its leases.
 #[derive(Clone, Debug)]
@@ -44,8 +60,41 @@ impl Store {
 
     async fn leases(&self, asked: LeaseRequest) -> Result<Renewed, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.send(Request::Leases { asked, answer }).await?;
+        let sent = self.leases.send(Request::Leases { asked, answer }).await;
+        sent.map_err(|_| StoreError::Stopping)?;
         answered.await.map_err(|_| StoreError::Stopping)?
+    }
+}
+
+/// Serves leases on a backend of their own.
+pub(super) async fn serve(mut backend: Box<dyn Backend>, mut requests: mpsc::Receiver<Request>) {
+    while let Some(request) = requests.recv().await {
+        let Request::Leases { asked, answer } = request else {
+            // Nothing else is sent here.
+            request.refuse(&StoreError::Stopping);
+            continue;
+        };
+        let within = asked.within();
+        let served = timeout(within, serve_one(backend.as_mut(), &asked)).await;
+        let served = served.unwrap_or_else(|_| {
+            Err(StoreError::Unavailable(format!(
+                "the leases could not be saved within {within:?}"
+            )))
+        });
+        // A caller that is gone needs no answer.
+        let _ = answer.send(served);
+    }
+}
+
+impl LeaseRequest {
+    fn within(&self) -> Duration {
+        match self {
+            LeaseRequest::GiveUp(_) => GIVE_UP_WITHIN,
+            LeaseRequest::Renew(renewal) => {
+                let (least, most) = RENEW_WITHIN.into_inner();
+                (renewal.length.duration() / 5).clamp(least, most)
+            }
+        }
     }
 }
 
@@ -57,66 +106,66 @@ impl Writer {
         for request in gathered.extract_if(.., is_lease) {
             if let Request::Leases { asked, answer } = request {
                 // A caller that is gone needs no answer.
-                let _ = answer.send(self.serve_lease(&asked).await);
+                let _ = answer.send(serve_one(self.backend.as_mut(), &asked).await);
             }
         }
     }
+}
 
-    async fn serve_lease(&mut self, asked: &LeaseRequest) -> Result<Renewed, StoreError> {
-        for _ in 0..TRIES {
-            match self.try_serve_lease(asked).await {
-                Ok(Some(renewed)) => return Ok(renewed),
-                Ok(None) | Err(StoreError::Interrupted(_)) => {}
-                Err(error) => return Err(error),
+async fn serve_one(backend: &mut dyn Backend, asked: &LeaseRequest) -> Result<Renewed, StoreError> {
+    for _ in 0..TRIES {
+        match try_serve(backend, asked).await {
+            Ok(Some(renewed)) => return Ok(renewed),
+            Ok(None) | Err(StoreError::Interrupted(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(StoreError::Unavailable(
+        "other instances kept changing the same leases".to_owned(),
+    ))
+}
+
+/// `None`: another instance was faster, and all is to be decided again.
+async fn try_serve(
+    backend: &mut dyn Backend,
+    asked: &LeaseRequest,
+) -> Result<Option<Renewed>, StoreError> {
+    let mut tx = backend.begin().await?;
+    let now = tx.now();
+    let (LeaseRequest::Renew(Renewal { holder, .. }) | LeaseRequest::GiveUp(holder)) = asked;
+    if let LeaseRequest::Renew(renewal) = asked
+        && renewal.gone == Gone::Everybody
+    {
+        tx.forget_instances(Timestamp::from_millis(i64::MAX))
+            .await?;
+    }
+    let before = tx.leases(&holder.instance).await?;
+    let after = match asked {
+        LeaseRequest::GiveUp(holder) => before.given_up(holder, now),
+        LeaseRequest::Renew(renewal) => match before.renew(renewal, now) {
+            Ok(after) => after,
+            Err(taken) => {
+                return Ok(Some(Renewed {
+                    now,
+                    outcome: Err(taken),
+                    supervisor: before.supervisor,
+                }));
             }
-        }
-        Err(StoreError::Unavailable(
-            "other instances kept changing the same leases".to_owned(),
-        ))
+        },
+    };
+    if tx.save_leases(&before, &after).await? == Saved::Stale {
+        return Ok(None);
     }
-
-    /// `None`: another instance was faster, and all is to be decided again.
-    async fn try_serve_lease(
-        &mut self,
-        asked: &LeaseRequest,
-    ) -> Result<Option<Renewed>, StoreError> {
-        let mut tx = self.backend.begin().await?;
-        let now = tx.now();
-        let (LeaseRequest::Renew(Renewal { holder, .. }) | LeaseRequest::GiveUp(holder)) = asked;
-        if let LeaseRequest::Renew(renewal) = asked
-            && renewal.gone == Gone::Everybody
-        {
-            tx.forget_instances(Timestamp::from_millis(i64::MAX))
-                .await?;
-        }
-        let before = tx.leases(&holder.instance).await?;
-        let after = match asked {
-            LeaseRequest::GiveUp(holder) => before.given_up(holder, now),
-            LeaseRequest::Renew(renewal) => match before.renew(renewal, now) {
-                Ok(after) => after,
-                Err(taken) => {
-                    return Ok(Some(Renewed {
-                        now,
-                        outcome: Err(taken),
-                        supervisor: before.supervisor,
-                    }));
-                }
-            },
-        };
-        if tx.save_leases(&before, &after).await? == Saved::Stale {
-            return Ok(None);
-        }
-        let leads = after.leads(holder, now);
-        if leads.is_some() {
-            let keep = FORGET_AFTER.as_millis();
-            let ended_before = Timestamp::from_millis(now.as_millis().saturating_sub(keep));
-            tx.forget_instances(ended_before).await?;
-        }
-        tx.commit().await?;
-        Ok(Some(Renewed {
-            now,
-            outcome: Ok(leads),
-            supervisor: after.supervisor,
-        }))
+    let leads = after.leads(holder, now);
+    if leads.is_some() {
+        let keep = FORGET_AFTER.as_millis();
+        let ended_before = Timestamp::from_millis(now.as_millis().saturating_sub(keep));
+        tx.forget_instances(ended_before).await?;
     }
+    tx.commit().await?;
+    Ok(Some(Renewed {
+        now,
+        outcome: Ok(leads),
+        supervisor: after.supervisor,
+    }))
 }

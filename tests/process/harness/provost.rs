@@ -1,6 +1,8 @@
 //! The binary under test, as a child process.
 
 use std::{
+    fs::File,
+    io::Write,
     ops::Deref,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
@@ -118,7 +120,8 @@ impl Setup {
             command.env(format!("PROVOST_{setting}"), value);
         }
         let mut child = command.spawn().unwrap();
-        let log = Log::read(child.stderr.take().unwrap());
+        let process = child.id().unwrap();
+        let log = Log::read(child.stderr.take().unwrap(), process);
         Process { child, log }
     }
 }
@@ -228,6 +231,10 @@ impl Provost {
         self.api = self.process.ready().await;
     }
 
+    pub fn is_ready(&self) -> bool {
+        self.process.log.ready.borrow().is_some()
+    }
+
     /// SIGTERM. It goes on until [`Provost::ended`].
     pub fn terminate(&self) {
         self.signal("TERM");
@@ -251,6 +258,11 @@ impl Provost {
         assert!(sent.unwrap().success());
     }
 
+    /// Comes back when it ends, however long that takes.
+    pub async fn exits(&mut self) -> ExitStatus {
+        self.process.child.wait().await.unwrap()
+    }
+
     /// Waits until it has ended by itself.
     pub async fn ended(&mut self) -> ExitStatus {
         let ended = timeout(PATIENCE, self.process.child.wait()).await;
@@ -268,6 +280,12 @@ impl Deref for Provost {
     }
 }
 
+/// Where PROVOST_TEST_LOGS names a folder, all that a process says is kept there.
+fn kept(process: u32) -> Option<File> {
+    let folder = PathBuf::from(std::env::var_os("PROVOST_TEST_LOGS")?);
+    Some(File::create(folder.join(format!("{process}.log"))).unwrap())
+}
+
 /// What a process says on stderr, and the address it is ready at.
 struct Log {
     lines: watch::Sender<Vec<String>>,
@@ -276,13 +294,17 @@ struct Log {
 }
 
 impl Log {
-    fn read(stderr: tokio::process::ChildStderr) -> Self {
+    fn read(stderr: tokio::process::ChildStderr, process: u32) -> Self {
         let lines = watch::Sender::new(Vec::new());
         let (announce, ready) = watch::channel(None);
         let log = lines.clone();
         tokio::spawn(async move {
             let mut stderr = BufReader::new(stderr).lines();
+            let mut kept = kept(process);
             while let Ok(Some(line)) = stderr.next_line().await {
+                if let Some(kept) = &mut kept {
+                    writeln!(kept, "{line}").unwrap();
+                }
                 let event: Value = serde_json::from_str(&line).unwrap_or_default();
                 log.send_modify(|lines| lines.push(line));
                 if event["message"] == "provost is ready" {

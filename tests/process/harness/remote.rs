@@ -37,6 +37,8 @@ pub enum Act {
     Flood,
     /// These bytes, whatever they are.
     Raw(String),
+    /// 200 with this JSON, late.
+    After(Duration, Value),
     /// Does it once the gate lets it through.
     Gated(Gate, Box<Act>),
 }
@@ -290,6 +292,10 @@ async fn perform(stream: &mut BufReader<TcpStream>, act: Act) -> std::io::Result
         Act::Raw(bytes) => {
             stream.write_all(bytes.as_bytes()).await?;
             Ok(true)
+        }
+        Act::After(wait, output) => {
+            sleep(wait).await;
+            Box::pin(perform(stream, Act::Ok(output))).await
         }
         Act::Gated(gate, act) => {
             gate.pass().await;

@@ -1,0 +1,387 @@
+//! Connections to remote services, kept from one call to the next.
+//!
+//! A connection is driven by the call that uses it, and by nobody while it is kept: a call runs from its
+//! first byte to its last in one task. A client that drives each connection in a task of its own, as they
+//! commonly do, pays for every request with two wake-ups and the way between threads.
+
+use std::{
+    error::Error,
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use ::http::{Request, Response, Uri, response};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{
+    body::{Body as _, Incoming},
+    client::conn::http1,
+};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
+use rustls::ClientConfig;
+use tokio::{net::TcpStream, time::Instant};
+use tower::ServiceExt;
+
+use super::address::GuardedResolver;
+
+/// Services often drop idle connections after a minute; being first avoids most races with them.
+const LONGEST_IDLE: Duration = Duration::from_secs(30);
+
+/// The body of a request: small, and there as a whole.
+pub(super) type Body = Full<Bytes>;
+
+type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
+
+/// Why there is no answer, or no whole one.
+#[derive(Debug)]
+pub(super) enum Unanswered {
+    /// Nothing was sent.
+    Unconnected(Box<dyn Error + Send + Sync>),
+    /// The service may have seen the request.
+    Broken(hyper::Error),
+}
+
+impl Unanswered {
+    pub fn error(&self) -> &(dyn Error + 'static) {
+        match self {
+            Unanswered::Unconnected(error) => &**error,
+            Unanswered::Broken(error) => error,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("no connection within {0:?}")]
+struct TooSlow(Duration);
+
+/// Opens connections: to addresses that may be called, over TLS where the URL says so.
+#[derive(Clone)]
+pub(super) struct Connector {
+    https: HttpsConnector<HttpConnector<GuardedResolver>>,
+    timeout: Duration,
+}
+
+impl Connector {
+    pub fn new(tls: ClientConfig, resolver: GuardedResolver, timeout: Duration) -> Self {
+        let mut http = HttpConnector::new_with_resolver(resolver);
+        http.enforce_http(false);
+        http.set_nodelay(true);
+        // Of each address that a name has got; the whole is limited below.
+        http.set_connect_timeout(Some(timeout));
+        let https = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(http);
+        Self { https, timeout }
+    }
+
+    async fn open(&self, origin: &Uri) -> Result<Connection, Unanswered> {
+        let opened = async {
+            let stream = self.https.clone().oneshot(origin.clone()).await?;
+            let (sender, driver) = http1::handshake(stream).await?;
+            let driver = Some(Box::new(driver));
+            Ok(Connection { sender, driver })
+        };
+        let in_time = tokio::time::timeout(self.timeout, opened).await;
+        in_time
+            .unwrap_or_else(|_| Err(TooSlow(self.timeout).into()))
+            .map_err(Unanswered::Unconnected)
+    }
+}
+
+/// One connection: HTTP/1.1, one request at a time.
+struct Connection {
+    sender: http1::SendRequest<Body>,
+    /// Reads and writes. Gone when the connection has ended.
+    driver: Option<Box<http1::Connection<Stream, Body>>>,
+}
+
+impl Connection {
+    /// Waits for something while the connection does its work.
+    async fn drive<T>(&mut self, wanted: impl Future<Output = T>) -> T {
+        let mut wanted = pin!(wanted);
+        let driver = &mut self.driver;
+        poll_fn(|cx| {
+            // First, because it is what the other waits for. An error reaches those who wait.
+            if let Some(driving) = driver
+                && Pin::new(driving).poll(cx).is_ready()
+            {
+                *driver = None;
+            }
+            wanted.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// Whether another request can go out on it, as far as is known here: the service may have hung up.
+    async fn is_usable(&mut self) -> bool {
+        self.drive(async {}).await;
+        self.driver.is_some() && self.sender.is_ready()
+    }
+}
+
+/// The connections to one origin.
+pub(super) struct Connections {
+    origin: Uri,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// The one used last is used next, so that those beyond the need grow old.
+    idle: Vec<(Instant, Connection)>,
+    /// Somebody comes by to drop the old ones.
+    swept: bool,
+}
+
+impl Connections {
+    pub fn to(origin: Uri) -> Arc<Self> {
+        Arc::new(Self {
+            origin,
+            kept: Mutex::default(),
+        })
+    }
+
+    /// Sends a request; gives the head of the answer, behind which the body can be read.
+    pub async fn send(
+        self: &Arc<Self>,
+        connector: &Connector,
+        mut request: Request<Body>,
+    ) -> Result<Answer, Unanswered> {
+        loop {
+            let kept = self.take(Instant::now());
+            let was_kept = kept.is_some();
+            let mut connection = match kept {
+                Some(kept) => kept,
+                None => connector.open(&self.origin).await?,
+            };
+            if was_kept && !connection.is_usable().await {
+                continue;
+            }
+            let sent = connection.sender.try_send_request(request);
+            match connection.drive(sent).await {
+                Ok(response) => return Ok(Answer::new(response, connection, self)),
+                Err(mut error) => match error.take_message() {
+                    // The service hung up while nobody used the connection, and nothing was sent.
+                    Some(unsent) if was_kept => request = unsent,
+                    _ => return Err(Unanswered::Broken(error.into_error())),
+                },
+            }
+        }
+    }
+
+    fn take(&self, now: Instant) -> Option<Connection> {
+        let (since, connection) = self.lock().idle.pop()?;
+        (now.duration_since(since) < LONGEST_IDLE).then_some(connection)
+    }
+
+    fn keep(self: &Arc<Self>, connection: Connection) {
+        let mut kept = self.lock();
+        kept.idle.push((Instant::now(), connection));
+        if !kept.swept {
+            kept.swept = true;
+            tokio::spawn(sweep(Arc::downgrade(self)));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        // A panic while holding the lock leaves the list valid.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Drops connections that nobody used for long, until there are none.
+async fn sweep(connections: Weak<Connections>) {
+    loop {
+        tokio::time::sleep(LONGEST_IDLE / 2).await;
+        let Some(connections) = connections.upgrade() else {
+            return;
+        };
+        let now = Instant::now();
+        let mut kept = connections.lock();
+        kept.idle
+            .retain(|(since, _)| now.duration_since(*since) < LONGEST_IDLE);
+        if kept.idle.is_empty() {
+            kept.swept = false;
+            return;
+        }
+    }
+}
+
+/// An answer whose body is still to be read. Dropped before its end, the connection is closed: who knows
+/// how much more would come.
+pub(super) struct Answer {
+    pub head: response::Parts,
+    body: Incoming,
+    /// Until the body has been read.
+    connection: Option<Connection>,
+    home: Arc<Connections>,
+}
+
+impl Answer {
+    fn new(response: Response<Incoming>, connection: Connection, home: &Arc<Connections>) -> Self {
+        let (head, body) = response.into_parts();
+        Self {
+            head,
+            body,
+            connection: Some(connection),
+            home: home.clone(),
+        }
+    }
+
+    /// Where the head tells it.
+    pub fn content_length(&self) -> Option<u64> {
+        self.body.size_hint().exact()
+    }
+
+    /// The next piece of the body; `None` after the last.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, Unanswered> {
+        let Some(connection) = &mut self.connection else {
+            return Ok(None);
+        };
+        while let Some(frame) = connection.drive(self.body.frame()).await {
+            // Trailers mean nothing here.
+            if let Ok(data) = frame.map_err(Unanswered::Broken)?.into_data() {
+                return Ok(Some(data));
+            }
+        }
+        if let Some(mut connection) = self.connection.take()
+            && connection.is_usable().await
+        {
+            self.home.keep(connection);
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+        sync::mpsc,
+    };
+
+    use super::*;
+    use crate::agent::address::AddressPolicy;
+
+    const AMPLE: Duration = Duration::from_secs(30);
+
+    /// Answers requests without bodies, on each connection as many as it is allowed; then hangs up.
+    /// Says the number of the connection, from 1, that each request came on.
+    struct Server {
+        connections: Arc<Connections>,
+        came_on: mpsc::UnboundedReceiver<usize>,
+    }
+
+    impl Server {
+        async fn start(requests_each: usize) -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let origin = format!("http://{}", listener.local_addr().unwrap());
+            let (tell, came_on) = mpsc::unbounded_channel();
+            tokio::spawn(async move {
+                for number in 1.. {
+                    let (stream, _) = listener.accept().await.unwrap();
+                    tokio::spawn(serve(stream, number, requests_each, tell.clone()));
+                }
+            });
+            Self {
+                connections: Connections::to(origin.parse().unwrap()),
+                came_on,
+            }
+        }
+
+        async fn send(&self) -> Answer {
+            let mut request = Request::new(Body::default());
+            let headers = request.headers_mut();
+            headers.insert("host", "localhost".parse().unwrap());
+            let sent = self.connections.send(&connector(), request).await;
+            sent.unwrap()
+        }
+
+        /// One exchange, to the end of the answer. The number of the connection that it went over.
+        async fn exchange(&mut self) -> usize {
+            let mut answer = self.send().await;
+            assert_eq!(answer.chunk().await.unwrap().unwrap(), "{}");
+            assert!(answer.chunk().await.unwrap().is_none());
+            self.came_on.recv().await.unwrap()
+        }
+    }
+
+    async fn serve(
+        mut stream: TcpStream,
+        number: usize,
+        requests: usize,
+        tell: mpsc::UnboundedSender<usize>,
+    ) {
+        let mut came = Vec::new();
+        for _ in 0..requests {
+            while !came.ends_with(b"\r\n\r\n") {
+                if stream.read_buf(&mut came).await.unwrap() == 0 {
+                    return;
+                }
+            }
+            came.clear();
+            let _ = tell.send(number);
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+            stream.write_all(answer).await.unwrap();
+        }
+    }
+
+    fn connector() -> Connector {
+        crate::agent::install_crypto();
+        let tls = ClientConfig::builder()
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        let everywhere = AddressPolicy {
+            allow_private: true,
+        };
+        Connector::new(tls, GuardedResolver(everywhere), AMPLE)
+    }
+
+    #[tokio::test]
+    async fn a_connection_serves_one_exchange_after_another() {
+        let mut server = Server::start(usize::MAX).await;
+        for _ in 0..3 {
+            assert_eq!(server.exchange().await, 1);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_the_service_has_closed_is_passed_over() {
+        let mut server = Server::start(2).await;
+        assert_eq!(server.exchange().await, 1);
+        assert_eq!(server.exchange().await, 1);
+        // Where that has come through already, it was not even kept.
+        if let Some(mut kept) = server.connections.take(Instant::now()) {
+            let closed = async {
+                while kept.is_usable().await {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::time::timeout(AMPLE, closed).await.unwrap();
+            server.connections.keep(kept);
+        }
+        assert_eq!(server.exchange().await, 2);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_was_idle_for_long_is_not_used_again() {
+        let mut server = Server::start(usize::MAX).await;
+        server.exchange().await;
+        let later = Instant::now() + LONGEST_IDLE;
+        assert!(server.connections.take(later).is_none());
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_not_read_to_its_end_takes_its_connection_with_it() {
+        let mut server = Server::start(usize::MAX).await;
+        drop(server.send().await);
+        assert_eq!(server.came_on.recv().await, Some(1));
+        assert_eq!(server.exchange().await, 2);
+    }
+}

@@ -1,0 +1,212 @@
+//! What an instance makes of a database that is cut off, blocked or lost in a crash.
+
+use std::{
+    num::NonZeroUsize,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use sqlx::{Connection, PgConnection, Row};
+use tokio::{sync::mpsc, time::timeout};
+
+use super::{
+    cluster::{self, Proxy, Server},
+    harness::{Harness, New, postgres, postgres_at, sqlite},
+    leases,
+};
+use crate::{
+    domain::{Command, Span},
+    store::{Backend, CommandError, Definitions, Reader, StoreError, Transaction, postgres as pg},
+};
+
+async fn outside(url: &str) -> PgConnection {
+    PgConnection::connect(url).await.unwrap()
+}
+
+/// Interrupted as often as is tried, and then not to be reached at all.
+struct Leaving {
+    begun: Arc<AtomicUsize>,
+    interrupted: usize,
+}
+
+#[async_trait]
+impl Backend for Leaving {
+    async fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, StoreError> {
+        let begun = self.begun.fetch_add(1, Ordering::SeqCst);
+        Err(if begun < self.interrupted {
+            StoreError::Interrupted("as the test wants it".to_owned())
+        } else {
+            StoreError::Unavailable("as the test wants it".to_owned())
+        })
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test]
+async fn of_a_batch_that_goes_one_by_one_nobody_waits_for_a_connection_in_turn() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let mut opened = sqlite().await;
+    let interrupted = 16;
+    opened.backend = Box::new(Leaving {
+        begun: begun.clone(),
+        interrupted,
+    });
+    let h = Harness::new(opened).await;
+    let submitted = (0..50).map(|_| h.store.submit(h.details(&New::default()), None));
+    for answer in join_all(submitted).await {
+        assert!(
+            matches!(answer, Err(CommandError::Store(StoreError::Unavailable(_)))),
+            "{answer:?}"
+        );
+    }
+    let begun = begun.load(Ordering::SeqCst);
+    assert_eq!(begun, interrupted + 1, "the first alone stands for all");
+}
+
+#[tokio::test]
+async fn an_instance_that_waits_for_a_locked_row_renews_its_lease_all_the_same() {
+    let h = Arc::new(Harness::new(postgres().await).await);
+    let task = h.submit(New::default()).await;
+    let mut other = outside(&super::shared::url(&h)).await;
+    let mut holds = other.begin().await.unwrap();
+    sqlx::query("SELECT FROM tasks WHERE id = $1 FOR UPDATE")
+        .bind(task.id().0)
+        .execute(&mut *holds)
+        .await
+        .unwrap();
+    let pausing = tokio::spawn({
+        let (h, id) = (h.clone(), task.id());
+        async move { h.apply(id, Command::Pause { reason: None }).await }
+    });
+    let waits = "SELECT count(*) FROM pg_stat_activity
+                 WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let mut waiting = 0_i64;
+    while waiting == 0 {
+        let asked = sqlx::query_scalar(waits).fetch_one(&mut *holds).await;
+        waiting = asked.unwrap();
+    }
+    let process = leases::process("x", Span::from_secs(10));
+    for _ in 0..3 {
+        let renewed = timeout(Duration::from_secs(5), h.store.renew(process.clone()));
+        assert!(renewed.await.unwrap().unwrap().outcome.is_ok());
+    }
+    assert!(!pausing.is_finished());
+    holds.rollback().await.unwrap();
+    assert_eq!(pausing.await.unwrap().unwrap().version, 2);
+}
+
+/// A firewall forgets the connections, while a read is under way whose caller loses patience.
+#[tokio::test]
+async fn readers_come_back_after_a_cut_that_nobody_reports() {
+    let url = tokio::task::spawn_blocking(cluster::new_database)
+        .await
+        .unwrap();
+    let (before, name) = url.rsplit_once('/').unwrap();
+    let server = before.rsplit_once(':').unwrap().1.parse().unwrap();
+    let proxy = Proxy::before(server).await;
+    let settings = pg::Settings {
+        max_connections: 1,
+        listen: false,
+        migrate: true,
+    };
+    let url = cluster::url(proxy.port()).replace("/postgres?", &format!("/{name}?"));
+    let definitions = Arc::new(Definitions::new(NonZeroUsize::MIN));
+    let opened = pg::open(&url, settings, definitions).await.unwrap();
+    let reader = Arc::new(opened.reader);
+    // Each time another moment of a read is met.
+    for _ in 0..4 {
+        let (tell, mut told) = mpsc::unbounded_channel();
+        let reading = tokio::spawn({
+            let reader = reader.clone();
+            async move {
+                loop {
+                    reader.lines().await.unwrap();
+                    tell.send(()).unwrap();
+                }
+            }
+        });
+        for _ in 0..10 {
+            told.recv().await.unwrap();
+        }
+        proxy.hang();
+        reading.abort();
+        let _ = reading.await;
+        proxy.heal_for_new_ones();
+        let well = async { while reader.lines().await.is_err() {} };
+        timeout(Duration::from_secs(20), well).await.unwrap();
+    }
+}
+
+/// The server crashes before any word of the transaction is on its disk, and gives its id to another
+/// transaction, which commits.
+#[tokio::test]
+async fn what_a_crash_has_undone_is_not_taken_for_done_because_another_has_its_id() {
+    let server = Server::start().await;
+    for _ in 0..5 {
+        if loses_and_sees_the_id_again(&server).await {
+            return;
+        }
+    }
+    panic!("the server never gave an id a second time: nothing was shown");
+}
+
+async fn loses_and_sees_the_id_again(server: &Server) -> bool {
+    let proxy = Proxy::before(server.port()).await;
+    let h = Harness::new(postgres_at(cluster::url(proxy.port())).await).await;
+    let h = Arc::new(h);
+    let task = h.submit(New::default()).await;
+    let mut outside = outside(&server.url()).await;
+    for statement in [
+        "CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            PERFORM pg_sleep(600); RETURN NULL; END $$",
+        "CREATE CONSTRAINT TRIGGER linger AFTER UPDATE ON tasks DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION linger()",
+        "CREATE TABLE another ()",
+    ] {
+        sqlx::query(statement).execute(&mut outside).await.unwrap();
+    }
+    let pausing = tokio::spawn({
+        let (h, id) = (h.clone(), task.id());
+        async move { h.apply(id, Command::Pause { reason: None }).await }
+    });
+    let in_commit = "SELECT backend_xid::text FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    let lost: String = loop {
+        let found = sqlx::query_scalar(in_commit)
+            .fetch_optional(&mut outside)
+            .await;
+        if let Some(id) = found.unwrap() {
+            break id;
+        }
+    };
+    proxy.cut();
+    server.restart_at_once().await;
+    let mut outside = self::outside(&server.url()).await;
+    let taken = sqlx::query(
+        "WITH inserted AS (INSERT INTO another DEFAULT VALUES) SELECT pg_current_xact_id()::text AS id",
+    );
+    let taken: String = taken.fetch_one(&mut outside).await.unwrap().get("id");
+    for statement in [
+        "DROP TRIGGER linger ON tasks",
+        "DROP FUNCTION linger()",
+        "DROP TABLE another",
+    ] {
+        sqlx::query(statement).execute(&mut outside).await.unwrap();
+    }
+    proxy.heal();
+    match pausing.await.unwrap() {
+        Ok(paused) => assert_eq!(h.read(task.id()).await, *paused, "what was answered"),
+        Err(CommandError::Store(StoreError::Unavailable(_))) => {
+            assert_eq!(h.read(task.id()).await, *task, "nothing was done");
+        }
+        Err(other) => panic!("{other}"),
+    }
+    taken == lost
+}

@@ -1,0 +1,141 @@
+//! The network between one instance and the database, as a proxy that can be cut, hung and healed.
+
+use std::{
+    net::Ipv4Addr,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::watch,
+};
+
+/// Serves until the test's runtime ends.
+pub struct Proxy {
+    port: u16,
+    network: watch::Sender<Network>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Network {
+    link: Link,
+    /// Connections up to this number are lost: nothing passes through them any more, and neither end
+    /// hears of it, as behind a firewall that has forgotten them.
+    forgotten: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Link {
+    Open,
+    /// Connections are made, and nothing passes.
+    Hung,
+    /// Connections are closed as soon as they are made.
+    Cut,
+}
+
+static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
+
+impl Proxy {
+    /// In front of a port of loopback.
+    pub async fn before(server: u16) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let network = watch::Sender::new(Network {
+            link: Link::Open,
+            forgotten: 0,
+        });
+        let seen = network.subscribe();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let number = CONNECTIONS.fetch_add(1, Ordering::SeqCst) + 1;
+                tokio::spawn(connection(client, server, number, seen.clone()));
+            }
+        });
+        Self { port, network }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Closes every connection, and every new one.
+    pub fn cut(&self) {
+        self.network.send_modify(|now| now.link = Link::Cut);
+    }
+
+    /// Nothing passes any more, and nobody is told.
+    pub fn hang(&self) {
+        self.network.send_modify(|now| now.link = Link::Hung);
+    }
+
+    /// All is well again. What was sent while the network hung arrives now.
+    pub fn heal(&self) {
+        self.network.send_modify(|now| now.link = Link::Open);
+    }
+
+    /// New connections are well. Through those that there are nothing will ever pass again.
+    pub fn heal_for_new_ones(&self) {
+        self.network.send_modify(|now| {
+            now.link = Link::Open;
+            now.forgotten = CONNECTIONS.load(Ordering::SeqCst);
+        });
+    }
+}
+
+async fn connection(
+    client: TcpStream,
+    server: u16,
+    number: u64,
+    mut network: watch::Receiver<Network>,
+) {
+    let mut cuts = network.clone();
+    let passing = async {
+        passes(number, &mut network).await;
+        let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).await else {
+            return;
+        };
+        client.set_nodelay(true).unwrap();
+        server.set_nodelay(true).unwrap();
+        let ((from_client, to_client), (from_server, to_server)) =
+            (client.into_split(), server.into_split());
+        // Where one way is closed the other is of no use: this is no protocol of half-open connections.
+        tokio::select! {
+            () = pass(from_client, to_server, number, network.clone()) => {}
+            () = pass(from_server, to_client, number, network) => {}
+        }
+    };
+    tokio::select! {
+        _ = cuts.wait_for(|now| now.link == Link::Cut) => {}
+        () = passing => {}
+    }
+}
+
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    number: u64,
+    mut network: watch::Receiver<Network>,
+) {
+    let mut bytes = vec![0; 65536];
+    while let Ok(count @ 1..) = from.read(&mut bytes).await {
+        passes(number, &mut network).await;
+        if to.write_all(&bytes[..count]).await.is_err() {
+            return;
+        }
+    }
+    // That the other end has closed is told by a packet too.
+    passes(number, &mut network).await;
+}
+
+/// Comes back when a packet of this connection arrives.
+async fn passes(number: u64, network: &mut watch::Receiver<Network>) {
+    let open = network.wait_for(|now| now.link == Link::Open).await;
+    let lives = open.is_ok_and(|now| number > now.forgotten);
+    if !lives {
+        std::future::pending().await
+    }
+}

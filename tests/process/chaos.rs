@@ -1,0 +1,316 @@
+//! Chaos by a seed (P8, P13, P14, P37): four instances on one PostgreSQL, under load, are killed and
+//! suspended, cut off from the database or left to hang, and the database crashes under them. At the end
+//! every task that was accepted has ended, and the record of each is whole: see [`crate::record`] for all that
+//! is asked of it.
+//!
+//!     PROVOST_TEST_SEED=…           replays the schedule of a run (what the threads of the system make
+//!                                   of it is theirs)
+//!     PROVOST_TEST_CHAOS_SECONDS=…  how long the faults go on, 30 if left out
+//!     PROVOST_TEST_LOGS=folder      keeps what every process said
+
+mod schedule;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+
+use self::schedule::{Fault, Schedule, ToNetwork, ToProcess};
+use crate::{
+    cluster::{self, Proxy, Server},
+    harness::{Act, Api, Provost, Remote},
+    record::Records,
+};
+
+const INSTANCES: usize = 4;
+const SUBMITTERS: u64 = 16;
+/// After the last fault is over: leases run out, failures are waited after, and then all is done.
+const END_WITHIN: Duration = Duration::from_secs(180);
+const LEAST_TASKS: usize = 50;
+
+fn of_environment(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().expect("a number"))
+}
+
+/// Mostly well and quick; now and then slow, overloaded, broken off or silent. What it answers says which
+/// call it was, so that the record can be held against the calls.
+async fn mostly_well(seed: u64) -> Remote {
+    let random = std::sync::Mutex::new(StdRng::seed_from_u64(seed));
+    Remote::with(move |seen| {
+        let output = json!({ "attempt": seen.attempt(), "answer": rand::random::<u32>() });
+        let mut random = random.lock().unwrap();
+        match random.random_range(0..100) {
+            0..5 => Act::status(503),
+            5..9 => Act::CloseHalfway,
+            // Only complete-by ends it: not where that is long.
+            9 if seen.path == "/short" => Act::Hang,
+            10..40 => Act::After(Duration::from_millis(random.random_range(1..300)), output),
+            40..46 => Act::After(
+                Duration::from_millis(random.random_range(300..2_500)),
+                output,
+            ),
+            _ => Act::Ok(output),
+        }
+    })
+    .await
+}
+
+/// A pipeline, or a graph with a join; some steps wait in the line of an agent with few places, some have a
+/// complete-by that a fault outlasts, and some have one that nobody waits for.
+fn submission(kind: u32, url: &str, key: &str) -> Value {
+    let step = |name: &str, within: &str, after: Value| {
+        let path = if within == "1h" { "/long" } else { "/short" };
+        json!({
+            "name": name, "url": url, "after": after, "complete_within": within, "max_failures": 50,
+            "request": { "path": path },
+        })
+    };
+    let mut steps = if kind.is_multiple_of(2) {
+        json!([
+            step("one", "1h", json!([])),
+            step("two", "4s", json!(["one"])),
+            step("three", "1h", json!(["two"])),
+        ])
+    } else {
+        let mut join = step("join", "1h", json!(["left", "right"]));
+        join["request"]["body"] = json!({
+            "left": "{{ steps.left.output.answer }}", "right": "{{ steps.right.output.answer }}",
+        });
+        json!([
+            step("root", "4s", json!([])),
+            step("left", "1h", json!(["root"])),
+            step("right", "5s", json!(["root"])),
+            join,
+        ])
+    };
+    if kind.is_multiple_of(3) {
+        let step = steps[1].as_object_mut().unwrap();
+        step.remove("url");
+        step.insert("agent".to_owned(), json!("narrow"));
+    }
+    json!({ "key": key, "steps": steps })
+}
+
+/// Submits tasks one after another to any instance, each under its Idempotency-Key until it is accepted,
+/// and looks after it at any other for a moment. Gives the ids by their keys.
+async fn submitter(
+    number: u64,
+    seed: u64,
+    apis: Arc<Vec<Api>>,
+    url: String,
+    over: watch::Receiver<bool>,
+) -> BTreeMap<String, String> {
+    let mut random = StdRng::seed_from_u64(seed + number);
+    let mut accepted = BTreeMap::new();
+    while !*over.borrow() {
+        let key = format!("order-{number}-{}", accepted.len());
+        let submission = submission(random.random_range(0..6), &url, &key);
+        let id = loop {
+            let api = &apis[random.random_range(0..INSTANCES)];
+            let submitted = api
+                .post("/v1/tasks", &submission)
+                .header("idempotency-key", &key);
+            let patience = Duration::from_millis(random.random_range(300..4_000));
+            match timeout(patience, submitted.attempt()).await {
+                Ok(Ok(answer)) if answer.status == 202 => {
+                    break answer.body["id"].as_str().unwrap().to_owned();
+                }
+                // Unclear, or clearly not: the same again, to any.
+                Ok(Ok(answer)) => assert_eq!(answer.status, 503, "{answer:?}"),
+                Ok(Err(_)) | Err(_) => {}
+            }
+            sleep(Duration::from_millis(20)).await;
+        };
+        if random.random_ratio(2, 3) {
+            let api = &apis[random.random_range(0..INSTANCES)];
+            let wait = api.get(&format!("/v1/tasks/{id}?wait=1s")).attempt();
+            let _ = timeout(Duration::from_secs(1), wait).await;
+        }
+        accepted.insert(key, id);
+    }
+    accepted
+}
+
+/// Says what happens, and when by the clock of the schedule.
+#[derive(Clone, Copy)]
+struct Clock(Instant);
+
+impl Clock {
+    fn say(self, what: impl std::fmt::Display) {
+        println!("{:7.3} {what}", self.0.elapsed().as_secs_f64());
+    }
+}
+
+/// Does to one process what the schedule says, and starts it again when it ended by itself, as whoever
+/// runs services does. Until `over`; then it is well.
+async fn keep(
+    number: usize,
+    mut provost: Provost,
+    faults: Vec<Fault<ToProcess>>,
+    clock: Clock,
+    mut over: watch::Receiver<bool>,
+) -> Provost {
+    for Fault { at, what, lasts } in faults {
+        alive_until(number, &mut provost, clock, sleep_until(clock.0 + at)).await;
+        clock.say(format_args!("instance {number}: {what:?} for {lasts:?}"));
+        match what {
+            ToProcess::Kill => {
+                provost.kill().await;
+                sleep(lasts).await;
+                provost.launch();
+            }
+            ToProcess::Suspend => {
+                provost.suspend();
+                sleep(lasts).await;
+                provost.resume();
+            }
+        }
+    }
+    let over = async move {
+        let _ = over.wait_for(|over| *over).await;
+    };
+    alive_until(number, &mut provost, clock, over).await;
+    while !provost.is_ready() {
+        let soon = sleep(Duration::from_millis(50));
+        alive_until(number, &mut provost, clock, soon).await;
+    }
+    provost
+}
+
+async fn alive_until(
+    number: usize,
+    provost: &mut Provost,
+    clock: Clock,
+    until: impl Future<Output = ()>,
+) {
+    tokio::pin!(until);
+    loop {
+        tokio::select! {
+            () = &mut until => return,
+            exit = provost.exits() => {
+                // At its start it may find no database; what runs gets over that.
+                assert!(!provost.is_ready(), "it ended by itself: {exit}");
+                clock.say(format_args!("instance {number} ended: {exit}"));
+                sleep(Duration::from_millis(200)).await;
+                provost.launch();
+            }
+        }
+    }
+}
+
+async fn harass(number: usize, proxy: Arc<Proxy>, faults: Vec<Fault<ToNetwork>>, clock: Clock) {
+    for Fault { at, what, lasts } in faults {
+        sleep_until(clock.0 + at).await;
+        clock.say(format_args!("network {number}: {what:?} for {lasts:?}"));
+        match what {
+            ToNetwork::Cut => proxy.cut(),
+            ToNetwork::Hang | ToNetwork::HangAndForget => proxy.hang(),
+        }
+        sleep(lasts).await;
+        match what {
+            ToNetwork::Cut | ToNetwork::Hang => proxy.heal(),
+            ToNetwork::HangAndForget => proxy.heal_for_new_ones(),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_happens_every_accepted_task_ends_and_its_record_is_whole() {
+    let seed =
+        of_environment("PROVOST_TEST_SEED").unwrap_or_else(|| rand::random_range(0..1 << 32));
+    println!("PROVOST_TEST_SEED={seed} replays the schedule");
+    let length = Duration::from_secs(of_environment("PROVOST_TEST_CHAOS_SECONDS").unwrap_or(30));
+    let schedule = Schedule::of(seed, INSTANCES, length);
+
+    let server = Arc::new(Server::start().await);
+    let remote = mostly_well(seed).await;
+    let mut proxies = Vec::new();
+    let mut instances = Vec::new();
+    for number in 0..INSTANCES {
+        let proxy = Arc::new(Proxy::before(server.port()).await);
+        instances.push(start(number, &proxy).await);
+        proxies.push(proxy);
+    }
+    let apis: Arc<Vec<Api>> = Arc::new(instances.iter().map(|p| p.api().clone()).collect());
+    instances[0].register("narrow", &remote.url(), 2).await;
+
+    let clock = Clock(Instant::now());
+    let (end, over) = watch::channel(false);
+    let mut submitters = JoinSet::new();
+    for number in 0..SUBMITTERS {
+        let submitter = submitter(number, seed, apis.clone(), remote.url(), over.clone());
+        submitters.spawn(submitter);
+    }
+    let mut kept = Vec::new();
+    for ((number, provost), faults) in instances.into_iter().enumerate().zip(schedule.processes) {
+        kept.push(tokio::spawn(keep(
+            number,
+            provost,
+            faults,
+            clock,
+            over.clone(),
+        )));
+    }
+    let mut networks = JoinSet::new();
+    for ((number, proxy), faults) in proxies.iter().cloned().enumerate().zip(schedule.networks) {
+        networks.spawn(harass(number, proxy, faults, clock));
+    }
+    for at in schedule.restarts {
+        sleep_until(clock.0 + at).await;
+        clock.say("the database crashes");
+        server.restart_at_once().await;
+        clock.say("the database is back");
+    }
+    sleep_until(clock.0 + length).await;
+    networks.join_all().await;
+
+    // All is well again: whatever was handed in is accepted, and whatever was accepted ends.
+    end.send_replace(true);
+    let mut instances = Vec::new();
+    for kept in kept {
+        instances.push(kept.await.unwrap());
+    }
+    clock.say("no more faults");
+    let tasks: BTreeMap<String, String> =
+        submitters.join_all().await.into_iter().flatten().collect();
+    println!("{} tasks were accepted", tasks.len());
+    for provost in &mut instances {
+        provost.ready().await;
+    }
+    let mut records = Records::open(&server.url()).await;
+    let until = Instant::now() + END_WITHIN;
+    while let Some(open) = records.unended().await {
+        assert!(Instant::now() < until, "did not end:\n{open}");
+        sleep(Duration::from_millis(200)).await;
+    }
+    clock.say("all have ended");
+
+    let again = records.judge(&tasks, &remote.ledger()).await;
+    assert!(again > 0, "no fault met a step: nothing was shown");
+    for (number, (key, id)) in tasks.iter().enumerate() {
+        let task = apis[number % INSTANCES].task(id).await;
+        assert_eq!(task["state"], "processed", "{task:#}");
+        assert_eq!(task["key"], *key);
+    }
+    assert!(tasks.len() >= LEAST_TASKS, "only {} tasks", tasks.len());
+}
+
+/// Under a name of its own, or one that each start makes up: they are recovered in different ways.
+async fn start(number: usize, proxy: &Proxy) -> Provost {
+    let port = cluster::free_port();
+    let mut setup = Provost::setup()
+        .database_url(&cluster::url(proxy.port()))
+        .listen(&format!("127.0.0.1:{port}"))
+        .set("INSTANCE__LEASE", "3s")
+        .set("LOG", "debug,hyper=info,sqlx=info,h2=info,reqwest=info");
+    if number.is_multiple_of(2) {
+        setup = setup.set("INSTANCE_ID", &format!("node-{number}"));
+    }
+    setup.start().await
+}

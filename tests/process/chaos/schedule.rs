@@ -1,0 +1,104 @@
+//! What happens to whom, when and for how long: all of it follows from the seed.
+
+use std::time::Duration;
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+/// From `at`, counted from the beginning, and for `lasts`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fault<What> {
+    pub at: Duration,
+    pub what: What,
+    pub lasts: Duration,
+}
+
+/// To the process of an instance.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ToProcess {
+    /// SIGKILL, and a start after the time.
+    Kill,
+    /// SIGSTOP, and SIGCONT after the time.
+    Suspend,
+}
+
+/// To the network between an instance and the database.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ToNetwork {
+    Cut,
+    Hang,
+    /// As a hang, but what was connected before it stays dead.
+    HangAndForget,
+}
+
+#[derive(Debug, PartialEq)]
+pub struct Schedule {
+    /// One list for each instance.
+    pub processes: Vec<Vec<Fault<ToProcess>>>,
+    pub networks: Vec<Vec<Fault<ToNetwork>>>,
+    /// When the database is restarted.
+    pub restarts: Vec<Duration>,
+}
+
+impl Schedule {
+    pub fn of(seed: u64, instances: usize, length: Duration) -> Self {
+        let mut random = StdRng::seed_from_u64(seed);
+        let processes = (0..instances).map(|_| processes(&mut random, length));
+        let processes = processes.collect();
+        let networks = (0..instances).map(|_| networks(&mut random, length));
+        let networks = networks.collect();
+        let mut restarts = Vec::new();
+        let mut at = millis(&mut random, 2_000, 8_000);
+        while at < length {
+            restarts.push(at);
+            at += millis(&mut random, 5_000, 12_000);
+        }
+        Self {
+            processes,
+            networks,
+            restarts,
+        }
+    }
+}
+
+fn processes(random: &mut StdRng, length: Duration) -> Vec<Fault<ToProcess>> {
+    let mut faults = Vec::new();
+    let mut at = millis(random, 500, 5_000);
+    while at < length {
+        let (what, lasts) = match random.random_range(0..20) {
+            0..8 => (ToProcess::Kill, millis(random, 0, 1_500)),
+            // A hiccup, up to the lease, and beyond the lease and a short complete-by.
+            8..12 => (ToProcess::Suspend, millis(random, 10, 500)),
+            12..16 => (ToProcess::Suspend, millis(random, 500, 3_500)),
+            _ => (ToProcess::Suspend, millis(random, 3_500, 9_000)),
+        };
+        faults.push(Fault { at, what, lasts });
+        at += lasts + millis(random, 500, 6_000);
+    }
+    faults
+}
+
+fn networks(random: &mut StdRng, length: Duration) -> Vec<Fault<ToNetwork>> {
+    let mut faults = Vec::new();
+    let mut at = millis(random, 500, 8_000);
+    while at < length {
+        let (what, lasts) = match random.random_range(0..4) {
+            0..2 => (ToNetwork::Cut, millis(random, 0, 2_500)),
+            2 => (ToNetwork::Hang, millis(random, 50, 7_000)),
+            _ => (ToNetwork::HangAndForget, millis(random, 50, 7_000)),
+        };
+        faults.push(Fault { at, what, lasts });
+        at += lasts + millis(random, 1_000, 9_000);
+    }
+    faults
+}
+
+fn millis(random: &mut StdRng, least: u64, most: u64) -> Duration {
+    Duration::from_millis(random.random_range(least..most))
+}
+
+#[test]
+fn a_seed_replays_its_schedule_and_another_has_another() {
+    let length = Duration::from_secs(30);
+    assert_eq!(Schedule::of(7, 4, length), Schedule::of(7, 4, length));
+    assert_ne!(Schedule::of(7, 4, length), Schedule::of(8, 4, length));
+}
