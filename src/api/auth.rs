@@ -36,7 +36,14 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::GET, "/v1/tasks/{id}", ReadTasks),
     (Method::GET, "/v1/tasks/{id}/history", ReadTasks),
     (Method::GET, "/v1/tasks/{id}/events", ReadTasks),
+    (Method::GET, "/v1/tasks/{id}/graph", ReadTasks),
+    (Method::GET, "/v1/tasks/{id}/undo-plan", ReadTasks),
     (Method::POST, "/v1/tasks/retry", Operate),
+    (Method::POST, "/v1/tasks/undo", Operate),
+    (Method::POST, "/v1/tasks/cancel", Operate),
+    (Method::POST, "/v1/tasks/skip", Operate),
+    // A submission, of what the caller may read.
+    (Method::POST, "/v1/tasks/{id}/clone", Submit),
     (Method::POST, "/v1/tasks/{id}/cancel", Operate),
     (Method::POST, "/v1/tasks/{id}/undo", Operate),
     (Method::POST, "/v1/tasks/{id}/pause", Operate),
@@ -50,6 +57,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::GET, "/v1/workflows", Read),
     (Method::GET, "/v1/workflows/{name}", Read),
     (Method::GET, "/v1/workflows/{name}/versions/{version}", Read),
+    (Method::GET, "/v1/workflows/{name}/graph", Read),
     // It stores nothing, and says no more than a dry run of a submission.
     (Method::POST, "/v1/workflows/{name}/validate", Submit),
     (Method::PUT, "/v1/workflows/{name}", Admin),

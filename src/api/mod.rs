@@ -8,6 +8,7 @@ pub mod answer;
 mod auth;
 pub mod definition;
 mod docs;
+mod drawing;
 pub mod extract;
 mod frame;
 mod instances;

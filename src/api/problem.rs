@@ -124,7 +124,6 @@ impl Problem {
         self
     }
 
-    #[cfg(test)]
     pub fn kind(&self) -> Kind {
         self.kind
     }

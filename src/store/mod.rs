@@ -110,6 +110,8 @@ pub trait Transaction: Send {
 pub trait Reader: Send + Sync + 'static {
     async fn now(&self) -> Result<Timestamp, StoreError>;
     async fn task(&self, id: TaskId) -> Result<Option<Task>, StoreError>;
+    /// The tasks among `ids` that exist, in any order.
+    async fn tasks_of(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError>;
     /// Those of these tasks that another instance has moved beyond the version given.
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<Task>, StoreError>;
     async fn tasks(&self, query: &TaskQuery) -> Result<Vec<TaskSummary>, StoreError>;
@@ -120,7 +122,11 @@ pub trait Reader: Send + Sync + 'static {
         after: Option<TaskId>,
         limit: usize,
     ) -> Result<Vec<TaskId>, StoreError>;
-    async fn count_tasks(&self, filter: &TaskFilter) -> Result<u64, StoreError>;
+    async fn count_tasks(
+        &self,
+        filter: &TaskFilter,
+        after: Option<TaskId>,
+    ) -> Result<u64, StoreError>;
     /// `None` where there is no such task; else the changes after version `after`, in order.
     async fn history(
         &self,

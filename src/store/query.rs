@@ -11,20 +11,14 @@ use crate::domain::{
 /// Which tasks. Every part that is given must hold.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct TaskFilter {
-    pub state: Option<TaskStatus>,
+    /// One of these; none: in any state.
+    pub states: Vec<TaskStatus>,
     pub workflow: Option<String>,
     pub key: Option<String>,
     pub agent: Option<String>,
     pub labels: Vec<(String, String)>,
     pub created_after: Option<Timestamp>,
     pub created_before: Option<Timestamp>,
-}
-
-impl TaskFilter {
-    /// Whether every task fits.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 /// A page of tasks, newest first.

@@ -146,9 +146,13 @@ impl Statement {
 
     /// Each part relies on an index of its own, or narrows what another has found.
     fn filter(&mut self, filter: &TaskFilter) {
-        if let Some(state) = filter.state {
-            self.push(" AND state = ?", state.as_str());
-            if state != TaskStatus::Processed {
+        for (at, state) in filter.states.iter().enumerate() {
+            let word = if at == 0 { " AND state IN (?" } else { ", ?" };
+            self.push(word, state.as_str());
+        }
+        if !filter.states.is_empty() {
+            self.sql.push(')');
+            if !filter.states.contains(&TaskStatus::Processed) {
                 // Said in full, so that the planner sees that tasks_by_state covers it.
                 self.sql.push_str(" AND state <> 'processed'");
             }
@@ -251,6 +255,10 @@ impl<S: Source> Reader for SqlReader<S> {
         Ok(self.source.load(&[id]).await?.pop())
     }
 
+    async fn tasks_of(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
+        self.source.load(ids).await
+    }
+
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<Task>, StoreError> {
         let newer = self.source.newer(known).await?;
         if newer.is_empty() {
@@ -275,18 +283,47 @@ impl<S: Source> Reader for SqlReader<S> {
         after: Option<TaskId>,
         limit: usize,
     ) -> Result<Vec<TaskId>, StoreError> {
-        let mut statement = Statement::new("SELECT id FROM tasks WHERE true");
+        let of = |filter: &TaskFilter| {
+            let mut statement = Statement::new("SELECT id FROM tasks WHERE true");
+            statement.filter(filter);
+            if let Some(after) = after {
+                statement.push(" AND id > ?", after.0);
+            }
+            statement.push(" ORDER BY id LIMIT ?", limit);
+            statement
+        };
+        // tasks_by_state has the ids of one state in order, but not those of several: each is asked for by
+        // itself, or every page would sort all that is left.
+        let one_state = |state: &TaskStatus| TaskFilter {
+            states: vec![*state],
+            ..filter.clone()
+        };
+        let asked: Vec<_> = match filter.states.len() {
+            0 | 1 => vec![of(filter)],
+            _ => filter
+                .states
+                .iter()
+                .map(|state| of(&one_state(state)))
+                .collect(),
+        };
+        let found = self.source.view(asked).await?;
+        let ids = found.iter().flatten().map(|row| rows::task_id(row, "id"));
+        let mut ids = ids.collect::<Result<Vec<_>, _>>()?;
+        ids.sort_unstable();
+        ids.truncate(limit);
+        Ok(ids)
+    }
+
+    async fn count_tasks(
+        &self,
+        filter: &TaskFilter,
+        after: Option<TaskId>,
+    ) -> Result<u64, StoreError> {
+        let mut statement = Statement::new("SELECT count(*) AS count FROM tasks WHERE true");
         statement.filter(filter);
         if let Some(after) = after {
             statement.push(" AND id > ?", after.0);
         }
-        statement.push(" ORDER BY id LIMIT ?", limit);
-        self.all(statement, |row| rows::task_id(row, "id")).await
-    }
-
-    async fn count_tasks(&self, filter: &TaskFilter) -> Result<u64, StoreError> {
-        let mut statement = Statement::new("SELECT count(*) AS count FROM tasks WHERE true");
-        statement.filter(filter);
         self.count(statement).await
     }
 

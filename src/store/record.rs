@@ -111,6 +111,8 @@ impl<'a> StepRecord<'a> {
             failure_count,
             extended,
             doubt,
+            // Where there is one, it is the output.
+            earlier: _,
             body,
             started_at,
             last_fault,

@@ -236,8 +236,17 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
             at: at()?,
         },
     };
+    let earlier = match status {
+        StepStatus::Processed | StepStatus::Skipped | StepStatus::Undone => None,
+        StepStatus::Waiting
+        | StepStatus::Pending
+        | StepStatus::Processing
+        | StepStatus::Error
+        | StepStatus::Cancelled => payload(row, "output")?,
+    };
     Ok(Step {
         state,
+        earlier,
         attempt: Attempt(number(row, "attempt")?),
         failure_count: number(row, "failure_count")?,
         extended: number(row, "extended")?,

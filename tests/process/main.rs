@@ -32,6 +32,7 @@ mod fairness;
 mod instances;
 mod lists;
 mod one_owner;
+mod operator;
 mod record;
 mod retention;
 mod scale;

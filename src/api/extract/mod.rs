@@ -9,6 +9,8 @@ mod query;
 
 pub use body::{JsonBody, OptionalJsonBody};
 pub use caller::Caller;
-pub use conditions::{ConditionHeaders, Conditions, idempotency};
-pub use path::{NamePath, NameVersionPath, TaskPath, TaskStepPath, plain_name};
+pub use conditions::{CommandHeaders, ConditionHeaders, Conditions, idempotency};
+pub use path::{
+    NamePath, NameVersionPath, StepParams, TaskParams, TaskPath, TaskStepPath, plain_name,
+};
 pub use query::{LONGEST_WAIT, PageQuery, Query};

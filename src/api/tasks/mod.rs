@@ -1,10 +1,13 @@
 //! Tasks: submitted, read, commanded.
 
 mod bulk;
+mod clone;
 mod commands;
 mod events;
+mod graph;
 mod read;
 mod submit;
+mod undo_plan;
 mod view;
 
 use std::{sync::Arc, time::Duration};
@@ -27,12 +30,18 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(submit::submit, read::list))
         .routes(routes!(bulk::retry_tasks))
+        .routes(routes!(bulk::undo_tasks))
+        .routes(routes!(bulk::cancel_tasks))
+        .routes(routes!(bulk::skip_tasks))
         .routes(routes!(read::get))
         .routes(routes!(events::history))
+        .routes(routes!(graph::graph))
         .routes(routes!(events::events))
+        .routes(routes!(clone::clone))
         .routes(routes!(commands::cancel))
         .routes(routes!(commands::pause))
         .routes(routes!(commands::resume))
+        .routes(routes!(undo_plan::show))
         .routes(routes!(commands::undo))
         .routes(routes!(commands::retry))
         .routes(routes!(commands::retry_step))
@@ -84,11 +93,14 @@ async fn render(app: &App, status: StatusCode, task: &Task) -> Result<Response, 
             app.agents.get(agent).is_some()
         })
         .await?;
-    let mut response = json(status, &view);
+    Ok(with_etag(json(status, &view), task))
+}
+
+fn with_etag(mut response: Response, task: &Task) -> Response {
     if let Ok(etag) = HeaderValue::from_str(&format!("\"{}\"", task.version)) {
         response.headers_mut().insert(header::ETAG, etag);
     }
-    Ok(response)
+    response
 }
 
 fn json<T: serde::Serialize>(status: StatusCode, body: &T) -> Response {

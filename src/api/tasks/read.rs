@@ -138,9 +138,10 @@ fn filter(query: &mut Query) -> Result<TaskFilter, Problem> {
         })?;
         Ok((name.to_owned(), value.to_owned()))
     });
+    let state = query.one_of("state", TaskStatus::ALL, TaskStatus::as_str)?;
     Ok(TaskFilter {
         labels: labels.collect::<Result<_, Problem>>()?,
-        state: query.one_of("state", TaskStatus::ALL, TaskStatus::as_str)?,
+        states: state.into_iter().collect(),
         workflow: query.string("workflow"),
         key: query.string("key"),
         agent: query.string("agent"),

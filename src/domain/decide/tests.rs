@@ -1,8 +1,10 @@
 //! Every rule by example, and the invariants over random sequences of commands.
 
+mod again;
 mod invariants;
 mod rules;
 mod undo;
+mod undo_plan;
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -242,7 +242,11 @@ impl Harness {
     }
 
     pub async fn submit(&self, new: New) -> Arc<Task> {
-        let accepted = self.store.submit(self.details(&new), None).await.unwrap();
+        let accepted = self
+            .store
+            .submit(self.details(&new), None, None)
+            .await
+            .unwrap();
         now(accepted)
     }
 

@@ -166,11 +166,12 @@ impl Decided {
             let planned = match request {
                 Request::Submit {
                     details,
+                    reason,
                     idempotency,
                     ..
                 } => self.known(idempotency.as_ref()).unwrap_or_else(|| {
                     let id = details.id;
-                    let draft = Draft::submit(details.clone(), self.now);
+                    let draft = Draft::submit(details.clone(), self.now).because(reason.clone());
                     let new = Working {
                         base: None,
                         draft,

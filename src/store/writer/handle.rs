@@ -67,6 +67,7 @@ pub(super) type Answer<T, E> = oneshot::Sender<Result<T, E>>;
 pub(super) enum Request {
     Submit {
         details: Arc<Details>,
+        reason: Option<String>,
         idempotency: Option<Idempotency>,
         answer: Answer<Accepted, CommandError>,
     },
@@ -164,15 +165,17 @@ impl Store {
         (store, writing)
     }
 
-    /// Records a task and its steps in one transaction (P4).
+    /// Records a task and its steps in one transaction (P4). The reason stands in its history.
     pub async fn submit(
         &self,
         details: Details,
+        reason: Option<String>,
         idempotency: Option<Idempotency>,
     ) -> Result<Accepted, CommandError> {
         let (answer, answered) = oneshot::channel();
         self.send(Request::Submit {
             details: Arc::new(details),
+            reason,
             idempotency,
             answer,
         })
