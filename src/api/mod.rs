@@ -14,6 +14,7 @@ mod instances;
 mod openapi;
 mod operations;
 pub mod problem;
+mod starting;
 mod state;
 mod tasks;
 pub mod verdict;
@@ -30,6 +31,7 @@ use axum::{
 use utoipa_axum::router::OpenApiRouter;
 
 pub use problem::Problem;
+pub use starting::starting;
 pub use state::{App, Gauges, Workflows};
 
 use self::problem::Kind;
