@@ -92,7 +92,10 @@ async fn measure(options: BenchOptions) -> Result<Report, BenchError> {
     let servers = match &options.url {
         Some(url) => Servers::at(url, options.token.clone(), client.clone())?,
         None => {
-            let database = options.database_url.as_deref().map(str::parse::<DatabaseUrl>);
+            let database = options
+                .database_url
+                .as_deref()
+                .map(str::parse::<DatabaseUrl>);
             let database = database.transpose().map_err(|()| BenchError::NotPostgres)?;
             Servers::start(options.instances, database.as_ref(), &client).await?
         }

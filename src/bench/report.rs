@@ -128,7 +128,11 @@ impl Report {
         let made: Vec<Option<f64>> = made.collect();
         let all: f64 = made.iter().copied().flatten().sum();
         made.iter()
-            .map(|made| made.map_or("-".to_owned(), |made| format!("{:.0} %", 100.0 * made / all)))
+            .map(|made| {
+                made.map_or("-".to_owned(), |made| {
+                    format!("{:.0} %", 100.0 * made / all)
+                })
+            })
             .collect()
     }
 }

@@ -1,17 +1,18 @@
 //! The writer's one connection: lost, it is connected again in the background, with waits that grow.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use rand::RngExt;
-use sqlx::{
-    ConnectOptions, Connection as _, Executor, PgConnection, Row, postgres::PgConnectOptions,
-};
+use sqlx::{Executor, PgConnection};
 use tokio::{sync::oneshot, time::sleep};
 use tracing::{info, warn};
 
-use super::StoreError;
+use super::{
+    StoreError,
+    servers::{NoPrimary, Servers},
+    transaction::PIN,
+};
 
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const ROLLBACK_WITHIN: Duration = Duration::from_secs(2);
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
@@ -20,8 +21,33 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct Connection {
-    options: PgConnectOptions,
+    lead: Lead,
     state: State,
+}
+
+/// How the writer gets to a server.
+#[derive(Clone)]
+pub(super) struct Lead {
+    pub servers: Arc<Servers>,
+    /// Whether a connection is the writer's own, as long as it lasts: not so behind a pooler.
+    pub is_own: bool,
+}
+
+impl Lead {
+    /// A connection on which the writer's statements are planned as they should be.
+    async fn connect(&self) -> Result<PgConnection, NoPrimary> {
+        let mut connection = self.servers.connect().await?;
+        self.pin(&mut connection).await?;
+        Ok(connection)
+    }
+
+    pub async fn pin(&self, connection: &mut PgConnection) -> Result<(), NoPrimary> {
+        if self.is_own {
+            let pinned = connection.execute(PIN).await;
+            pinned.map_err(|error| self.servers.unfit(error))?;
+        }
+        Ok(())
+    }
 }
 
 enum State {
@@ -32,9 +58,9 @@ enum State {
 }
 
 impl Connection {
-    pub fn new(connection: PgConnection, options: PgConnectOptions) -> Self {
+    pub fn new(connection: PgConnection, lead: Lead) -> Self {
         Self {
-            options,
+            lead,
             state: State::Here(connection),
         }
     }
@@ -63,6 +89,10 @@ impl Connection {
         }
     }
 
+    pub fn is_own(&self) -> bool {
+        self.lead.is_own
+    }
+
     pub fn put_back(&mut self, connection: PgConnection) {
         self.state = State::Here(connection);
     }
@@ -72,22 +102,23 @@ impl Connection {
     pub fn mend(&mut self, connection: Option<PgConnection>) {
         let (give, coming) = oneshot::channel();
         self.state = State::Coming(coming);
-        let options = self.options.clone();
+        let lead = self.lead.clone();
         // Without a runtime nobody will write again.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(mend(connection, options, give));
+            runtime.spawn(mend(connection, lead, give));
         }
     }
 
     /// Another connection beside the one that is lent.
     pub async fn another(&self) -> Result<PgConnection, StoreError> {
-        Ok(connect(&self.options).await?)
+        let connected = self.lead.connect().await;
+        connected.map_err(|none| StoreError::Unavailable(none.to_string()))
     }
 }
 
 async fn mend(
     connection: Option<PgConnection>,
-    options: PgConnectOptions,
+    lead: Lead,
     mut give: oneshot::Sender<PgConnection>,
 ) {
     if let Some(mut connection) = connection
@@ -101,7 +132,7 @@ async fn mend(
     let mut wait = FIRST_WAIT;
     let mut failures = 0_u32;
     loop {
-        match connect(&options).await {
+        match lead.connect().await {
             Ok(connection) => {
                 if failures > 0 {
                     info!(failures, "connected to the database again");
@@ -121,27 +152,5 @@ async fn mend(
             () = give.closed() => return,
         }
         wait = (wait * 2).min(LONGEST_WAIT);
-    }
-}
-
-/// Connects to a server that takes writes.
-pub(super) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
-    let connecting = async {
-        let mut connection = options.connect().await?;
-        // After a failover the old address may lead to a standby for a while.
-        let row = connection
-            .fetch_one("SELECT pg_is_in_recovery() AS standby")
-            .await?;
-        if row.try_get::<bool, _>("standby")? {
-            let _ = connection.close().await;
-            return Err(sqlx::Error::Protocol(
-                "the server is a standby that takes no writes".to_owned(),
-            ));
-        }
-        Ok(connection)
-    };
-    match tokio::time::timeout(CONNECT_WITHIN, connecting).await {
-        Ok(connected) => connected,
-        Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
     }
 }

@@ -4,26 +4,29 @@
 mod clock;
 mod connection;
 mod news;
+mod outcome;
 mod read;
 mod rows;
 mod save;
 mod schema;
+mod servers;
 mod transaction;
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use sqlx::{
-    ConnectOptions,
-    postgres::{PgConnectOptions, PgPoolOptions},
-};
+use sqlx::{ConnectOptions, PgConnection, postgres::PgPoolOptions};
 
 pub use news::{Listener, News};
 pub use read::PgReader;
 pub use schema::migrate;
 
 use self::{
-    clock::Clock, connection::Connection, news::Announcer, read::PgSource,
+    clock::Clock,
+    connection::{Connection, Lead},
+    news::Announcer,
+    read::PgSource,
+    servers::{NoPrimary, Servers},
     transaction::PgTransaction,
 };
 use super::{Backend, Definitions, OpenError, StoreError, Transaction};
@@ -65,27 +68,36 @@ pub async fn open(
     settings: Settings,
     definitions: Arc<Definitions>,
 ) -> Result<Opened, OpenError> {
-    let options = options(url, settings.listen)?;
-    let name = describe(&options);
-    let unusable = |error: sqlx::Error| OpenError::Unusable {
-        database: name.clone(),
-        reason: error.to_string(),
-    };
-    let mut writer = connection::connect(&options).await.map_err(unusable)?;
+    let servers = Arc::new(servers(url, settings.listen)?);
+    let name = servers.describe();
+    let mut writer = connect(&servers).await?;
     schema::check_server(&mut writer, &name).await?;
     if settings.migrate {
         schema::run(&mut writer, &name).await?;
     } else {
         schema::check(&mut writer, &name).await?;
     }
+    let lead = Lead {
+        servers: servers.clone(),
+        is_own: settings.listen,
+    };
+    let pinned = lead.pin(&mut writer).await;
+    pinned.map_err(|none| unopened(&servers, &none))?;
+    let following = servers.clone();
     let pool = PgPoolOptions::new()
         .max_connections(settings.max_connections)
         .acquire_timeout(ACQUIRE_WITHIN)
-        .connect_with(options.clone())
+        .after_connect(|connection, _| Box::pin(servers::refuse_standby(connection)))
+        .before_acquire(move |_, connection| {
+            let is_current = following.is_current(connection.age);
+            Box::pin(async move { Ok(is_current) })
+        })
+        .connect_with(servers.current())
         .await
-        .map_err(unusable)?;
+        .map_err(|error| fault(&name, error))?;
+    servers.lead(&pool);
     let (announcer, listener) = if settings.listen {
-        let (announcer, listener) = news::start(pool.clone(), options.clone());
+        let (announcer, listener) = news::start(pool.clone(), servers.clone());
         (Some(announcer), Some(listener))
     } else {
         (None, None)
@@ -93,7 +105,7 @@ pub async fn open(
     let clock = Arc::new(Clock::default());
     let backend = PgBackend {
         clock: clock.clone(),
-        writer: Connection::new(writer, options),
+        writer: Connection::new(writer, lead),
         definitions: definitions.clone(),
         announcer,
     };
@@ -111,45 +123,56 @@ pub async fn open(
 /// Whether [`open`] can read it.
 pub fn is_url(url: &str) -> bool {
     let scheme = ["postgres://", "postgresql://"];
-    scheme.iter().any(|scheme| url.starts_with(scheme)) && url.parse::<PgConnectOptions>().is_ok()
+    scheme.iter().any(|scheme| url.starts_with(scheme)) && servers(url, true).is_ok()
 }
 
 /// The URL without its secrets: who, where and which, and nothing else.
 pub fn without_secrets(url: &str) -> String {
-    match url.parse() {
-        Ok(options) => describe(&options),
+    match servers(url, true) {
+        Ok(servers) => servers.describe(),
         Err(_) => "postgres://".to_owned(),
     }
 }
 
-fn options(url: &str, keep_statements: bool) -> Result<PgConnectOptions, OpenError> {
-    let options: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| {
-        // The error does not repeat the URL.
-        OpenError::Unusable {
-            database: "the database".to_owned(),
-            reason: error.to_string(),
-        }
-    })?;
+fn servers(url: &str, keep_statements: bool) -> Result<Servers, OpenError> {
     let statements = if keep_statements { 200 } else { 0 };
-    Ok(options
-        .application_name("provost")
-        // Poolers refuse parameters at connecting that they do not know.
-        .extra_float_digits(None)
-        .statement_cache_capacity(statements)
-        .disable_statement_logging())
+    let servers = Servers::new(url, |options| {
+        options
+            .application_name("provost")
+            // Poolers refuse parameters at connecting that they do not know.
+            .extra_float_digits(None)
+            .statement_cache_capacity(statements)
+            .disable_statement_logging()
+    });
+    // The error does not repeat the URL.
+    servers.map_err(|error| OpenError::Unusable {
+        database: "the database".to_owned(),
+        reason: error.to_string(),
+    })
 }
 
-fn describe(options: &PgConnectOptions) -> String {
-    let place = match options.get_socket() {
-        Some(socket) => socket.display().to_string(),
-        None => options.get_host().to_owned(),
-    };
-    format!(
-        "postgres://{}@{place}:{}/{}",
-        options.get_username(),
-        options.get_port(),
-        options.get_database().unwrap_or(options.get_username()),
-    )
+async fn connect(servers: &Servers) -> Result<PgConnection, OpenError> {
+    let connected = servers.connect().await;
+    connected.map_err(|none| unopened(servers, &none))
+}
+
+fn unopened(servers: &Servers, none: &NoPrimary) -> OpenError {
+    let (database, reason) = (servers.describe(), none.to_string());
+    if none.is_passing() {
+        OpenError::Unreachable { database, reason }
+    } else {
+        OpenError::Unusable { database, reason }
+    }
+}
+
+/// What an error means for who opens the database.
+fn fault(name: &str, error: sqlx::Error) -> OpenError {
+    let (database, reason) = (name.to_owned(), error.to_string());
+    if servers::is_passing(&error) {
+        OpenError::Unreachable { database, reason }
+    } else {
+        OpenError::Unusable { database, reason }
+    }
 }
 
 #[async_trait]

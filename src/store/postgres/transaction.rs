@@ -13,7 +13,12 @@ use sqlx::{Executor, PgConnection, Row, raw_sql};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
-use super::{PgBackend, answered, news::News, save};
+use super::{
+    PgBackend, answered,
+    news::News,
+    outcome::{self, Mark},
+    save,
+};
 use crate::{
     domain::{
         AgentName, AgentSpec, InstanceId, Leases, StepRef, Task, TaskId, Timestamp, WorkflowName,
@@ -25,27 +30,55 @@ use crate::{
     },
 };
 
-/// One round trip. The settings end with the transaction, so that they hold behind a pooler too.
+/// How the writer's statements are planned and what ends its session.
 ///
-/// The writer's statements touch few rows by their keys, but the statistics are of a table that was empty
-/// a moment ago or is mostly ended work: a plan by way of a sequential scan, a hash of the table or the
-/// index of a state that most rows once had is 2 to 4 times slower, or much more. So every plan is pinned
-/// to nested loops over indexes in their own order, made once and kept; where that leaves a choice, the
-/// statement's form does not. With plans thus priced as a last resort, JIT would compile them: off.
+/// They touch few rows by their keys, but the statistics are of a table that was empty a moment ago or is
+/// mostly ended work: a plan by way of a sequential scan, a hash of the table or the index of a state that
+/// most rows once had is 2 to 4 times slower, or much more. So every plan is pinned to nested loops over
+/// indexes in their own order, made once and kept; where that leaves a choice, the statement's form does
+/// not. With plans thus priced as a last resort, JIT would compile them: off.
 ///
 /// A session that stands still inside a transaction, with its process stopped or its network cut, is
 /// ended by the server, so that the locks it holds stop others for no longer than that.
-///
-/// The transaction's id is what tells, after a connection lost at the commit, whether it went through.
-pub(super) const BEGIN: &str = r#"
-BEGIN;
-SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
-       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
-       set_config('enable_sort', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true),
-       set_config('jit', 'off', true), set_config('synchronous_commit', 'on', true),
-       set_config('idle_in_transaction_session_timeout', '10s', true),
-       pg_current_xact_id()::text AS id,
-       floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now"#;
+macro_rules! settings {
+    ($only_for_the_transaction:literal) => {
+        concat!(
+            "SELECT ",
+            settings!(@ "enable_seqscan", "off", $only_for_the_transaction), ", ",
+            settings!(@ "enable_bitmapscan", "off", $only_for_the_transaction), ", ",
+            settings!(@ "enable_hashjoin", "off", $only_for_the_transaction), ", ",
+            settings!(@ "enable_mergejoin", "off", $only_for_the_transaction), ", ",
+            settings!(@ "enable_sort", "off", $only_for_the_transaction), ", ",
+            settings!(@ "plan_cache_mode", "force_generic_plan", $only_for_the_transaction), ", ",
+            settings!(@ "jit", "off", $only_for_the_transaction), ", ",
+            settings!(@ "synchronous_commit", "on", $only_for_the_transaction), ", ",
+            settings!(@ "idle_in_transaction_session_timeout", "10s", $only_for_the_transaction)
+        )
+    };
+    (@ $name:literal, $value:literal, $only_for_the_transaction:literal) => {
+        concat!("set_config('", $name, "', '", $value, "', ", $only_for_the_transaction, ")")
+    };
+}
+
+/// For a connection of the writer's own: once, not with each transaction.
+pub(super) const PIN: &str = settings!("false");
+
+/// One round trip. The transaction's id helps to tell, after a connection lost at the commit, whether it
+/// went through.
+macro_rules! begin {
+    ($settings:expr) => {
+        concat!(
+            "BEGIN; ",
+            $settings,
+            "SELECT pg_current_xact_id()::text AS id, ",
+            "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now"
+        )
+    };
+}
+
+const BEGIN: &str = begin!("");
+/// Behind a pooler every transaction may have another connection.
+const BEGIN_ANYWHERE: &str = begin!(concat!(settings!("true"), "; "));
 
 /// Relies on steps_line. Locks the tasks, not the steps: what a save locks as well. Others' tasks are
 /// passed over, so that instances take different steps off one line.
@@ -109,8 +142,6 @@ const HEARTBEAT: &str = r#"
 INSERT INTO heartbeat (id, at) VALUES (pg_backend_pid() % 64, $1)
 ON CONFLICT (id) DO UPDATE SET at = excluded.at"#;
 
-const OUTCOME: &str = "SELECT pg_xact_status($1::text::xid8) AS outcome";
-
 /// How long a commit whose answer was lost is asked after. Longer than the server lets a session stand
 /// still in a transaction.
 const OUTCOME_WITHIN: Duration = Duration::from_secs(15);
@@ -121,7 +152,9 @@ pub(super) struct PgTransaction<'b> {
     /// Gone once committed.
     connection: Option<PgConnection>,
     now: Timestamp,
-    id: String,
+    id: u64,
+    /// What it wrote that shows, once it is in the record, that it was committed.
+    mark: Option<Mark>,
     /// Holds locks that were not taken in the order of ids: it must not wait for any other.
     out_of_order: bool,
     /// A statement failed, so that the server would answer COMMIT by rolling back.
@@ -133,8 +166,15 @@ impl<'b> PgTransaction<'b> {
     pub async fn begin(backend: &'b mut PgBackend) -> Result<Self, StoreError> {
         let mut connection = backend.writer.take().await?;
         let asked = Instant::now();
-        let row = match answered(connection.fetch_one(raw_sql(BEGIN))).await {
-            Ok(row) => row,
+        let begin = match backend.writer.is_own() {
+            true => BEGIN,
+            false => BEGIN_ANYWHERE,
+        };
+        // The row that counts is the last.
+        let row = match answered(connection.fetch_all(raw_sql(begin))).await {
+            Ok(mut rows) => rows
+                .pop()
+                .ok_or_else(|| corrupt("a transaction without a time"))?,
             Err(error) => {
                 backend.writer.mend(Some(connection));
                 return Err(error);
@@ -144,13 +184,14 @@ impl<'b> PgTransaction<'b> {
             backend,
             connection: Some(connection),
             now: Timestamp::from_millis(0),
-            id: String::new(),
+            id: 0,
+            mark: None,
             out_of_order: false,
             failed: false,
             news: News::default(),
         };
         begun.now = Timestamp::from_millis(row.try_get("now")?);
-        begun.id = row.try_get("id")?;
+        begun.id = row.try_get::<&str, _>("id")?.parse().map_err(corrupt)?;
         begun.backend.clock.set(begun.now, asked);
         Ok(begun)
     }
@@ -167,26 +208,21 @@ impl<'b> PgTransaction<'b> {
         done
     }
 
-    /// The answer to COMMIT was lost: the server knows what became of it. A wrong guess either way would
+    /// The answer to COMMIT was lost: the record tells what became of it. A wrong guess either way would
     /// be told to a caller.
     async fn outcome(&mut self, lost: StoreError) -> Result<(), StoreError> {
         let until = Instant::now() + OUTCOME_WITHIN;
         warn!(error = %lost, "the answer to a commit was lost; asking what became of it");
         while Instant::now() < until {
             if let Ok(mut connection) = self.backend.writer.another().await {
-                let asked = sqlx::query(OUTCOME)
-                    .bind(&self.id)
-                    .fetch_one(&mut connection);
-                if let Ok(row) = answered(asked).await {
-                    match row.try_get::<Option<&str>, _>("outcome")? {
-                        Some("committed") => {
-                            self.connection = Some(connection);
-                            return Ok(());
-                        }
-                        Some("aborted") => return Err(StoreError::Interrupted(lost.to_string())),
-                        // The old session has not noticed yet, or not found the time.
-                        _ => {}
+                match outcome::ask(&mut connection, self.id, self.mark.as_ref()).await {
+                    Ok(Some(true)) => {
+                        self.connection = Some(connection);
+                        return Ok(());
                     }
+                    Ok(Some(false)) => return Err(StoreError::Interrupted(lost.to_string())),
+                    // The old session has not noticed yet, or not found the time; or this one was lost.
+                    Ok(None) | Err(_) => {}
                 }
             }
             sleep(OUTCOME_AGAIN).await;
@@ -249,6 +285,7 @@ impl Transaction for PgTransaction<'_> {
         let (now, wait) = (self.now, !self.out_of_order);
         let saved = answered(save::save(self.connection()?, batch, now, wait)).await;
         let saved = self.noted(saved)?;
+        self.mark = Mark::of(batch);
         for change in &batch.changes {
             self.news.tasks |= change.task.is_settled();
             let mut steps = change.steps.iter();
