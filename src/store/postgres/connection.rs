@@ -10,6 +10,7 @@ use tracing::{info, warn};
 use super::{
     StoreError,
     servers::{NoPrimary, Servers},
+    statements::Statements,
     transaction::PIN,
 };
 
@@ -29,8 +30,7 @@ pub(super) struct Connection {
 #[derive(Clone)]
 pub(super) struct Lead {
     pub servers: Arc<Servers>,
-    /// Whether a connection is the writer's own, as long as it lasts: not so behind a pooler.
-    pub is_own: bool,
+    pub statements: Statements,
 }
 
 impl Lead {
@@ -42,7 +42,7 @@ impl Lead {
     }
 
     pub async fn pin(&self, connection: &mut PgConnection) -> Result<(), NoPrimary> {
-        if self.is_own {
+        if self.statements == Statements::Kept {
             let pinned = connection.execute(PIN).await;
             pinned.map_err(|error| self.servers.unfit(error))?;
         }
@@ -89,8 +89,8 @@ impl Connection {
         }
     }
 
-    pub fn is_own(&self) -> bool {
-        self.lead.is_own
+    pub fn statements(&self) -> Statements {
+        self.lead.statements
     }
 
     pub fn put_back(&mut self, connection: PgConnection) {

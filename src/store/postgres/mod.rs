@@ -10,6 +10,7 @@ mod rows;
 mod save;
 mod schema;
 mod servers;
+mod statements;
 mod transaction;
 
 use std::{sync::Arc, time::Duration};
@@ -27,6 +28,7 @@ use self::{
     news::Announcer,
     read::PgSource,
     servers::{NoPrimary, Servers},
+    statements::Statements,
     transaction::PgTransaction,
 };
 use super::{Backend, Definitions, OpenError, StoreError, Transaction};
@@ -68,7 +70,11 @@ pub async fn open(
     settings: Settings,
     definitions: Arc<Definitions>,
 ) -> Result<Opened, OpenError> {
-    let servers = Arc::new(servers(url, settings.listen)?);
+    let statements = match settings.listen {
+        true => Statements::Kept,
+        false => Statements::Forgotten,
+    };
+    let servers = Arc::new(servers(url, statements)?);
     let name = servers.describe();
     let mut writer = connect(&servers).await?;
     schema::check_server(&mut writer, &name).await?;
@@ -79,7 +85,7 @@ pub async fn open(
     }
     let lead = Lead {
         servers: servers.clone(),
-        is_own: settings.listen,
+        statements,
     };
     let pinned = lead.pin(&mut writer).await;
     pinned.map_err(|none| unopened(&servers, &none))?;
@@ -113,6 +119,7 @@ pub async fn open(
         backend,
         reader: PgReader::new(PgSource {
             pool,
+            statements,
             clock,
             definitions,
         }),
@@ -123,25 +130,28 @@ pub async fn open(
 /// Whether [`open`] can read it.
 pub fn is_url(url: &str) -> bool {
     let scheme = ["postgres://", "postgresql://"];
-    scheme.iter().any(|scheme| url.starts_with(scheme)) && servers(url, true).is_ok()
+    scheme.iter().any(|scheme| url.starts_with(scheme)) && servers(url, Statements::Kept).is_ok()
 }
 
 /// The URL without its secrets: who, where and which, and nothing else.
 pub fn without_secrets(url: &str) -> String {
-    match servers(url, true) {
+    match servers(url, Statements::Kept) {
         Ok(servers) => servers.describe(),
         Err(_) => "postgres://".to_owned(),
     }
 }
 
-fn servers(url: &str, keep_statements: bool) -> Result<Servers, OpenError> {
-    let statements = if keep_statements { 200 } else { 0 };
+fn servers(url: &str, statements: Statements) -> Result<Servers, OpenError> {
+    let kept = match statements {
+        Statements::Kept => 200,
+        Statements::Forgotten => 0,
+    };
     let servers = Servers::new(url, |options| {
         options
             .application_name("provost")
             // Poolers refuse parameters at connecting that they do not know.
             .extra_float_digits(None)
-            .statement_cache_capacity(statements)
+            .statement_cache_capacity(kept)
             .disable_statement_logging()
     });
     // The error does not repeat the URL.

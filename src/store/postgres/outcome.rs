@@ -8,7 +8,7 @@
 use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
 use uuid::Uuid;
 
-use super::answered;
+use super::{answered, statements::Statements};
 use crate::store::{Batch, StoreError, record};
 
 /// An entry of the history that a transaction wrote. No other writes the same: it names who changed what
@@ -47,6 +47,7 @@ pub(super) async fn ask(
     connection: &mut PgConnection,
     id: u64,
     mark: Option<&Mark>,
+    statements: Statements,
 ) -> Result<Option<bool>, StoreError> {
     // In simple statements, or within a transaction: a pooler gives out connections by the transaction.
     let status = format!("SELECT pg_xact_status('{id}'::xid8) AS outcome");
@@ -63,7 +64,8 @@ pub(super) async fn ask(
     };
     answered(async {
         let mut view = sqlx::Connection::begin(connection).await?;
-        let row = sqlx::query(MARKED)
+        let row = statements
+            .query(MARKED)
             .bind(mark.task)
             .bind(mark.version)
             .bind(mark.at)

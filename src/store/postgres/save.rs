@@ -4,6 +4,7 @@
 use sqlx::{PgConnection, Postgres, Row, postgres::PgArguments, query::Query};
 use uuid::Uuid;
 
+use super::statements::Statements;
 use crate::{
     domain::{AlertChange, Task, Timestamp},
     store::{
@@ -114,6 +115,7 @@ pub(super) async fn save(
     batch: &Batch,
     now: Timestamp,
     wait: bool,
+    statements: Statements,
 ) -> Result<Saved, StoreError> {
     let changes = &batch.changes;
     let known: Vec<_> = changes
@@ -132,7 +134,7 @@ pub(super) async fn save(
             steps.map(|index| StepRecord::of(&change.task, *index, now))
         })
         .collect();
-    let statement = sqlx::query(if wait { SAVE } else { SAVE_OR_SKIP });
+    let statement = statements.query(if wait { SAVE } else { SAVE_OR_SKIP });
     let statement = bind_known(statement, &known);
     let statement = bind_new(statement, &new);
     let statement = bind_steps(statement, &steps);
@@ -140,10 +142,10 @@ pub(super) async fn save(
     if !row.try_get::<bool, _>("saved")? {
         return Ok(Saved::Stale);
     }
-    insert_labels(tx, &new).await?;
-    insert_keys(tx, batch, now).await?;
+    insert_labels(tx, &new, statements).await?;
+    insert_keys(tx, batch, now, statements).await?;
     for change in changes {
-        save_alerts(tx, change).await?;
+        save_alerts(tx, change, statements).await?;
     }
     Ok(Saved::All)
 }
@@ -222,7 +224,11 @@ fn bind_history(statement: Statement, changes: &[TaskChange]) -> Statement {
         .bind(column(&told, |change| record::events(change)))
 }
 
-async fn insert_labels(tx: &mut PgConnection, new: &[&Task]) -> Result<(), StoreError> {
+async fn insert_labels(
+    tx: &mut PgConnection,
+    new: &[&Task],
+    statements: Statements,
+) -> Result<(), StoreError> {
     let labels: Vec<(&str, &str, Uuid)> = new
         .iter()
         .flat_map(|task| {
@@ -231,7 +237,8 @@ async fn insert_labels(tx: &mut PgConnection, new: &[&Task]) -> Result<(), Store
         })
         .collect();
     if !labels.is_empty() {
-        sqlx::query(INSERT_LABELS)
+        statements
+            .query(INSERT_LABELS)
             .bind(column(&labels, |(label, ..)| *label))
             .bind(column(&labels, |(_, value, _)| *value))
             .bind(column(&labels, |(.., task)| *task))
@@ -245,11 +252,13 @@ async fn insert_keys(
     tx: &mut PgConnection,
     batch: &Batch,
     now: Timestamp,
+    statements: Statements,
 ) -> Result<(), StoreError> {
     let mut keys: Vec<_> = batch.keys.iter().collect();
     keys.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     if !keys.is_empty() {
-        sqlx::query(INSERT_KEYS)
+        statements
+            .query(INSERT_KEYS)
             .bind(column(&keys, |new| new.key.as_str()))
             .bind(column(&keys, |new| new.fingerprint.as_str()))
             .bind(column(&keys, |new| new.task.0))
@@ -261,18 +270,24 @@ async fn insert_keys(
 }
 
 /// Alerts are rare: a statement for each is no cost that matters.
-async fn save_alerts(tx: &mut PgConnection, change: &TaskChange) -> Result<(), StoreError> {
+async fn save_alerts(
+    tx: &mut PgConnection,
+    change: &TaskChange,
+    statements: Statements,
+) -> Result<(), StoreError> {
     let task = &change.task;
     for (alert_id, alert) in &change.alerts {
         let statement = match alert {
-            AlertChange::Raise { step, message } => sqlx::query(RAISE_ALERT)
+            AlertChange::Raise { step, message } => statements
+                .query(RAISE_ALERT)
                 .bind(*alert_id)
                 .bind(task.id().0)
                 .bind(i64::from(step.0))
                 .bind(task.definition(*step).name.as_str())
                 .bind(message)
                 .bind(change.at.as_millis()),
-            AlertChange::Close { step } => sqlx::query(CLOSE_ALERT)
+            AlertChange::Close { step } => statements
+                .query(CLOSE_ALERT)
                 .bind(task.id().0)
                 .bind(i64::from(step.0))
                 .bind(change.at.as_millis()),

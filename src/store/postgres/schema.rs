@@ -7,7 +7,7 @@ use sqlx::{
     migrate::{MigrateError, Migrator},
 };
 
-use super::{OpenError, connect, fault, servers};
+use super::{OpenError, connect, fault, servers, statements::Statements};
 
 /// Without the crate's own lock, which belongs to a connection: a pooler gives those out by the
 /// transaction.
@@ -25,9 +25,12 @@ const OLDEST_SERVER: u32 = 150_000;
 const LOCK: &str =
     "SELECT pg_advisory_xact_lock(7306920155338694); SET LOCAL client_min_messages = warning";
 
+/// What the crate prepares for itself has a name: behind a pooler, none may be there before nor stay.
+const FORGET: &str = "DEALLOCATE ALL";
+
 /// Brings the schema up to date; answers its migration before and after.
 pub async fn migrate(url: &str) -> Result<(i64, i64), OpenError> {
-    let servers = servers(url, true)?;
+    let servers = servers(url, Statements::Kept)?;
     let name = servers.describe();
     let mut connection = connect(&servers).await?;
     check_server(&mut connection, &name).await?;
@@ -41,6 +44,7 @@ pub(super) async fn run(connection: &mut PgConnection, name: &str) -> Result<(),
     let failed = |error| fault(name, error);
     let mut transaction = connection.begin().await.map_err(failed)?;
     transaction.execute(LOCK).await.map_err(failed)?;
+    transaction.execute(FORGET).await.map_err(failed)?;
     MIGRATIONS
         .run(&mut *transaction)
         .await
@@ -51,6 +55,7 @@ pub(super) async fn run(connection: &mut PgConnection, name: &str) -> Result<(),
             }
             error => unusable(name, error),
         })?;
+    transaction.execute(FORGET).await.map_err(failed)?;
     transaction.commit().await.map_err(failed)
 }
 

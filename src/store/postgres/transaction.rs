@@ -18,6 +18,7 @@ use super::{
     news::News,
     outcome::{self, Mark},
     save,
+    statements::Statements,
 };
 use crate::{
     domain::{
@@ -166,9 +167,9 @@ impl<'b> PgTransaction<'b> {
     pub async fn begin(backend: &'b mut PgBackend) -> Result<Self, StoreError> {
         let mut connection = backend.writer.take().await?;
         let asked = Instant::now();
-        let begin = match backend.writer.is_own() {
-            true => BEGIN,
-            false => BEGIN_ANYWHERE,
+        let begin = match backend.writer.statements() {
+            Statements::Kept => BEGIN,
+            Statements::Forgotten => BEGIN_ANYWHERE,
         };
         // The row that counts is the last.
         let row = match answered(connection.fetch_all(raw_sql(begin))).await {
@@ -196,6 +197,10 @@ impl<'b> PgTransaction<'b> {
         Ok(begun)
     }
 
+    fn statements(&self) -> Statements {
+        self.backend.writer.statements()
+    }
+
     fn connection(&mut self) -> Result<&mut PgConnection, StoreError> {
         // It is there until the commit, which takes the transaction with it.
         self.connection
@@ -215,7 +220,13 @@ impl<'b> PgTransaction<'b> {
         warn!(error = %lost, "the answer to a commit was lost; asking what became of it");
         while Instant::now() < until {
             if let Ok(mut connection) = self.backend.writer.another().await {
-                match outcome::ask(&mut connection, self.id, self.mark.as_ref()).await {
+                let asked = outcome::ask(
+                    &mut connection,
+                    self.id,
+                    self.mark.as_ref(),
+                    self.statements(),
+                );
+                match asked.await {
                     Ok(Some(true)) => {
                         self.connection = Some(connection);
                         return Ok(());
@@ -249,32 +260,40 @@ impl Transaction for PgTransaction<'_> {
 
     async fn load(&mut self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
         let definitions = self.backend.definitions.clone();
-        let loaded = answered(super::rows::load(self.connection()?, ids, &definitions)).await;
+        let statements = self.statements();
+        let loaded = super::rows::load(self.connection()?, ids, &definitions, statements);
+        let loaded = answered(loaded).await;
         self.noted(loaded)
     }
 
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError> {
-        let query = sqlx::query(IDEMPOTENCY).bind(keys);
+        let query = self.statements().query(IDEMPOTENCY).bind(keys);
         let found = answered(query.fetch_all(self.connection()?)).await;
         self.noted(found)?.iter().map(rows::known_key).collect()
     }
 
     async fn line(&mut self, agent: &AgentName, limit: usize) -> Result<Vec<StepRef>, StoreError> {
         self.out_of_order = true;
-        let query = sqlx::query(LINE).bind(agent.as_str()).bind(limit as i64);
+        let query = self
+            .statements()
+            .query(LINE)
+            .bind(agent.as_str())
+            .bind(limit as i64);
         let found = answered(query.fetch_all(self.connection()?)).await;
         self.noted(found)?.iter().map(rows::step_ref).collect()
     }
 
     async fn promote(&mut self) -> Result<Promoted, StoreError> {
         self.out_of_order = true;
-        let query = sqlx::query(PROMOTE).bind(self.now.as_millis());
+        let query = self.statements().query(PROMOTE).bind(self.now.as_millis());
         let promoted = answered(query.execute(self.connection()?)).await;
         self.news.work |= self.noted(promoted)?.rows_affected() > 0;
-        let lines = answered(sqlx::query(LINES).fetch_all(self.connection()?)).await;
+        let query = self.statements().query(LINES);
+        let lines = answered(query.fetch_all(self.connection()?)).await;
         let lines = self.noted(lines)?;
         let agents = lines.iter().map(|row| rows::agent_name(row, "agent"));
-        let next = answered(sqlx::query(NEXT_DUE).fetch_one(self.connection()?)).await;
+        let query = self.statements().query(NEXT_DUE);
+        let next = answered(query.fetch_one(self.connection()?)).await;
         Ok(Promoted {
             agents: agents.collect::<Result<_, _>>()?,
             next_due: rows::time(&self.noted(next)?, "due_at")?,
@@ -282,8 +301,9 @@ impl Transaction for PgTransaction<'_> {
     }
 
     async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError> {
-        let (now, wait) = (self.now, !self.out_of_order);
-        let saved = answered(save::save(self.connection()?, batch, now, wait)).await;
+        let (now, wait, statements) = (self.now, !self.out_of_order, self.statements());
+        let saved = save::save(self.connection()?, batch, now, wait, statements);
+        let saved = answered(saved).await;
         let saved = self.noted(saved)?;
         self.mark = Mark::of(batch);
         for change in &batch.changes {
@@ -296,7 +316,7 @@ impl Transaction for PgTransaction<'_> {
 
     async fn put_workflow(&mut self, name: &WorkflowName, body: &str) -> Result<u32, StoreError> {
         self.out_of_order = true;
-        let query = sqlx::query(LATEST_WORKFLOW).bind(name.as_str());
+        let query = self.statements().query(LATEST_WORKFLOW).bind(name.as_str());
         let latest = answered(query.fetch_optional(self.connection()?)).await;
         let version = match self.noted(latest)? {
             Some(row) => {
@@ -308,7 +328,9 @@ impl Transaction for PgTransaction<'_> {
             }
             None => 1,
         };
-        let query = sqlx::query(PUT_WORKFLOW)
+        let query = self
+            .statements()
+            .query(PUT_WORKFLOW)
             .bind(name.as_str())
             .bind(i64::from(version))
             .bind(body)
@@ -321,7 +343,9 @@ impl Transaction for PgTransaction<'_> {
 
     async fn put_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError> {
         self.out_of_order = true;
-        let query = sqlx::query(PUT_AGENT)
+        let query = self
+            .statements()
+            .query(PUT_AGENT)
             .bind(name.as_str())
             .bind(serde_json::to_string(spec).map_err(corrupt)?)
             .bind(self.now.as_millis());
@@ -333,7 +357,10 @@ impl Transaction for PgTransaction<'_> {
 
     async fn delete_agent(&mut self, name: &AgentName) -> Result<bool, StoreError> {
         self.out_of_order = true;
-        let query = sqlx::query("DELETE FROM agents WHERE name = $1").bind(name.as_str());
+        let query = self
+            .statements()
+            .query("DELETE FROM agents WHERE name = $1")
+            .bind(name.as_str());
         let deleted = answered(query.execute(self.connection()?)).await;
         let deleted = self.noted(deleted)?.rows_affected() > 0;
         self.news.registrations |= deleted;
@@ -342,7 +369,9 @@ impl Transaction for PgTransaction<'_> {
 
     async fn acknowledge(&mut self, alert: AlertId, by: &str) -> Result<Option<Alert>, StoreError> {
         self.out_of_order = true;
-        let query = sqlx::query(ACKNOWLEDGE)
+        let query = self
+            .statements()
+            .query(ACKNOWLEDGE)
             .bind(alert.0)
             .bind(self.now.as_millis())
             .bind(by);
@@ -352,7 +381,9 @@ impl Transaction for PgTransaction<'_> {
 
     async fn purge(&mut self, ended_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
         self.out_of_order = true;
-        let query = sqlx::query(PURGE)
+        let query = self
+            .statements()
+            .query(PURGE)
             .bind(ended_before.as_millis())
             .bind(limit as i64);
         let purged = answered(query.fetch_one(self.connection()?)).await;
@@ -360,10 +391,10 @@ impl Transaction for PgTransaction<'_> {
     }
 
     async fn leases(&mut self, instance: &InstanceId) -> Result<Leases, StoreError> {
-        let query = super::rows::query(leases::instance(instance));
+        let query = self.statements().with_values(leases::instance(instance));
         let record = answered(query.fetch_optional(self.connection()?)).await;
         let record = self.noted(record)?;
-        let query = super::rows::query(leases::supervisor());
+        let query = self.statements().with_values(leases::supervisor());
         let lease = answered(query.fetch_optional(self.connection()?)).await;
         let lease = self.noted(lease)?;
         Ok(Leases {
@@ -374,7 +405,7 @@ impl Transaction for PgTransaction<'_> {
 
     async fn save_leases(&mut self, before: &Leases, after: &Leases) -> Result<Saved, StoreError> {
         for change in leases::changes(before, after) {
-            let query = super::rows::query(change);
+            let query = self.statements().with_values(change);
             let changed = answered(query.execute(self.connection()?)).await;
             if self.noted(changed)?.rows_affected() == 0 {
                 return Ok(Saved::Stale);
@@ -384,7 +415,7 @@ impl Transaction for PgTransaction<'_> {
     }
 
     async fn forget_instances(&mut self, ended_before: Timestamp) -> Result<(), StoreError> {
-        let query = super::rows::query(leases::forget(ended_before));
+        let query = self.statements().with_values(leases::forget(ended_before));
         let forgotten = answered(query.execute(self.connection()?)).await;
         self.noted(forgotten)?;
         Ok(())
@@ -392,7 +423,10 @@ impl Transaction for PgTransaction<'_> {
 
     async fn heartbeat(&mut self) -> Result<(), StoreError> {
         self.out_of_order = true;
-        let query = sqlx::query(HEARTBEAT).bind(self.now.as_millis());
+        let query = self
+            .statements()
+            .query(HEARTBEAT)
+            .bind(self.now.as_millis());
         let beaten = answered(query.execute(self.connection()?)).await;
         self.noted(beaten)?;
         Ok(())
