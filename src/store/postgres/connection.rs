@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use rand::RngExt;
 use sqlx::{Executor, PgConnection};
-use tokio::{sync::oneshot, time::sleep};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep, timeout_at},
+};
 use tracing::{info, warn};
 
 use super::{
@@ -17,8 +20,9 @@ use super::{
 const ROLLBACK_WITHIN: Duration = Duration::from_secs(2);
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// How long the writer waits for a connection on its way before it turns its callers away: a session
-/// that was ended is back within milliseconds, and nobody need hear of it.
+/// How long after a loss the writer waits for the new connection before it turns its callers away: a
+/// session that was ended is back within milliseconds, and nobody need hear of it. When that time is over,
+/// callers hear at once that there is none.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct Connection {
@@ -53,7 +57,10 @@ impl Lead {
 enum State {
     Here(PgConnection),
     /// Being rolled back, or connected anew.
-    Coming(oneshot::Receiver<PgConnection>),
+    Coming {
+        on_its_way: oneshot::Receiver<PgConnection>,
+        wait_until: Instant,
+    },
     Lent,
 }
 
@@ -69,12 +76,20 @@ impl Connection {
     pub async fn take(&mut self) -> Result<PgConnection, StoreError> {
         match std::mem::replace(&mut self.state, State::Lent) {
             State::Here(connection) => Ok(connection),
-            State::Coming(mut coming) => {
-                match tokio::time::timeout(PATIENCE, &mut coming).await {
+            State::Coming {
+                mut on_its_way,
+                wait_until,
+            } => {
+                match timeout_at(wait_until, &mut on_its_way).await {
                     Ok(Ok(connection)) => return Ok(connection),
                     // The one who was mending it is gone: with the runtime, or by a panic.
                     Ok(Err(_)) => self.mend(None),
-                    Err(_) => self.state = State::Coming(coming),
+                    Err(_) => {
+                        self.state = State::Coming {
+                            on_its_way,
+                            wait_until,
+                        };
+                    }
                 }
                 Err(StoreError::Unavailable(
                     "there is no connection to the database; connecting again".to_owned(),
@@ -100,8 +115,11 @@ impl Connection {
     /// Rolls back what is open on the connection, so that its locks are held no longer, or makes a new
     /// one. In the background: nobody waits for it who does not write.
     pub fn mend(&mut self, connection: Option<PgConnection>) {
-        let (give, coming) = oneshot::channel();
-        self.state = State::Coming(coming);
+        let (give, on_its_way) = oneshot::channel();
+        self.state = State::Coming {
+            on_its_way,
+            wait_until: Instant::now() + PATIENCE,
+        };
         let lead = self.lead.clone();
         // Without a runtime nobody will write again.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {

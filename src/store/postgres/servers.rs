@@ -21,8 +21,10 @@ use tokio::time::{Instant, sleep_until};
 use tracing::info;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// How long the others are waited for once one was found that takes writes.
-const OTHERS_WITHIN: Duration = Duration::from_millis(500);
+/// How long the others are waited for once one was found that takes writes: a newer primary may be slow
+/// to answer. Where the one that was found is the one that is known, there is less to fear.
+const OTHERS_WITHIN: Duration = Duration::from_secs(2);
+const OTHERS_WITHIN_IF_KNOWN: Duration = Duration::from_millis(500);
 
 /// Simple statements, because a pooler gives out connections by the transaction.
 const IS_STANDBY: &str = "SELECT pg_is_in_recovery() AS standby";
@@ -187,7 +189,7 @@ impl Servers {
                     best = Some(match best {
                         Some(best) => self.better(best, found),
                         None => {
-                            patience = Instant::now() + OTHERS_WITHIN;
+                            patience = Instant::now() + self.wait_for_others(&found);
                             found
                         }
                     });
@@ -214,6 +216,14 @@ impl Servers {
     /// As if no server had been found: the one that was has failed with this.
     pub fn unfit(&self, error: sqlx::Error) -> NoPrimary {
         NoPrimary(vec![(place(&self.current()), error.into())])
+    }
+
+    fn wait_for_others(&self, found: &Found) -> Duration {
+        let seen = self.timeline.load(Ordering::Relaxed);
+        match found.timeline == seen && found.server == self.lock().server {
+            true => OTHERS_WITHIN_IF_KNOWN,
+            false => OTHERS_WITHIN,
+        }
     }
 
     fn better(&self, one: Found, other: Found) -> Found {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::{Executor, PgConnection, Row, raw_sql};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 use tracing::warn;
 
 use super::{
@@ -143,9 +143,12 @@ const HEARTBEAT: &str = r#"
 INSERT INTO heartbeat (id, at) VALUES (pg_backend_pid() % 64, $1)
 ON CONFLICT (id) DO UPDATE SET at = excluded.at"#;
 
-/// How long a commit whose answer was lost is asked after. Longer than the server lets a session stand
-/// still in a transaction.
+/// How long a commit whose answer was lost is asked after, once there is somebody to ask. Longer than the
+/// server lets a session stand still in a transaction.
 const OUTCOME_WITHIN: Duration = Duration::from_secs(15);
+/// How long somebody to ask is waited for: meanwhile everybody waits, and while the database is away they
+/// are to hear so. To give up does no harm: what was saved after all is found when it is looked for.
+const SOMEBODY_WITHIN: Duration = Duration::from_secs(2);
 const OUTCOME_AGAIN: Duration = Duration::from_millis(100);
 
 pub(super) struct PgTransaction<'b> {
@@ -216,17 +219,14 @@ impl<'b> PgTransaction<'b> {
     /// The answer to COMMIT was lost: the record tells what became of it. A wrong guess either way would
     /// be told to a caller.
     async fn outcome(&mut self, lost: StoreError) -> Result<(), StoreError> {
-        let until = Instant::now() + OUTCOME_WITHIN;
         warn!(error = %lost, "the answer to a commit was lost; asking what became of it");
+        let asked = Instant::now();
+        let mut until = asked + SOMEBODY_WITHIN;
         while Instant::now() < until {
-            if let Ok(mut connection) = self.backend.writer.another().await {
-                let asked = outcome::ask(
-                    &mut connection,
-                    self.id,
-                    self.mark.as_ref(),
-                    self.statements(),
-                );
-                match asked.await {
+            if let Ok(Ok(mut connection)) = timeout_at(until, self.backend.writer.another()).await {
+                until = asked + OUTCOME_WITHIN;
+                let (mark, statements) = (self.mark.as_ref(), self.statements());
+                match outcome::ask(&mut connection, self.id, mark, statements).await {
                     Ok(Some(true)) => {
                         self.connection = Some(connection);
                         return Ok(());
