@@ -98,8 +98,8 @@ Examples:
 
     /// Bring the schema of the database up to date, and say what that meant
     #[command(after_help = "\
-`serve` does this by itself at its start, unless postgres.migrate is false. Run it from a place and as a
-user that may change the schema: behind a pooler, past it. Several at once do no harm.
+`serve` does this by itself at its start, unless postgres.migrate is false. Run it as a user that may change
+the schema. Several at once do no harm. It does not wait for a database that cannot be reached.
 
 Examples:
   provost migrate

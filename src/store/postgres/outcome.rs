@@ -77,3 +77,49 @@ pub(super) async fn ask(
     })
     .await
 }
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{Connection, PgConnection};
+
+    use super::*;
+    use crate::store::conformance::cluster;
+
+    const WRITE: &str = r#"
+BEGIN;
+INSERT INTO history (task_id, version, at, events)
+VALUES ('01900000-0000-7000-8000-000000000001', 2, 3, '[]');
+SELECT pg_current_xact_id()::text AS id"#;
+
+    fn mark(version: i64) -> Mark {
+        Mark {
+            task: Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0001),
+            version,
+            at: 3,
+            events: "[]".to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_written_tells_and_not_the_id_which_another_may_have_by_now() {
+        let url = cluster::new_database();
+        crate::store::postgres::migrate(&url).await.unwrap();
+        let mut writer = PgConnection::connect(&url).await.unwrap();
+        let mut asker = PgConnection::connect(&url).await.unwrap();
+        let rows = writer.fetch_all(WRITE).await.unwrap();
+        let id: String = rows.last().unwrap().get("id");
+        let id: u64 = id.parse().unwrap();
+        let mut asked = async |id: u64, mark: Option<Mark>| {
+            let asked = ask(&mut asker, id, mark.as_ref(), Statements::Kept);
+            asked.await.unwrap()
+        };
+        assert_eq!(asked(id, Some(mark(2))).await, None, "it may still come");
+        writer.execute("COMMIT").await.unwrap();
+        assert_eq!(asked(id, Some(mark(2))).await, Some(true));
+        // The id is of a transaction that committed, but it was not this one.
+        assert_eq!(asked(id, Some(mark(4))).await, Some(false));
+        assert_eq!(asked(id, None).await, Some(false));
+        // Nothing of it had reached the disk when the server crashed.
+        assert_eq!(asked(id + 1_000_000, Some(mark(4))).await, Some(false));
+    }
+}
