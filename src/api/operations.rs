@@ -182,7 +182,7 @@ fn lines(counts: &Counts) -> HashMap<String, u64> {
 fn describe() {
     metrics::describe_gauge!(
         "provost_tasks",
-        "Tasks that are not processed yet, by state; as are cancelled ones until they are purged"
+        "Tasks that are not processed yet, by state; as are undone and cancelled ones until they are purged"
     );
     metrics::describe_gauge!("provost_queue_depth", "Steps that stand in an agent's line");
     metrics::describe_gauge!(

@@ -58,6 +58,7 @@ kinds! {
     TaskEnded = "task-ended", CONFLICT, "The task has ended";
     WrongTaskState = "wrong-task-state", CONFLICT, "The task's state does not allow this";
     WrongStepState = "wrong-step-state", CONFLICT, "The step's state does not allow this";
+    PastPivot = "past-pivot", CONFLICT, "The task can no longer be undone";
     AgentConfigured = "agent-configured", CONFLICT, "The agent belongs to the configuration file";
     VersionMismatch = "version-mismatch", PRECONDITION_FAILED, "The task has changed since";
     BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, "The body is too large";
@@ -176,13 +177,14 @@ impl From<CommandError> for Problem {
                 let kind = match refusal {
                     Refusal::Ended(_) => Kind::TaskEnded,
                     Refusal::TaskState { .. } => Kind::WrongTaskState,
+                    Refusal::PastPivot { .. } => Kind::PastPivot,
                     Refusal::StepState { .. } | Refusal::Late { .. } | Refusal::NotDue { .. } => {
                         Kind::WrongStepState
                     }
                 };
                 let problem = Self::new(kind, detail).with("state", state);
                 match refusal {
-                    Refusal::StepState { status, .. } => {
+                    Refusal::StepState { status, .. } | Refusal::PastPivot { status, .. } => {
                         problem.with("step_state", status.as_str())
                     }
                     _ => problem,

@@ -362,7 +362,7 @@ fn a_wrong_agent_is_named_to_the_field() {
 
 #[test]
 fn the_description_names_every_setting_with_its_origin_and_no_secret() {
-    let text = "[[tokens]]\nname = \"ci\"\nrole = \"read\"\ntoken = \"hunter2hunter2hunter2\"";
+    let text = "[supervisor]\nbatch = 7\n[[tokens]]\nname = \"ci\"\nrole = \"read\"\ntoken = \"hunter2hunter2hunter2\"";
     let env = [("PROVOST_LOG", "debug")];
     let flags = [("--listen", "listen", "127.0.0.1:9")];
     let shown = with_sources(text, &env, &flags, describe).unwrap();

@@ -14,7 +14,8 @@ use super::cluster;
 use crate::{
     domain::{
         Accepted as Known, Actor, AgentName, Attempt, Command, Details, InstanceId, Limits,
-        Outcome, Payload, Priority, Span, StepIndex, StepRef, Task, TaskId, Timestamp, parse_steps,
+        Outcome, Payload, Policies, Priority, Span, StepIndex, StepRef, Task, TaskId, Timestamp,
+        parse_steps,
     },
     store::{
         Accepted, Apply, Backend, CommandError, Definitions, Dispatch, LocalScheduler, Permit,
@@ -221,7 +222,13 @@ impl Harness {
 
     pub fn details(&self, new: &New) -> Details {
         let source = Payload::from_value(&new.steps);
-        let definition = parse_steps(&source, "/steps", &Limits::default(), &Known);
+        let definition = parse_steps(
+            &source,
+            "/steps",
+            &Policies::default(),
+            &Limits::default(),
+            &Known,
+        );
         let labels = new.labels.iter();
         Details {
             id: TaskId(Uuid::now_v7()),
@@ -301,6 +308,7 @@ pub fn refusal() -> Outcome {
         status: Some(402),
         body: Some("{\"error\":\"declined\"}".to_owned()),
         at: Timestamp::from_millis(0),
+        outcome: None,
         step: None,
     })
 }

@@ -33,8 +33,8 @@ macro_rules! save {
 WITH mine AS MATERIALIZED (
     SELECT new.*, locked.place
     FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[],
-                $7::bigint[], $8::text[])
-         AS new (id, base, state, paused, complete_by, overdue_at, ended_at, error)
+                $7::bigint[], $8::text[], $9::text[])
+         AS new (id, base, state, paused, complete_by, overdue_at, ended_at, error, undo)
     CROSS JOIN LATERAL (
         SELECT tasks.ctid AS place FROM tasks WHERE tasks.id = new.id AND tasks.version = new.base
         FOR NO KEY UPDATE "#,
@@ -43,42 +43,44 @@ WITH mine AS MATERIALIZED (
 updated AS (
     UPDATE tasks
     SET version = version + 1, state = mine.state, paused = mine.paused, complete_by = mine.complete_by,
-        overdue_at = mine.overdue_at, ended_at = mine.ended_at, error = mine.error
+        overdue_at = mine.overdue_at, ended_at = mine.ended_at, error = mine.error, undo = mine.undo
     FROM mine
     WHERE tasks.ctid = mine.place
     RETURNING 1),
 unmoved AS MATERIALIZED (
     SELECT count(*) = cardinality($1::uuid[]) AS "all" FROM updated),
 new_tasks AS (
-    INSERT INTO tasks (id, version, state, paused, complete_by, overdue_at, ended_at, error, "key", workflow,
-                       workflow_version, labels, priority, complete_within, created_at, trace_id)
-    SELECT new.* FROM unnest($9::uuid[], $10::bigint[], $11::text[], $12::boolean[], $13::bigint[],
-                             $14::bigint[], $15::bigint[], $16::text[], $17::text[], $18::text[],
-                             $19::bigint[], $20::text[], $21::bigint[], $22::bigint[], $23::bigint[],
-                             $24::text[]) AS new
+    INSERT INTO tasks (id, version, state, paused, complete_by, overdue_at, ended_at, error, undo, "key",
+                       workflow, workflow_version, labels, priority, complete_within, created_at, trace_id)
+    SELECT new.* FROM unnest($10::uuid[], $11::bigint[], $12::text[], $13::boolean[], $14::bigint[],
+                             $15::bigint[], $16::bigint[], $17::text[], $18::text[], $19::text[],
+                             $20::text[], $21::bigint[], $22::text[], $23::bigint[], $24::bigint[],
+                             $25::bigint[], $26::text[]) AS new
     WHERE (SELECT "all" FROM unmoved)),
 new_details AS (
-    INSERT INTO task_details (task_id, steps, input)
-    SELECT new.* FROM unnest($9::uuid[], $25::text[], $26::text[]) AS new
+    INSERT INTO task_details (task_id, steps, policies, input)
+    SELECT new.* FROM unnest($10::uuid[], $27::text[], $28::text[], $29::text[]) AS new
     WHERE (SELECT "all" FROM unmoved)),
 saved_steps AS (
     INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended,
                        locked_by, complete_by, ready_at, due_at, queued, started_at, ended_at, body, output,
-                       error, last_fault)
-    SELECT new.* FROM unnest($27::uuid[], $28::bigint[], $29::text[], $30::text[], $31::bigint[],
-                             $32::text[], $33::bigint[], $34::bigint[], $35::bigint[], $36::text[],
-                             $37::bigint[], $38::bigint[], $39::bigint[], $40::smallint[], $41::bigint[],
-                             $42::bigint[], $43::text[], $44::text[], $45::text[], $46::text[]) AS new
+                       error, last_fault, doubt)
+    SELECT new.* FROM unnest($30::uuid[], $31::bigint[], $32::text[], $33::text[], $34::bigint[],
+                             $35::text[], $36::bigint[], $37::bigint[], $38::bigint[], $39::text[],
+                             $40::bigint[], $41::bigint[], $42::bigint[], $43::smallint[], $44::bigint[],
+                             $45::bigint[], $46::text[], $47::text[], $48::text[], $49::text[],
+                             $50::text[]) AS new
     WHERE (SELECT "all" FROM unmoved)
     ON CONFLICT (task_id, idx) DO UPDATE
     SET state = excluded.state, attempt = excluded.attempt, failure_count = excluded.failure_count,
         extended = excluded.extended, locked_by = excluded.locked_by, complete_by = excluded.complete_by,
         ready_at = excluded.ready_at, due_at = excluded.due_at, queued = excluded.queued,
         started_at = excluded.started_at, ended_at = excluded.ended_at, body = excluded.body,
-        output = excluded.output, error = excluded.error, last_fault = excluded.last_fault),
+        output = excluded.output, error = excluded.error, last_fault = excluded.last_fault,
+        doubt = excluded.doubt),
 new_history AS (
     INSERT INTO history (task_id, version, at, events)
-    SELECT new.* FROM unnest($47::uuid[], $48::bigint[], $49::bigint[], $50::text[]) AS new
+    SELECT new.* FROM unnest($51::uuid[], $52::bigint[], $53::bigint[], $54::text[]) AS new
     WHERE (SELECT "all" FROM unmoved))
 SELECT "all" AS saved FROM unmoved"#
         )
@@ -101,7 +103,7 @@ SELECT new.*, $4 FROM unnest($1::text[], $2::text[], $3::uuid[]) AS new"#;
 /// Relies on alerts_unclosed: an alert that is not closed yet stands for this one too.
 const RAISE_ALERT: &str = r#"
 INSERT INTO alerts (id, task_id, idx, step, kind, message, state, raised_at)
-VALUES ($1, $2, $3, $4, 'task.error', $5, 'open', $6)
+VALUES ($1, $2, $3, $4, $5, $6, 'open', $7)
 ON CONFLICT DO NOTHING"#;
 
 /// Relies on alerts_unclosed.
@@ -168,6 +170,7 @@ fn bind_tasks(statement: Statement, tasks: &[&Task], versions: Vec<i64>) -> Stat
         .bind(column(&tasks, |task| task.overdue_at))
         .bind(column(&tasks, |task| task.ended_at))
         .bind(column(&tasks, |task| task.error.clone()))
+        .bind(column(&tasks, |task| task.undo.clone()))
 }
 
 fn bind_known(statement: Statement, known: &[(&Task, u64)]) -> Statement {
@@ -188,6 +191,7 @@ fn bind_new(statement: Statement, new: &[&Task]) -> Statement {
         .bind(column(details, |task| task.created_at))
         .bind(column(details, |task| task.trace_id.as_deref()))
         .bind(column(details, |task| task.steps))
+        .bind(column(details, |task| task.policies))
         .bind(column(details, |task| task.input))
 }
 
@@ -213,6 +217,7 @@ fn bind_steps(statement: Statement, steps: &[StepRecord]) -> Statement {
         .bind(column(steps, |step| step.output))
         .bind(column(steps, |step| step.error.as_deref()))
         .bind(column(steps, |step| step.last_fault.as_deref()))
+        .bind(column(steps, |step| step.doubt))
 }
 
 fn bind_history(statement: Statement, changes: &[TaskChange]) -> Statement {
@@ -278,12 +283,17 @@ async fn save_alerts(
     let task = &change.task;
     for (alert_id, alert) in &change.alerts {
         let statement = match alert {
-            AlertChange::Raise { step, message } => statements
+            AlertChange::Raise {
+                step,
+                kind,
+                message,
+            } => statements
                 .query(RAISE_ALERT)
                 .bind(*alert_id)
                 .bind(task.id().0)
                 .bind(i64::from(step.0))
                 .bind(task.definition(*step).name.as_str())
+                .bind(kind.as_str())
                 .bind(message)
                 .bind(change.at.as_millis()),
             AlertChange::Close { step } => statements
