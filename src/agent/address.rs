@@ -6,7 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::{
+    Url,
+    dns::{Addrs, Name, Resolve, Resolving},
+};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AddressPolicy {
@@ -34,6 +37,15 @@ impl AddressPolicy {
                 kind,
             }),
             _ => Ok(()),
+        }
+    }
+
+    /// The client does not resolve a literal address, so the resolver's check would never see it.
+    pub fn check_literal(self, url: &Url) -> Result<(), AddressRefused> {
+        let host = url.host_str().unwrap_or_default();
+        match host.trim_matches(['[', ']']).parse() {
+            Ok(address) => self.check(host, address),
+            Err(_) => Ok(()),
         }
     }
 }

@@ -83,13 +83,9 @@ fn base(url: &str, policy: AddressPolicy) -> Result<Url, String> {
             "the endpoint {url:?} is neither http:// nor https://"
         ));
     }
-    // The client does not resolve a literal address, so the resolver's check would never see it.
-    let host = parsed.host_str().unwrap_or_default();
-    if let Ok(address) = host.trim_matches(['[', ']']).parse() {
-        policy
-            .check(host, address)
-            .map_err(|refusal| refusal.to_string())?;
-    }
+    policy
+        .check_literal(&parsed)
+        .map_err(|refusal| refusal.to_string())?;
     Ok(parsed)
 }
 

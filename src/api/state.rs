@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::{
     agent::{Agents, Registered},
     config::Config,
+    courier::Receivers,
     domain::{AgentName, Definition, FieldFault, KnownAgents, Limits, Payload, parse_steps},
     store::{Store, StoreError},
     telemetry::Metrics,
@@ -17,6 +18,7 @@ pub struct App {
     pub store: Store,
     pub agents: Arc<Agents>,
     pub registered: Arc<Registered>,
+    pub receivers: Arc<Receivers>,
     pub config: Config,
     pub limits: Limits,
     pub metrics: Metrics,

@@ -77,6 +77,11 @@ name! {
     /// A registered workflow.
     WorkflowName
 }
+name! {
+    /// Who gets messages: a configured receiver, or the origin of an address that a submitter named.
+    /// Configured names cannot contain `:` or `/`, so the two never collide.
+    ReceiverName
+}
 
 /// A step's place in its definition. Steps are stored and compared by place, not by name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

@@ -14,6 +14,7 @@ mod leases;
 mod local;
 mod metrics;
 mod open;
+mod outbox;
 pub mod postgres;
 mod query;
 mod reading;
@@ -32,13 +33,14 @@ pub use definitions::Definitions;
 pub use error::{CommandError, StoreError};
 pub use local::{Dispatch, LocalScheduler, Permit};
 pub use open::OpenError;
+pub use outbox::{Head, Held, Letter, Round, Settled, Settlement};
 pub use query::*;
 pub use watch::{Interest, Watch, Watchers};
 pub use writer::{Accepted, Apply, Idempotency, Renewed, Store, WriterSettings};
 
 use crate::domain::{
-    AgentName, AgentSpec, Attempt, InstanceId, Leases, StepRef, Task, TaskId, Timestamp,
-    WorkflowName,
+    AgentName, AgentSpec, Attempt, InstanceId, Leases, ReceiverName, Sender, StepRef, Task, TaskId,
+    Timestamp, WorkflowName,
 };
 
 /// One database, opened for writing by this process.
@@ -93,6 +95,30 @@ pub trait Transaction: Send {
 
     /// Deletes the records of instances whose lease ended before `ended_before`.
     async fn forget_instances(&mut self, ended_before: Timestamp) -> Result<(), StoreError>;
+
+    /// What the courier asks for, `by` whom, and until when it holds what it takes at the latest. As
+    /// with leases, this and the next call come in transactions of their own.
+    async fn outbox_round(
+        &mut self,
+        round: &Round,
+        by: &InstanceId,
+        until: Timestamp,
+        sender: &Sender,
+    ) -> Result<Vec<Held>, StoreError>;
+    /// Answers which of the messages are there and in a state for it.
+    async fn handle_letters(
+        &mut self,
+        letter: Letter,
+        ids: &[MessageId],
+    ) -> Result<Vec<MessageId>, StoreError>;
+    /// Lets go of the queues that `by` holds, or all that are held. Answers how many.
+    async fn free_queues(&mut self, by: Option<&InstanceId>) -> Result<u64, StoreError>;
+    /// Deletes up to `limit` dead letters that died before `died_before`.
+    async fn purge_letters(
+        &mut self,
+        died_before: Timestamp,
+        limit: usize,
+    ) -> Result<u64, StoreError>;
 
     /// Writes something of no meaning, to show that the store can commit.
     async fn heartbeat(&mut self) -> Result<(), StoreError>;
@@ -159,6 +185,14 @@ pub trait Reader: Send + Sync + 'static {
     ) -> Result<Option<WorkflowRecord>, StoreError>;
     async fn agents(&self) -> Result<Vec<AgentRecord>, StoreError>;
     async fn alerts(&self, query: &AlertQuery) -> Result<Vec<Alert>, StoreError>;
+
+    /// The receivers that messages wait for, each with when the next of its queues is due.
+    async fn receivers(&self) -> Result<Vec<(ReceiverName, Timestamp)>, StoreError>;
+    /// Receivers with an alert whose dead letters are gone: delivered after all, discarded or purged.
+    async fn mended(&self) -> Result<Vec<ReceiverName>, StoreError>;
+    /// The first message of each of these queues.
+    async fn heads(&self, held: &[Held]) -> Result<Vec<Option<Head>>, StoreError>;
+    async fn messages(&self, query: &MessageQuery) -> Result<Vec<MessageRecord>, StoreError>;
     async fn counts(&self) -> Result<Counts, StoreError>;
 }
 

@@ -31,6 +31,7 @@ mod fairness;
 mod instances;
 mod lists;
 mod one_owner;
+mod replies;
 mod retention;
 mod scale;
 mod settings;

@@ -3,9 +3,10 @@
 mod bulk;
 mod commands;
 mod events;
+mod places;
 mod read;
 mod submit;
-mod view;
+mod summary;
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,10 +17,10 @@ use axum::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::view::TaskView;
+use self::places::with_places;
 use super::{App, Problem, extract::LONGEST_WAIT};
 use crate::{
-    domain::{Task, TaskId},
+    domain::{AgentName, Task, TaskId, TaskView},
     store::{Accepted, Interest, Watch},
 };
 
@@ -78,11 +79,8 @@ fn watch(app: &App, id: TaskId) -> Watch {
 async fn render(app: &App, status: StatusCode, task: &Task) -> Result<Response, Problem> {
     let now = app.store.reader.now().await?;
     let view = TaskView::new(task, now);
-    let view = view
-        .with_places(task, &*app.store.reader, |agent| {
-            app.agents.get(agent).is_some()
-        })
-        .await?;
+    let knows = |agent: &AgentName| app.agents.get(agent).is_some();
+    let view = with_places(view, task, &*app.store.reader, knows).await?;
     let mut response = json(status, &view);
     if let Ok(etag) = HeaderValue::from_str(&format!("\"{}\"", task.version)) {
         response.headers_mut().insert(header::ETAG, etag);

@@ -10,7 +10,7 @@ use axum::{
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::{accepted, render, settled, view::TaskView, watch};
+use super::{accepted, render, settled, watch};
 use crate::{
     api::{
         App, Problem, definition,
@@ -19,8 +19,8 @@ use crate::{
         verdict, workflows,
     },
     domain::{
-        Definition, Details, FieldFault, Fields, Payload, Priority, Span, TaskId, WorkflowName,
-        WorkflowRef,
+        Definition, Details, FieldFault, Fields, Payload, Priority, ReplyTo, ReplyToBody, Span,
+        TaskId, TaskView, WorkflowName, WorkflowRef,
     },
     store::{Accepted, Idempotency},
 };
@@ -56,6 +56,8 @@ pub struct SubmissionBody {
     /// Up to 32, to find tasks by.
     #[schema(example = json!({"customer": "acme"}))]
     labels: Option<BTreeMap<String, String>>,
+    /// Where to tell what becomes of the task: signed CloudEvents, at least once, in order.
+    reply_to: Option<ReplyToBody>,
 }
 
 /// A submission, read and checked.
@@ -67,6 +69,7 @@ struct Submission {
     priority: Priority,
     complete_within: Option<Span>,
     labels: BTreeMap<String, String>,
+    reply_to: Option<ReplyTo>,
 }
 
 /// Submit a task
@@ -193,6 +196,7 @@ async fn store(
         priority: submission.priority,
         complete_within: submission.complete_within,
         trace_id: conditions.trace_id,
+        reply_to: submission.reply_to.map(Box::new),
     };
     Ok(app.store.submit(details, idempotency).await?)
 }
@@ -208,6 +212,7 @@ async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
     let priority = fields.integer("priority", Priority::MIN..=Priority::MAX);
     let complete_within = fields.span("complete_within", Span::from_millis(1)..=Span::LONGEST);
     let labels = labels(&mut fields);
+    let reply_to = ReplyTo::read(&mut fields, &*app.receivers);
 
     let mut chosen = None;
     match (workflow, steps) {
@@ -258,6 +263,7 @@ async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
         priority: priority.and_then(Priority::new).unwrap_or_default(),
         complete_within: complete_within.or(default_within),
         labels,
+        reply_to,
     })
 }
 

@@ -5,10 +5,11 @@ use sqlx::{PgConnection, Postgres, postgres::PgArguments, query::Query};
 use uuid::Uuid;
 
 use crate::{
-    domain::{AlertChange, Task, Timestamp},
+    domain::{AlertChange, AlertNotice, Message, Sender, Task, Timestamp},
     store::{
         Batch, Saved, StoreError,
         batch::TaskChange,
+        outbox::closed_alert,
         record::{self, DetailsRecord, StepRecord, TaskRecord},
     },
 };
@@ -23,6 +24,11 @@ SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::boolean[], $5::bi
 const INSERT_DETAILS: &str = r#"
 INSERT INTO task_details (task_id, steps, input)
 SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[])"#;
+
+/// For those who are told: all others need no more than [`INSERT_DETAILS`].
+const INSERT_DETAILS_AND_REPLY: &str = r#"
+INSERT INTO task_details (task_id, steps, input, reply_to)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[])"#;
 
 /// Compare-and-set on the version; relies on the primary key. The rows are locked first, one after the
 /// other in the order of the batch, which is that of ids: an update by itself promises no order. A row
@@ -96,7 +102,20 @@ ON CONFLICT DO NOTHING"#;
 /// Relies on alerts_unclosed.
 const CLOSE_ALERT: &str = r#"
 UPDATE alerts SET state = 'closed', closed_at = $3
-WHERE task_id = $1 AND idx = $2 AND state <> 'closed'"#;
+WHERE task_id = $1 AND idx = $2 AND state <> 'closed'
+RETURNING id, kind, message, raised_at"#;
+
+const INSERT_MESSAGES: &str = r#"
+INSERT INTO messages (id, receiver, subject, place, task_id, kind, url, body, created_at, state, tries)
+SELECT new.*, 'pending', 0
+FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::bigint[], $5::uuid[], $6::text[], $7::text[],
+            $8::text[], $9::bigint[]) AS new"#;
+
+/// In the order of queues, which each row's lock is taken in: whoever takes a message out of one waits.
+const ADD_TO_QUEUES: &str = r#"
+INSERT INTO queues (receiver, subject, due_at, tries)
+SELECT new.*, 0 FROM unnest($1::text[], $2::uuid[], $3::bigint[]) AS new
+ON CONFLICT (receiver, subject) DO UPDATE SET tries = queues.tries"#;
 
 /// `wait`: whether rows that another instance has locked are waited for.
 pub(super) async fn save(
@@ -123,7 +142,19 @@ pub(super) async fn save(
         .collect();
     if !new.is_empty() {
         insert_tasks(&new).execute(&mut *tx).await?;
-        insert_details(&new).execute(&mut *tx).await?;
+        let is_told = |task: &&Task| task.details.reply_to.is_some();
+        let (told, untold): (Vec<_>, Vec<_>) = new.iter().copied().partition(is_told);
+        if !untold.is_empty() {
+            insert_details(INSERT_DETAILS, &untold)
+                .execute(&mut *tx)
+                .await?;
+        }
+        if !told.is_empty() {
+            insert_details(INSERT_DETAILS_AND_REPLY, &told)
+                .bind(column(&told, |task| record::reply_to(task)))
+                .execute(&mut *tx)
+                .await?;
+        }
     }
     let steps: Vec<_> = changes
         .iter()
@@ -138,9 +169,11 @@ pub(super) async fn save(
     insert_history(tx, changes).await?;
     insert_labels(tx, &new).await?;
     insert_keys(tx, batch, now).await?;
+    let mut alerts = Vec::new();
     for change in changes {
-        save_alerts(tx, change).await?;
+        alerts.extend(save_alerts(tx, change, &batch.sender).await?);
     }
+    save_messages(tx, &batch.messages, &alerts).await?;
     Ok(Saved::All)
 }
 
@@ -188,9 +221,9 @@ fn insert_tasks(new: &[&Task]) -> Statement {
         .bind(column(details, |task| task.trace_id.as_deref()))
 }
 
-fn insert_details(new: &[&Task]) -> Statement {
+fn insert_details(statement: &'static str, new: &[&Task]) -> Statement {
     let details = column(new, |task| DetailsRecord::of(task));
-    sqlx::query(INSERT_DETAILS)
+    sqlx::query(statement)
         .bind(column(new, |task| task.id().0))
         .bind(column(&details, |task| task.steps))
         .bind(column(&details, |task| task.input))
@@ -272,24 +305,74 @@ async fn insert_keys(
     Ok(())
 }
 
-/// Alerts are rare: a statement for each is no cost that matters.
-async fn save_alerts(tx: &mut PgConnection, change: &TaskChange) -> Result<(), StoreError> {
-    let task = &change.task;
-    for (alert_id, alert) in &change.alerts {
-        let statement = match alert {
-            AlertChange::Raise { step, message } => sqlx::query(RAISE_ALERT)
-                .bind(*alert_id)
-                .bind(task.id().0)
-                .bind(i64::from(step.0))
-                .bind(task.definition(*step).name.as_str())
-                .bind(message)
-                .bind(change.at.as_millis()),
-            AlertChange::Close { step } => sqlx::query(CLOSE_ALERT)
-                .bind(task.id().0)
-                .bind(i64::from(step.0))
-                .bind(change.at.as_millis()),
-        };
-        statement.execute(&mut *tx).await?;
+async fn save_messages(
+    tx: &mut PgConnection,
+    replies: &[Message],
+    alerts: &[Message],
+) -> Result<(), StoreError> {
+    let messages: Vec<_> = replies.iter().chain(alerts).collect();
+    if messages.is_empty() {
+        return Ok(());
     }
+    let queues = Batch::queues(&messages);
+    sqlx::query(INSERT_MESSAGES)
+        .bind(column(&messages, |message| message.id))
+        .bind(column(&messages, |message| message.receiver.as_str()))
+        .bind(column(&messages, |message| message.subject))
+        .bind(column(&messages, |message| message.place))
+        .bind(column(&messages, |message| message.task.map(|task| task.0)))
+        .bind(column(&messages, |message| message.kind.as_str()))
+        .bind(column(&messages, |message| message.url.as_deref()))
+        .bind(column(&messages, |message| message.body.as_str()))
+        .bind(column(&messages, |message| message.at.as_millis()))
+        .execute(&mut *tx)
+        .await?;
+    sqlx::query(ADD_TO_QUEUES)
+        .bind(column(&queues, |(receiver, ..)| receiver.as_str()))
+        .bind(column(&queues, |(_, subject, _)| *subject))
+        .bind(column(&queues, |(.., at)| at.as_millis()))
+        .execute(&mut *tx)
+        .await?;
     Ok(())
+}
+
+/// Alerts are rare: a statement for each is no cost that matters. Answers what is told of them.
+async fn save_alerts(
+    tx: &mut PgConnection,
+    change: &TaskChange,
+    sender: &Sender,
+) -> Result<Vec<Message>, StoreError> {
+    let task = &change.task;
+    let mut told = Vec::new();
+    for (alert_id, alert) in &change.alerts {
+        let notice = match alert {
+            AlertChange::Raise { step, message } => {
+                let raised = sqlx::query(RAISE_ALERT)
+                    .bind(*alert_id)
+                    .bind(task.id().0)
+                    .bind(i64::from(step.0))
+                    .bind(task.definition(*step).name.as_str())
+                    .bind(message)
+                    .bind(change.at.as_millis())
+                    .execute(&mut *tx)
+                    .await?;
+                let alert = AlertNotice::raised(*alert_id, "task.error", message, change.at);
+                (raised.rows_affected() > 0).then(|| change.notice(*step, alert))
+            }
+            AlertChange::Close { step } => {
+                let closed = sqlx::query(CLOSE_ALERT)
+                    .bind(task.id().0)
+                    .bind(i64::from(step.0))
+                    .bind(change.at.as_millis())
+                    .fetch_optional(&mut *tx)
+                    .await?;
+                let closed = closed.map(|row| closed_alert(&row, change.at));
+                closed.transpose()?.map(|alert| change.notice(*step, alert))
+            }
+        };
+        if let Some(notice) = notice {
+            told.extend(sender.alert(&notice, task.version, change.at, Uuid::now_v7));
+        }
+    }
+    Ok(told)
 }

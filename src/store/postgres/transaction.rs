@@ -9,18 +9,20 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::{Executor, PgConnection, Row, raw_sql};
+use sqlx::{Executor, PgConnection, Row, postgres::PgRow, raw_sql};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use super::{PgBackend, answered, news::News, save};
 use crate::{
     domain::{
-        AgentName, AgentSpec, InstanceId, Leases, StepRef, Task, TaskId, Timestamp, WorkflowName,
+        AgentName, AgentSpec, InstanceId, Leases, Sender, StepRef, Task, TaskId, Timestamp,
+        WorkflowName,
     },
     store::{
-        Alert, AlertId, Batch, KnownKey, Promoted, Saved, StoreError, Transaction, leases,
-        reading::LINES,
+        Alert, AlertId, Batch, Held, KnownKey, Letter, MessageId, Promoted, Round, Saved,
+        StoreError, Transaction, leases, outbox,
+        reading::{LINES, Statement},
         rows::{self, corrupt},
     },
 };
@@ -90,7 +92,7 @@ UPDATE alerts
 SET state = CASE state WHEN 'open' THEN 'acknowledged' ELSE state END,
     acknowledged_at = coalesce(acknowledged_at, $2), acknowledged_by = coalesce(acknowledged_by, $3)
 WHERE id = $1
-RETURNING id, task_id, step, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
+RETURNING id, task_id, step, receiver, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
 
 /// Relies on tasks_ended. Labels, alerts and keys go by cascade.
 const PURGE: &str = r#"
@@ -202,6 +204,25 @@ impl Drop for PgTransaction<'_> {
         if let Some(connection) = self.connection.take() {
             self.backend.writer.mend(Some(connection));
         }
+    }
+}
+
+#[async_trait]
+impl outbox::Session for PgTransaction<'_> {
+    type Row = PgRow;
+
+    const SKIP_LOCKED: &'static str = "FOR NO KEY UPDATE SKIP LOCKED";
+
+    async fn fetch(&mut self, statement: Statement) -> Result<Vec<PgRow>, StoreError> {
+        let query = super::rows::query(statement);
+        let found = answered(query.fetch_all(self.connection()?)).await;
+        self.noted(found)
+    }
+
+    async fn execute(&mut self, statement: Statement) -> Result<u64, StoreError> {
+        let query = super::rows::query(statement);
+        let done = answered(query.execute(self.connection()?)).await;
+        Ok(self.noted(done)?.rows_affected())
     }
 }
 
@@ -351,6 +372,39 @@ impl Transaction for PgTransaction<'_> {
         let forgotten = answered(query.execute(self.connection()?)).await;
         self.noted(forgotten)?;
         Ok(())
+    }
+
+    async fn outbox_round(
+        &mut self,
+        round: &Round,
+        by: &InstanceId,
+        until: Timestamp,
+        sender: &Sender,
+    ) -> Result<Vec<Held>, StoreError> {
+        let now = self.now;
+        outbox::round(self, round, by, now, until, sender).await
+    }
+
+    async fn handle_letters(
+        &mut self,
+        letter: Letter,
+        ids: &[MessageId],
+    ) -> Result<Vec<MessageId>, StoreError> {
+        let now = self.now;
+        outbox::handle(self, letter, ids, now).await
+    }
+
+    async fn free_queues(&mut self, by: Option<&InstanceId>) -> Result<u64, StoreError> {
+        let now = self.now;
+        outbox::free(self, by, now).await
+    }
+
+    async fn purge_letters(
+        &mut self,
+        died_before: Timestamp,
+        limit: usize,
+    ) -> Result<u64, StoreError> {
+        outbox::purge(self, died_before, limit).await
     }
 
     async fn heartbeat(&mut self) -> Result<(), StoreError> {

@@ -90,6 +90,10 @@ impl Rows {
         self.add(id.into_bytes().to_vec());
     }
 
+    pub fn maybe_id(&mut self, id: Option<Uuid>) {
+        self.add(id.map(|id| id.into_bytes().to_vec()));
+    }
+
     pub fn text(&mut self, text: impl Into<String>) {
         self.add(text.into());
     }

@@ -1,16 +1,19 @@
 //! The writer's transaction.
 
 use async_trait::async_trait;
-use sqlx::{Row, Sqlite};
+use sqlx::{Row, Sqlite, sqlite::SqliteRow};
 
 use super::save;
 use crate::{
     domain::{
-        AgentName, AgentSpec, InstanceId, Leases, StepRef, Task, TaskId, Timestamp, WorkflowName,
+        AgentName, AgentSpec, InstanceId, Leases, Sender, StepRef, Task, TaskId, Timestamp,
+        WorkflowName,
     },
     store::{
-        Alert, AlertId, Batch, Definitions, KnownKey, Promoted, Saved, StoreError, Transaction,
-        leases, reading::LINES, rows,
+        Alert, AlertId, Batch, Definitions, Held, KnownKey, Letter, MessageId, Promoted, Round,
+        Saved, StoreError, Transaction, leases, outbox,
+        reading::{LINES, Statement},
+        rows,
     },
 };
 
@@ -49,7 +52,7 @@ UPDATE alerts
 SET state = CASE state WHEN 'open' THEN 'acknowledged' ELSE state END,
     acknowledged_at = coalesce(acknowledged_at, ?2), acknowledged_by = coalesce(acknowledged_by, ?3)
 WHERE id = ?1
-RETURNING id, task_id, step, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
+RETURNING id, task_id, step, receiver, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
 
 /// Relies on tasks_ended. Steps, history, labels, alerts and keys go by cascade.
 const PURGE: &str = r#"
@@ -76,6 +79,24 @@ impl<'c> SqliteTransaction<'c> {
             definitions,
             now,
         }
+    }
+}
+
+#[async_trait]
+impl outbox::Session for SqliteTransaction<'_> {
+    type Row = SqliteRow;
+
+    /// Nobody else writes.
+    const SKIP_LOCKED: &'static str = "";
+
+    async fn fetch(&mut self, statement: Statement) -> Result<Vec<SqliteRow>, StoreError> {
+        let query = super::rows::query(statement);
+        Ok(query.fetch_all(&mut *self.tx).await?)
+    }
+
+    async fn execute(&mut self, statement: Statement) -> Result<u64, StoreError> {
+        let query = super::rows::query(statement);
+        Ok(query.execute(&mut *self.tx).await?.rows_affected())
     }
 }
 
@@ -212,6 +233,39 @@ impl Transaction for SqliteTransaction<'_> {
         let forgotten = super::rows::query(leases::forget(ended_before));
         forgotten.execute(&mut *self.tx).await?;
         Ok(())
+    }
+
+    async fn outbox_round(
+        &mut self,
+        round: &Round,
+        by: &InstanceId,
+        until: Timestamp,
+        sender: &Sender,
+    ) -> Result<Vec<Held>, StoreError> {
+        let now = self.now;
+        outbox::round(self, round, by, now, until, sender).await
+    }
+
+    async fn handle_letters(
+        &mut self,
+        letter: Letter,
+        ids: &[MessageId],
+    ) -> Result<Vec<MessageId>, StoreError> {
+        let now = self.now;
+        outbox::handle(self, letter, ids, now).await
+    }
+
+    async fn free_queues(&mut self, by: Option<&InstanceId>) -> Result<u64, StoreError> {
+        let now = self.now;
+        outbox::free(self, by, now).await
+    }
+
+    async fn purge_letters(
+        &mut self,
+        died_before: Timestamp,
+        limit: usize,
+    ) -> Result<u64, StoreError> {
+        outbox::purge(self, died_before, limit).await
     }
 
     async fn heartbeat(&mut self) -> Result<(), StoreError> {

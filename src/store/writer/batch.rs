@@ -6,14 +6,14 @@ use std::{
 };
 
 use lru::LruCache;
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 use uuid::Uuid;
 
 use super::handle::{Accepted, Apply, Idempotency, Operation, Outcome, Request};
 use crate::{
     domain::{
-        AgentName, Attempt, Call, Command, Draft, Effect, Refusal, StepIndex, StepRef, Task,
-        TaskId, Timestamp,
+        AgentName, Attempt, Call, Command, Draft, Effect, Refusal, Sender, StepIndex, StepRef,
+        Task, TaskId, Timestamp,
     },
     store::{
         Batch, CommandError, Dispatch, KnownKey, LocalScheduler, Permit, StoreError, Transaction,
@@ -99,7 +99,7 @@ impl Decided {
                         self.read_line(agent, tx, local).await?;
                     }
                 }
-                Request::Other { .. } | Request::Leases { .. } => {}
+                Request::Other { .. } | Request::Leases { .. } | Request::Outbox { .. } => {}
             }
         }
         if !keys.is_empty() {
@@ -176,7 +176,7 @@ impl Decided {
                 Request::ClaimLines { .. } => Planned::Claimed(self.claim_lines(local)),
                 Request::Other { operation, .. } => Planned::Other(operate(operation, tx).await?),
                 // The writer has taken these out before.
-                Request::Leases { .. } => Planned::Other(Outcome::Done),
+                Request::Leases { .. } | Request::Outbox { .. } => Planned::Other(Outcome::Done),
             };
             self.answers.push(planned);
         }
@@ -278,13 +278,18 @@ impl Decided {
     }
 
     /// Turns the drafts that changed into what is saved.
-    pub(super) fn collect(&mut self) {
+    pub(super) fn collect(&mut self, sender: &Arc<Sender>) {
+        self.batch.sender = sender.clone();
         for (_, working) in self.tasks.drain() {
             let Working { base, mut draft } = working;
             if draft.events.is_empty() && draft.changed.is_empty() {
                 continue;
             }
             draft.task.version += 1;
+            if draft.task.details.reply_to.is_some() {
+                let told = sender.replies(&draft.task, &draft.events, self.now, Uuid::now_v7);
+                self.batch.messages.extend(told);
+            }
             let task = draft.task.id();
             let dropped = draft.dropped.iter();
             self.dropped
@@ -306,7 +311,12 @@ impl Decided {
     }
 
     /// Tells this process what has just been committed.
-    pub(super) fn publish(&mut self, local: &dyn LocalScheduler, watchers: &Watchers) {
+    pub(super) fn publish(
+        &mut self,
+        local: &dyn LocalScheduler,
+        watchers: &Watchers,
+        outbox: &Notify,
+    ) {
         for (step, attempt) in self.dropped.drain(..) {
             local.dropped(step, attempt);
         }
@@ -323,6 +333,9 @@ impl Decided {
         }
         if !self.dispatches.is_empty() {
             local.dispatch(std::mem::take(&mut self.dispatches));
+        }
+        if !self.batch.messages.is_empty() {
+            outbox.notify_one();
         }
         watchers.tell(self.batch.changes.iter().map(|change| &change.task));
     }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{
     Writer, WriterSettings,
     leases::{LeaseRequest, Renewed},
+    outbox::{OutboxAnswer, OutboxRequest},
 };
 use crate::{
     domain::{
@@ -30,6 +31,8 @@ pub struct Store {
     pub reader: SharedReader,
     pub watchers: Arc<Watchers>,
     pub definitions: Arc<Definitions>,
+    /// Woken when there is something to be delivered.
+    pub outbox: Arc<Notify>,
 }
 
 /// A command for one task.
@@ -85,6 +88,11 @@ pub(super) enum Request {
         asked: LeaseRequest,
         answer: Answer<Renewed, StoreError>,
     },
+    /// As leases are.
+    Outbox {
+        asked: OutboxRequest,
+        answer: Answer<OutboxAnswer, StoreError>,
+    },
 }
 
 /// Rare writes that are not commands on a task.
@@ -123,6 +131,9 @@ impl Request {
             Request::Leases { answer, .. } => {
                 let _ = answer.send(Err(error.clone()));
             }
+            Request::Outbox { answer, .. } => {
+                let _ = answer.send(Err(error.clone()));
+            }
         }
     }
 }
@@ -139,13 +150,15 @@ impl Store {
         let (requests, receiver) = mpsc::channel(QUEUE);
         let watchers = Arc::new(Watchers::default());
         let is_shared = backend.is_shared();
-        let writer = Writer::new(backend, local, watchers.clone(), settings);
+        let outbox = Arc::new(Notify::new());
+        let writer = Writer::new(backend, local, watchers.clone(), outbox.clone(), settings);
         let store = Self {
             requests,
             is_shared,
             reader,
             watchers,
             definitions,
+            outbox,
         };
         (store, writer.run(receiver))
     }
