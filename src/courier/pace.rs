@@ -10,7 +10,7 @@ use crate::domain::ReceiverName;
 /// The first pause after a failure; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// So long may a receiver that is back wait for the rest of its messages.
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
 /// The most messages under way to all receivers together: one message of a thousand receivers that
 /// hang still leaves room for others.
@@ -19,6 +19,7 @@ const MOST_IN_FLIGHT: usize = 2048;
 pub struct Pace {
     /// Per receiver.
     most: usize,
+    longest_pause: Duration,
     under_way: usize,
     receivers: HashMap<ReceiverName, One>,
 }
@@ -32,9 +33,10 @@ struct One {
 }
 
 impl Pace {
-    pub fn new(most: usize) -> Self {
+    pub fn new(most: usize, longest_pause: Duration) -> Self {
         Self {
             most,
+            longest_pause,
             under_way: 0,
             receivers: HashMap::new(),
         }
@@ -83,7 +85,7 @@ impl Pace {
             Some(true) => {
                 let longest = FIRST_PAUSE.saturating_mul(1 << one.failures.min(16));
                 // At least half of it: a pause that chance makes nothing would be none.
-                let pause = longest.min(LONGEST_PAUSE).mul_f64(0.5 + chance / 2.0);
+                let pause = longest.min(self.longest_pause).mul_f64(0.5 + chance / 2.0);
                 one.failures = one.failures.saturating_add(1);
                 one.paused_until = Some(now + pause);
             }
@@ -114,7 +116,7 @@ mod tests {
     fn a_receiver_has_its_share_and_no_more() {
         let (a, b) = (ReceiverName::new("a"), ReceiverName::new("b"));
         let now = Instant::now();
-        let mut pace = Pace::new(2);
+        let mut pace = Pace::new(2, LONGEST_PAUSE);
         assert_eq!(pace.places(&a, now), Ok(2));
         pace.started(&a);
         pace.started(&a);
@@ -128,7 +130,7 @@ mod tests {
     fn one_that_fails_is_asked_by_one_message_after_a_pause_until_it_takes_one() {
         let a = ReceiverName::new("a");
         let now = Instant::now();
-        let mut pace = Pace::new(8);
+        let mut pace = Pace::new(8, LONGEST_PAUSE);
         let mut longest = Duration::ZERO;
         for _ in 0..20 {
             pace.started(&a);

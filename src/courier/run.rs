@@ -11,7 +11,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::{Receivers, delivery::deliver, meters::Meters, pace::Pace};
+use super::{
+    Receivers,
+    delivery::deliver,
+    meters::Meters,
+    pace::{LONGEST_PAUSE, Pace},
+};
 use crate::{
     agent::Post,
     domain::{Delivery, Fate, InstanceId, Persistence, ReceiverName, Span, Timestamp},
@@ -87,13 +92,15 @@ impl Courier {
         post: Post,
         settings: CourierSettings,
     ) -> Self {
+        // No longer than a single message would wait.
+        let longest_pause = settings.persistence.max.duration().min(LONGEST_PAUSE);
         Self {
             store,
             instance,
             receivers,
             post,
             settings,
-            pace: Pace::new(settings.max_in_flight),
+            pace: Pace::new(settings.max_in_flight, longest_pause),
             meters: Meters::new(),
             flights: JoinSet::new(),
             settled: Vec::new(),
