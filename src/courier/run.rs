@@ -148,6 +148,19 @@ impl Courier {
         let round = self.plan(&mut next).await?;
         let is_idle =
             round.settled.is_empty() && round.wanted.is_empty() && round.mended.is_empty();
+        let buries = |settled: &Settled| {
+            matches!(
+                &settled.how,
+                Settlement::Tried {
+                    fate: Fate::Dead { .. },
+                    ..
+                }
+            )
+        };
+        if !round.mended.is_empty() || round.settled.iter().any(buries) {
+            // Webhooks may be told of an alert.
+            next = Instant::now();
+        }
         if !is_idle {
             let hold = self.settings.timeout.saturating_add(HOLD_LONGER);
             let (settled, given_up) = (round.settled.clone(), round.given_up.clone());

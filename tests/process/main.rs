@@ -17,6 +17,7 @@ mod cluster;
 mod harness;
 
 mod agents;
+mod alert_webhooks;
 mod alerts;
 mod backup;
 mod broken_answers;

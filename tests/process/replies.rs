@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    future::Future,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -10,14 +9,15 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
-use standardwebhooks::Webhook;
-use tokio::{net::TcpListener, time::timeout};
+use tokio::net::TcpListener;
 
 use crate::{
     cluster,
-    harness::{Act, Gate, PATIENCE, Provost, Remote, Seen, Setup, one_step, pipeline},
+    harness::{
+        Act, Gate, Provost, Remote, Seen, Setup, alerts, messages, one_step, pipeline, until,
+        until_messages, verify,
+    },
 };
 
 const NEW: &str = "whsec_bmV3IHNlY3JldCBvZiB0aGUgc2hvcCwgMzIgYnl0ZXM=";
@@ -55,17 +55,6 @@ fn kind(seen: &Seen) -> String {
     seen.body["type"].as_str().unwrap_or_default().to_owned()
 }
 
-/// As a receiver does it, with the reference library.
-fn verify(seen: &Seen, secret: &str) -> bool {
-    let mut headers = HeaderMap::new();
-    for (name, value) in &seen.headers {
-        let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
-        headers.insert(name, HeaderValue::from_str(value).unwrap());
-    }
-    let webhook = Webhook::new(secret).unwrap();
-    webhook.verify(seen.raw.as_bytes(), &headers).is_ok()
-}
-
 /// The kinds of messages that each task's receiver saw, each message once, in order of first arrival.
 fn by_task(ledger: &[Seen]) -> BTreeMap<String, Vec<String>> {
     let mut known = HashMap::new();
@@ -83,44 +72,6 @@ fn by_task(ledger: &[Seen]) -> BTreeMap<String, Vec<String>> {
         }
     }
     tasks
-}
-
-async fn messages(provost: &Provost, query: &str) -> Vec<Value> {
-    let page = provost.get(&format!("/v1/messages?{query}")).await;
-    page.expect(200)["items"].as_array().unwrap().clone()
-}
-
-/// Asks until the answer is this.
-async fn until<T: PartialEq + std::fmt::Debug, F: Future<Output = T>>(
-    wanted: T,
-    mut ask: impl FnMut() -> F,
-) {
-    let last = Mutex::new(None);
-    let asked = async {
-        loop {
-            let found = ask().await;
-            if found == wanted {
-                return;
-            }
-            *last.lock().unwrap() = Some(found);
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    if timeout(PATIENCE, asked).await.is_err() {
-        panic!("it was never {wanted:?}, but {:?}", last.lock().unwrap());
-    }
-}
-
-/// Waits until there are this many messages of a state.
-async fn until_messages(provost: &Provost, state: &str, count: usize) -> Vec<Value> {
-    let query = format!("state={state}&limit=500");
-    until(count, || async { messages(provost, &query).await.len() }).await;
-    messages(provost, &query).await
-}
-
-async fn alerts(provost: &Provost, state: &str) -> Vec<Value> {
-    let page = provost.get(&format!("/v1/alerts?state={state}")).await;
-    page.expect(200)["items"].as_array().unwrap().clone()
 }
 
 #[tokio::test]

@@ -334,7 +334,7 @@ impl Decided {
         if !self.dispatches.is_empty() {
             local.dispatch(std::mem::take(&mut self.dispatches));
         }
-        if !self.batch.messages.is_empty() {
+        if self.batch.tells_somebody() {
             outbox.notify_one();
         }
         watchers.tell(self.batch.changes.iter().map(|change| &change.task));
@@ -408,6 +408,13 @@ impl Working {
 impl Batch {
     pub(super) fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.keys.is_empty()
+    }
+
+    /// Whether it may have written messages.
+    fn tells_somebody(&self) -> bool {
+        let tells_of_alerts = !self.sender.webhooks.is_empty();
+        !self.messages.is_empty()
+            || tells_of_alerts && self.changes.iter().any(|change| !change.alerts.is_empty())
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod api;
 mod database;
+mod messages;
 mod provost;
 mod remote;
 mod tasks;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 pub use api::{Answer, Api, Events};
 pub use database::Database;
+pub use messages::{alerts, messages, until, until_messages, verify};
 pub use provost::{Provost, Setup};
 pub use remote::{Act, Gate, Remote, Seen};
 pub use tasks::{kinds, one_step, pipeline, step};
