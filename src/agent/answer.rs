@@ -43,6 +43,12 @@ pub(super) fn verdict(status: StatusCode, headers: &HeaderMap, now: Timestamp) -
     }
 }
 
+/// Whether the service may have done the work although it answered so: it, or a gateway before it,
+/// failed on the way. The other transient answers say that it did not begin.
+pub(super) fn leaves_doubt(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 500 | 502 | 504..=599)
+}
+
 fn answers_later(headers: &HeaderMap) -> bool {
     headers
         .get("provost-async")

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use ::http::StatusCode;
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use reqwest::Client;
@@ -22,7 +23,9 @@ use super::{
     retry::Backoff,
     routing::{Endpoint, Endpoints},
 };
-use crate::domain::{AgentName, Call, Fault, FaultKind, Outcome, RetrySpec, Target, Timestamp};
+use crate::domain::{
+    AgentName, Call, Certainty, Fault, FaultKind, Outcome, Purpose, RetrySpec, Target, Timestamp,
+};
 
 /// Told of what happens inside a call, so that an operator can read it later.
 #[async_trait]
@@ -56,6 +59,7 @@ impl Try<'_> {
             status: None,
             body: None,
             at: self.store_time(),
+            outcome: None,
             step: None,
         }
     }
@@ -141,9 +145,9 @@ impl<'a> Service<Try<'a>> for Tries {
             let mut meter = wire.meters.begin_try();
             let result = wire.send(request).await;
             match &result {
-                Ok(Outcome::Success(_)) => meter.success(),
+                Ok(Outcome::Success(_) | Outcome::Probed { .. }) => meter.success(),
                 Ok(Outcome::Failed(_)) => meter.permanent(),
-                Err(_) => meter.transient(),
+                Ok(Outcome::Unknown(_)) | Err(_) => meter.transient(),
             }
             drop(meter);
             result
@@ -179,7 +183,13 @@ impl Wire {
         mut response: reqwest::Response,
     ) -> Result<Outcome, Transient> {
         let status = response.status();
-        match answer::verdict(status, response.headers(), request.store_time()) {
+        let probes = matches!(request.call.purpose, Purpose::Probe(_));
+        let verdict = match status {
+            // To a probe this is an answer like any other.
+            StatusCode::NOT_FOUND | StatusCode::GONE if probes => Verdict::Success,
+            _ => answer::verdict(status, response.headers(), request.store_time()),
+        };
+        match verdict {
             Verdict::Success => {
                 let body = match body::whole(&mut response, self.max_output).await {
                     Ok(body) => body,
@@ -192,6 +202,10 @@ impl Wire {
                     }
                 };
                 Ok(match answer::output(response.headers(), &body) {
+                    Ok(body) if probes => Outcome::Probed {
+                        status: status.as_u16(),
+                        body,
+                    },
                     Ok(output) => Outcome::Success(output),
                     Err(why) => {
                         let mut fault = request.fault(FaultKind::Permanent, why);
@@ -207,6 +221,7 @@ impl Wire {
             } => {
                 let mut fault = request.fault(FaultKind::Transient, message);
                 fault.status = Some(status.as_u16());
+                fault.outcome = answer::leaves_doubt(status).then_some(Certainty::Unknown);
                 fault.body = answer::excerpt(&body::start(response).await);
                 Err(Transient { fault, retry_after })
             }
@@ -234,11 +249,16 @@ fn broken(
         return Ok(request.permanent(format!("the request cannot be made: {cause}")));
     }
     let url = &endpoint.url;
-    Err(request.transient(if error.is_connect() {
-        format!("could not connect to {url}: {cause}")
-    } else {
-        format!("the call to {url} broke off: {cause}")
-    }))
+    if error.is_connect() {
+        return Err(request.transient(format!("could not connect to {url}: {cause}")));
+    }
+    let mut broken = request.transient(format!("the call to {url} broke off: {cause}"));
+    broken.fault.outcome = Some(Certainty::Unknown);
+    // Where the service can be asked whether the call took effect, it is asked before the next try.
+    if request.call.has_probe && request.call.purpose == Purpose::Work {
+        return Ok(Outcome::Unknown(broken.fault));
+    }
+    Err(broken)
 }
 
 impl Agent {

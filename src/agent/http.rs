@@ -9,11 +9,13 @@ use super::{
     address::{self, AddressPolicy},
     registry::AgentSettings,
 };
-use crate::domain::{Call, Method, Target};
+use crate::domain::{Call, Method, Purpose, Target};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const PROVOST_TASK: HeaderName = HeaderName::from_static("provost-task");
 const PROVOST_TASK_KEY: HeaderName = HeaderName::from_static("provost-task-key");
+const PROVOST_UNDOES: HeaderName = HeaderName::from_static("provost-undoes");
+const PROVOST_PROBES: HeaderName = HeaderName::from_static("provost-probes");
 const PROVOST_STEP: HeaderName = HeaderName::from_static("provost-step");
 const PROVOST_ATTEMPT: HeaderName = HeaderName::from_static("provost-attempt");
 const PROVOST_COMPLETE_BY: HeaderName = HeaderName::from_static("provost-complete-by");
@@ -144,7 +146,19 @@ fn headers(call: &Call) -> Result<HeaderMap, Unmakeable> {
     if call.body.is_some() {
         headers.insert(header::CONTENT_TYPE, JSON);
     }
-    headers.insert(IDEMPOTENCY_KEY, text_or_encoded(&call.idempotency_key));
+    match &call.purpose {
+        Purpose::Work => {}
+        Purpose::Undo(key) => {
+            headers.insert(PROVOST_UNDOES, text_or_encoded(key));
+        }
+        Purpose::Probe(key) => {
+            headers.insert(PROVOST_PROBES, text_or_encoded(key));
+        }
+    }
+    // A probe changes nothing, so nothing is to be deduplicated.
+    if !matches!(call.purpose, Purpose::Probe(_)) {
+        headers.insert(IDEMPOTENCY_KEY, text_or_encoded(&call.idempotency_key));
+    }
     headers.insert(PROVOST_TASK, text_or_encoded(&call.step.task.to_string()));
     if let Some(key) = &call.task_key {
         headers.insert(PROVOST_TASK_KEY, text_or_encoded(key));

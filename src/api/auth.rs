@@ -38,6 +38,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::GET, "/v1/tasks/{id}/events", ReadTasks),
     (Method::POST, "/v1/tasks/retry", Operate),
     (Method::POST, "/v1/tasks/{id}/cancel", Operate),
+    (Method::POST, "/v1/tasks/{id}/undo", Operate),
     (Method::POST, "/v1/tasks/{id}/pause", Operate),
     (Method::POST, "/v1/tasks/{id}/resume", Operate),
     (Method::POST, "/v1/tasks/{id}/retry", Operate),

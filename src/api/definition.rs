@@ -45,9 +45,74 @@ pub struct StepBody {
     #[schema(default = 3, minimum = 0, maximum = 1000, example = 3)]
     max_failures: Option<u32>,
     on_exhausted: Option<OnExhaustedBody>,
-    /// What follows when the service refuses for good: `error` needs an operator, `skip` goes on.
+    /// What follows when the service refuses for good: `error` needs an operator, `undo` undoes the
+    /// whole task, `skip` goes on without the step.
+    #[schema(default = "error", example = "undo")]
+    on_permanent: Option<String>,
+    /// What undoes the step, should the task be undone after it took effect.
+    undo: Option<UndoBody>,
+    /// Asks the service whether an attempt of unknown outcome took effect.
+    probe: Option<ProbeBody>,
+    /// What happens to a call under way when the task is to be undone: `wait` for it until its
+    /// complete-by, so that its outcome is known, or `drop` it at once.
+    #[schema(default = "wait", example = "wait")]
+    on_undo: Option<String>,
+    /// The point of no return: once it is done the task is only driven forward and cannot be undone.
+    #[schema(default = false)]
+    pivot: Option<bool>,
+}
+
+/// What undoes a step. Its expressions also see `output`, the step's own, and `request`, the step's
+/// with its `method`, `path`, `headers` and `body`.
+#[derive(ToSchema)]
+#[schema(as = Undo, example = json!({
+    "request": { "method": "DELETE", "path": "/charges/{{ output.id }}" },
+    "complete_within": "30s"
+}))]
+pub struct UndoBody {
+    request: StepRequest,
+    #[schema(default = "30s", example = "30s")]
+    complete_within: Option<String>,
+    #[schema(default = 3, minimum = 0, maximum = 1000, example = 3)]
+    max_failures: Option<u32>,
+    /// As for a step, without `undo`.
+    on_exhausted: Option<OnExhaustedBody>,
+    /// `error` or `skip`.
     #[schema(default = "error", example = "error")]
     on_permanent: Option<String>,
+}
+
+/// A GET that says whether a step took effect. Its expressions also see `response`, with its `status`
+/// and `body`.
+#[derive(ToSchema)]
+#[schema(as = Probe, example = json!({
+    "request": { "path": "/charges?order={{ task.key }}" },
+    "outcome": "'done' if response.body.total > 0 else 'not_done'",
+    "output": "response.body.items[0]"
+}))]
+pub struct ProbeBody {
+    request: StepRequest,
+    /// Gives `done`, `not_done` or `in_progress`. Left out: 2xx is done, 404 and 410 are not.
+    #[schema(example = "'done' if response.body.total > 0 else 'not_done'")]
+    outcome: Option<String>,
+    /// The step's output where it is done. Left out: the body of the answer.
+    #[schema(example = "response.body.items[0]")]
+    output: Option<String>,
+    #[schema(default = "10s", example = "10s")]
+    complete_within: Option<String>,
+}
+
+/// What is said once for all steps that say nothing else.
+#[derive(ToSchema)]
+#[schema(as = Policies)]
+pub struct PoliciesBody {
+    on_exhausted: Option<OnExhaustedBody>,
+    /// `error`, `undo` or `skip`.
+    #[schema(default = "error", example = "undo")]
+    on_permanent: Option<String>,
+    /// What follows when the task's own complete-by passes: `error` or `undo`.
+    #[schema(default = "error", example = "undo")]
+    on_deadline: Option<String>,
 }
 
 /// The request that a step makes. `{{ … }}` is an expression over `input`, `task` and
@@ -72,7 +137,7 @@ pub struct StepRequest {
 #[schema(as = OnExhausted, example = "error")]
 #[serde(untagged)]
 pub enum OnExhaustedBody {
-    /// `error`: an operator is needed.
+    /// `error`: an operator is needed. `undo`: the whole task is undone. `skip`: it goes on without.
     Word(String),
     Extend(Extension),
 }
@@ -87,7 +152,7 @@ pub struct Extension {
     /// How often at most.
     #[schema(default = 1, minimum = 1, maximum = 1000, example = 5)]
     times: Option<u32>,
-    /// What then: `error`.
+    /// What then: `error`, `undo` or `skip`.
     #[schema(default = "error", example = "error")]
     then: Option<String>,
 }

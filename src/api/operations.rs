@@ -24,7 +24,7 @@ use super::{
     problem::{Kind, ProblemBody},
 };
 use crate::{
-    domain::{StepStatus, TaskStatus},
+    domain::{AlertKind, StepStatus, TaskStatus},
     store::{Counts, SharedReader},
     telemetry::Metrics,
 };
@@ -115,9 +115,6 @@ struct Counted {
     alerts: HashSet<String>,
 }
 
-const TASK_ERROR: &str = "task.error";
-const UNDELIVERABLE: &str = "message_undeliverable";
-
 impl Gauges {
     /// Counts anew if the last count is too old. Scrapers that come meanwhile wait for that count.
     async fn refresh(&self, reader: &SharedReader) {
@@ -159,7 +156,7 @@ impl Counted {
         let of_steps = counts
             .open_alerts
             .iter()
-            .filter(|(kind, _)| kind != UNDELIVERABLE)
+            .filter(|(kind, _)| kind != AlertKind::MessageUndeliverable.as_str())
             .map(|(_, count)| count)
             .sum();
         let queued: u64 = counts.queued.iter().map(|(_, count)| count).sum();
@@ -172,9 +169,9 @@ impl Counted {
             gauge!("provost_steps", "state" => state.as_str()).set(count as f64);
         }
         gauge!("provost_steps_delayed").set(counts.delayed as f64);
-        for kind in [TASK_ERROR, UNDELIVERABLE] {
+        for kind in AlertKind::ALL {
             // Shown where there is none, so that it can be watched from the start.
-            self.alerts.insert(kind.to_owned());
+            self.alerts.insert(kind.as_str().to_owned());
         }
         self.alerts
             .extend(counts.open_alerts.iter().map(|(kind, _)| kind.clone()));
@@ -209,7 +206,7 @@ fn lines(counts: &Counts) -> HashMap<String, u64> {
 fn describe() {
     metrics::describe_gauge!(
         "provost_tasks",
-        "Tasks that are not processed yet, by state; as are cancelled ones until they are purged"
+        "Tasks that are not processed yet, by state; as are undone and cancelled ones until they are purged"
     );
     metrics::describe_gauge!("provost_queue_depth", "Steps that stand in an agent's line");
     metrics::describe_gauge!(
@@ -268,7 +265,7 @@ mod tests {
             "provost_steps{state=\"processing\"} 3",
             "provost_steps{state=\"pending\"} 11",
             "provost_alerts_open{kind=\"task.error\"} 2",
-            "provost_alerts_open{kind=\"message_undeliverable\"} 0",
+            "provost_alerts_open{kind=\"message.undeliverable\"} 0",
             "provost_steps{state=\"error\"} 2",
             "provost_messages{state=\"pending\"} 4",
             "provost_messages{state=\"dead\"} 1",

@@ -59,6 +59,7 @@ kinds! {
     TaskEnded = "task-ended", CONFLICT, "The task has ended";
     WrongTaskState = "wrong-task-state", CONFLICT, "The task's state does not allow this";
     WrongStepState = "wrong-step-state", CONFLICT, "The step's state does not allow this";
+    PastPivot = "past-pivot", CONFLICT, "The task can no longer be undone";
     MessagePending = "message-pending", CONFLICT, "The message is still being delivered";
     AgentConfigured = "agent-configured", CONFLICT, "The agent belongs to the configuration file";
     VersionMismatch = "version-mismatch", PRECONDITION_FAILED, "The task has changed since";
@@ -178,13 +179,14 @@ impl From<CommandError> for Problem {
                 let kind = match refusal {
                     Refusal::Ended(_) => Kind::TaskEnded,
                     Refusal::TaskState { .. } => Kind::WrongTaskState,
+                    Refusal::PastPivot { .. } => Kind::PastPivot,
                     Refusal::StepState { .. } | Refusal::Late { .. } | Refusal::NotDue { .. } => {
                         Kind::WrongStepState
                     }
                 };
                 let problem = Self::new(kind, detail).with("state", state);
                 match refusal {
-                    Refusal::StepState { status, .. } => {
+                    Refusal::StepState { status, .. } | Refusal::PastPivot { status, .. } => {
                         problem.with("step_state", status.as_str())
                     }
                     _ => problem,

@@ -6,7 +6,9 @@ use crate::{
     agent::{Agents, Registered},
     config::Config,
     courier::Receivers,
-    domain::{AgentName, Definition, FieldFault, KnownAgents, Limits, Payload, parse_steps},
+    domain::{
+        AgentName, Definition, FieldFault, KnownAgents, Limits, Payload, Policies, parse_steps,
+    },
     store::{Store, StoreError},
     telemetry::Metrics,
 };
@@ -31,13 +33,18 @@ pub struct App {
 impl App {
     /// Compiles steps. An agent that is not known here may have just been registered at another
     /// instance: before a fault is told, that is looked up.
-    pub async fn compile(&self, steps: &Payload) -> Result<Compiled, StoreError> {
-        let compiled = parse_steps(steps, "/steps", &self.limits, self);
+    pub async fn compile(
+        &self,
+        steps: &Payload,
+        policies: &Policies,
+    ) -> Result<Compiled, StoreError> {
+        let compile = || parse_steps(steps, "/steps", policies, &self.limits, self);
+        let compiled = compile();
         if compiled.is_ok() {
             return Ok(compiled);
         }
         self.registered.refresh(&*self.store.reader).await?;
-        Ok(parse_steps(steps, "/steps", &self.limits, self))
+        Ok(compile())
     }
 }
 

@@ -94,7 +94,7 @@ mod tests {
     use utoipa::PartialSchema;
 
     use super::*;
-    use crate::domain::{Accepted, Limits, RetrySpec, parse_steps};
+    use crate::domain::{Accepted, Limits, Policies, RetrySpec, parse_steps};
 
     fn names<'a>(members: impl Iterator<Item = &'a String>) -> BTreeSet<&'a str> {
         members.map(String::as_str).collect()
@@ -105,7 +105,14 @@ mod tests {
     fn the_documented_shape_is_the_one_that_is_sent() {
         let steps = r#"[{"name": "a", "agent": "x", "complete_within": "2h"}]"#;
         let steps = Payload::parse(steps.to_owned()).unwrap();
-        let definition = parse_steps(&steps, "", &Limits::default(), &Accepted).unwrap();
+        let definition = parse_steps(
+            &steps,
+            "",
+            &Policies::default(),
+            &Limits::default(),
+            &Accepted,
+        )
+        .unwrap();
         let limit = Some(Span::from_secs(60));
         let sent = verdict(&definition, limit, None, &|_| Some(RetrySpec::default()));
         let sent = serde_json::to_value(&sent).unwrap();

@@ -53,7 +53,10 @@ pub fn describe(sources: &Sources) -> Result<String, ConfigError> {
         Some(value) => format!(
             "{path} = {}  # {}\n",
             show::toml(&value),
-            origin(&layers, path)
+            // The table that it is in may be there for the sake of another.
+            layers
+                .find_metadata(path)
+                .map_or("default", |metadata| &metadata.name)
         ),
     });
     Ok(lines.collect())
@@ -364,16 +367,12 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
 
 /// Who set this, or the table or list that it is in.
 fn origin(layers: &Figment, path: &str) -> String {
-    let mut path = path;
-    loop {
-        if let Some(metadata) = layers.find_metadata(path) {
-            return metadata.name.to_string();
-        }
-        match path.rsplit_once('.') {
-            Some((parent, _)) => path = parent,
-            None => return "default".to_owned(),
-        }
-    }
+    let parents = std::iter::successors(Some(path), |path| Some(path.rsplit_once('.')?.0));
+    let named = parents.filter_map(|path| layers.find_metadata(path)).next();
+    named.map_or_else(
+        || "default".to_owned(),
+        |metadata| metadata.name.to_string(),
+    )
 }
 
 #[cfg(test)]

@@ -415,7 +415,7 @@ fn the_longest_wait_is_no_shorter_than_the_first() {
 
 #[test]
 fn the_description_names_every_setting_with_its_origin_and_no_secret() {
-    let text = "[[tokens]]\nname = \"ci\"\nrole = \"read\"\ntoken = \"hunter2hunter2hunter2\"";
+    let text = "[supervisor]\nbatch = 7\n[[tokens]]\nname = \"ci\"\nrole = \"read\"\ntoken = \"hunter2hunter2hunter2\"";
     let env = [("PROVOST_LOG", "debug")];
     let flags = [("--listen", "listen", "127.0.0.1:9")];
     let shown = with_sources(text, &env, &flags, describe).unwrap();

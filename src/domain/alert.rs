@@ -2,11 +2,42 @@
 
 use super::StepIndex;
 
+/// What an alert is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AlertKind {
+    /// A step is in error.
+    TaskError,
+    /// A step that undoes another is in error.
+    UndoFailed,
+    /// Messages to a receiver were given up.
+    MessageUndeliverable,
+}
+
+impl AlertKind {
+    pub const ALL: [AlertKind; 3] = [
+        AlertKind::TaskError,
+        AlertKind::UndoFailed,
+        AlertKind::MessageUndeliverable,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            AlertKind::TaskError => "task.error",
+            AlertKind::UndoFailed => "task.undo_failed",
+            AlertKind::MessageUndeliverable => "message.undeliverable",
+        }
+    }
+}
+
 /// A change to the alerts of a task, saved with the change that caused it.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AlertChange {
     /// A step went to error. While an alert for the step is open, no second one is raised.
-    Raise { step: StepIndex, message: String },
+    Raise {
+        step: StepIndex,
+        kind: AlertKind,
+        message: String,
+    },
     /// What raised it is mended, or no longer matters.
     Close { step: StepIndex },
 }

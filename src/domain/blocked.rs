@@ -37,17 +37,26 @@ pub enum Blocked {
 }
 
 impl Task {
+    /// The steps that a waiting one still waits for.
+    fn awaited(&self, index: StepIndex) -> Vec<StepIndex> {
+        match self.definition(index).undoes {
+            Some(undone) => self.undone_before(undone),
+            None => {
+                let after = self.definition(index).after.iter().copied();
+                after.filter(|step| !self.step(*step).is_done()).collect()
+            }
+        }
+    }
+
     /// `None` for a step that is running or over. A step in line is said to be blocked by capacity
     /// with nobody ahead: only the store knows its place.
     pub fn blocked_by(&self, index: StepIndex, now: Timestamp) -> Option<Blocked> {
         match self.step(index).state {
             StepState::Waiting => Some(Blocked::Steps {
                 steps: self
-                    .definition(index)
-                    .after
-                    .iter()
-                    .filter(|step| !self.step(**step).is_done())
-                    .map(|step| self.definition(*step).name.clone())
+                    .awaited(index)
+                    .into_iter()
+                    .map(|step| self.definition(step).name.clone())
                     .collect(),
             }),
             StepState::Pending { .. } if self.paused => Some(Blocked::Paused),
@@ -58,11 +67,14 @@ impl Task {
                 agent: self.definition(index).agent().clone(),
                 ahead: 0,
             }),
-            StepState::Error(_) => Some(Blocked::Operator),
-            StepState::Processing { .. }
+            StepState::Error(_) if self.is_current(index) => Some(Blocked::Operator),
+            // What a task that is undone left behind waits for nobody.
+            StepState::Error(_)
+            | StepState::Processing { .. }
             | StepState::Processed { .. }
             | StepState::Skipped { .. }
-            | StepState::Cancelled { .. } => None,
+            | StepState::Cancelled { .. }
+            | StepState::Undone { .. } => None,
         }
     }
 }

@@ -25,6 +25,21 @@ pub struct Call {
     pub complete_within: Span,
     /// W3C trace context of this attempt.
     pub traceparent: String,
+    pub purpose: Purpose,
+    /// The step has a probe: a call that breaks off after it was sent is not repeated blindly, but ends
+    /// with [`Outcome::Unknown`].
+    pub has_probe: bool,
+}
+
+/// What a call is for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// The step's own work.
+    Work,
+    /// To undo what the calls under this key did.
+    Undo(String),
+    /// To ask whether the calls under this key took effect.
+    Probe(String),
 }
 
 /// How a call ended. An agent that ran out of time returns none of these (P18).
@@ -33,4 +48,11 @@ pub enum Outcome {
     Success(Payload),
     /// A permanent error; transient ones are retried inside complete-by and never end a call.
     Failed(Fault),
+    /// The connection broke after the request was sent: it may have taken effect.
+    Unknown(Fault),
+    /// The answer to a probe: a success, 404 or 410.
+    Probed {
+        status: u16,
+        body: Payload,
+    },
 }

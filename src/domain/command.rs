@@ -66,6 +66,10 @@ pub enum Command {
     Cancel {
         reason: Option<String>,
     },
+    /// Undoes what was done, as a whole (P28 to P30).
+    Undo {
+        reason: Option<String>,
+    },
     Pause {
         reason: Option<String>,
     },
@@ -121,6 +125,10 @@ pub enum Refusal {
         "attempt {attempt} of step {step} is over: its answer came too late and changes nothing"
     )]
     Late { step: StepName, attempt: Attempt },
+    #[error(
+        "step {step} is a pivot and is {}: from there the task is only driven forward, and nothing is undone", .status.as_str()
+    )]
+    PastPivot { step: StepName, status: StepStatus },
     #[error("step {step} is not due before {at}")]
     NotDue { step: StepName, at: Timestamp },
 }

@@ -2,8 +2,11 @@
 
 mod graph;
 mod parse;
+mod policies;
+mod probe;
 mod request;
 mod step;
+mod undo;
 
 #[cfg(test)]
 mod tests;
@@ -15,14 +18,44 @@ use super::{
     template::{Expression, JsonTemplate, Template},
 };
 pub use parse::*;
+pub use policies::*;
+pub use probe::*;
 
 /// A checked, compiled definition. It can only be made by [`parse_steps`], so every index in it is
 /// in range, its graph has no cycle, and every template in it compiles.
 #[derive(Debug)]
 pub struct Definition {
     pub steps: Vec<StepDefinition>,
+    /// What undoes the steps that can be undone: each is a step like any other. By their index they
+    /// stand behind the last of `steps`.
+    pub undos: Vec<StepDefinition>,
+    /// The steps in an order in which each stands behind those that it follows.
+    pub order: Vec<StepIndex>,
+    /// What was said for the task as a whole.
+    pub policies: Policies,
     /// The JSON array that this was made from, as it was submitted.
     pub source: Payload,
+}
+
+impl Definition {
+    pub fn step(&self, index: StepIndex) -> &StepDefinition {
+        match index.at().checked_sub(self.steps.len()) {
+            None => &self.steps[index.at()],
+            Some(at) => &self.undos[at],
+        }
+    }
+
+    /// The steps that are the task itself, without those that undo them.
+    pub fn forward(&self) -> impl DoubleEndedIterator<Item = StepIndex> + use<> {
+        // There are at most as many steps as an index can count.
+        (0..self.steps.len() as u16).map(StepIndex)
+    }
+
+    /// The steps that undo others.
+    pub fn undos(&self) -> impl DoubleEndedIterator<Item = StepIndex> + use<> {
+        let first = self.steps.len() as u16;
+        (first..first + self.undos.len() as u16).map(StepIndex)
+    }
 }
 
 #[derive(Debug)]
@@ -41,7 +74,19 @@ pub struct StepDefinition {
     pub complete_within: Span,
     pub max_failures: u32,
     pub on_exhausted: OnExhausted,
-    pub on_permanent: OnPermanent,
+    pub on_permanent: Policy,
+    /// What happens to a call under way when the task is to be undone.
+    pub on_undo: OnUndo,
+    /// The point of no return: once it is done the task is only driven forward.
+    pub pivot: bool,
+    /// Asked whether an attempt of unknown outcome took effect.
+    pub probe: Option<Probe>,
+    /// The step that undoes this one.
+    pub undo: Option<StepIndex>,
+    /// The step that this one undoes.
+    pub undoes: Option<StepIndex>,
+    /// Whether an expression looks at the recorded request of the step that this one undoes.
+    pub reads_request: bool,
 }
 
 impl StepDefinition {
@@ -109,22 +154,4 @@ impl Method {
     pub fn sends_body(self) -> bool {
         matches!(self, Method::Post | Method::Put | Method::Patch)
     }
-}
-
-/// What happens when `failure_count` passes `max_failures` (P25).
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum OnExhausted {
-    Error,
-    /// Wait an extended period, then try again, at most `times`; then `Error`.
-    Extend {
-        wait: Span,
-        times: u32,
-    },
-}
-
-/// What happens when the remote service refuses for good (P12).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum OnPermanent {
-    Error,
-    Skip,
 }

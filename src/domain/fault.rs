@@ -18,6 +18,15 @@ pub enum FaultKind {
     Exhausted,
     /// The task's own complete-by passed.
     Deadline,
+    /// On a task: a step that undoes another is in error.
+    UndoFailed,
+}
+
+/// What is known of whether something took effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Certainty {
+    Unknown,
 }
 
 /// `error` of a task or step in an answer.
@@ -30,6 +39,9 @@ pub struct Fault {
     /// The first [`BODY_EXCERPT`] bytes of the remote answer, as text.
     pub body: Option<String>,
     pub at: Timestamp,
+    /// The step may have taken effect all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Certainty>,
     /// On a task: the step that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<StepName>,

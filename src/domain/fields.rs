@@ -120,6 +120,12 @@ impl<'a> Fields<'a> {
         Some(self.entries.swap_remove(at).value)
     }
 
+    /// As it was written, left where it is. `None` where it is missing or null.
+    pub fn peek(&self, name: &str) -> Option<&'a str> {
+        let entry = self.entries.iter().find(|entry| entry.name == name)?;
+        Some(entry.value.get()).filter(|value| *value != "null")
+    }
+
     fn present(&mut self, name: &str) -> Option<&'a RawValue> {
         self.value(name).filter(|value| value.get() != "null")
     }

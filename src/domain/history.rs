@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Attempt, Fault, StepName, Term, Timestamp};
+use super::{Attempt, Certainty, Fault, StepName, Term, Timestamp};
 
 /// Who made a change. Written as `scheduler:<instance>`, `supervisor:<instance>#<term>`,
 /// `operator:<name>` and so on.
@@ -60,6 +60,9 @@ pub struct Event {
     pub ready_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_count: Option<u32>,
+    /// `unknown`: the step may have taken effect without its outcome being known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Certainty>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Fault>,
 }

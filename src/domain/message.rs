@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use crate::domain::{
         Accepted, Actor, Attempt, Command, Details, Draft, InstanceId, Limits, Outcome, Payload,
-        Priority, ReplyTo, StepIndex, parse_steps,
+        Policies, Priority, ReplyTo, StepIndex, parse_steps,
     };
 
     const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
@@ -175,11 +175,13 @@ mod tests {
     fn details(events: &[&str]) -> Arc<Details> {
         let steps = json!([{ "name": "charge", "agent": "pay" }]);
         let steps = Payload::from_value(&steps);
+        let (limits, policies) = (Limits::default(), Policies::default());
+        let definition = parse_steps(&steps, "", &policies, &limits, &Accepted);
         Arc::new(Details {
             id: TaskId(Uuid::from_u128(7)),
             key: Some("order-1".into()),
             workflow: None,
-            definition: Arc::new(parse_steps(&steps, "", &Limits::default(), &Accepted).unwrap()),
+            definition: Arc::new(definition.unwrap()),
             input: Payload::from_value(&json!({ "n": 1.50 })),
             labels: BTreeMap::new(),
             priority: Priority::default(),

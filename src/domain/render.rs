@@ -3,7 +3,7 @@
 use http::HeaderValue;
 
 use super::{
-    Body, Method, StepDefinition,
+    Body, Method, Payload, RequestTemplate,
     template::{MAX_RENDERED, RenderError, Scope},
 };
 
@@ -19,10 +19,33 @@ pub struct Rendered {
     pub body: Option<String>,
 }
 
+impl Rendered {
+    /// As an undo sees it; `body` is what was sent instead of the rendered one.
+    pub fn as_payload(&self, body: Option<&str>) -> Payload {
+        let headers: serde_json::Map<_, _> = self
+            .headers
+            .iter()
+            .map(|(name, value)| (name.clone(), value.as_str().into()))
+            .collect();
+        let text = |text: &str| serde_json::Value::from(text);
+        let json = format!(
+            r#"{{"method":{},"path":{},"headers":{},"body":{}}}"#,
+            text(self.method.as_str()),
+            text(&self.path),
+            serde_json::Value::Object(headers),
+            body.or(self.body.as_deref()).unwrap_or("null"),
+        );
+        // Each part is JSON.
+        Payload::parse(json).unwrap_or_else(Payload::null)
+    }
+}
+
 /// Values in the path are percent-encoded, and the path as a whole cannot climb: whatever the data
 /// holds, the request stays below the endpoint and under the segments that the definition wrote.
-pub fn render_request(step: &StepDefinition, scope: &Scope<'_>) -> Result<Rendered, RenderError> {
-    let request = &step.request;
+pub fn render_request(
+    request: &RequestTemplate,
+    scope: &Scope<'_>,
+) -> Result<Rendered, RenderError> {
     let path = request.path.render_path(scope)?;
     if let Some(fault) = path_fault(&path) {
         return Err(RenderError::new(&path, fault));

@@ -12,12 +12,42 @@ pub struct Step {
     pub failure_count: u32,
     /// How often `on_exhausted: extend` has granted another try.
     pub extended: u32,
+    pub doubt: Doubt,
     /// A request body that an operator put in place of the rendered one.
     pub body: Option<Payload>,
     /// The first claim.
     pub started_at: Option<Timestamp>,
     /// The last thing that went wrong, kept while the step is tried again.
     pub last_fault: Option<Fault>,
+}
+
+/// Whether a step may have taken effect without its outcome being known: an attempt expired, its
+/// instance was lost, or its call was dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Doubt {
+    #[default]
+    None,
+    Unknown,
+    /// The attempt under way does not do the work: it asks the probe. On an undo: about the step that
+    /// it undoes.
+    Probing,
+}
+
+impl Doubt {
+    /// As it is stored; nothing where there is none.
+    pub fn as_str(self) -> Option<&'static str> {
+        match self {
+            Doubt::None => None,
+            Doubt::Unknown => Some("unknown"),
+            Doubt::Probing => Some("probing"),
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Doubt::Unknown, Doubt::Probing]
+            .into_iter()
+            .find(|doubt| doubt.as_str() == Some(text))
+    }
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -47,6 +77,11 @@ pub enum StepState {
     Cancelled {
         at: Timestamp,
     },
+    /// It had taken effect, or may have, and what undoes it is done.
+    Undone {
+        output: Option<Payload>,
+        at: Timestamp,
+    },
 }
 
 /// The name of a step's state, as it is stored and shown.
@@ -59,10 +94,11 @@ pub enum StepStatus {
     Error,
     Skipped,
     Cancelled,
+    Undone,
 }
 
 impl StepStatus {
-    pub const ALL: [StepStatus; 7] = [
+    pub const ALL: [StepStatus; 8] = [
         StepStatus::Waiting,
         StepStatus::Pending,
         StepStatus::Processing,
@@ -70,6 +106,7 @@ impl StepStatus {
         StepStatus::Error,
         StepStatus::Skipped,
         StepStatus::Cancelled,
+        StepStatus::Undone,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -81,6 +118,7 @@ impl StepStatus {
             StepStatus::Error => "error",
             StepStatus::Skipped => "skipped",
             StepStatus::Cancelled => "cancelled",
+            StepStatus::Undone => "undone",
         }
     }
 
@@ -96,6 +134,7 @@ impl Step {
             attempt: Attempt::default(),
             failure_count: 0,
             extended: 0,
+            doubt: Doubt::None,
             body: None,
             started_at: None,
             last_fault: None,
@@ -111,6 +150,7 @@ impl Step {
             StepState::Error(_) => StepStatus::Error,
             StepState::Skipped { .. } => StepStatus::Skipped,
             StepState::Cancelled { .. } => StepStatus::Cancelled,
+            StepState::Undone { .. } => StepStatus::Undone,
         }
     }
 
@@ -130,10 +170,15 @@ impl Step {
         )
     }
 
+    /// Whether it took effect, or may have.
+    pub fn may_have_taken_effect(&self) -> bool {
+        matches!(self.state, StepState::Processed { .. }) || self.doubt != Doubt::None
+    }
+
     pub fn output(&self) -> Option<&Payload> {
         match &self.state {
             StepState::Processed { output, .. } => Some(output),
-            StepState::Skipped { output, .. } => output.as_ref(),
+            StepState::Skipped { output, .. } | StepState::Undone { output, .. } => output.as_ref(),
             _ => None,
         }
     }
@@ -142,7 +187,8 @@ impl Step {
         match &self.state {
             StepState::Processed { at, .. }
             | StepState::Skipped { at, .. }
-            | StepState::Cancelled { at } => Some(*at),
+            | StepState::Cancelled { at }
+            | StepState::Undone { at, .. } => Some(*at),
             StepState::Error(fault) => Some(fault.at),
             StepState::Waiting | StepState::Pending { .. } | StepState::Processing { .. } => None,
         }

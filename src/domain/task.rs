@@ -2,8 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use serde::{Deserialize, Serialize};
+
 use super::{
-    Definition, Fault, Payload, Priority, ReplyTo, Span, Step, StepDefinition, StepIndex,
+    Actor, Definition, Fault, Payload, Priority, ReplyTo, Span, Step, StepDefinition, StepIndex,
     StepState, TaskId, Timestamp, WorkflowName, template::Scope,
 };
 
@@ -19,6 +21,23 @@ pub struct Task {
     /// `complete_within` counted from submission, or from the retry of an overdue task.
     pub complete_by: Option<Timestamp>,
     pub steps: Vec<Step>,
+    /// What undoes the steps, in the order of the definition's. None before the task is to be undone.
+    pub undos: Vec<Step>,
+    /// That the task is to be undone, and why. From then on nothing else of it is run.
+    pub undo: Option<Undo>,
+}
+
+/// Why a task is undone.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Undo {
+    pub at: Timestamp,
+    pub by: Actor,
+    /// In the words of whoever asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What went wrong, where a policy asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Fault>,
 }
 
 /// What was submitted. It never changes.
@@ -63,6 +82,10 @@ pub enum TaskState {
     },
     /// A step is in error and an operator is needed. Branches that do not depend on it go on.
     Error(Fault),
+    Undoing,
+    Undone {
+        at: Timestamp,
+    },
     Cancelled {
         at: Timestamp,
     },
@@ -76,16 +99,20 @@ pub enum TaskStatus {
     Paused,
     Processed,
     Error,
+    Undoing,
+    Undone,
     Cancelled,
 }
 
 impl TaskStatus {
-    pub const ALL: [TaskStatus; 6] = [
+    pub const ALL: [TaskStatus; 8] = [
         TaskStatus::Pending,
         TaskStatus::Processing,
         TaskStatus::Paused,
         TaskStatus::Processed,
         TaskStatus::Error,
+        TaskStatus::Undoing,
+        TaskStatus::Undone,
         TaskStatus::Cancelled,
     ];
 
@@ -96,6 +123,8 @@ impl TaskStatus {
             TaskStatus::Paused => "paused",
             TaskStatus::Processed => "processed",
             TaskStatus::Error => "error",
+            TaskStatus::Undoing => "undoing",
+            TaskStatus::Undone => "undone",
             TaskStatus::Cancelled => "cancelled",
         }
     }
@@ -108,6 +137,8 @@ impl TaskStatus {
             TaskStatus::Paused => "task.paused",
             TaskStatus::Processed => "task.processed",
             TaskStatus::Error => "task.error",
+            TaskStatus::Undoing => "task.undoing",
+            TaskStatus::Undone => "task.undone",
             TaskStatus::Cancelled => "task.cancelled",
         }
     }
@@ -118,7 +149,10 @@ impl TaskStatus {
 
     /// An ended task never changes again.
     pub fn is_ended(self) -> bool {
-        matches!(self, TaskStatus::Processed | TaskStatus::Cancelled)
+        matches!(
+            self,
+            TaskStatus::Processed | TaskStatus::Undone | TaskStatus::Cancelled
+        )
     }
 }
 
@@ -134,6 +168,8 @@ impl Task {
             TaskState::Paused => TaskStatus::Paused,
             TaskState::Processed { .. } => TaskStatus::Processed,
             TaskState::Error(_) => TaskStatus::Error,
+            TaskState::Undoing => TaskStatus::Undoing,
+            TaskState::Undone { .. } => TaskStatus::Undone,
             TaskState::Cancelled { .. } => TaskStatus::Cancelled,
         }
     }
@@ -145,14 +181,16 @@ impl Task {
     /// Ended, or in need of an operator: nothing more comes by waiting.
     pub fn is_settled(&self) -> bool {
         match self.state {
-            TaskState::Error(_) => !self.steps.iter().any(Step::is_live),
+            TaskState::Error(_) => !self.records().any(Step::is_live),
             _ => self.is_ended(),
         }
     }
 
     pub fn ended_at(&self) -> Option<Timestamp> {
         match self.state {
-            TaskState::Processed { at } | TaskState::Cancelled { at } => Some(at),
+            TaskState::Processed { at }
+            | TaskState::Undone { at }
+            | TaskState::Cancelled { at } => Some(at),
             _ => None,
         }
     }
@@ -165,15 +203,36 @@ impl Task {
     }
 
     pub fn step(&self, index: StepIndex) -> &Step {
-        &self.steps[index.at()]
+        match index.at().checked_sub(self.steps.len()) {
+            None => &self.steps[index.at()],
+            Some(at) => &self.undos[at],
+        }
+    }
+
+    pub(super) fn step_mut(&mut self, index: StepIndex) -> &mut Step {
+        match index.at().checked_sub(self.steps.len()) {
+            None => &mut self.steps[index.at()],
+            Some(at) => &mut self.undos[at],
+        }
     }
 
     pub fn definition(&self, index: StepIndex) -> &StepDefinition {
-        &self.details.definition.steps[index.at()]
+        self.details.definition.step(index)
     }
 
+    /// The steps, and behind them what undoes them, once the task is to be undone.
     pub fn indexes(&self) -> impl Iterator<Item = StepIndex> + use<> {
-        (0..self.steps.len() as u16).map(StepIndex)
+        (0..(self.steps.len() + self.undos.len()) as u16).map(StepIndex)
+    }
+
+    /// What [`Task::indexes`] counts.
+    fn records(&self) -> impl Iterator<Item = &Step> {
+        self.steps.iter().chain(&self.undos)
+    }
+
+    /// Whether the step belongs to what is run now: the steps themselves, or what undoes them.
+    pub fn is_current(&self, index: StepIndex) -> bool {
+        self.undo.is_some() == (index.at() >= self.steps.len())
     }
 
     pub fn find(&self, name: &str) -> Option<StepIndex> {
@@ -189,10 +248,37 @@ impl Task {
         }
     }
 
-    /// When the supervisor must look at the task as a whole: its complete-by, while anything is live.
+    /// The task's own complete-by, as long as it counts: an undo takes the time that it takes.
+    pub fn limit(&self) -> Option<Timestamp> {
+        self.complete_by.filter(|_| self.undo.is_none())
+    }
+
+    /// When the supervisor must look at the task as a whole: its limit, while anything is live.
     pub fn overdue_at(&self) -> Option<Timestamp> {
-        self.complete_by
+        self.limit()
             .filter(|_| self.steps.iter().any(Step::is_live))
+    }
+
+    /// The step that this one is about: for an undo the step that it undoes, else itself.
+    pub fn subject(&self, index: StepIndex) -> StepIndex {
+        self.definition(index).undoes.unwrap_or(index)
+    }
+
+    /// The steps that took effect, or may have, and that nothing undoes: an undo passes them over.
+    pub fn passed_over(&self) -> impl Iterator<Item = StepIndex> {
+        self.details.definition.forward().filter(|index| {
+            self.definition(*index).undo.is_none() && self.step(*index).may_have_taken_effect()
+        })
+    }
+
+    /// The step that lets nothing be undone: a pivot that is done, under way, or may have taken effect.
+    pub fn passed_pivot(&self) -> Option<StepIndex> {
+        self.details.definition.forward().find(|index| {
+            let step = self.step(*index);
+            self.definition(*index).pivot
+                && (step.may_have_taken_effect()
+                    || matches!(step.state, StepState::Processing { .. }))
+        })
     }
 
     /// The key that every attempt of a step carries (P17): a function of the task and the step alone.
@@ -213,7 +299,12 @@ impl Task {
                 .iter()
                 .map(|read| (&self.definition(*read).name, self.step(*read).output()))
                 .collect(),
-            output: None,
+            output: self
+                .definition(index)
+                .undoes
+                .and_then(|undone| self.step(undone).output()),
+            request: None,
+            response: None,
         }
     }
 }

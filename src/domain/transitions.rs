@@ -35,16 +35,24 @@ const fn task(from: TaskStatus, to: TaskStatus, why: &'static str) -> Transition
     }
 }
 
+const PROBED: &str = "the task is undone, and the probe says that the step took effect";
+const DOUBTED: &str = "what undoes it is done; its outcome was unknown";
+
 pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
-    use StepStatus::{Cancelled, Error, Pending, Processed, Processing, Skipped, Waiting};
+    use StepStatus::{Cancelled, Error, Pending, Processed, Processing, Skipped, Undone, Waiting};
     &[
         step(
             Waiting,
             "step.ready",
             Pending,
-            "every step it follows is done",
+            "every step it follows is done; or, for an undo, every step that followed the one it undoes is undone",
         ),
-        step(Waiting, "step.skipped", Skipped, "its condition is false"),
+        step(
+            Waiting,
+            "step.skipped",
+            Skipped,
+            "its condition is false; or, for an undo, the step that it undoes never took effect",
+        ),
         step(
             Waiting,
             "step.error",
@@ -55,7 +63,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Waiting,
             "step.cancelled",
             Cancelled,
-            "the task was cancelled",
+            "the task was cancelled or is undone",
         ),
         step(
             Pending,
@@ -91,13 +99,13 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Pending,
             "step.cancelled",
             Cancelled,
-            "the task was cancelled",
+            "the task was cancelled or is undone",
         ),
         step(
             Processing,
             "step.processed",
             Processed,
-            "the agent reported success under the attempt that holds it",
+            "the agent reported success under the attempt that holds it, or its probe says that it took effect",
         ),
         step(
             Processing,
@@ -109,7 +117,13 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Processing,
             "step.skipped",
             Skipped,
-            "the service refused for good and on_permanent is skip",
+            "the service refused for good, or the attempts are used up, and the policy is skip; or, for an undo, the probe says that there is nothing to undo",
+        ),
+        step(
+            Processing,
+            "step.probed",
+            Pending,
+            "the probe has answered, and now the work itself is to be done",
         ),
         step(
             Processing,
@@ -133,7 +147,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Processing,
             "step.cancelled",
             Cancelled,
-            "the task was cancelled; the call is dropped and its effect unknown",
+            "the task was cancelled or is undone; the call is dropped, or ended without an answer, and its outcome is unknown",
         ),
         step(Error, "step.retried", Pending, "an operator resubmitted it"),
         step(
@@ -154,11 +168,18 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Processed,
             "an operator did it by hand",
         ),
+        step(Error, "step.processed", Processed, PROBED),
+        step(Skipped, "step.processed", Processed, PROBED),
+        step(Cancelled, "step.processed", Processed, PROBED),
+        step(Processed, "step.undone", Undone, "what undoes it is done"),
+        step(Error, "step.undone", Undone, DOUBTED),
+        step(Skipped, "step.undone", Undone, DOUBTED),
+        step(Cancelled, "step.undone", Undone, DOUBTED),
     ]
 };
 
 pub const TASK_TRANSITIONS: &[Transition<TaskStatus>] = {
-    use TaskStatus::{Cancelled, Error, Paused, Pending, Processed, Processing};
+    use TaskStatus::{Cancelled, Error, Paused, Pending, Processed, Processing, Undoing, Undone};
     &[
         task(Pending, Processing, "its first step was claimed or is done"),
         task(Pending, Processed, "every step was skipped"),
@@ -203,6 +224,44 @@ pub const TASK_TRANSITIONS: &[Transition<TaskStatus>] = {
             "its failed steps were mended while it was paused",
         ),
         task(Error, Cancelled, "it was cancelled"),
+        task(
+            Pending,
+            Undoing,
+            "its undo was asked for, or a policy says so",
+        ),
+        task(
+            Processing,
+            Undoing,
+            "its undo was asked for, or a policy says so",
+        ),
+        task(
+            Paused,
+            Undoing,
+            "its undo was asked for, or a policy says so; it is no longer paused",
+        ),
+        task(
+            Error,
+            Undoing,
+            "its undo was asked for; or a step that undoes another was mended",
+        ),
+        task(
+            Undoing,
+            Undone,
+            "whatever took effect is undone, or was passed over",
+        ),
+        task(Undoing, Error, "a step that undoes another is in error"),
+        task(
+            Undoing,
+            Paused,
+            "an operator paused it; running calls finish",
+        ),
+        task(Undoing, Cancelled, "it was cancelled"),
+        task(Paused, Undone, "its last running undo finished"),
+        task(
+            Error,
+            Undone,
+            "its last failed undo was skipped or resolved",
+        ),
     ]
 };
 
@@ -263,7 +322,7 @@ mod tests {
             STEP_TRANSITIONS,
             StepStatus::as_str,
             "waiting",
-            &["processed", "skipped", "cancelled"],
+            &["processed", "skipped", "cancelled", "undone"],
         );
         assert!(
             DOCUMENT.contains(&steps),
@@ -273,7 +332,7 @@ mod tests {
             TASK_TRANSITIONS,
             TaskStatus::as_str,
             "pending",
-            &["processed", "cancelled"],
+            &["processed", "undone", "cancelled"],
         );
         assert!(
             DOCUMENT.contains(&tasks),
@@ -292,7 +351,10 @@ mod tests {
                 StepStatus::Skipped,
                 StepStatus::Cancelled,
             ];
-            assert!(!over.contains(&row.from), "{row:?}");
+            // Only an undo comes back to what is over.
+            let by_undo = row.to == StepStatus::Undone || row.why == PROBED;
+            assert!(by_undo || !over.contains(&row.from), "{row:?}");
+            assert!(row.from != StepStatus::Undone, "{row:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::{
-    AgentName, Body, Definition, Method, OnExhausted, Payload, RequestTemplate, RetrySpec, Span,
+    AgentName, Body, Definition, Extend, Method, Payload, RequestTemplate, RetrySpec, Span,
     StepDefinition, StepIndex, StepName, TaskId, backoff,
     render::render_request,
     template::{Reads, Scope},
@@ -189,10 +189,11 @@ fn stages(definition: &Definition) -> Vec<usize> {
 }
 
 fn attempts(step: &StepDefinition) -> u32 {
-    let extensions = match step.on_exhausted {
-        OnExhausted::Error => 0,
-        OnExhausted::Extend { times, .. } => times,
-    };
+    let extensions = step
+        .on_exhausted
+        .extend
+        .as_ref()
+        .map_or(0, |extend| extend.times);
     step.max_failures + 1 + extensions
 }
 
@@ -203,9 +204,9 @@ fn worst_case(step: &StepDefinition) -> Span {
     let resting = (1..=step.max_failures)
         .map(backoff)
         .fold(Span::default(), Span::saturating_add);
-    let extended = match step.on_exhausted {
-        OnExhausted::Error => Span::default(),
-        OnExhausted::Extend { wait, times } => wait.saturating_mul(times),
+    let extended = match &step.on_exhausted.extend {
+        None => Span::default(),
+        Some(Extend { wait, times }) => wait.saturating_mul(*times),
     };
     trying.saturating_add(resting).saturating_add(extended)
 }
@@ -261,7 +262,7 @@ fn cannot_render(step: &StepDefinition, input: Option<&Payload>) -> Option<Strin
         {
             return None;
         }
-        Some(render_request(step, scope).err()?.to_string())
+        Some(render_request(&step.request, scope).err()?.to_string())
     })
 }
 
@@ -277,6 +278,8 @@ fn with_scope<T>(input: &Payload, look: impl FnOnce(&Scope<'_>) -> T) -> T {
         input,
         steps: Vec::new(),
         output: None,
+        request: None,
+        response: None,
     })
 }
 

@@ -7,7 +7,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::{Blocked, Fault, Payload, ReplyTo, Step, StepIndex, StepState, Task, Timestamp};
+use super::{
+    Actor, Blocked, Doubt, Fault, Payload, ReplyTo, Step, StepIndex, StepState, Task, Timestamp,
+};
 
 /// A task with all its steps.
 #[derive(Serialize, ToSchema)]
@@ -21,7 +23,9 @@ pub struct TaskView<'a> {
     /// Where the submitter is told of it; null where nobody is.
     #[schema(value_type = Option<ReplyToBody>)]
     reply_to: Option<&'a ReplyTo>,
-    /// In the order of the definition.
+    /// That the task is undone, and why; null while it is not.
+    undo: Option<UndoView<'a>>,
+    /// In the order of the definition. Once the task is undone, what undoes them stands behind them.
     pub steps: Vec<StepView<'a>>,
 }
 
@@ -41,7 +45,7 @@ pub struct Head<'a> {
     /// The workflow's version that this task keeps.
     #[schema(example = 3)]
     pub workflow_version: Option<u32>,
-    /// pending, processing, paused, processed, error or cancelled.
+    /// pending, processing, paused, processed, error, undoing, undone or cancelled.
     #[schema(example = "processing")]
     pub state: &'static str,
     /// -100 to 100; higher is claimed first.
@@ -54,7 +58,7 @@ pub struct Head<'a> {
     /// When the task must be finished; null without a limit.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub complete_by: Option<Timestamp>,
-    /// When it was processed or cancelled.
+    /// When it was processed, undone or cancelled.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub ended_at: Option<Timestamp>,
     /// Counts the saved changes; the ETag is this number in quotes.
@@ -72,6 +76,27 @@ pub enum Labels<'a> {
     Raw(&'a RawValue),
 }
 
+/// Why a task is undone.
+#[derive(Serialize, ToSchema)]
+#[schema(as = TaskUndo)]
+pub struct UndoView<'a> {
+    /// Since when.
+    #[schema(value_type = String, format = DateTime)]
+    at: Timestamp,
+    /// Who asked for it: a scheduler or supervisor whose step's policy says so, or an operator.
+    #[schema(value_type = String, example = "operator:alice")]
+    by: &'a Actor,
+    /// In the words of whoever asked.
+    #[schema(example = "the customer withdrew")]
+    reason: Option<&'a str>,
+    /// What went wrong, where a policy asked for it.
+    #[schema(value_type = Option<FaultBody>)]
+    error: Option<&'a Fault>,
+    /// Steps that took effect, or may have, and have no `undo`: they stay as they are.
+    #[schema(example = json!(["notify"]))]
+    passed_over: Vec<&'a str>,
+}
+
 /// One step of a task.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Step)]
@@ -81,9 +106,14 @@ pub struct StepView<'a> {
     /// The agent, or the origin of the step's URL.
     #[schema(example = "payments")]
     agent: &'a str,
-    /// waiting, pending, processing, processed, error, skipped or cancelled.
+    /// waiting, pending, processing, processed, error, skipped, cancelled or undone.
+    /// On what undoes a step, `processed` means that the step is undone.
     #[schema(example = "processed")]
     state: &'static str,
+    /// The step that this one undoes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "charge")]
+    undoes: Option<&'a str>,
     /// The steps that this one follows.
     #[schema(example = json!(["reserve"]))]
     after: Vec<&'a str>,
@@ -96,6 +126,9 @@ pub struct StepView<'a> {
     /// More failures than this, and `on_exhausted` decides.
     #[schema(example = 3)]
     max_failures: u32,
+    /// `unknown`: an attempt expired, was lost or dropped, and may have taken effect.
+    #[schema(example = "unknown")]
+    outcome: Option<&'static str>,
     /// What every attempt sends as `Idempotency-Key`.
     #[schema(example = "019c7a5e-0000-7000-8000-000000000000:charge")]
     idempotency_key: String,
@@ -154,7 +187,7 @@ pub struct ReplyToBody {
     reason = "only the shape of Fault, for the OpenAPI document"
 )]
 pub struct FaultBody {
-    /// transient, permanent, exhausted or deadline.
+    /// transient, permanent, exhausted, deadline, or on a task undo_failed.
     #[schema(example = "permanent")]
     kind: String,
     #[schema(example = "the service refused: 402 Payment Required")]
@@ -167,6 +200,9 @@ pub struct FaultBody {
     body: Option<String>,
     #[schema(format = DateTime)]
     at: String,
+    /// `unknown`: it may have taken effect all the same. Left out where it has not.
+    #[schema(example = "unknown")]
+    outcome: Option<String>,
     /// On a task: the step that failed.
     #[schema(example = "charge")]
     step: Option<String>,
@@ -187,6 +223,16 @@ impl<'a> TaskView<'a> {
             head: Head::of_task(task),
             input: task.details.input.raw(),
             reply_to: task.details.reply_to.as_deref(),
+            undo: task.undo.as_ref().map(|undo| UndoView {
+                at: undo.at,
+                by: &undo.by,
+                reason: undo.reason.as_deref(),
+                error: undo.error.as_ref(),
+                passed_over: task
+                    .passed_over()
+                    .map(|step| task.definition(step).name.as_str())
+                    .collect(),
+            }),
             steps: task
                 .indexes()
                 .map(|index| StepView::new(task, index, now))
@@ -231,14 +277,19 @@ impl<'a> StepView<'a> {
             name: definition.name.as_str(),
             agent: definition.agent().as_str(),
             state: step.status().as_str(),
-            after: definition
-                .after
-                .iter()
-                .map(|step| task.definition(*step).name.as_str())
+            undoes: definition
+                .undoes
+                .map(|step| task.definition(step).name.as_str()),
+            after: task
+                .after(index)
+                .into_iter()
+                .map(|step| task.definition(step).name.as_str())
                 .collect(),
             attempt: step.attempt.0,
             failure_count: step.failure_count,
             max_failures: definition.max_failures,
+            outcome: (step.doubt != Doubt::None && definition.undoes.is_none())
+                .then_some("unknown"),
             idempotency_key: task.idempotency_key(index),
             locked_by,
             complete_by,

@@ -17,7 +17,7 @@ pub(super) struct WriterMetrics {
 }
 
 /// The events worth a counter of their own; each is `provost_events_total{type="…"}`.
-const COUNTED: [&str; 17] = [
+const COUNTED: [&str; 21] = [
     "step.claimed",
     "step.processed",
     "task.accepted",
@@ -31,8 +31,12 @@ const COUNTED: [&str; 17] = [
     "step.retried",
     "step.resolved",
     "step.cancelled",
+    "step.probed",
+    "step.undone",
     "task.error",
     "task.cancelled",
+    "task.undoing",
+    "task.undone",
     "task.paused",
     "task.resumed",
 ];

@@ -14,7 +14,7 @@ use super::{
     rows::{self, Columns},
 };
 use crate::domain::{
-    AlertNotice, Fate, InstanceId, Message, ReceiverName, Sender, TaskId, Timestamp,
+    AlertKind, AlertNotice, Fate, InstanceId, Message, ReceiverName, Sender, TaskId, Timestamp,
 };
 
 /// A queue that this instance holds, to try its first message.
@@ -178,7 +178,7 @@ WHERE id IN (SELECT id FROM messages
 /// Relies on alerts_unclosed_of_receiver.
 const RAISE: &str = r#"
 INSERT INTO alerts (id, receiver, kind, message, state, raised_at)
-VALUES ($1, $2, 'message_undeliverable', $3, 'open', $4)
+VALUES ($1, $2, $3, $4, 'open', $5)
 ON CONFLICT DO NOTHING"#;
 
 /// Relies on alerts_unclosed_of_receiver and messages_died_by_receiver.
@@ -396,6 +396,8 @@ async fn pass<S: Session>(
     Ok(())
 }
 
+const UNDELIVERABLE: &str = AlertKind::MessageUndeliverable.as_str();
+
 async fn raise<S: Session>(
     tx: &mut S,
     receiver: &ReceiverName,
@@ -406,11 +408,12 @@ async fn raise<S: Session>(
     let message = format!("messages to {receiver} cannot be delivered: {reason}");
     let alert = AlertNotice {
         receiver: Some(receiver.clone()),
-        ..AlertNotice::raised(Uuid::now_v7(), "message_undeliverable", &message, now)
+        ..AlertNotice::raised(Uuid::now_v7(), UNDELIVERABLE, &message, now)
     };
     let raise = Statement::new(RAISE)
         .bind(alert.id)
         .bind(receiver.as_str())
+        .bind(UNDELIVERABLE)
         .bind(message)
         .bind(now.as_millis());
     if tx.execute(raise).await? > 0 {

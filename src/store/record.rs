@@ -14,6 +14,7 @@ pub struct TaskRecord {
     pub overdue_at: Option<i64>,
     pub ended_at: Option<i64>,
     pub error: Option<String>,
+    pub undo: Option<String>,
 }
 
 /// The rest of it, which never changes.
@@ -22,6 +23,8 @@ pub struct DetailsRecord<'a> {
     pub workflow: Option<&'a str>,
     pub workflow_version: Option<u32>,
     pub steps: Option<&'a str>,
+    /// With the steps.
+    pub policies: Option<&'a str>,
     pub input: &'a str,
     pub labels: String,
     pub priority: i64,
@@ -40,6 +43,7 @@ pub struct StepRecord<'a> {
     pub attempt: u32,
     pub failure_count: u32,
     pub extended: u32,
+    pub doubt: Option<&'static str>,
     pub locked_by: Option<&'a str>,
     pub complete_by: Option<i64>,
     pub ready_at: Option<i64>,
@@ -63,6 +67,7 @@ impl TaskRecord {
             overdue_at: millis(task.overdue_at()),
             ended_at: millis(task.ended_at()),
             error: task.error().map(fault),
+            undo: task.undo.as_ref().map(json),
         }
     }
 }
@@ -78,6 +83,11 @@ impl<'a> DetailsRecord<'a> {
             steps: workflow
                 .is_none()
                 .then(|| details.definition.source.as_json()),
+            policies: details
+                .definition
+                .policies
+                .as_json()
+                .filter(|_| workflow.is_none()),
             input: details.input.as_json(),
             // A map of strings always serialises.
             labels: serde_json::to_string(&details.labels).unwrap_or_default(),
@@ -98,6 +108,7 @@ impl<'a> StepRecord<'a> {
             attempt,
             failure_count,
             extended,
+            doubt,
             body,
             started_at,
             last_fault,
@@ -128,6 +139,7 @@ impl<'a> StepRecord<'a> {
             attempt: attempt.0,
             failure_count: *failure_count,
             extended: *extended,
+            doubt: doubt.as_str(),
             locked_by,
             complete_by: millis(complete_by),
             ready_at: millis(ready_at),
@@ -162,6 +174,10 @@ fn millis(at: Option<Timestamp>) -> Option<i64> {
 }
 
 fn fault(fault: &Fault) -> String {
+    json(fault)
+}
+
+fn json(value: &impl serde::Serialize) -> String {
     // Strings and numbers under fixed names always serialise.
-    serde_json::to_string(fault).unwrap_or_default()
+    serde_json::to_string(value).unwrap_or_default()
 }

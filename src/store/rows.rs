@@ -11,9 +11,10 @@ use super::{
     StoreError, TaskSummary, WorkflowRecord,
 };
 use crate::domain::{
-    Accepted, AgentName, Attempt, Definition, Details, Expiry, Fault, InstanceId, Limits, Payload,
-    Priority, ReceiverName, Span, Step, StepIndex, StepName, StepRef, StepState, StepStatus, Task,
-    TaskId, TaskState, TaskStatus, Timestamp, WorkflowName, WorkflowRef, parse_steps,
+    Accepted, AgentName, Attempt, Definition, Details, Doubt, Expiry, Fault, InstanceId, Limits,
+    Payload, Policies, Priority, ReceiverName, Span, Step, StepIndex, StepName, StepRef, StepState,
+    StepStatus, Task, TaskId, TaskState, TaskStatus, Timestamp, WorkflowName, WorkflowRef,
+    parse_steps,
 };
 
 /// One row, read by the names of its columns.
@@ -90,7 +91,8 @@ impl<'d, R: Columns> Loading<'d, R> {
     }
 
     pub fn workflow(&mut self, workflow: WorkflowRef, row: &R) -> Result<(), StoreError> {
-        let definition = Arc::new(compile(workflow_steps(&text(row, "body")?)?)?);
+        let (policies, steps) = workflow_body(&text(row, "body")?)?;
+        let definition = Arc::new(compile(policies.as_deref(), steps)?);
         self.definitions.put(workflow.clone(), definition.clone());
         self.workflows.insert(workflow, definition);
         Ok(())
@@ -104,9 +106,20 @@ impl<'d, R: Columns> Loading<'d, R> {
             let mut task = task(row, self.definition(row)?)?;
             let id = task.id();
             while let Some(row) = steps.next_if(|row| task_id(row, "task_id").ok() == Some(id)) {
-                task.steps.push(step(&row)?);
+                let step = step(&row)?;
+                // What undoes steps stands behind them.
+                if task.steps.len() < task.details.definition.steps.len() {
+                    task.steps.push(step);
+                } else {
+                    task.undos.push(step);
+                }
             }
-            if task.steps.len() != task.details.definition.steps.len() {
+            let definition = &task.details.definition;
+            let undos = match task.undo {
+                Some(_) => definition.undos.len(),
+                None => 0,
+            };
+            if task.steps.len() != definition.steps.len() || task.undos.len() != undos {
                 return Err(corrupt(format!("task {id} lacks records of its steps")));
             }
             tasks.push(task);
@@ -116,7 +129,7 @@ impl<'d, R: Columns> Loading<'d, R> {
 
     fn definition(&self, row: &R) -> Result<Arc<Definition>, StoreError> {
         if let Some(steps) = row.text("steps")? {
-            return compile(steps).map(Arc::new);
+            return compile(row.text("policies")?.as_deref(), steps).map(Arc::new);
         }
         let workflow = workflow_ref(row)?.and_then(|workflow| self.workflows.get(&workflow));
         workflow
@@ -125,20 +138,26 @@ impl<'d, R: Columns> Loading<'d, R> {
     }
 }
 
-/// The steps of a stored workflow.
-fn workflow_steps(body: &str) -> Result<String, StoreError> {
+/// The policies and the steps of a stored workflow.
+fn workflow_body(body: &str) -> Result<(Option<String>, String), StoreError> {
     #[derive(serde::Deserialize)]
     struct Body {
+        #[serde(default)]
+        policies: Option<Box<RawValue>>,
         steps: Box<RawValue>,
     }
     let body: Body = serde_json::from_str(body).map_err(corrupt)?;
-    Ok(body.steps.get().to_owned())
+    let policies = body.policies.map(|policies| policies.get().to_owned());
+    Ok((policies, body.steps.get().to_owned()))
 }
 
 /// A definition that was accepted once is compiled again without asking who is known today.
-fn compile(steps: String) -> Result<Definition, StoreError> {
+fn compile(policies: Option<&str>, steps: String) -> Result<Definition, StoreError> {
     let source = Payload::parse(steps).ok_or_else(|| corrupt("a definition is not JSON"))?;
-    parse_steps(&source, "", &Limits::stored(), &Accepted).map_err(|faults| {
+    let policies = policies.map_or_else(|| Ok(Policies::default()), Policies::parse);
+    let compiled = policies
+        .and_then(|policies| parse_steps(&source, "", &policies, &Limits::stored(), &Accepted));
+    compiled.map_err(|faults| {
         let faults: Vec<_> = faults
             .iter()
             .map(|fault| format!("{}: {}", fault.pointer, fault.message))
@@ -156,6 +175,8 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
         TaskStatus::Processing => TaskState::Processing,
         TaskStatus::Paused => TaskState::Paused,
         TaskStatus::Processed => TaskState::Processed { at: ended_at()? },
+        TaskStatus::Undoing => TaskState::Undoing,
+        TaskStatus::Undone => TaskState::Undone { at: ended_at()? },
         TaskStatus::Cancelled => TaskState::Cancelled { at: ended_at()? },
         TaskStatus::Error => TaskState::Error(required(fault(row, "error")?, "error")?),
     };
@@ -180,6 +201,8 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
     };
     Ok(Task {
         steps: Vec::with_capacity(details.definition.steps.len()),
+        undos: Vec::new(),
+        undo: json(row, "undo")?,
         details: Arc::new(details),
         created_at: required(time(row, "created_at")?, "created_at")?,
         version: version(row)?,
@@ -212,12 +235,17 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
             at: at()?,
         },
         StepStatus::Cancelled => StepState::Cancelled { at: at()? },
+        StepStatus::Undone => StepState::Undone {
+            output: payload(row, "output")?,
+            at: at()?,
+        },
     };
     Ok(Step {
         state,
         attempt: Attempt(number(row, "attempt")?),
         failure_count: number(row, "failure_count")?,
         extended: number(row, "extended")?,
+        doubt: doubt(row)?,
         body: payload(row, "body")?,
         started_at: time(row, "started_at")?,
         last_fault: fault(row, "last_fault")?,
@@ -369,7 +397,21 @@ fn payload(row: &impl Columns, column: &str) -> Result<Option<Payload>, StoreErr
         .transpose()
 }
 
+fn doubt(row: &impl Columns) -> Result<Doubt, StoreError> {
+    let Some(text) = row.text("doubt")? else {
+        return Ok(Doubt::None);
+    };
+    Doubt::parse(&text).ok_or_else(|| corrupt(format!("doubt {text}")))
+}
+
 fn fault(row: &impl Columns, column: &str) -> Result<Option<Fault>, StoreError> {
+    json(row, column)
+}
+
+fn json<T: serde::de::DeserializeOwned>(
+    row: &impl Columns,
+    column: &str,
+) -> Result<Option<T>, StoreError> {
     let text = row.text(column)?;
     text.map(|text| serde_json::from_str(&text).map_err(corrupt))
         .transpose()

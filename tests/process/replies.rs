@@ -293,13 +293,13 @@ async fn one_that_wants_no_more_gets_no_more_and_an_operator_is_told() {
         assert_eq!(kinds, ["task.accepted", "step.processed", "task.processed"]);
         let open = alerts(&provost, "open").await;
         assert_eq!(open.len(), 1);
-        assert_eq!(open[0]["kind"], "message_undeliverable");
+        assert_eq!(open[0]["kind"], "message.undeliverable");
         assert_eq!(open[0]["task"], Value::Null);
         assert_eq!(open[0]["receiver"], dead["receiver"]);
         let metrics = provost.get("/metrics").await.body;
         let metrics = metrics.as_str().unwrap();
         for line in [
-            "provost_alerts_open{kind=\"message_undeliverable\"} 1",
+            "provost_alerts_open{kind=\"message.undeliverable\"} 1",
             "provost_messages{state=\"dead\"} 1",
             "provost_messages_total{result=\"dead\"} 1",
             "provost_messages_total{result=\"delivered\"} 2",
@@ -401,6 +401,27 @@ async fn a_message_is_given_up_after_its_time_and_dead_letters_are_redelivered_o
         provost.submit(&submission).await;
         shop.requests(seen + 1).await;
     }
+}
+
+#[tokio::test]
+async fn a_task_that_is_undone_tells_so() {
+    let service = Remote::with(|seen| match &*seen.path {
+        "/two" => Act::status(402),
+        _ => Act::Ok(json!({})),
+    })
+    .await;
+    let shop = Remote::quick().await;
+    let provost = setup().start().await;
+    let mut submission = pipeline(&service.url(), &["one", "two"]);
+    submission["steps"][0]["undo"] = json!({ "request": { "path": "/undo" } });
+    submission["steps"][1]["on_permanent"] = json!("undo");
+    let wanted = ["task.undoing", "task.undone", "task.processed", "task.error"];
+    let id = provost.submit(&told(submission, &shop.url(), &wanted)).await;
+    let seen = shop.requests(2).await;
+    until_messages(&provost, "pending", 0).await;
+    assert_eq!(by_task(&shop.ledger())[&id], ["task.undoing", "task.undone"]);
+    assert_eq!(seen[1].body["data"]["task"]["state"], "undone");
+    assert_eq!(seen[1].body["data"]["task"]["undo"]["error"]["status"], 402);
 }
 
 #[tokio::test]

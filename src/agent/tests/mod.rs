@@ -12,8 +12,8 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::{AgentSettings, Agents, Notes};
 use crate::domain::{
-    AgentName, AgentSpec, Attempt, Call, Endpoint, Fault, FaultKind, Method, Outcome, RetrySpec,
-    Span, StepIndex, StepName, StepRef, Target, TaskId, Timestamp,
+    AgentName, AgentSpec, Attempt, Call, Endpoint, Fault, FaultKind, Method, Outcome, Purpose,
+    RetrySpec, Span, StepIndex, StepName, StepRef, Target, TaskId, Timestamp,
 };
 
 /// Long enough to never be what ends a call on a busy machine.
@@ -72,6 +72,8 @@ fn a_call() -> Call {
         complete_by: Timestamp::from_millis(1_700_000_000_000),
         complete_within: Span::from_secs(30),
         traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned(),
+        purpose: Purpose::Work,
+        has_probe: false,
     }
 }
 

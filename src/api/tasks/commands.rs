@@ -98,7 +98,7 @@ async fn find(app: &App, id: TaskId, name: &str) -> Result<(Arc<Task>, StepIndex
     match task.find(name) {
         Some(step) => Ok((task, step)),
         None => {
-            let steps = task.details.definition.steps.iter();
+            let steps = task.indexes().map(|step| task.definition(step));
             let names: Vec<_> = steps.map(|step| step.name.as_str()).collect();
             Err(Problem::new(
                 Kind::NoSuchStep,
@@ -165,6 +165,13 @@ task_command!(
     "Resume a paused task",
     "Steps that are ready start at once.",
     |reason| Command::Resume { reason }
+);
+task_command!(
+    undo,
+    "/v1/tasks/{id}/undo",
+    "Undo a task",
+    "Undoes every step that took effect, or may have: each after the steps that followed it. Steps without `undo` are passed over. `GET /v1/tasks/{id}/undo-plan` shows beforehand what will be called.",
+    |reason| Command::Undo { reason }
 );
 task_command!(
     retry,

@@ -22,7 +22,7 @@ use crate::{
         extract::{Query, TaskPath},
         problem::{Kind, ProblemBody},
     },
-    domain::{TaskId, Timestamp},
+    domain::{TaskId, TaskStatus, Timestamp},
     store::{Change, Interest, StoreError, Watch},
 };
 
@@ -243,7 +243,7 @@ impl Follow {
                         && self.seen.place.is_some_and(|seen| place <= seen));
                 let kind = entry.event.get("type").and_then(|kind| kind.as_str());
                 let kind = kind.unwrap_or_default().to_owned();
-                if matches!(kind.as_str(), "task.processed" | "task.cancelled") {
+                if ends_task(&kind) {
                     self.over = true;
                 }
                 if known {
@@ -281,4 +281,11 @@ fn entries(change: &Change) -> Result<Vec<Entry>, StoreError> {
         event,
     });
     Ok(entries.collect())
+}
+
+/// Whether the event tells of a task's end: nothing comes behind it.
+fn ends_task(kind: &str) -> bool {
+    TaskStatus::ALL
+        .into_iter()
+        .any(|status| status.is_ended() && status.event() == kind)
 }

@@ -34,6 +34,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(commands::cancel))
         .routes(routes!(commands::pause))
         .routes(routes!(commands::resume))
+        .routes(routes!(commands::undo))
         .routes(routes!(commands::retry))
         .routes(routes!(commands::retry_step))
         .routes(routes!(commands::skip_step))

@@ -70,7 +70,7 @@ pub(super) async fn get(
 #[utoipa::path(
     get, path = "/v1/tasks", tag = "tasks",
     params(
-        ("state" = Option<String>, Query, description = "pending, processing, paused, processed, error or cancelled", example = "error"),
+        ("state" = Option<String>, Query, description = "pending, processing, paused, processed, error, undoing, undone or cancelled", example = "error"),
         ("workflow" = Option<String>, Query, description = "A registered workflow's name", example = "order"),
         ("key" = Option<String>, Query, description = "The caller's own id", example = "order-1001"),
         ("agent" = Option<String>, Query, description = "Tasks with a step of this agent", example = "payments"),

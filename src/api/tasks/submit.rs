@@ -19,8 +19,8 @@ use crate::{
         verdict, workflows,
     },
     domain::{
-        Definition, Details, FieldFault, Fields, Payload, Priority, ReplyTo, ReplyToBody, Span,
-        TaskId, TaskView, WorkflowName, WorkflowRef,
+        Definition, Details, FieldFault, Fields, Payload, Policies, Priority, ReplyTo, ReplyToBody,
+        Span, TaskId, TaskView, WorkflowName, WorkflowRef,
     },
     store::{Accepted, Idempotency},
 };
@@ -53,6 +53,9 @@ pub struct SubmissionBody {
     /// The limit for the whole task; the workflow's if left out.
     #[schema(example = "15m")]
     complete_within: Option<String>,
+    /// With steps in place; a workflow has its own.
+    #[serde(flatten)]
+    policies: definition::PoliciesBody,
     /// Up to 32, to find tasks by.
     #[schema(example = json!({"customer": "acme"}))]
     labels: Option<BTreeMap<String, String>>,
@@ -213,10 +216,17 @@ async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
     let complete_within = fields.span("complete_within", Span::from_millis(1)..=Span::LONGEST);
     let labels = labels(&mut fields);
     let reply_to = ReplyTo::read(&mut fields, &*app.receivers);
+    let policies = Policies::read(&mut fields);
 
     let mut chosen = None;
     match (workflow, steps) {
         (Some(name), None) => {
+            if policies.as_json().is_some() {
+                fields.fault(
+                    "workflow",
+                    "says its policies itself: leave out on_exhausted, on_permanent and on_deadline",
+                );
+            }
             let name = WorkflowName::new(name);
             let version = workflow_version.and_then(|version| u32::try_from(version).ok());
             match workflows::resolve(app, &name, version).await? {
@@ -236,7 +246,7 @@ async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
             if workflow_version.is_some() {
                 fields.fault("workflow_version", "only goes with workflow; leave it out");
             }
-            match app.compile(&Payload::new(steps)).await? {
+            match app.compile(&Payload::new(steps), &policies).await? {
                 Ok(definition) => chosen = Some((None, Arc::new(definition), None)),
                 Err(faults) => fields.extend(faults),
             }

@@ -8,7 +8,10 @@ use serde_json::value::RawValue;
 
 use crate::{
     api::{App, Problem},
-    domain::{Accepted, Definition, Limits, Payload, Span, WorkflowName, WorkflowRef, parse_steps},
+    domain::{
+        Accepted, Definition, FieldFault, Limits, Payload, Policies, Span, WorkflowName,
+        WorkflowRef, parse_steps,
+    },
     store::{StoreError, WorkflowRecord},
 };
 
@@ -84,8 +87,10 @@ fn compile(app: &App, record: &WorkflowRecord) -> Result<Known, Problem> {
     let definition = match app.store.definitions.get(&workflow) {
         Some(definition) => definition,
         None => {
-            let steps = Payload::new(stored.steps);
-            let compiled = parse_steps(&steps, "/steps", &Limits::stored(), &Accepted);
+            let steps = Payload::new(stored.steps.clone());
+            let compiled = stored.policies().and_then(|policies| {
+                parse_steps(&steps, "/steps", &policies, &Limits::stored(), &Accepted)
+            });
             let compiled = compiled.map_err(|faults| {
                 let faults: Vec<_> = faults
                     .iter()
@@ -122,12 +127,20 @@ pub(super) struct StoredBody {
     pub description: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complete_within: Option<Span>,
+    /// What is said for all steps, as [`Policies::as_json`] gives it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policies: Option<Box<RawValue>>,
     pub steps: Box<RawValue>,
 }
 
 impl StoredBody {
     pub fn read(record: &WorkflowRecord) -> Result<Self, StoreError> {
         serde_json::from_str(&record.body).map_err(|error| corrupt(record, &error.to_string()))
+    }
+
+    fn policies(&self) -> Result<Policies, Vec<FieldFault>> {
+        let policies = self.policies.as_deref().map(RawValue::get);
+        policies.map_or_else(|| Ok(Policies::default()), Policies::parse)
     }
 }
 
@@ -145,6 +158,9 @@ mod tests {
             },
             definition: Arc::new(Definition {
                 steps: Vec::new(),
+                undos: Vec::new(),
+                order: Vec::new(),
+                policies: Policies::default(),
                 source: Payload::null(),
             }),
             complete_within: None,

@@ -10,7 +10,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::Response,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -20,13 +20,13 @@ pub use self::known::{Known, Workflows, resolve};
 use super::{
     App, Problem,
     answer::{Page, json},
-    definition::StepBody,
+    definition::{OnExhaustedBody, PoliciesBody, StepBody},
     extract::{JsonBody, NamePath, NameVersionPath, PageQuery, Query, plain_name},
     problem::Kind,
     verdict::{self, VerdictBody},
 };
 use crate::{
-    domain::{Definition, Fields, Payload, Span, Timestamp, WorkflowName, WorkflowRef},
+    domain::{Definition, Fields, Payload, Policies, Span, Timestamp, WorkflowName, WorkflowRef},
     store::{StoreError, WorkflowRecord},
 };
 
@@ -53,6 +53,8 @@ pub struct WorkflowInput {
     /// The limit for a whole task of this workflow that names none of its own.
     #[schema(example = "15m")]
     complete_within: Option<String>,
+    #[serde(flatten)]
+    policies: PoliciesBody,
 }
 
 /// One version of a workflow.
@@ -61,6 +63,8 @@ pub struct WorkflowInput {
 pub struct WorkflowView<'a> {
     #[serde(flatten)]
     head: WorkflowHead<'a>,
+    #[serde(flatten)]
+    policies: PoliciesView,
     /// As they were registered.
     #[schema(value_type = Vec<StepBody>)]
     steps: &'a RawValue,
@@ -96,6 +100,30 @@ impl<'a> WorkflowHead<'a> {
     }
 }
 
+/// What was said for all steps, as it was registered.
+#[derive(Default, Serialize, Deserialize, ToSchema)]
+pub struct PoliciesView {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<OnExhaustedBody>)]
+    on_exhausted: Option<Box<RawValue>>,
+    /// `error`, `undo` or `skip`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    on_permanent: Option<String>,
+    /// `error` or `undo`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    on_deadline: Option<String>,
+}
+
+impl PoliciesView {
+    fn new(stored: &StoredBody) -> Self {
+        let policies = stored.policies.as_deref();
+        // They were checked before they were stored.
+        policies
+            .and_then(|policies| serde_json::from_str(policies.get()).ok())
+            .unwrap_or_default()
+    }
+}
+
 /// A body that was read and checked.
 struct Checked {
     definition: Definition,
@@ -107,9 +135,10 @@ async fn check(app: &App, body: &RawValue) -> Result<Checked, Problem> {
     let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
     let description = fields.string("description", LONGEST_DESCRIPTION);
     let complete_within = fields.span("complete_within", SHORTEST_LIMIT..=Span::LONGEST);
+    let policies = Policies::read(&mut fields);
     let mut definition = None;
     match fields.value("steps").and_then(|steps| compact(steps.get())) {
-        Some(steps) => match app.compile(&steps).await? {
+        Some(steps) => match app.compile(&steps, &policies).await? {
             Ok(compiled) => definition = Some(compiled),
             Err(faults) => fields.extend(faults),
         },
@@ -122,6 +151,7 @@ async fn check(app: &App, body: &RawValue) -> Result<Checked, Problem> {
         stored: StoredBody {
             description,
             complete_within,
+            policies: policies.to_raw(),
             steps: definition.source.raw().to_owned(),
         },
         definition,
@@ -285,6 +315,7 @@ async fn one(
     let stored = StoredBody::read(&record)?;
     let view = WorkflowView {
         head: WorkflowHead::new(&record, &stored),
+        policies: PoliciesView::new(&stored),
         steps: &stored.steps,
     };
     Ok(json(status, &view))

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{Draft, fault};
 use crate::domain::{
-    Actor, Attempt, Call, Event, Fault, FaultKind, InstanceId, OnPermanent, Outcome, Refusal,
-    Release, Span, StepIndex, StepRef, StepState, Task, Timestamp, render::render_request,
-    template::RenderError,
+    Actor, AlertChange, AlertKind, Attempt, Call, Doubt, Event, Fault, FaultKind, InstanceId,
+    Method, Outcome, Payload, Policy, Purpose, Refusal, Release, Span, StepIndex, StepRef,
+    StepState, Task, Timestamp, render, template::RenderError,
 };
 
 impl Draft {
@@ -26,14 +26,22 @@ impl Draft {
                 at: due_at,
             });
         }
-        if self.task.complete_by.is_some_and(|limit| limit <= now) {
+        if self.task.limit().is_some_and(|limit| limit <= now) {
             return Err(self.refuse_step(index, "the task's complete-by has passed"));
         }
-        let step = &mut self.task.steps[index.at()];
+        let probe = self.task.probe_before(index);
+        let probed = probe.is_some();
+        let within = match probe {
+            Some(probe) => probe.complete_within,
+            None => self.task.definition(index).complete_within,
+        };
+        let step = self.task.step_mut(index);
         step.attempt = step.attempt.next();
         step.started_at.get_or_insert(now);
-        let within = self.task.definition(index).complete_within;
-        let complete_by = match self.task.complete_by {
+        if probed {
+            step.doubt = Doubt::Probing;
+        }
+        let complete_by = match self.task.limit() {
             Some(limit) => limit.min(now + within),
             None => now + within,
         };
@@ -47,7 +55,7 @@ impl Draft {
                         complete_by,
                     },
                     by,
-                    None,
+                    probed.then(|| "asks the probe whether it took effect".to_owned()),
                 );
                 if due_at < now
                     && let Some(claimed) = self.events.last_mut()
@@ -60,7 +68,12 @@ impl Draft {
             }
             Err(error) => {
                 let message = format!("its request could not be made: {error}");
-                self.refused(index, fault(FaultKind::Permanent, message, now), by, now);
+                let fault = fault(FaultKind::Permanent, message, now);
+                if probed {
+                    self.probe_failed(index, fault, by, now);
+                } else {
+                    self.unmakeable(index, fault, by, now);
+                }
                 Ok(None)
             }
         }
@@ -75,53 +88,142 @@ impl Draft {
         now: Timestamp,
     ) -> Result<(), Refusal> {
         self.check_fence(index, attempt)?;
-        match outcome {
-            Outcome::Success(output) => {
-                self.change(
-                    index,
-                    "step.processed",
-                    StepState::Processed { output, at: now },
-                    by,
-                    None,
-                );
-                self.open_followers(index, by, now);
-                self.settle(by, None, now);
+        match (outcome, self.is_probing(index)) {
+            (Outcome::Success(body), true) => self.probed(index, 200, &body, by, now),
+            (Outcome::Probed { status, body }, true) => self.probed(index, status, &body, by, now),
+            (Outcome::Success(output) | Outcome::Probed { body: output, .. }, false) => {
+                self.succeed(index, output, None, by, now);
             }
-            Outcome::Failed(fault) => self.refused(
-                index,
-                Fault {
+            (Outcome::Failed(fault), probing) => {
+                let fault = Fault {
                     kind: FaultKind::Permanent,
                     at: now,
                     ..fault
-                },
-                by,
-                now,
-            ),
+                };
+                if probing {
+                    let message = format!("its probe failed: {}", fault.message);
+                    self.probe_failed(index, Fault { message, ..fault }, by, now);
+                } else {
+                    self.refused(index, fault, by, now);
+                }
+            }
+            (Outcome::Unknown(fault), _) => {
+                let reason = fault.message.clone();
+                self.task.step_mut(index).last_fault = Some(fault);
+                self.unanswered(index, reason, by, now);
+            }
         }
         Ok(())
     }
 
-    /// A permanent error: the step's policy decides (P12).
+    fn succeed(
+        &mut self,
+        index: StepIndex,
+        output: Payload,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        self.task.step_mut(index).doubt = Doubt::None;
+        let processed = StepState::Processed { output, at: now };
+        self.change(index, "step.processed", processed, by, reason);
+        self.after_success(index, by, now);
+        self.settle(by, None, now);
+    }
+
+    /// What a step that is done makes possible.
+    pub(super) fn after_success(&mut self, index: StepIndex, by: &Actor, now: Timestamp) {
+        if self.task.definition(index).undoes.is_some() {
+            self.after_undo(index, by, now);
+        } else if self.is_left_behind(index) {
+            self.open_undos(by, now);
+        } else {
+            self.open_followers(index, by, now);
+        }
+    }
+
+    /// The request could not be made, so nothing was sent by this attempt.
+    fn unmakeable(&mut self, index: StepIndex, fault: Fault, by: &Actor, now: Timestamp) {
+        let policy = self.task.definition(index).on_permanent;
+        self.give_up(index, policy, fault, by, now);
+        self.settle(by, None, now);
+    }
+
+    /// A permanent error: the step's policy decides (P12). The service's word stands for every attempt,
+    /// because all carry one key; only a conflict may be with an earlier one that is still under way.
     fn refused(&mut self, index: StepIndex, fault: Fault, by: &Actor, now: Timestamp) {
-        match self.task.definition(index).on_permanent {
-            OnPermanent::Error => self.fail(index, "step.error", fault, by),
-            OnPermanent::Skip => {
-                let reason = format!("on_permanent is skip: {}", fault.message);
-                self.task.steps[index.at()].last_fault = Some(fault);
-                self.change(
-                    index,
-                    "step.skipped",
-                    StepState::Skipped {
-                        output: None,
-                        at: now,
-                    },
-                    by,
-                    Some(reason),
-                );
-                self.open_followers(index, by, now);
-            }
+        if self.is_gone_already(index, &fault) {
+            let reason = format!("{}: there is nothing left to undo", fault.message);
+            self.succeed(index, Payload::null(), Some(reason), by, now);
+            return;
+        }
+        const CONFLICT: Option<u16> = Some(409);
+        if fault.status != CONFLICT {
+            self.task.step_mut(index).doubt = Doubt::None;
+        }
+        if self.is_left_behind(index) {
+            self.change(index, "step.error", StepState::Error(fault), by, None);
+            self.open_undos(by, now);
+        } else {
+            let policy = self.task.definition(index).on_permanent;
+            self.give_up(index, policy, fault, by, now);
         }
         self.settle(by, None, now);
+    }
+
+    /// An undo finds nothing to undo: an earlier attempt deleted it, or it was never there.
+    fn is_gone_already(&self, index: StepIndex, fault: &Fault) -> bool {
+        let definition = self.task.definition(index);
+        let Some(undone) = definition.undoes else {
+            return false;
+        };
+        matches!(fault.status, Some(404 | 410))
+            && (definition.request.method == Method::Delete
+                || self.task.step(undone).doubt != Doubt::None)
+    }
+
+    /// Trying is over: the policy decides what follows.
+    pub(super) fn give_up(
+        &mut self,
+        index: StepIndex,
+        policy: Policy,
+        fault: Fault,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        match policy {
+            Policy::Error => self.fail(index, "step.error", fault, by),
+            Policy::Undo => {
+                let error = StepState::Error(fault.clone());
+                self.change(index, "step.error", error, by, None);
+                let name = &self.task.definition(index).name;
+                if let Some(pivot) = self.task.passed_pivot() {
+                    let message = format!(
+                        "step {name}: {}; the task can no longer be undone, because its pivot {} is {}",
+                        fault.message,
+                        self.task.definition(pivot).name,
+                        self.task.step(pivot).status().as_str(),
+                    );
+                    self.alerts.push(AlertChange::Raise {
+                        step: index,
+                        kind: AlertKind::TaskError,
+                        message,
+                    });
+                } else {
+                    let cause = Fault {
+                        step: Some(name.clone()),
+                        ..fault
+                    };
+                    self.begin_undo(None, Some(cause), by, now);
+                }
+            }
+            Policy::Skip => {
+                let reason = format!("its policy is skip: {}", fault.message);
+                self.task.step_mut(index).last_fault = Some(fault);
+                self.pass_over(index, reason, by, now);
+                self.after_success(index, by, now);
+            }
+        }
     }
 
     pub(super) fn note(
@@ -134,7 +236,10 @@ impl Draft {
     ) -> Result<(), Refusal> {
         self.check_fence(index, attempt)?;
         let millis = u64::try_from(next_try_in.as_millis()).unwrap_or(u64::MAX);
-        let step = &mut self.task.steps[index.at()];
+        if fault.outcome.is_some() && !self.is_probing(index) {
+            self.doubt(index);
+        }
+        let step = self.task.step_mut(index);
         step.last_fault = Some(fault.clone());
         self.events.push(Event {
             kind: "step.retrying".into(),
@@ -146,6 +251,7 @@ impl Draft {
             reason: Some(format!("tried again in {}", Span::from_millis(millis))),
             ready_at: None,
             failure_count: None,
+            outcome: fault.outcome,
             error: Some(fault),
         });
         self.touch(index);
@@ -161,20 +267,26 @@ impl Draft {
         now: Timestamp,
     ) -> Result<(), Refusal> {
         self.check_fence(index, attempt)?;
-        self.change(
-            index,
-            "step.released",
-            StepState::Pending { ready_at: now },
-            by,
-            Some(why.reason().to_owned()),
-        );
+        let reason = why.reason();
+        // A stray claim was never called; what it should have asked a probe is still open.
+        if why != Release::Stray || self.is_probing(index) {
+            self.doubt(index);
+        }
+        if self.is_left_behind(index) {
+            self.abandon(index, reason, by, now);
+            self.open_undos(by, now);
+            self.settle(by, None, now);
+            return Ok(());
+        }
+        let pending = StepState::Pending { ready_at: now };
+        self.change(index, "step.released", pending, by, Some(reason.to_owned()));
         self.offer(index);
         Ok(())
     }
 }
 
-/// Renders what the agent needs to do the work (P9).
-fn call(
+/// Renders what the agent needs to do the work (P9), or to ask whether it was done.
+pub(in crate::domain) fn call(
     task: &Task,
     index: StepIndex,
     complete_by: Timestamp,
@@ -182,7 +294,22 @@ fn call(
 ) -> Result<Call, RenderError> {
     let definition = task.definition(index);
     let step = task.step(index);
-    let rendered = render_request(definition, &task.scope(index))?;
+    let subject = task.subject(index);
+    let probe = task.probe_before(index);
+    let (rendered, purpose) = match (probe, definition.undoes) {
+        (Some(probe), _) => (
+            render::render_request(&probe.request, &task.scope(subject))?,
+            Purpose::Probe(task.idempotency_key(subject)),
+        ),
+        (None, Some(_)) => (
+            undo_request(task, index)?,
+            Purpose::Undo(task.idempotency_key(subject)),
+        ),
+        (None, None) => (
+            render::render_request(&definition.request, &task.scope(index))?,
+            Purpose::Work,
+        ),
+    };
     Ok(Call {
         step: StepRef {
             task: task.id(),
@@ -197,13 +324,34 @@ fn call(
         path: rendered.path,
         headers: rendered.headers,
         body: match &step.body {
-            Some(body) => Some(body.as_json().to_owned()),
-            None => rendered.body,
+            Some(body) if probe.is_none() => Some(body.as_json().to_owned()),
+            _ => rendered.body,
         },
         complete_by,
         complete_within: Span::from_millis(complete_by.since(now).as_millis() as u64),
         traceparent: traceparent(task, index, step.attempt),
+        purpose,
+        has_probe: definition.probe.is_some(),
     })
+}
+
+/// An undo may look at the request that it undoes. That is rendered anew: the definition, the input and
+/// the outputs of the steps before it are on record and never change.
+fn undo_request(task: &Task, index: StepIndex) -> Result<render::Rendered, RenderError> {
+    let definition = task.definition(index);
+    let mut scope = task.scope(index);
+    let recorded;
+    if definition.reads_request {
+        recorded = recorded_request(task, task.subject(index))?;
+        scope.request = Some(&recorded);
+    }
+    render::render_request(&definition.request, &scope)
+}
+
+fn recorded_request(task: &Task, index: StepIndex) -> Result<Payload, RenderError> {
+    let rendered = render::render_request(&task.definition(index).request, &task.scope(index))?;
+    let own = task.step(index).body.as_ref().map(Payload::as_json);
+    Ok(rendered.as_payload(own))
 }
 
 /// W3C trace context: the submitter's trace or the task's own, and a span for this very attempt.

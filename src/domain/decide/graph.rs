@@ -1,7 +1,7 @@
 //! The order of steps: which become ready when another is done (P5).
 
 use super::{Draft, fault};
-use crate::domain::{Actor, FaultKind, StepIndex, StepState, Timestamp};
+use crate::domain::{Actor, FaultKind, Policy, StepIndex, StepState, Timestamp};
 
 impl Draft {
     /// Opens the steps that follow nothing.
@@ -60,7 +60,12 @@ impl Draft {
                 Err(error) => {
                     let message = format!("its condition could not be evaluated: {error}");
                     let fault = fault(FaultKind::Permanent, message, now);
-                    self.fail(index, "step.error", fault, by);
+                    // Without its condition it can neither be run nor be passed over.
+                    let policy = match self.task.definition(index).on_permanent {
+                        Policy::Undo => Policy::Undo,
+                        Policy::Error | Policy::Skip => Policy::Error,
+                    };
+                    self.give_up(index, policy, fault, by, now);
                 }
             }
         }

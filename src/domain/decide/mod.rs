@@ -7,16 +7,18 @@
 mod attempt;
 mod graph;
 mod operator;
+mod probe;
 mod supervisor;
 #[cfg(test)]
 mod tests;
+mod undo;
 
 use std::sync::Arc;
 
 use super::{
-    Actor, AlertChange, Attempt, Call, Command, Details, Event, Expiry, Fault, FaultKind,
-    InstanceId, Refusal, Step, StepIndex, StepState, Task, TaskState, Timestamp, allows_step,
-    allows_task,
+    Actor, AlertChange, AlertKind, Attempt, Call, Certainty, Command, Details, Doubt, Event,
+    Expiry, Fault, FaultKind, InstanceId, Refusal, Step, StepIndex, StepState, Task, TaskState,
+    TaskStatus, Timestamp, allows_step, allows_task,
 };
 
 #[derive(Debug)]
@@ -51,6 +53,8 @@ impl Draft {
             paused: false,
             complete_by: details.complete_within.map(|span| now + span),
             steps,
+            undos: Vec::new(),
+            undo: None,
             details,
         });
         draft.changed.extend(draft.task.indexes());
@@ -64,6 +68,7 @@ impl Draft {
             reason: None,
             ready_at: None,
             failure_count: None,
+            outcome: None,
             error: None,
         });
         draft.open_ready_steps(&Actor::submitter(), now);
@@ -132,6 +137,7 @@ impl Draft {
                 output,
                 reason,
             } => self.resolve(step, output, reason, by, now)?,
+            Command::Undo { reason } => self.undo(reason, by, now)?,
             Command::Cancel { reason } => self.cancel(reason, by, now),
             Command::Pause { reason } => self.pause(reason, by, now)?,
             Command::Resume { reason } => self.resume(reason, by, now)?,
@@ -161,9 +167,9 @@ impl Draft {
         reason: Option<String>,
     ) {
         let from = self.task.step(index).status();
-        let step = &mut self.task.steps[index.at()];
+        let step = self.task.step_mut(index);
         step.state = state;
-        let (attempt, failure_count) = (step.attempt, step.failure_count);
+        let (attempt, failure_count, doubt) = (step.attempt, step.failure_count, step.doubt);
         let to = step.status();
         debug_assert!(allows_step(from, kind, to), "{from:?} {kind} {to:?}");
         let (ready_at, error) = match &step.state {
@@ -181,6 +187,7 @@ impl Draft {
             reason,
             ready_at,
             failure_count: (failure_count > 0).then_some(failure_count),
+            outcome: (doubt != Doubt::None).then_some(Certainty::Unknown),
             error,
         });
         self.touch(index);
@@ -206,6 +213,10 @@ impl Draft {
         let message = format!("step {name}: {}", fault.message);
         self.alerts.push(AlertChange::Raise {
             step: index,
+            kind: match self.task.definition(index).undoes {
+                Some(_) => AlertKind::UndoFailed,
+                None => AlertKind::TaskError,
+            },
             message,
         });
         self.change(index, kind, StepState::Error(fault), by, None);
@@ -215,20 +226,12 @@ impl Draft {
     fn settle(&mut self, by: &Actor, reason: Option<String>, now: Timestamp) {
         let before = self.task.status();
         let task = &self.task;
-        let failed = task
-            .indexes()
-            .filter_map(|index| match &task.step(index).state {
-                StepState::Error(fault) => Some((index, fault)),
-                _ => None,
-            })
-            .min_by_key(|(_, fault)| fault.at);
-        let state = if let TaskState::Processed { .. } | TaskState::Cancelled { .. } = task.state {
+        let state = if task.is_ended() {
             return;
-        } else if let Some((index, fault)) = failed {
-            TaskState::Error(Fault {
-                step: Some(task.definition(index).name.clone()),
-                ..fault.clone()
-            })
+        } else if task.undo.is_some() {
+            self.undoing_state(now)
+        } else if let Some(fault) = first_fault(task) {
+            TaskState::Error(fault)
         } else if task.steps.iter().all(Step::is_done) {
             TaskState::Processed { at: now }
         } else if task.paused {
@@ -252,6 +255,10 @@ impl Draft {
 
     fn record_task(&mut self, from: &'static str, by: &Actor, reason: Option<String>) {
         let status = self.task.status();
+        let undo = self.task.undo.as_ref();
+        let undone_for = undo
+            .filter(|_| status == TaskStatus::Undoing)
+            .and_then(|undo| undo.error.as_ref());
         self.events.push(Event {
             kind: status.event().into(),
             step: None,
@@ -262,7 +269,8 @@ impl Draft {
             reason,
             ready_at: None,
             failure_count: None,
-            error: self.task.error().cloned(),
+            outcome: None,
+            error: self.task.error().or(undone_for).cloned(),
         });
     }
 
@@ -300,6 +308,22 @@ impl Command {
     }
 }
 
+/// The first fault of the steps that are run now, with the name of its step.
+fn first_fault(task: &Task) -> Option<Fault> {
+    let failed = task
+        .indexes()
+        .filter(|index| task.is_current(*index))
+        .filter_map(|index| match &task.step(index).state {
+            StepState::Error(fault) => Some((index, fault)),
+            _ => None,
+        });
+    let (index, fault) = failed.min_by_key(|(_, fault)| fault.at)?;
+    Some(Fault {
+        step: Some(task.definition(index).name.clone()),
+        ..fault.clone()
+    })
+}
+
 fn fault(kind: FaultKind, message: String, now: Timestamp) -> Fault {
     Fault {
         kind,
@@ -307,6 +331,7 @@ fn fault(kind: FaultKind, message: String, now: Timestamp) -> Fault {
         status: None,
         body: None,
         at: now,
+        outcome: None,
         step: None,
     }
 }

@@ -2,7 +2,8 @@
 
 use super::Draft;
 use crate::domain::{
-    Actor, AlertChange, Payload, Refusal, StepIndex, StepState, StepStatus, TaskState, Timestamp,
+    Actor, AlertChange, Doubt, Payload, Refusal, StepIndex, StepState, StepStatus, TaskState,
+    Timestamp,
 };
 
 impl Draft {
@@ -18,6 +19,7 @@ impl Draft {
     ) -> Result<(), Refusal> {
         let chosen: Vec<StepIndex> = match step {
             Some(index) => {
+                self.check_current(index)?;
                 let waits = matches!(self.task.step(index).state,
                     StepState::Pending { ready_at } if ready_at > now);
                 if !waits && self.task.step(index).status() != StepStatus::Error {
@@ -31,6 +33,7 @@ impl Draft {
             None => self
                 .task
                 .indexes()
+                .filter(|index| self.task.is_current(*index))
                 .filter(|index| self.task.step(*index).status() == StepStatus::Error)
                 .collect(),
         };
@@ -40,11 +43,11 @@ impl Draft {
                 needed: "only a task with a step in error is retried",
             });
         }
-        if self.task.complete_by.is_some_and(|limit| limit <= now) {
+        if self.task.limit().is_some_and(|limit| limit <= now) {
             self.task.complete_by = self.task.details.complete_within.map(|span| now + span);
         }
         for index in chosen {
-            let step = &mut self.task.steps[index.at()];
+            let step = self.task.step_mut(index);
             step.failure_count = 0;
             step.extended = 0;
             let reason = match (&body, reason.as_deref()) {
@@ -95,6 +98,7 @@ impl Draft {
         now: Timestamp,
     ) -> Result<(), Refusal> {
         self.check_replaceable(index, "only a step in error or a pending one is resolved")?;
+        self.task.step_mut(index).doubt = Doubt::None;
         let processed = StepState::Processed { output, at: now };
         self.replace(index, "step.resolved", processed, reason, by, now);
         Ok(())
@@ -102,10 +106,22 @@ impl Draft {
 
     /// A step whose turn has come, and that no agent holds.
     fn check_replaceable(&self, index: StepIndex, needed: &'static str) -> Result<(), Refusal> {
+        self.check_current(index)?;
         match self.task.step(index).status() {
             StepStatus::Error | StepStatus::Pending => Ok(()),
             _ => Err(self.refuse_step(index, needed)),
         }
+    }
+
+    /// While a task is undone, only what undoes its steps is run.
+    fn check_current(&self, index: StepIndex) -> Result<(), Refusal> {
+        if self.task.is_current(index) {
+            return Ok(());
+        }
+        Err(self.refuse_step(
+            index,
+            "the task is undone: only the steps that undo others can be changed",
+        ))
     }
 
     fn replace(
@@ -120,7 +136,10 @@ impl Draft {
         self.ready.retain(|ready| *ready != index);
         self.alerts.push(AlertChange::Close { step: index });
         self.change(index, kind, state, by, reason);
-        self.open_followers(index, by, now);
+        match self.task.definition(index).undoes {
+            Some(_) => self.after_undo(index, by, now),
+            None => self.open_followers(index, by, now),
+        }
         self.settle(by, None, now);
     }
 
@@ -129,12 +148,18 @@ impl Draft {
         for index in self.task.indexes() {
             match self.task.step(index).status() {
                 StepStatus::Waiting | StepStatus::Pending | StepStatus::Processing => {
-                    self.drop_call(index);
+                    if let StepState::Processing { .. } = self.task.step(index).state {
+                        self.drop_call(index);
+                        self.doubt(index);
+                    }
                     let cancelled = StepState::Cancelled { at: now };
                     self.change(index, "step.cancelled", cancelled, by, None);
                 }
                 StepStatus::Error => self.alerts.push(AlertChange::Close { step: index }),
-                StepStatus::Processed | StepStatus::Skipped | StepStatus::Cancelled => {}
+                StepStatus::Processed
+                | StepStatus::Skipped
+                | StepStatus::Cancelled
+                | StepStatus::Undone => {}
             }
         }
         let before = self.task.status().as_str();

@@ -2,13 +2,12 @@
 
 use super::{Draft, fault};
 use crate::domain::{
-    Actor, Attempt, Fault, FaultKind, OnExhausted, Refusal, Span, StepIndex, StepState, Timestamp,
-    backoff,
+    Actor, Attempt, Certainty, Extend, Fault, FaultKind, Policy, Refusal, Span, StepIndex,
+    StepState, Timestamp, backoff,
 };
 
 impl Draft {
-    /// An attempt's complete-by has passed: counts the failure, then pending again with backoff, or
-    /// what the step's policy says.
+    /// An attempt's complete-by has passed.
     pub(super) fn expire(
         &mut self,
         index: StepIndex,
@@ -26,47 +25,71 @@ impl Draft {
             });
         }
         self.drop_call(index);
-        let step = &mut self.task.steps[index.at()];
-        step.failure_count += 1;
-        let definition = &self.task.details.definition.steps[index.at()];
-        let expired = format!(
-            "attempt {attempt} did not finish within {}",
-            definition.complete_within
-        );
-        let reason = match &step.last_fault {
+        let within = match self.is_probing(index) {
+            true => self
+                .task
+                .probe_before(index)
+                .map(|probe| probe.complete_within),
+            false => None,
+        };
+        let within = within.unwrap_or(self.task.definition(index).complete_within);
+        let expired = format!("attempt {attempt} did not finish within {within}");
+        let reason = match &self.task.step(index).last_fault {
             Some(fault) => format!("{expired}; last fault: {}", fault.message),
             None => expired,
         };
-        if step.failure_count <= definition.max_failures {
+        self.unanswered(index, reason, by, now);
+        Ok(())
+    }
+
+    /// An attempt is over and its outcome unknown: counts the failure, then pending again with backoff,
+    /// or what the step's policy says (P24, P25).
+    pub(super) fn unanswered(
+        &mut self,
+        index: StepIndex,
+        reason: String,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        self.doubt(index);
+        if self.is_left_behind(index) {
+            self.abandon(index, &reason, by, now);
+            self.open_undos(by, now);
+            self.settle(by, None, now);
+            return;
+        }
+        let definition = self.task.details.definition.clone();
+        let definition = definition.step(index);
+        let most = definition.max_failures;
+        let step = self.task.step_mut(index);
+        step.failure_count += 1;
+        if step.failure_count <= most {
             let wait = backoff(step.failure_count);
             self.try_again(index, "step.expired", wait, by, reason, now);
-            return Ok(());
+            return;
         }
-        match definition.on_exhausted {
-            OnExhausted::Extend { wait, times } if step.extended < times => {
-                step.extended += 1;
-                let reason = format!(
-                    "{reason}; failed more than {} times, extended for the {} of {times} times",
-                    definition.max_failures, step.extended
-                );
-                self.try_again(index, "step.extended", wait, by, reason, now);
-            }
-            OnExhausted::Error | OnExhausted::Extend { .. } => {
-                let last = step.last_fault.clone();
-                let fault = Fault {
-                    status: last.as_ref().and_then(|fault| fault.status),
-                    body: last.and_then(|fault| fault.body),
-                    ..fault(
-                        FaultKind::Exhausted,
-                        format!("failed {} times; {reason}", step.failure_count),
-                        now,
-                    )
-                };
-                self.fail(index, "step.error", fault, by);
-                self.settle(by, None, now);
-            }
+        let policy = &definition.on_exhausted;
+        if let Some(Extend { wait, times }) = policy.extend
+            && step.extended < times
+        {
+            step.extended += 1;
+            let reason = format!(
+                "{reason}; failed more than {most} times, extended for the {} of {times} times",
+                step.extended
+            );
+            self.try_again(index, "step.extended", wait, by, reason, now);
+            return;
         }
-        Ok(())
+        let last = step.last_fault.clone();
+        let message = format!("failed {} times; {reason}", step.failure_count);
+        let fault = Fault {
+            status: last.as_ref().and_then(|fault| fault.status),
+            body: last.and_then(|fault| fault.body),
+            outcome: Some(Certainty::Unknown),
+            ..fault(FaultKind::Exhausted, message, now)
+        };
+        self.give_up(index, policy.then, fault, by, now);
+        self.settle(by, None, now);
     }
 
     /// The instance that held the attempt is lost. It counts as a failure (P23), and the step is
@@ -88,8 +111,15 @@ impl Draft {
             _ => format!("the instance that held attempt {attempt} was lost"),
         };
         self.drop_call(index);
+        self.doubt(index);
+        if self.is_left_behind(index) {
+            self.abandon(index, &reason, by, now);
+            self.open_undos(by, now);
+            self.settle(by, None, now);
+            return Ok(());
+        }
         let most = self.task.definition(index).max_failures;
-        let step = &mut self.task.steps[index.at()];
+        let step = self.task.step_mut(index);
         let wait = if step.failure_count < most {
             step.failure_count += 1;
             Span::default()
@@ -118,7 +148,7 @@ impl Draft {
         self.change(index, kind, pending, by, Some(reason));
     }
 
-    /// The task's own complete-by has passed: what is live ends in error.
+    /// The task's own complete-by has passed: its policy has it undone, or what is live ends in error.
     pub(super) fn overdue(&mut self, by: &Actor, now: Timestamp) -> Result<(), Refusal> {
         if self.task.overdue_at().is_none_or(|limit| limit > now) {
             return Err(Refusal::TaskState {
@@ -127,11 +157,23 @@ impl Draft {
             });
         }
         let within = self.task.details.complete_within.unwrap_or_default();
+        let message = format!("the task did not finish within {within}");
+        let fault = fault(FaultKind::Deadline, message, now);
+        let undo = self.task.details.definition.policies.on_deadline == Some(Policy::Undo);
+        if undo && self.task.passed_pivot().is_none() {
+            self.begin_undo(None, Some(fault), by, now);
+            self.settle(by, None, now);
+            return Ok(());
+        }
         for index in self.task.indexes() {
-            if self.task.step(index).is_live() {
-                self.drop_call(index);
-                let message = format!("the task did not finish within {within}");
-                let fault = fault(FaultKind::Deadline, message, now);
+            let step = self.task.step(index);
+            if step.is_live() {
+                let mut fault = fault.clone();
+                if let StepState::Processing { .. } = step.state {
+                    self.drop_call(index);
+                    self.doubt(index);
+                    fault.outcome = Some(Certainty::Unknown);
+                }
                 self.fail(index, "step.error", fault, by);
             }
         }

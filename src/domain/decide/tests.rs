@@ -2,6 +2,7 @@
 
 mod invariants;
 mod rules;
+mod undo;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,14 +11,15 @@ use uuid::Uuid;
 
 use super::*;
 use crate::domain::{
-    Accepted, Definition, InstanceId, Limits, Outcome, Payload, Priority, Span, StepStatus, TaskId,
-    TaskStatus, parse_steps,
+    Accepted, Definition, InstanceId, Limits, Outcome, Payload, Policies, Priority, Span,
+    StepStatus, TaskId, TaskStatus, parse_steps,
 };
 
 fn definition(steps: &Value) -> Arc<Definition> {
     let parsed = parse_steps(
         &Payload::from_value(steps),
         "/steps",
+        &Policies::default(),
         &Limits::default(),
         &Accepted,
     );

@@ -2,29 +2,39 @@
 
 /// The order that `after` gives to steps, each known by its place.
 pub(super) struct Graph {
+    /// In which everything waited for stands first.
+    order: Vec<usize>,
     cycles: Vec<Vec<usize>>,
-    /// For each step the set of all that come before it, as bits. Empty where there are cycles.
+    /// For each step the set of all that come before it, as bits.
     before: Vec<Vec<u64>>,
 }
 
 impl Graph {
     pub fn of(after: &[Vec<usize>]) -> Self {
         let (order, cycles) = walk(after);
-        let mut before = Vec::new();
-        if cycles.is_empty() {
-            before = vec![Vec::new(); after.len()];
-            for index in order {
-                let mut own = vec![0u64; after.len().div_ceil(64)];
+        let mut before = vec![vec![0u64; after.len().div_ceil(64)]; after.len()];
+        // One round says all where there is no cycle; where there are, the steps of one come before each
+        // other.
+        let mut said_all = false;
+        while !said_all {
+            said_all = true;
+            for &index in &order {
+                let mut own = before[index].clone();
                 for place in &after[index] {
                     own[place / 64] |= 1 << (place % 64);
                     for (mine, theirs) in own.iter_mut().zip(&before[*place]) {
                         *mine |= theirs;
                     }
                 }
+                said_all &= cycles.is_empty() || own == before[index];
                 before[index] = own;
             }
         }
-        Self { cycles, before }
+        Self {
+            order,
+            cycles,
+            before,
+        }
     }
 
     /// Each as the places along it, every one waiting for the next and the last for the first.
@@ -32,11 +42,13 @@ impl Graph {
         &self.cycles
     }
 
-    /// Where there are cycles nothing can be said, and nothing is held against anyone.
+    /// The places in an order in which everything waited for stands first.
+    pub fn order(&self) -> &[usize] {
+        &self.order
+    }
+
     pub fn comes_before(&self, place: usize, index: usize) -> bool {
-        self.before
-            .get(index)
-            .is_none_or(|before| before[place / 64] >> (place % 64) & 1 == 1)
+        self.before[index][place / 64] >> (place % 64) & 1 == 1
     }
 }
 

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use serde_json::value::RawValue;
 
 use super::{
-    Definition, StepDefinition,
+    Definition, Policies,
     graph::{self, Graph},
-    step::{After, Draft},
+    step::{After, Draft, Edges},
 };
 use crate::domain::{
     AgentName, FieldFault, Payload, StepIndex, StepName, fields::nearest, template::Reads,
@@ -33,8 +33,8 @@ impl Default for Limits {
     }
 }
 
-/// No limit can be set higher: steps are counted in 16 bits.
-const MOST_STEPS: usize = u16::MAX as usize;
+/// No limit can be set higher: steps are counted in 16 bits, each with what undoes it.
+const MOST_STEPS: usize = (u16::MAX / 2) as usize;
 
 /// Who may be called, as policy and registration stand now.
 pub trait KnownAgents {
@@ -57,10 +57,12 @@ impl KnownAgents for Accepted {
     }
 }
 
-/// Reads the JSON array `steps` that stands at `pointer` in the request's body.
+/// Reads the JSON array `steps` that stands at `pointer` in the request's body. `policies` hold for
+/// the steps that say nothing else.
 pub fn parse_steps(
     source: &Payload,
     pointer: &str,
+    policies: &Policies,
     limits: &Limits,
     known: &dyn KnownAgents,
 ) -> Result<Definition, Vec<FieldFault>> {
@@ -79,10 +81,13 @@ pub fn parse_steps(
         ));
     }
     let mut faults = Vec::new();
-    let drafts: Vec<Draft> = items
+    let mut drafts: Vec<Draft> = items
         .into_iter()
         .enumerate()
-        .map(|(index, item)| Draft::read(item, format!("{pointer}/{index}"), known, &mut faults))
+        .map(|(index, item)| {
+            let pointer = format!("{pointer}/{index}");
+            Draft::read(item, pointer, known, policies, &mut faults)
+        })
         .collect();
     let names = names(&drafts, &mut faults);
     let after = resolve(&drafts, &names, &mut faults);
@@ -96,31 +101,58 @@ pub fn parse_steps(
             ),
         ));
     }
-    let reads: Vec<_> = drafts
-        .iter()
-        .enumerate()
-        .map(|(index, draft)| check_reads(index, draft, &drafts, &names, &graph, &mut faults))
+    let reads: Vec<_> = (0..drafts.len())
+        .map(|index| check_reads(index, &drafts, &names, &graph, &mut faults))
         .collect();
+    check_pivots(&mut drafts, &graph, &mut faults);
     if !faults.is_empty() {
         return Err(faults);
     }
     let followers = graph::followers(&after);
-    let steps = drafts
-        .into_iter()
-        .zip(after)
-        .zip(followers)
-        .zip(reads)
-        .map(|(((draft, after), followers), reads)| {
-            draft.finish(indices(after), indices(followers), indices(reads))
-        })
-        .collect::<Option<Vec<StepDefinition>>>();
-    match steps {
-        Some(steps) => Ok(Definition {
-            steps,
-            source: source.clone(),
-        }),
-        // Whatever a draft lacks was reported as a fault above.
-        None => refuse("is not a definition".to_owned()),
+    let (count, order) = (drafts.len(), indices(graph.order().to_vec()));
+    let (mut steps, mut undos) = (Vec::with_capacity(count), Vec::new());
+    for (((draft, after), followers), (reads, undo_reads)) in
+        drafts.into_iter().zip(after).zip(followers).zip(reads)
+    {
+        let edges = Edges {
+            after: indices(after),
+            followers: indices(followers),
+            reads: indices(reads),
+            undo_reads: indices(undo_reads),
+        };
+        // At most MOST_STEPS of each.
+        let index = StepIndex(steps.len() as u16);
+        let undo_index = StepIndex((count + undos.len()) as u16);
+        match draft.finish(index, undo_index, edges) {
+            Some((step, undo)) => {
+                steps.push(step);
+                undos.extend(undo);
+            }
+            // Whatever a draft lacks was reported as a fault above.
+            None => return refuse("is not a definition".to_owned()),
+        }
+    }
+    Ok(Definition {
+        steps,
+        undos,
+        order,
+        policies: policies.clone(),
+        source: source.clone(),
+    })
+}
+
+/// Nothing is undone once a pivot is done.
+fn check_pivots(drafts: &mut [Draft], graph: &Graph, faults: &mut Vec<FieldFault>) {
+    for pivot in 0..drafts.len() {
+        if !drafts[pivot].pivot {
+            continue;
+        }
+        let name = drafts[pivot].label().to_owned();
+        for (index, draft) in drafts.iter_mut().enumerate() {
+            if index != pivot && graph.comes_before(pivot, index) {
+                draft.follow_pivot(&name, faults);
+            }
+        }
     }
 }
 
@@ -188,45 +220,73 @@ fn no_step(name: &str, names: &Names<'_>) -> String {
     }
 }
 
-/// The steps that a step reads, all of which must have ended before it starts.
+/// What the expressions of a request and of a condition see.
+const SEEN: [&str; 3] = ["input", "task", "steps"];
+/// What those of an undo see.
+const SEEN_BY_UNDO: [&str; 5] = ["input", "task", "steps", "output", "request"];
+/// What those of a probe see.
+const SEEN_BY_PROBE: [&str; 4] = ["input", "task", "steps", "response"];
+
+/// The steps that a step and its probe read, all of which must have ended before it starts; and those
+/// that its undo reads, which may also look at the step itself.
 fn check_reads(
     index: usize,
-    draft: &Draft,
     drafts: &[Draft],
     names: &Names<'_>,
     graph: &Graph,
     faults: &mut Vec<FieldFault>,
-) -> Vec<usize> {
-    let mut places = Vec::new();
-    for (pointer, Reads { names: read, steps }) in &draft.reads {
-        let unknown = read
-            .iter()
-            .filter(|name| !["input", "task", "steps"].contains(&name.as_str()));
-        for name in unknown {
-            faults.push(FieldFault::new(
-                pointer,
-                format!(
-                    "there is no `{name}` here: expressions see `input`, `task` and `steps.<name>.output`"
-                ),
-            ));
-        }
-        for name in steps {
-            match names.get(name.as_str()) {
-                None => faults.push(FieldFault::new(pointer, no_step(name, names))),
-                Some(place) if !graph.comes_before(*place, index) => {
-                    faults.push(FieldFault::new(
-                        pointer,
-                        format!(
-                            "`{name}` does not come before `{}`, so its output may not be there yet: add it to `after`",
-                            drafts[index].label()
-                        ),
-                    ));
+) -> (Vec<usize>, Vec<usize>) {
+    let draft = &drafts[index];
+    let mut check = |given: &[(String, Reads)],
+                     seen: &[&str],
+                     own: bool,
+                     places: &mut Vec<usize>| {
+        for (pointer, Reads { names: read, steps }) in given {
+            for name in read.iter().filter(|name| !seen.contains(&name.as_str())) {
+                faults.push(FieldFault::new(pointer, not_seen(name, seen)));
+            }
+            for name in steps {
+                match names.get(name.as_str()) {
+                    None => faults.push(FieldFault::new(pointer, no_step(name, names))),
+                    Some(place) if own && *place == index => places.push(index),
+                    Some(place) if !graph.comes_before(*place, index) => {
+                        faults.push(FieldFault::new(
+                            pointer,
+                            format!(
+                                "`{name}` does not come before `{}`, so its output may not be there yet: add it to `after`",
+                                draft.label()
+                            ),
+                        ));
+                    }
+                    Some(place) => places.push(*place),
                 }
-                Some(place) => places.push(*place),
             }
         }
+        places.sort_unstable();
+        places.dedup();
+    };
+    let (mut reads, mut undo_reads) = (Vec::new(), Vec::new());
+    check(&draft.reads, &SEEN, false, &mut reads);
+    check(&draft.probe_reads, &SEEN_BY_PROBE, false, &mut reads);
+    if let Some(undo) = &draft.undo {
+        check(&undo.reads, &SEEN_BY_UNDO, true, &mut undo_reads);
     }
-    places.sort_unstable();
-    places.dedup();
-    places
+    (reads, undo_reads)
+}
+
+fn not_seen(name: &str, seen: &[&str]) -> String {
+    let seen: Vec<_> = seen
+        .iter()
+        .map(|seen| match *seen {
+            "steps" => "`steps.<name>.output`".to_owned(),
+            seen => format!("`{seen}`"),
+        })
+        .collect();
+    let Some((last, others)) = seen.split_last() else {
+        return String::new();
+    };
+    format!(
+        "there is no `{name}` here: expressions see {} and {last}",
+        others.join(", ")
+    )
 }

@@ -12,7 +12,7 @@ use crate::domain::{
 
 pub(super) struct RequestDraft {
     pub path: Template,
-    method: Method,
+    pub method: Method,
     headers: Vec<(String, Template)>,
     body: Body,
 }
@@ -28,17 +28,18 @@ impl RequestDraft {
     }
 }
 
-/// Reads the field `request` of a step and notes what its expressions look at. Left out, it is a POST
-/// of the task's input.
+/// Reads the field `request` and notes what its expressions look at. Left out, it is a POST of the
+/// task's input; `usual` is the method where none is named.
 pub(super) fn read(
     step: &mut Fields<'_>,
+    usual: Method,
     reads: &mut Vec<(String, Reads)>,
 ) -> Option<RequestDraft> {
     let given = step.has("request");
     let Some(mut fields) = step.object("request") else {
         return (!given).then(|| RequestDraft {
             path: Template::literal(""),
-            method: Method::Post,
+            method: usual,
             headers: Vec::new(),
             body: Body::Input,
         });
@@ -48,14 +49,14 @@ pub(super) fn read(
     let method = fields.choice("method", &methods);
     let path = path(&mut fields, reads);
     let headers = headers(&mut fields, reads);
-    let body = body(&mut fields, method.unwrap_or(Method::Post), reads);
+    let body = body(&mut fields, method.unwrap_or(usual), reads);
     if let Err(faults) = fields.finish() {
         step.extend(faults);
         return None;
     }
     Some(RequestDraft {
         path: path?,
-        method: if wrong_method { method? } else { Method::Post },
+        method: if wrong_method { method? } else { usual },
         headers,
         body: body?,
     })

@@ -1,11 +1,16 @@
 //! One step of a definition: everything that can be said of it without the others.
 
+use std::ops::RangeInclusive;
+
 use serde_json::value::RawValue;
 
 use super::{
-    OnExhausted, OnPermanent, StepDefinition, Target,
+    Method, OnExhausted, OnUndo, Policies, Policy, Probe, StepDefinition, Target,
     parse::KnownAgents,
+    policies::{on_exhausted, on_permanent},
+    probe,
     request::{self, RequestDraft},
+    undo::{self, UndoDraft},
 };
 use crate::domain::{
     AgentName, FieldFault, Fields, LONGEST_URL, Span, StepIndex, StepName, WebAddress,
@@ -14,10 +19,10 @@ use crate::domain::{
 };
 
 const LONGEST_NAME: usize = 64;
-const SHORTEST_TRY: Span = Span::from_millis(100);
-const LONGEST_TRY: Span = Span::from_secs(30 * 86_400);
-const DEFAULT_TRY: Span = Span::from_secs(30);
-const DEFAULT_MAX_FAILURES: u32 = 3;
+/// How long a try may take.
+pub(super) const TRY: RangeInclusive<Span> = Span::from_millis(100)..=Span::from_secs(30 * 86_400);
+pub(super) const DEFAULT_TRY: Span = Span::from_secs(30);
+pub(super) const DEFAULT_MAX_FAILURES: u32 = 3;
 
 /// What was read of a step. What is at fault is `None` and has been reported.
 pub(super) struct Draft {
@@ -26,13 +31,21 @@ pub(super) struct Draft {
     pub after: After,
     /// What each expression looks at, with its place in the body.
     pub reads: Vec<(String, Reads)>,
+    /// The same of its probe, which also sees an answer.
+    pub probe_reads: Vec<(String, Reads)>,
+    /// Whether the step itself says `on_exhausted` and `on_permanent`.
+    has_own_policy: [bool; 2],
     target: Option<Target>,
     when: Option<Expression>,
     request: Option<RequestDraft>,
     complete_within: Span,
     max_failures: u32,
     on_exhausted: OnExhausted,
-    on_permanent: OnPermanent,
+    on_permanent: Policy,
+    on_undo: OnUndo,
+    pub pivot: bool,
+    probe: Option<Probe>,
+    pub undo: Option<UndoDraft>,
 }
 
 pub(super) enum After {
@@ -46,6 +59,7 @@ impl Draft {
         value: &RawValue,
         pointer: String,
         known: &dyn KnownAgents,
+        policies: &Policies,
         faults: &mut Vec<FieldFault>,
     ) -> Self {
         let mut draft = Self {
@@ -53,13 +67,22 @@ impl Draft {
             name: None,
             after: After::StepAbove,
             reads: Vec::new(),
+            probe_reads: Vec::new(),
+            has_own_policy: [false; 2],
             target: None,
             when: None,
             request: None,
             complete_within: DEFAULT_TRY,
             max_failures: DEFAULT_MAX_FAILURES,
-            on_exhausted: OnExhausted::Error,
-            on_permanent: OnPermanent::Error,
+            on_exhausted: policies
+                .on_exhausted
+                .clone()
+                .unwrap_or(Policy::Error.into()),
+            on_permanent: policies.on_permanent.unwrap_or(Policy::Error),
+            on_undo: OnUndo::Wait,
+            pivot: false,
+            probe: None,
+            undo: None,
         };
         match Fields::of(value, &draft.pointer) {
             Ok(fields) => {
@@ -83,7 +106,7 @@ impl Draft {
             self.after = After::Named(after);
         }
         self.when = self.condition(&mut fields);
-        self.request = request::read(&mut fields, &mut self.reads);
+        self.request = request::read(&mut fields, Method::Post, &mut self.reads);
         if let (Some(Target::Url { url, .. }), Some(request)) = (&self.target, &self.request)
             && url.contains('?')
             && !request.path.outline("x").is_empty()
@@ -93,18 +116,33 @@ impl Draft {
                 "has a query, behind which no `request.path` can stand: leave one of them out",
             );
         }
-        if let Some(span) = fields.span("complete_within", SHORTEST_TRY..=LONGEST_TRY) {
+        if let Some(span) = fields.span("complete_within", TRY) {
             self.complete_within = span;
         }
         if let Some(failures) = fields.integer("max_failures", 0..=1000) {
             // Within 0 to 1000.
             self.max_failures = failures as u32;
         }
-        if let Some(policy) = on_exhausted(&mut fields) {
+        self.has_own_policy =
+            ["on_exhausted", "on_permanent"].map(|name| fields.peek(name).is_some());
+        if let Some(policy) = on_exhausted(&mut fields, &Policy::WORDS) {
             self.on_exhausted = policy;
         }
-        if let Some(policy) = on_permanent(&mut fields) {
+        if let Some(policy) = on_permanent(&mut fields, &Policy::WORDS) {
             self.on_permanent = policy;
+        }
+        let words = [("wait", OnUndo::Wait), ("drop", OnUndo::Drop)];
+        if let Some(on_undo) = fields.choice("on_undo", &words) {
+            self.on_undo = on_undo;
+        }
+        self.pivot = fields.boolean("pivot").unwrap_or_default();
+        self.probe = probe::read(&mut fields, &mut self.probe_reads);
+        self.undo = undo::read(&mut fields);
+        if self.pivot && self.undo.is_some() {
+            fields.fault(
+                "undo",
+                "never runs, because nothing is undone once the pivot is done: leave out `undo` or `pivot`",
+            );
         }
         fields.finish()
     }
@@ -129,27 +167,97 @@ impl Draft {
         self.name.as_ref().map_or("?", StepName::as_str)
     }
 
+    /// The step, and what undoes it. `undo_index` is the place that this gets among all steps.
     pub fn finish(
         self,
-        after: Vec<StepIndex>,
-        followers: Vec<StepIndex>,
-        reads: Vec<StepIndex>,
-    ) -> Option<StepDefinition> {
-        Some(StepDefinition {
-            name: self.name?,
-            target: self.target?,
-            after,
-            followers,
+        index: StepIndex,
+        undo_index: StepIndex,
+        edges: Edges,
+    ) -> Option<(StepDefinition, Option<StepDefinition>)> {
+        let (name, target) = (self.name?, self.target?);
+        let undo = self.undo.map(|undo| StepDefinition {
+            name: StepName::new(format!("{name}{UNDO}")),
+            target: target.clone(),
+            after: Vec::new(),
+            followers: Vec::new(),
+            when: None,
+            reads: edges.undo_reads,
+            reads_request: undo
+                .reads
+                .iter()
+                .any(|(_, reads)| reads.names.contains("request")),
+            request: undo.request.finish(),
+            complete_within: undo.complete_within,
+            max_failures: undo.max_failures,
+            on_exhausted: undo.on_exhausted,
+            on_permanent: undo.on_permanent,
+            on_undo: OnUndo::Wait,
+            pivot: false,
+            probe: None,
+            undo: None,
+            undoes: Some(index),
+        });
+        let step = StepDefinition {
+            name,
+            target,
+            after: edges.after,
+            followers: edges.followers,
             when: self.when,
             request: self.request?.finish(),
-            reads,
+            reads: edges.reads,
             complete_within: self.complete_within,
             max_failures: self.max_failures,
             on_exhausted: self.on_exhausted,
             on_permanent: self.on_permanent,
-        })
+            on_undo: self.on_undo,
+            pivot: self.pivot,
+            probe: self.probe,
+            undo: undo.is_some().then_some(undo_index),
+            undoes: None,
+            reads_request: false,
+        };
+        Some((step, undo))
+    }
+
+    /// Behind a pivot nothing is undone: a policy that says so for the whole task means the steps
+    /// before it, and one that the step itself says is a mistake.
+    pub fn follow_pivot(&mut self, pivot: &str, faults: &mut Vec<FieldFault>) {
+        let exhausted = self.on_exhausted.then == Policy::Undo;
+        let permanent = self.on_permanent == Policy::Undo;
+        let [own_exhausted, own_permanent] = self.has_own_policy;
+        for (field, mistaken) in [
+            ("on_exhausted", exhausted && own_exhausted),
+            ("on_permanent", permanent && own_permanent),
+        ] {
+            if mistaken {
+                faults.push(FieldFault::new(
+                    format!("{}/{field}", self.pointer),
+                    format!(
+                        "the step comes after the pivot `{pivot}`, behind which nothing is undone: use \"error\" or \"skip\""
+                    ),
+                ));
+            }
+        }
+        if exhausted {
+            self.on_exhausted.then = Policy::Error;
+        }
+        if permanent {
+            self.on_permanent = Policy::Error;
+        }
     }
 }
+
+/// What the steps around a step are to it.
+pub(super) struct Edges {
+    pub after: Vec<StepIndex>,
+    pub followers: Vec<StepIndex>,
+    /// The steps that its expressions look at.
+    pub reads: Vec<StepIndex>,
+    pub undo_reads: Vec<StepIndex>,
+}
+
+/// Behind a step's name: the name of what undoes it. No step can be named so.
+const UNDO: &str = ".undo";
 
 fn name(fields: &mut Fields<'_>) -> Option<StepName> {
     const REMEDY: &str = "give 1 to 64 letters, digits, `_` or `-`, a letter first";
@@ -234,71 +342,4 @@ fn after(fields: &mut Fields<'_>) -> Option<Vec<(String, String)>> {
         }
     }
     Some(named)
-}
-
-fn on_exhausted(fields: &mut Fields<'_>) -> Option<OnExhausted> {
-    const FORMS: &str = "must be \"error\" or { \"extend\": \"10m\", \"times\": 5 }";
-    if !fields.is_object("on_exhausted") {
-        return policy(
-            fields,
-            "on_exhausted",
-            FORMS,
-            &[("error", OnExhausted::Error)],
-        );
-    }
-    let mut extend = fields.object("on_exhausted")?;
-    if !extend.has("extend") {
-        extend.missing("extend", "say how long to wait, such as \"10m\"");
-    }
-    let wait = extend.span("extend", SHORTEST_TRY..=LONGEST_TRY);
-    let times = extend.integer("times", 1..=1000).unwrap_or(1);
-    policy(&mut extend, "then", "must be \"error\"", &[("error", ())]);
-    if let Err(faults) = extend.finish() {
-        fields.extend(faults);
-    }
-    Some(OnExhausted::Extend {
-        wait: wait?,
-        // Within 1 to 1000.
-        times: times as u32,
-    })
-}
-
-fn on_permanent(fields: &mut Fields<'_>) -> Option<OnPermanent> {
-    policy(
-        fields,
-        "on_permanent",
-        "must be \"error\" or \"skip\"",
-        &[("error", OnPermanent::Error), ("skip", OnPermanent::Skip)],
-    )
-}
-
-/// A policy given by a word. `undo` is a word of the language, but nothing here can do it yet.
-fn policy<T: Clone>(
-    fields: &mut Fields<'_>,
-    name: &str,
-    forms: &str,
-    choices: &[(&str, T)],
-) -> Option<T> {
-    let value = fields.value(name).filter(|value| value.get() != "null")?;
-    let word = text(value.get());
-    let found = choices
-        .iter()
-        .find(|(choice, _)| word.as_deref() == Some(*choice));
-    if found.is_none() {
-        let words: Vec<_> = choices
-            .iter()
-            .map(|(word, _)| format!("{word:?}"))
-            .collect();
-        fields.fault(
-            name,
-            match word.as_deref() {
-                Some("undo") => format!(
-                    "\"undo\" is not available in this version; use {}",
-                    words.join(" or ")
-                ),
-                _ => forms.to_owned(),
-            },
-        );
-    }
-    found.map(|(_, policy)| policy.clone())
 }

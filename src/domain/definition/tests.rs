@@ -27,6 +27,7 @@ fn parse(steps: &Value) -> Result<Definition, Vec<FieldFault>> {
     parse_steps(
         &Payload::from_value(steps),
         "/steps",
+        &Policies::default(),
         &Limits::default(),
         &Some2,
     )
@@ -74,8 +75,10 @@ fn a_step_that_says_little_gets_the_defaults() {
     assert!(matches!(step.request.body, Body::Input));
     assert_eq!(step.complete_within, Span::from_secs(30));
     assert_eq!(step.max_failures, 3);
-    assert_eq!(step.on_exhausted, OnExhausted::Error);
-    assert_eq!(step.on_permanent, OnPermanent::Error);
+    assert_eq!(step.on_exhausted, Policy::Error.into());
+    assert_eq!(step.on_permanent, Policy::Error);
+    assert_eq!(step.on_undo, OnUndo::Wait);
+    assert!(!step.pivot && step.undo.is_none() && step.probe.is_none());
     assert!(step.after.is_empty() && step.when.is_none() && step.reads.is_empty());
 }
 
@@ -140,12 +143,15 @@ fn everything_that_a_step_can_say_is_kept() {
     assert_eq!(step.max_failures, 0);
     assert_eq!(
         step.on_exhausted,
-        OnExhausted::Extend {
-            wait: Span::from_secs(600),
-            times: 5
+        OnExhausted {
+            extend: Some(Extend {
+                wait: Span::from_secs(600),
+                times: 5
+            }),
+            then: Policy::Error
         }
     );
-    assert_eq!(step.on_permanent, OnPermanent::Skip);
+    assert_eq!(step.on_permanent, Policy::Skip);
 }
 
 #[test]
@@ -153,7 +159,7 @@ fn all_faults_are_told_at_once_with_their_places() {
     let found = faults(&json!([
         { "name": "1st", "agent": "inventory", "max_failure": 2 },
         step("two", json!({ "agent": "warehouse", "complete_within": "soon", "request": { "method": "post", "path": "x" } })),
-        step("two", json!({ "after": ["twos", "two"], "when": "input.", "on_permanent": "undo" })),
+        step("two", json!({ "after": ["twos", "two"], "when": "input.", "on_permanent": "undone" })),
         7,
         step("five", json!({ "request": { "body": { "amount": "{{ inputs.total }}", "hold": ["{{ steps.six.output }}"] } } })),
         step("six", json!({ "request": { "headers": { "Host": "x", "a b": "c" } } })),
@@ -205,7 +211,16 @@ fn what_is_not_a_list_of_steps_is_refused() {
         .collect();
     refused(json!(many), "/steps", "501 steps are too many: at most 500");
     let source = Payload::from_value(&json!(many));
-    assert!(parse_steps(&source, "", &Limits::stored(), &Accepted).is_ok());
+    assert!(
+        parse_steps(
+            &source,
+            "",
+            &Policies::default(),
+            &Limits::stored(),
+            &Accepted
+        )
+        .is_ok()
+    );
 }
 
 #[test]
@@ -225,6 +240,19 @@ fn names_are_checked() {
         "unique",
     );
     assert_eq!(faults(&json!([step(&"a".repeat(64), json!({}))])), [""; 0]);
+}
+
+#[test]
+fn what_a_step_outside_a_cycle_reads_is_told_beside_the_cycle() {
+    let read = json!({ "after": [], "when": "steps.a.output.id" });
+    let found = faults(&json!([
+        step("a", json!({ "after": ["b"], "when": "steps.b.output.id" })),
+        step("b", json!({ "after": ["a"] })),
+        step("c", read),
+    ]));
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].starts_with("/steps/0/after"), "{found:?}");
+    assert!(found[1].starts_with("/steps/2/when"), "{found:?}");
 }
 
 #[test]
@@ -317,7 +345,14 @@ fn a_definition_accepted_once_needs_no_agents_to_be_read_again() {
     let source = Payload::from_value(
         &json!([{ "name": "a", "agent": "gone" }, { "name": "b", "url": "http://x" }]),
     );
-    let definition = parse_steps(&source, "", &Limits::stored(), &Accepted).unwrap();
+    let definition = parse_steps(
+        &source,
+        "",
+        &Policies::default(),
+        &Limits::stored(),
+        &Accepted,
+    )
+    .unwrap();
     assert_eq!(definition.source, source);
 }
 
@@ -327,6 +362,13 @@ fn a_long_chain_does_not_exhaust_the_stack() {
         .map(|n| json!({ "name": format!("s{n}"), "agent": "a", "after": [format!("s{}", (n + 1) % 60_000)] }))
         .collect();
     let source = Payload::from_value(&json!(steps));
-    let faults = parse_steps(&source, "", &Limits::stored(), &Accepted).unwrap_err();
+    let faults = parse_steps(
+        &source,
+        "",
+        &Policies::default(),
+        &Limits::stored(),
+        &Accepted,
+    )
+    .unwrap_err();
     assert_eq!(faults.len(), 1);
 }

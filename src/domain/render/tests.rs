@@ -4,12 +4,19 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::*;
-use crate::domain::{Accepted, Limits, Payload, TaskId, parse_steps};
+use crate::domain::{Accepted, Limits, Payload, Policies, TaskId, parse_steps};
 
 fn render(request: Value, input: Value) -> Result<Rendered, String> {
     let steps = json!([{ "name": "a", "agent": "x", "request": request }]);
     let source = Payload::from_value(&steps);
-    let definition = parse_steps(&source, "", &Limits::default(), &Accepted).unwrap();
+    let definition = parse_steps(
+        &source,
+        "",
+        &Policies::default(),
+        &Limits::default(),
+        &Accepted,
+    )
+    .unwrap();
     let scope = Scope {
         task_id: TaskId(Uuid::nil()),
         key: None,
@@ -17,8 +24,10 @@ fn render(request: Value, input: Value) -> Result<Rendered, String> {
         input: &Payload::from_value(&input),
         steps: Vec::new(),
         output: None,
+        request: None,
+        response: None,
     };
-    render_request(&definition.steps[0], &scope).map_err(|error| error.to_string())
+    render_request(&definition.steps[0].request, &scope).map_err(|error| error.to_string())
 }
 
 #[test]

@@ -26,6 +26,7 @@ pub use json::JsonTemplate;
 pub use scope::Scope;
 pub use text::Template;
 
+use super::Payload;
 use engine::Code;
 
 /// No rendered text or JSON document is longer, in bytes.
@@ -97,6 +98,17 @@ impl Expression {
     /// By truthiness: false, null, zero and what is empty are false.
     pub fn truth(&self, scope: &Scope<'_>) -> Result<bool, RenderError> {
         Ok(self.0.evaluate(scope)?.is_true())
+    }
+
+    /// What it gives, as JSON.
+    pub fn payload(&self, scope: &Scope<'_>) -> Result<Payload, RenderError> {
+        if let Some(whole) = self.0.path().and_then(|path| path.whole(scope)) {
+            return Ok(whole.clone());
+        }
+        let mut json = String::new();
+        write::json(&self.0.evaluate(scope)?, self.0.source(), &mut json)?;
+        // What was written as JSON is JSON.
+        Ok(Payload::parse(json).unwrap_or_else(Payload::null))
     }
 
     pub fn reads(&self) -> &Reads {

@@ -19,6 +19,8 @@ enum Root {
     Task,
     Steps,
     Output,
+    Request,
+    Response,
 }
 
 impl Path {
@@ -30,6 +32,8 @@ impl Path {
             "task" => Root::Task,
             "steps" => Root::Steps,
             "output" => Root::Output,
+            "request" => Root::Request,
+            "response" => Root::Response,
             _ => return None,
         };
         let parts = parts
@@ -44,6 +48,8 @@ impl Path {
             Root::Task => "task",
             Root::Steps => "steps",
             Root::Output => "output",
+            Root::Request => "request",
+            Root::Response => "response",
         }
     }
 
@@ -51,9 +57,19 @@ impl Path {
     pub fn whole<'a>(&self, scope: &Scope<'a>) -> Option<&'a Payload> {
         match (self.root, &*self.parts) {
             (Root::Input, []) => Some(scope.input),
-            (Root::Output, []) => scope.output,
+            (Root::Output | Root::Request | Root::Response, []) => self.document(scope),
             (Root::Steps, [name, output]) if &**output == "output" => scope.step(name)?,
             _ => None,
+        }
+    }
+
+    /// What only some scopes have.
+    fn document<'a>(&self, scope: &Scope<'a>) -> Option<&'a Payload> {
+        match self.root {
+            Root::Output => scope.output,
+            Root::Request => scope.request,
+            Root::Response => scope.response,
+            Root::Input | Root::Task | Root::Steps => None,
         }
     }
 
@@ -61,9 +77,8 @@ impl Path {
     pub fn follow(&self, scope: &Scope<'_>) -> Result<Value, String> {
         let (mut value, followed) = match (self.root, &*self.parts) {
             (Root::Input, _) => (scope.input.value().clone(), 0),
-            (Root::Output, _) => (
-                scope
-                    .output
+            (Root::Output | Root::Request | Root::Response, _) => (
+                self.document(scope)
                     .ok_or_else(|| missing(self.root()))?
                     .value()
                     .clone(),

@@ -1,5 +1,5 @@
-//! What templates see: `input`, `task` (id, key, labels), `steps.<name>.output`, and in an undo the
-//! step's own `output`. Nothing is parsed or copied before an expression reads it.
+//! What templates see: `input`, `task` (id, key, labels), `steps.<name>.output`; in an undo also the
+//! step's own `output` and `request`, in a probe the `response`. Nothing is parsed or copied before an expression reads it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,8 +17,13 @@ pub struct Scope<'a> {
     pub input: &'a Payload,
     /// The steps that the definition's `reads` lists. A skipped step without output reads as null.
     pub steps: Vec<(&'a StepName, Option<&'a Payload>)>,
-    /// The step's own output, in an undo.
+    /// In an undo: the output of the step that is undone.
     pub output: Option<&'a Payload>,
+    /// In an undo: the request of the step that is undone, with its `method`, `path`, `headers` and
+    /// `body`.
+    pub request: Option<&'a Payload>,
+    /// In a probe: the answer, with its `status` and `body`.
+    pub response: Option<&'a Payload>,
 }
 
 impl<'a> Scope<'a> {
@@ -61,6 +66,8 @@ impl<'a> Scope<'a> {
             input: self.input.clone(),
             steps: Value::from_object(Steps(steps)),
             output: self.output.cloned(),
+            request: self.request.cloned(),
+            response: self.response.cloned(),
         })
     }
 }
@@ -75,6 +82,8 @@ struct Root {
     input: Payload,
     steps: Value,
     output: Option<Payload>,
+    request: Option<Payload>,
+    response: Option<Payload>,
 }
 
 impl Object for Root {
@@ -84,6 +93,8 @@ impl Object for Root {
             "task" => self.task.clone(),
             "steps" => Some(self.steps.clone()),
             "output" => Some(self.output.as_ref()?.value().clone()),
+            "request" => Some(self.request.as_ref()?.value().clone()),
+            "response" => Some(self.response.as_ref()?.value().clone()),
             _ => None,
         }
     }

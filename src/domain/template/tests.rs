@@ -29,6 +29,8 @@ impl Data {
                 .map(|(name, output)| (name, output.as_ref()))
                 .collect(),
             output: None,
+            request: None,
+            response: None,
         }
     }
 }

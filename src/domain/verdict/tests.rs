@@ -1,12 +1,13 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::domain::{Accepted, Limits, parse_steps};
+use crate::domain::{Accepted, Limits, Policies, parse_steps};
 
 fn definition(steps: &Value) -> Definition {
     parse_steps(
         &Payload::from_value(steps),
         "",
+        &Policies::default(),
         &Limits::default(),
         &Accepted,
     )

@@ -14,8 +14,8 @@ use super::cluster;
 use crate::{
     domain::{
         Accepted as Known, Actor, AgentName, AlertFormat, AlertWebhook, Attempt, Command, Details,
-        InstanceId, Limits, Outcome, Payload, Priority, ReplyTo, Sender, Span, StepIndex, StepRef,
-        Task, TaskId, Timestamp, parse_steps,
+        InstanceId, Limits, Outcome, Payload, Policies, Priority, ReplyTo, Sender, Span, StepIndex,
+        StepRef, Task, TaskId, Timestamp, parse_steps,
     },
     store::{
         Accepted, Apply, Backend, CommandError, Definitions, Dispatch, LocalScheduler, Permit,
@@ -231,7 +231,13 @@ impl Harness {
 
     pub fn details(&self, new: &New) -> Details {
         let source = Payload::from_value(&new.steps);
-        let definition = parse_steps(&source, "/steps", &Limits::default(), &Known);
+        let definition = parse_steps(
+            &source,
+            "/steps",
+            &Policies::default(),
+            &Limits::default(),
+            &Known,
+        );
         let labels = new.labels.iter();
         Details {
             id: TaskId(Uuid::now_v7()),
@@ -312,6 +318,7 @@ pub fn refusal() -> Outcome {
         status: Some(402),
         body: Some("{\"error\":\"declined\"}".to_owned()),
         at: Timestamp::from_millis(0),
+        outcome: None,
         step: None,
     })
 }

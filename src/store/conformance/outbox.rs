@@ -240,7 +240,7 @@ pub async fn a_dead_letter_raises_one_alert_that_closes_when_it_is_delivered_aft
     assert!(letters[0].died_at.is_some() && letters[0].tries == 1);
     let raised = alerts(&h).await;
     assert_eq!(raised.len(), 1, "one for the receiver");
-    assert_eq!(raised[0].kind, "message_undeliverable");
+    assert_eq!(raised[0].kind, "message.undeliverable");
     assert_eq!(raised[0].receiver.as_ref().unwrap().as_str(), SHOP);
     assert!(raised[0].message.contains("410 Gone"));
     let mended = || h.store.reader.mended();
@@ -386,6 +386,6 @@ pub async fn messages_are_listed_in_pages_and_counted(h: Harness) {
     let counts = h.store.reader.counts().await.unwrap();
     // The webhook is told of the alert.
     assert_eq!((counts.messages_pending, counts.messages_dead), (5, 1));
-    let alerts = [("message_undeliverable".to_owned(), 1)];
+    let alerts = [("message.undeliverable".to_owned(), 1)];
     assert_eq!(counts.open_alerts, alerts);
 }

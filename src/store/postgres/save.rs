@@ -15,20 +15,20 @@ use crate::{
 };
 
 const INSERT_TASKS: &str = r#"
-INSERT INTO tasks (id, version, state, paused, complete_by, overdue_at, ended_at, error, "key", workflow,
+INSERT INTO tasks (id, version, state, paused, complete_by, overdue_at, ended_at, error, undo, "key", workflow,
                    workflow_version, labels, priority, complete_within, created_at, trace_id)
 SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[],
-                     $7::bigint[], $8::text[], $9::text[], $10::text[], $11::bigint[], $12::text[],
-                     $13::bigint[], $14::bigint[], $15::bigint[], $16::text[])"#;
+                     $7::bigint[], $8::text[], $9::text[], $10::text[], $11::text[], $12::bigint[],
+                     $13::text[], $14::bigint[], $15::bigint[], $16::bigint[], $17::text[])"#;
 
 const INSERT_DETAILS: &str = r#"
-INSERT INTO task_details (task_id, steps, input)
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[])"#;
+INSERT INTO task_details (task_id, steps, policies, input)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[])"#;
 
 /// For those who are told: all others need no more than [`INSERT_DETAILS`].
 const INSERT_DETAILS_AND_REPLY: &str = r#"
-INSERT INTO task_details (task_id, steps, input, reply_to)
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[])"#;
+INSERT INTO task_details (task_id, steps, policies, input, reply_to)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[])"#;
 
 /// Compare-and-set on the version; relies on the primary key. The rows are locked first, one after the
 /// other in the order of the batch, which is that of ids: an update by itself promises no order. A row
@@ -45,8 +45,8 @@ macro_rules! update_tasks {
 WITH mine AS MATERIALIZED (
     SELECT new.*, locked.place
     FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[],
-                $7::bigint[], $8::text[])
-         AS new (id, base, state, paused, complete_by, overdue_at, ended_at, error)
+                $7::bigint[], $8::text[], $9::text[])
+         AS new (id, base, state, paused, complete_by, overdue_at, ended_at, error, undo)
     CROSS JOIN LATERAL (
         SELECT tasks.ctid AS place FROM tasks WHERE tasks.id = new.id AND tasks.version = new.base
         FOR NO KEY UPDATE "#,
@@ -54,7 +54,8 @@ WITH mine AS MATERIALIZED (
             r#") AS locked)
 UPDATE tasks
 SET version = version + 1, state = mine.state, paused = mine.paused, complete_by = mine.complete_by,
-    overdue_at = mine.overdue_at, ended_at = mine.ended_at, error = mine.error
+    overdue_at = mine.overdue_at, ended_at = mine.ended_at, error = mine.error,
+    undo = mine.undo
 FROM mine
 WHERE tasks.ctid = mine.place"#
         )
@@ -68,17 +69,19 @@ const UPDATE_TASKS_OR_SKIP: &str = update_tasks!("SKIP LOCKED");
 /// Relies on the primary key.
 const SAVE_STEPS: &str = r#"
 INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, locked_by,
-                   complete_by, ready_at, due_at, queued, started_at, ended_at, body, output, error, last_fault)
+                   complete_by, ready_at, due_at, queued, started_at, ended_at, body, output, error, last_fault,
+                   doubt)
 SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::text[],
                      $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::bigint[], $12::bigint[],
                      $13::bigint[], $14::smallint[], $15::bigint[], $16::bigint[], $17::text[], $18::text[],
-                     $19::text[], $20::text[])
+                     $19::text[], $20::text[], $21::text[])
 ON CONFLICT (task_id, idx) DO UPDATE
 SET state = excluded.state, attempt = excluded.attempt, failure_count = excluded.failure_count,
     extended = excluded.extended, locked_by = excluded.locked_by, complete_by = excluded.complete_by,
     ready_at = excluded.ready_at, due_at = excluded.due_at, queued = excluded.queued,
     started_at = excluded.started_at, ended_at = excluded.ended_at, body = excluded.body,
-    output = excluded.output, error = excluded.error, last_fault = excluded.last_fault"#;
+    output = excluded.output, error = excluded.error, last_fault = excluded.last_fault,
+    doubt = excluded.doubt"#;
 
 const INSERT_HISTORY: &str = r#"
 INSERT INTO history (task_id, version, at, events)
@@ -96,7 +99,7 @@ SELECT new.*, $4 FROM unnest($1::text[], $2::text[], $3::uuid[]) AS new"#;
 /// Relies on alerts_unclosed: an alert that is not closed yet stands for this one too.
 const RAISE_ALERT: &str = r#"
 INSERT INTO alerts (id, task_id, idx, step, kind, message, state, raised_at)
-VALUES ($1, $2, $3, $4, 'task.error', $5, 'open', $6)
+VALUES ($1, $2, $3, $4, $5, $6, 'open', $7)
 ON CONFLICT DO NOTHING"#;
 
 /// Relies on alerts_unclosed.
@@ -195,6 +198,7 @@ fn bind_tasks(statement: &'static str, tasks: &[&Task], versions: Vec<i64>) -> S
         .bind(column(&tasks, |task| task.overdue_at))
         .bind(column(&tasks, |task| task.ended_at))
         .bind(column(&tasks, |task| task.error.clone()))
+        .bind(column(&tasks, |task| task.undo.clone()))
 }
 
 fn update_tasks(known: &[(&Task, u64)], wait: bool) -> Statement {
@@ -226,6 +230,7 @@ fn insert_details(statement: &'static str, new: &[&Task]) -> Statement {
     sqlx::query(statement)
         .bind(column(new, |task| task.id().0))
         .bind(column(&details, |task| task.steps))
+        .bind(column(&details, |task| task.policies))
         .bind(column(&details, |task| task.input))
 }
 
@@ -251,6 +256,7 @@ fn save_steps(steps: &[StepRecord]) -> Statement {
         .bind(column(steps, |step| step.output))
         .bind(column(steps, |step| step.error.as_deref()))
         .bind(column(steps, |step| step.last_fault.as_deref()))
+        .bind(column(steps, |step| step.doubt))
 }
 
 async fn insert_history(tx: &mut PgConnection, changes: &[TaskChange]) -> Result<(), StoreError> {
@@ -346,17 +352,22 @@ async fn save_alerts(
     let mut told = Vec::new();
     for (alert_id, alert) in &change.alerts {
         let notice = match alert {
-            AlertChange::Raise { step, message } => {
+            AlertChange::Raise {
+                step,
+                kind,
+                message,
+            } => {
                 let raised = sqlx::query(RAISE_ALERT)
                     .bind(*alert_id)
                     .bind(task.id().0)
                     .bind(i64::from(step.0))
                     .bind(task.definition(*step).name.as_str())
+                    .bind(kind.as_str())
                     .bind(message)
                     .bind(change.at.as_millis())
                     .execute(&mut *tx)
                     .await?;
-                let alert = AlertNotice::raised(*alert_id, "task.error", message, change.at);
+                let alert = AlertNotice::raised(*alert_id, kind.as_str(), message, change.at);
                 (raised.rows_affected() > 0).then(|| change.notice(*step, alert))
             }
             AlertChange::Close { step } => {

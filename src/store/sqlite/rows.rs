@@ -12,15 +12,15 @@ use crate::{
 };
 
 const LOAD_TASKS: &str = r#"
-SELECT id, "key", workflow, workflow_version, steps, input, reply_to, labels, priority, complete_within,
-       created_at, trace_id, version, state, paused, complete_by, ended_at, error
+SELECT id, "key", workflow, workflow_version, steps, policies, input, reply_to, labels, priority,
+       complete_within, created_at, trace_id, version, state, paused, complete_by, ended_at, error, undo
 FROM tasks JOIN task_details ON task_id = id
 WHERE id IN (SELECT unhex(value) FROM json_each(?1))
 ORDER BY id"#;
 
 const LOAD_STEPS: &str = r#"
 SELECT task_id, idx, state, attempt, failure_count, extended, locked_by, complete_by, ready_at, started_at,
-       ended_at, body, output, error, last_fault
+       ended_at, body, output, error, last_fault, doubt
 FROM steps
 WHERE task_id IN (SELECT unhex(value) FROM json_each(?1))
 ORDER BY task_id, idx"#;

@@ -16,40 +16,41 @@ use crate::{
 };
 
 /// Relies on the primary key.
-static INSERT_TASKS: Statement<16> = Statement::new(
+static INSERT_TASKS: Statement<17> = Statement::new(
     r#"
 INSERT INTO tasks (id, "key", workflow, workflow_version, labels, priority, complete_within, created_at,
-                   trace_id, version, state, paused, complete_by, overdue_at, ended_at, error)
+                   trace_id, version, state, paused, complete_by, overdue_at, ended_at, error, undo)
 SELECT * FROM (VALUES"#,
     ") WHERE column1 IS NOT NULL",
 );
 
-static INSERT_DETAILS: Statement<3> = Statement::new(
-    "INSERT INTO task_details (task_id, steps, input) SELECT * FROM (VALUES",
+static INSERT_DETAILS: Statement<4> = Statement::new(
+    "INSERT INTO task_details (task_id, steps, policies, input) SELECT * FROM (VALUES",
     ") WHERE column1 IS NOT NULL",
 );
 
 /// For those who are told: all others need no more than [`INSERT_DETAILS`].
-static INSERT_DETAILS_AND_REPLY: Statement<4> = Statement::new(
-    "INSERT INTO task_details (task_id, steps, input, reply_to) SELECT * FROM (VALUES",
+static INSERT_DETAILS_AND_REPLY: Statement<5> = Statement::new(
+    "INSERT INTO task_details (task_id, steps, policies, input, reply_to) SELECT * FROM (VALUES",
     ") WHERE column1 IS NOT NULL",
 );
 
 /// Compare-and-set on the version; relies on the primary key.
-static UPDATE_TASKS: Statement<8> = Statement::new(
+static UPDATE_TASKS: Statement<9> = Statement::new(
     r#"
 UPDATE tasks
 SET version = version + 1, state = new.column3, paused = new.column4, complete_by = new.column5,
-    overdue_at = new.column6, ended_at = new.column7, error = new.column8
+    overdue_at = new.column6, ended_at = new.column7, error = new.column8, undo = new.column9
 FROM (VALUES"#,
     ") AS new WHERE tasks.id = new.column1 AND tasks.version = new.column2",
 );
 
 /// Relies on the primary key.
-static SAVE_STEPS: Statement<20> = Statement::new(
+static SAVE_STEPS: Statement<21> = Statement::new(
     r#"
 INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, locked_by,
-                   complete_by, ready_at, due_at, queued, started_at, ended_at, body, output, error, last_fault)
+                   complete_by, ready_at, due_at, queued, started_at, ended_at, body, output, error, last_fault,
+                   doubt)
 SELECT * FROM (VALUES"#,
     r#") WHERE column1 IS NOT NULL
 ON CONFLICT (task_id, idx) DO UPDATE
@@ -57,7 +58,8 @@ SET state = excluded.state, attempt = excluded.attempt, failure_count = excluded
     extended = excluded.extended, locked_by = excluded.locked_by, complete_by = excluded.complete_by,
     ready_at = excluded.ready_at, due_at = excluded.due_at, queued = excluded.queued,
     started_at = excluded.started_at, ended_at = excluded.ended_at, body = excluded.body,
-    output = excluded.output, error = excluded.error, last_fault = excluded.last_fault"#,
+    output = excluded.output, error = excluded.error, last_fault = excluded.last_fault,
+    doubt = excluded.doubt"#,
 );
 
 static INSERT_HISTORY: Statement<4> = Statement::new(
@@ -78,7 +80,7 @@ static INSERT_KEYS: Statement<4> = Statement::new(
 /// Relies on alerts_unclosed: an alert that is not closed yet stands for this one too.
 const RAISE_ALERT: &str = r#"
 INSERT INTO alerts (id, task_id, idx, step, kind, message, state, raised_at)
-VALUES (?1, ?2, ?3, ?4, 'task.error', ?5, 'open', ?6)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'open', ?7)
 ON CONFLICT DO NOTHING"#;
 
 /// Relies on alerts_unclosed.
@@ -189,17 +191,22 @@ async fn save_alerts(
     let mut told = Vec::new();
     for (alert_id, alert) in &change.alerts {
         let notice = match alert {
-            AlertChange::Raise { step, message } => {
+            AlertChange::Raise {
+                step,
+                kind,
+                message,
+            } => {
                 let raised = sqlx::query(RAISE_ALERT)
                     .bind(alert_id.as_bytes().as_slice())
                     .bind(task.id().0.as_bytes().as_slice())
                     .bind(step.0)
                     .bind(task.definition(*step).name.as_str())
+                    .bind(kind.as_str())
                     .bind(message)
                     .bind(change.at.as_millis())
                     .execute(&mut *tx)
                     .await?;
-                let alert = AlertNotice::raised(*alert_id, "task.error", message, change.at);
+                let alert = AlertNotice::raised(*alert_id, kind.as_str(), message, change.at);
                 (raised.rows_affected() > 0).then(|| change.notice(*step, alert))
             }
             AlertChange::Close { step } => {
@@ -239,6 +246,7 @@ fn details(rows: &mut Rows, change: &TaskChange) {
     let details = DetailsRecord::of(&change.task);
     rows.id(change.task.id().0);
     rows.maybe_text(details.steps);
+    rows.maybe_text(details.policies);
     rows.text(details.input);
 }
 
@@ -262,6 +270,7 @@ fn state(rows: &mut Rows, task: &Task) {
     rows.maybe_integer(record.overdue_at);
     rows.maybe_integer(record.ended_at);
     rows.maybe_text(record.error);
+    rows.maybe_text(record.undo);
 }
 
 fn step(rows: &mut Rows, task: &Task, index: StepIndex, now: Timestamp) {
@@ -286,6 +295,7 @@ fn step(rows: &mut Rows, task: &Task, index: StepIndex, now: Timestamp) {
     rows.maybe_text(record.output);
     rows.maybe_text(record.error);
     rows.maybe_text(record.last_fault);
+    rows.maybe_text(record.doubt);
 }
 
 fn history(rows: &mut Rows, change: &TaskChange) {

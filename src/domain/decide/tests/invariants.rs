@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use proptest::{collection::vec, prelude::*};
+use proptest::{bool::weighted, collection::vec, prelude::*};
 
 use super::*;
 use crate::domain::Release;
@@ -15,6 +15,12 @@ struct Shape {
     extend: bool,
     max_failures: u32,
     when: u8,
+    /// Whether it can be undone, says so on failure, drops its call, is a pivot, has a probe.
+    undo: bool,
+    give_up: bool,
+    drop: bool,
+    pivot: bool,
+    probe: bool,
 }
 
 fn shapes() -> impl Strategy<Value = Vec<Shape>> {
@@ -24,13 +30,28 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
         any::<bool>(),
         0..3u32,
         0..4u8,
+        (
+            weighted(0.7),
+            weighted(0.4),
+            any::<bool>(),
+            weighted(0.1),
+            weighted(0.4),
+        ),
     )
-        .prop_map(|(after, skip, extend, max_failures, when)| Shape {
-            after,
-            skip,
-            extend,
-            max_failures,
-            when,
+        .prop_map(|(after, skip, extend, max_failures, when, undo)| {
+            let (undo, give_up, drop, pivot, probe) = undo;
+            Shape {
+                after,
+                skip,
+                extend,
+                max_failures,
+                when,
+                undo: undo && !pivot,
+                give_up,
+                drop,
+                pivot,
+                probe,
+            }
         });
     vec(shape, 1..7)
 }
@@ -46,10 +67,26 @@ fn steps(shapes: &[Shape]) -> Value {
             "agent": "x",
             "after": after,
             "max_failures": shape.max_failures,
-            "on_permanent": if shape.skip { "skip" } else { "error" },
+            "on_undo": if shape.drop { "drop" } else { "wait" },
+            "pivot": shape.pivot,
         });
-        if shape.extend {
-            step["on_exhausted"] = json!({ "extend": "1m", "times": 1, "then": "error" });
+        let behind_pivot = shapes[..place].iter().any(|earlier| earlier.pivot);
+        let policy = match (shape.give_up && !behind_pivot, shape.skip) {
+            (true, _) => "undo",
+            (false, true) => "skip",
+            (false, false) => "error",
+        };
+        step["on_permanent"] = json!(policy);
+        step["on_exhausted"] = match shape.extend {
+            true => json!({ "extend": "1m", "times": 1, "then": policy }),
+            false => json!(policy),
+        };
+        if shape.undo {
+            step["undo"] =
+                json!({ "request": { "path": "/undo" }, "max_failures": shape.max_failures });
+        }
+        if shape.probe {
+            step["probe"] = json!({ "request": { "path": "/" } });
         }
         match shape.when {
             1 => step["when"] = json!("input.total > 100"),
@@ -68,6 +105,8 @@ enum Ask {
     Claim(usize),
     Succeed(usize, u32),
     Fail(usize, u32),
+    Break(usize, u32),
+    Probed(usize, u16),
     Note(usize, u32),
     Release(usize, u32),
     Expire(usize, u32),
@@ -77,19 +116,24 @@ enum Ask {
     Skip(usize),
     Resolve(usize),
     Cancel,
+    Undo,
     Pause,
     Resume,
     Wait(u64),
 }
 
 fn asks() -> impl Strategy<Value = Vec<Ask>> {
-    let step = 0..6usize;
+    // Up to six steps, and what undoes them.
+    let step = 0..12usize;
     // Mostly the live attempt; sometimes one before it.
     let behind = prop_oneof![4 => Just(0u32), 1 => 1..3u32];
     let ask = prop_oneof![
         8 => step.clone().prop_map(Ask::Claim),
         6 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Succeed(s, b)),
         3 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Fail(s, b)),
+        1 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Break(s, b)),
+        3 => (step.clone(), any::<bool>())
+            .prop_map(|(s, done)| Ask::Probed(s, if done { 200 } else { 404 })),
         2 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Note(s, b)),
         2 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Release(s, b)),
         4 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Expire(s, b)),
@@ -99,23 +143,37 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
         1 => step.clone().prop_map(Ask::Skip),
         1 => step.prop_map(Ask::Resolve),
         1 => Just(Ask::Cancel),
+        2 => Just(Ask::Undo),
         1 => Just(Ask::Pause),
         2 => Just(Ask::Resume),
         4 => (1..100_000u64).prop_map(Ask::Wait),
     ];
-    vec(ask, 0..60)
+    vec(ask, 0..90)
 }
 
 impl Ask {
     fn command(&self, task: &Task, now: Timestamp) -> Option<Command> {
-        let at = |step: &usize| StepIndex((step % task.steps.len()) as u16);
+        // Mostly one that the command is meant for, or next to nothing would ever get far.
+        let choose = |step: &usize, meant: &dyn Fn(StepIndex) -> bool| {
+            let meant: Vec<_> = task.indexes().filter(|index| meant(*index)).collect();
+            match meant.get(step % (meant.len() + 1)) {
+                Some(index) => *index,
+                None => StepIndex((step % task.indexes().count()) as u16),
+            }
+        };
+        let due = |step: &usize| choose(step, &|index| task.due_at(index).is_some());
+        let at = |step: &usize| {
+            choose(step, &|index| {
+                matches!(task.step(index).state, StepState::Processing { .. })
+            })
+        };
         let attempt = |step: StepIndex, behind: &u32| {
             Attempt(task.step(step).attempt.0.saturating_sub(*behind))
         };
         let fault = || fault(FaultKind::Transient, "503".to_owned(), now);
         Some(match self {
             Ask::Claim(step) => Command::Claim {
-                step: at(step),
+                step: due(step),
                 by: InstanceId::new("node-1"),
             },
             Ask::Succeed(step, behind) => Command::Reply {
@@ -127,6 +185,19 @@ impl Ask {
                 step: at(step),
                 attempt: attempt(at(step), behind),
                 outcome: refusal(400),
+            },
+            Ask::Break(step, behind) => Command::Reply {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+                outcome: Outcome::Unknown(fault()),
+            },
+            Ask::Probed(step, status) => Command::Reply {
+                step: at(step),
+                attempt: attempt(at(step), &0),
+                outcome: Outcome::Probed {
+                    status: *status,
+                    body: Payload::null(),
+                },
             },
             Ask::Note(step, behind) => Command::Note {
                 step: at(step),
@@ -151,21 +222,22 @@ impl Ask {
             },
             Ask::Overdue => Command::Overdue,
             Ask::Retry(step) => Command::Retry {
-                step: step.as_ref().map(at),
+                step: step.as_ref().map(due),
                 body: None,
                 reason: None,
             },
             Ask::Skip(step) => Command::Skip {
-                step: at(step),
+                step: due(step),
                 output: None,
                 reason: None,
             },
             Ask::Resolve(step) => Command::Resolve {
-                step: at(step),
+                step: due(step),
                 output: Payload::null(),
                 reason: None,
             },
             Ask::Cancel => Command::Cancel { reason: None },
+            Ask::Undo => Command::Undo { reason: None },
             Ask::Pause => Command::Pause { reason: None },
             Ask::Resume => Command::Resume { reason: None },
             Ask::Wait(_) => return None,
@@ -174,7 +246,7 @@ impl Ask {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 800, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_is_asked_the_invariants_hold(shapes in shapes(), asks in asks(), limited: bool) {
@@ -201,6 +273,7 @@ proptest! {
             prop_assert!(told < bench.draft.events.len(), "no history of {:?}", command);
             check(after)?;
             compare(&before, after, &command)?;
+            calls(&before, after, &command)?;
         }
         replay(&bench.draft)?;
     }
@@ -208,25 +281,27 @@ proptest! {
 
 /// What holds for every task at every moment.
 fn check(task: &Task) -> Result<(), TestCaseError> {
-    for index in task.indexes() {
+    for index in task.details.definition.forward() {
         let step = task.step(index);
         let started = !matches!(step.state, StepState::Waiting | StepState::Cancelled { .. });
-        if started {
-            for earlier in &task.definition(index).after {
-                prop_assert!(
-                    task.step(*earlier).is_done(),
-                    "{index:?} left waiting too early"
-                );
-            }
-        }
         let all_done = task
             .definition(index)
             .after
             .iter()
             .all(|e| task.step(*e).is_done());
+        if started && task.undo.is_none() {
+            prop_assert!(all_done, "{index:?} left waiting too early");
+        }
         if step.state == StepState::Waiting {
             prop_assert!(!all_done, "{index:?} waits for nothing");
         }
+        if task.undo.is_some() {
+            let idle = !matches!(step.state, StepState::Waiting | StepState::Pending { .. });
+            prop_assert!(idle, "{index:?} may begin although the task is undone");
+        }
+    }
+    for index in task.indexes() {
+        let step = task.step(index);
         prop_assert!(
             !(task.is_ended() && step.is_live()),
             "{index:?} outlived its task"
@@ -235,13 +310,80 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
             prop_assert_eq!(task.due_at(index), None);
         }
     }
-    let errors = task.steps.iter().any(|s| s.status() == StepStatus::Error);
-    if task.status() != TaskStatus::Cancelled {
-        prop_assert_eq!(errors, task.status() == TaskStatus::Error);
-        let done = task.steps.iter().all(Step::is_done);
-        prop_assert_eq!(done, task.status() == TaskStatus::Processed);
+    if let Some(pivot) = task.details.definition.forward().find(|index| {
+        task.definition(*index).pivot && task.step(*index).status() == StepStatus::Processed
+    }) {
+        prop_assert!(task.undo.is_none(), "undone behind pivot {pivot:?}");
+    }
+    let current = || task.indexes().filter(|index| task.is_current(*index));
+    let errors = current().any(|index| task.step(index).status() == StepStatus::Error);
+    let done = current().all(|index| task.step(index).is_done());
+    match task.status() {
+        TaskStatus::Cancelled => {}
+        status if task.undo.is_none() => {
+            prop_assert_eq!(errors, status == TaskStatus::Error);
+            prop_assert_eq!(done, status == TaskStatus::Processed);
+        }
+        status => {
+            prop_assert_eq!(errors, status == TaskStatus::Error);
+            let under_way = task
+                .steps
+                .iter()
+                .any(|step| matches!(step.state, StepState::Processing { .. }));
+            prop_assert_eq!(done && !under_way, status == TaskStatus::Undone);
+        }
+    }
+    if task.status() == TaskStatus::Undone {
+        for index in task.details.definition.forward() {
+            let undo = task.definition(index).undo;
+            let left = task.step(index).may_have_taken_effect();
+            // What an operator or a policy skipped stays as it is.
+            let skipped = undo.is_none_or(|undo| task.step(undo).status() == StepStatus::Skipped);
+            prop_assert!(!left || skipped, "{index:?} was not undone");
+        }
     }
     Ok(())
+}
+
+/// What holds for every claim that does work: what its service would say of it.
+fn calls(before: &Task, after: &Task, command: &Command) -> Result<(), TestCaseError> {
+    let Command::Claim { step, .. } = command else {
+        return Ok(());
+    };
+    let claimed = after.step(*step);
+    if !matches!(claimed.state, StepState::Processing { .. }) || claimed.doubt == Doubt::Probing {
+        return Ok(());
+    }
+    let definition = before.definition(*step);
+    let Some(undone) = definition.undoes else {
+        let asked = definition.probe.is_none() || before.step(*step).doubt == Doubt::None;
+        prop_assert!(asked, "{step:?} was repeated without asking its probe");
+        return Ok(());
+    };
+    prop_assert!(
+        before.step(undone).may_have_taken_effect(),
+        "{undone:?} was undone although it never took effect"
+    );
+    for follower in all_followers(before, undone) {
+        let undo = before.definition(follower).undo;
+        let over = undo.is_none_or(|undo| before.step(undo).is_done());
+        prop_assert!(over, "{undone:?} is undone before {follower:?}");
+    }
+    Ok(())
+}
+
+fn all_followers(task: &Task, step: StepIndex) -> Vec<StepIndex> {
+    let mut all = task.definition(step).followers.clone();
+    let mut at = 0;
+    while let Some(index) = all.get(at).copied() {
+        for follower in &task.definition(index).followers {
+            if !all.contains(follower) {
+                all.push(*follower);
+            }
+        }
+        at += 1;
+    }
+    all
 }
 
 /// What holds between two moments.
@@ -252,10 +394,16 @@ fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCas
         let expected = old.attempt.0 + u32::from(claimed);
         prop_assert_eq!(new.attempt.0, expected, "attempts count claims, one by one");
         let most = before.definition(index).max_failures;
+        let left_behind = !before.is_current(index);
         let expired = match command {
-            Command::Expire { step, cause, .. } if *step == index => {
+            Command::Expire { step, cause, .. } if *step == index && !left_behind => {
                 *cause == Expiry::CompleteBy || old.failure_count < most
             }
+            Command::Reply {
+                step,
+                outcome: Outcome::Unknown(_),
+                ..
+            } => *step == index && !left_behind,
             _ => false,
         };
         let retried = matches!(command, Command::Retry { .. }) && new.failure_count == 0;
@@ -267,7 +415,7 @@ fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCas
                 "failures count expiries, one by one"
             );
         }
-        if old.is_done() {
+        if old.is_done() && after.undo.is_none() {
             prop_assert_eq!(old, new, "a step that is done never changes");
         }
     }

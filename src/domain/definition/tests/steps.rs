@@ -157,19 +157,14 @@ fn limits_and_policies_are_checked() {
             "whole number",
         ),
         (
-            json!({ "on_exhausted": "undo" }),
-            "/on_exhausted",
-            "not available in this version; use \"error\"",
-        ),
-        (
             json!({ "on_exhausted": "retry" }),
             "/on_exhausted",
-            "must be \"error\" or {",
+            "must be \"error\", \"undo\" or \"skip\" or {",
         ),
         (
             json!({ "on_exhausted": 1 }),
             "/on_exhausted",
-            "must be \"error\" or {",
+            "must be \"error\", \"undo\" or \"skip\" or {",
         ),
         (
             json!({ "on_exhausted": {} }),
@@ -182,9 +177,9 @@ fn limits_and_policies_are_checked() {
             "from 1 to 1000",
         ),
         (
-            json!({ "on_exhausted": { "extend": "1m", "then": "undo" } }),
+            json!({ "on_exhausted": { "extend": "1m", "then": "extend" } }),
             "/on_exhausted/then",
-            "not available",
+            "must be \"error\", \"undo\" or \"skip\"",
         ),
         (
             json!({ "on_exhausted": { "extend": "1m", "time": 1 } }),
@@ -192,13 +187,47 @@ fn limits_and_policies_are_checked() {
             "did you mean `times`?",
         ),
         (
-            json!({ "on_permanent": "undo" }),
+            json!({ "on_permanent": "retry" }),
             "/on_permanent",
-            "use \"error\" or \"skip\"",
+            "must be \"error\", \"undo\" or \"skip\"",
         ),
-        (json!({ "undo": {} }), "/undo", "unknown field `undo`"),
-        (json!({ "probe": {} }), "/probe", "unknown field `probe`"),
-        (json!({ "pivot": true }), "/pivot", "unknown field `pivot`"),
+        (
+            json!({ "undo": {} }),
+            "/undo/request",
+            "say what undoes the step",
+        ),
+        (
+            json!({ "undo": { "request": {}, "on_permanent": "undo" } }),
+            "/undo/on_permanent",
+            "must be \"error\" or \"skip\"",
+        ),
+        (
+            json!({ "undo": { "request": { "path": "/{{ response.status }}" } } }),
+            "/undo/request/path",
+            "there is no `response` here: expressions see `input`, `task`, `steps.<name>.output`, `output` and `request`",
+        ),
+        (
+            json!({ "request": { "path": "/{{ output.id }}" } }),
+            "/request/path",
+            "there is no `output` here",
+        ),
+        (json!({ "probe": {} }), "/probe/request", "say which GET"),
+        (
+            json!({ "probe": { "request": { "method": "POST" } } }),
+            "/probe/request",
+            "its method is GET",
+        ),
+        (
+            json!({ "probe": { "request": {}, "outcome": "output.state" } }),
+            "/probe/outcome",
+            "there is no `output` here: expressions see `input`, `task`, `steps.<name>.output` and `response`",
+        ),
+        (
+            json!({ "pivot": true, "undo": { "request": {} } }),
+            "/undo",
+            "nothing is undone once the pivot is done",
+        ),
+        (json!({ "on_undo": "stop" }), "/on_undo", "wait"),
         (
             json!({ "reply_to": {} }),
             "/reply_to",
