@@ -16,17 +16,16 @@ use uuid::Uuid;
 use super::{
     App, Problem,
     answer::{Page, json},
-    extract::{JsonBody, PageQuery, Query},
+    extract::{JsonBody, PageQuery, Query, ids},
     problem::{Kind, ProblemBody},
 };
 use crate::{
-    domain::{FieldFault, Fields, LONGEST_URL, ReceiverName, TaskId, Timestamp},
+    domain::{Fields, LONGEST_URL, ReceiverName, TaskId, Timestamp},
     store::{Letter, MessageId, MessageQuery, MessageRecord, MessageState},
 };
 
 /// Messages handled in one go.
 const BATCH: usize = 200;
-const MOST_IDS: usize = 1000;
 
 pub fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -300,7 +299,7 @@ async fn discard_many(
 
 async fn handle_many(app: &App, letter: Letter, body: &RawValue) -> Result<Response, Problem> {
     let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
-    let ids = ids(&mut fields);
+    let ids = ids(&mut fields, "message");
     let receiver = fields.string("receiver", LONGEST_URL);
     let task = fields.string("task", 36);
     if ids.is_some() && (receiver.is_some() || task.is_some()) {
@@ -328,7 +327,7 @@ async fn handle_many(app: &App, letter: Letter, body: &RawValue) -> Result<Respo
         limit: BATCH,
         ..MessageQuery::default()
     };
-    let mut named = ids.map(Vec::into_iter);
+    let mut named = ids.map(|ids| ids.into_iter().map(MessageId));
     loop {
         let found = match &mut named {
             Some(named) => {
@@ -350,27 +349,6 @@ async fn handle_many(app: &App, letter: Letter, body: &RawValue) -> Result<Respo
         }
     }
     Ok(json(StatusCode::OK, &result))
-}
-
-fn ids(fields: &mut Fields<'_>) -> Option<Vec<MessageId>> {
-    let texts = fields.string_list("ids", 36)?;
-    if texts.len() > MOST_IDS {
-        fields.fault(
-            "ids",
-            format!("{} ids are too many; at most {MOST_IDS}", texts.len()),
-        );
-    }
-    let mut ids = Vec::with_capacity(texts.len());
-    for (at, text) in texts.into_iter().enumerate() {
-        match Uuid::try_parse(&text) {
-            Ok(id) => ids.push(MessageId(id)),
-            Err(_) => fields.extend([FieldFault::new(
-                format!("{}/{at}", fields.pointer("ids")),
-                format!("{text:?} is not a message's id"),
-            )]),
-        }
-    }
-    Some(ids)
 }
 
 async fn find(app: &App, params: &RawPathParams) -> Result<MessageRecord, Problem> {

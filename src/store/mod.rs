@@ -33,13 +33,13 @@ pub use definitions::Definitions;
 pub use error::{CommandError, StoreError};
 pub use local::{Dispatch, LocalScheduler, Permit};
 pub use open::OpenError;
-pub use outbox::{Head, Held, Letter, Round, Settled, Settlement};
+pub use outbox::{Head, Held, Letter, Outbox, Round, Settled, Settlement};
 pub use query::*;
 pub use watch::{Interest, Watch, Watchers};
 pub use writer::{Accepted, Apply, Idempotency, Renewed, Store, WriterSettings};
 
 use crate::domain::{
-    AgentName, AgentSpec, Attempt, InstanceId, Leases, ReceiverName, Sender, StepRef, Task, TaskId,
+    AgentName, AgentSpec, Attempt, InstanceId, Leases, ReceiverName, StepRef, Task, TaskId,
     Timestamp, WorkflowName,
 };
 
@@ -56,7 +56,7 @@ pub trait Backend: Send + 'static {
 
 /// One transaction of the writer. Dropped without [`Transaction::commit`], it changes nothing.
 #[async_trait]
-pub trait Transaction: Send {
+pub trait Transaction: Outbox {
     fn now(&self) -> Timestamp;
 
     /// The tasks among `ids` that exist, in any order.
@@ -95,30 +95,6 @@ pub trait Transaction: Send {
 
     /// Deletes the records of instances whose lease ended before `ended_before`.
     async fn forget_instances(&mut self, ended_before: Timestamp) -> Result<(), StoreError>;
-
-    /// What the courier asks for, `by` whom, and until when it holds what it takes at the latest. As
-    /// with leases, this and the next call come in transactions of their own.
-    async fn outbox_round(
-        &mut self,
-        round: &Round,
-        by: &InstanceId,
-        until: Timestamp,
-        sender: &Sender,
-    ) -> Result<Vec<Held>, StoreError>;
-    /// Answers which of the messages are there and in a state for it.
-    async fn handle_letters(
-        &mut self,
-        letter: Letter,
-        ids: &[MessageId],
-    ) -> Result<Vec<MessageId>, StoreError>;
-    /// Lets go of the queues that `by` holds, or all that are held. Answers how many.
-    async fn free_queues(&mut self, by: Option<&InstanceId>) -> Result<u64, StoreError>;
-    /// Deletes up to `limit` dead letters that died before `died_before`.
-    async fn purge_letters(
-        &mut self,
-        died_before: Timestamp,
-        limit: usize,
-    ) -> Result<u64, StoreError>;
 
     /// Writes something of no meaning, to show that the store can commit.
     async fn heartbeat(&mut self) -> Result<(), StoreError>;

@@ -78,9 +78,40 @@ pub trait Session: Send {
     /// How a SELECT locks its rows, waiting for nobody who holds one.
     const SKIP_LOCKED: &'static str;
 
+    /// Its time.
+    fn at(&self) -> Timestamp;
+
     async fn fetch(&mut self, statement: Statement) -> Result<Vec<Self::Row>, StoreError>;
     /// How many rows it affected.
     async fn execute(&mut self, statement: Statement) -> Result<u64, StoreError>;
+}
+
+/// What the courier and operators do with messages. As with leases, each call comes in a transaction of
+/// its own.
+#[async_trait]
+pub trait Outbox: Send {
+    /// Lets go of queues, then takes others, `by` whom, and until when they are held at the latest.
+    async fn outbox_round(
+        &mut self,
+        round: &Round,
+        by: &InstanceId,
+        until: Timestamp,
+        sender: &Sender,
+    ) -> Result<Vec<Held>, StoreError>;
+    /// Answers which of the messages are there and in a state for it.
+    async fn handle_letters(
+        &mut self,
+        letter: Letter,
+        ids: &[MessageId],
+    ) -> Result<Vec<MessageId>, StoreError>;
+    /// Lets go of the queues that `by` holds, or all that are held. Answers how many.
+    async fn free_queues(&mut self, by: Option<&InstanceId>) -> Result<u64, StoreError>;
+    /// Deletes up to `limit` dead letters that died before `died_before`.
+    async fn purge_letters(
+        &mut self,
+        died_before: Timestamp,
+        limit: usize,
+    ) -> Result<u64, StoreError>;
 }
 
 /// Relies on queues_due: goes from one receiver to the next, so that long queues cost no more than
@@ -303,15 +334,54 @@ fn fenced(sql: &str, held: &Held, by: &InstanceId) -> Statement {
         .bind(i64::from(held.tries))
 }
 
-/// Lets go of queues, then takes others. Held until `until` at the latest. Answers those taken.
-pub async fn round<S: Session>(
+#[async_trait]
+impl<S: Session> Outbox for S {
+    async fn outbox_round(
+        &mut self,
+        round: &Round,
+        by: &InstanceId,
+        until: Timestamp,
+        sender: &Sender,
+    ) -> Result<Vec<Held>, StoreError> {
+        let now = self.at();
+        settle(self, round, by, now, sender).await?;
+        take(self, &round.wanted, by, now, until).await
+    }
+
+    async fn handle_letters(
+        &mut self,
+        letter: Letter,
+        ids: &[MessageId],
+    ) -> Result<Vec<MessageId>, StoreError> {
+        handle(self, letter, ids).await
+    }
+
+    async fn free_queues(&mut self, by: Option<&InstanceId>) -> Result<u64, StoreError> {
+        let by = Value::Text(by.map(ToString::to_string));
+        let free = Statement::new(FREE).bind(self.at().as_millis()).bind(by);
+        self.execute(free).await
+    }
+
+    async fn purge_letters(
+        &mut self,
+        died_before: Timestamp,
+        limit: usize,
+    ) -> Result<u64, StoreError> {
+        let purge = Statement::new(PURGE)
+            .bind(died_before.as_millis())
+            .bind(limit);
+        self.execute(purge).await
+    }
+}
+
+/// Lets go of queues, and raises and closes the alerts that this makes due.
+async fn settle<S: Session>(
     tx: &mut S,
     round: &Round,
     by: &InstanceId,
     now: Timestamp,
-    until: Timestamp,
     sender: &Sender,
-) -> Result<Vec<Held>, StoreError> {
+) -> Result<(), StoreError> {
     // In one order, so that instances do not wait for each other in a circle.
     let mut settled: Vec<_> = round.settled.iter().collect();
     settled.sort_unstable_by_key(|settled| (&settled.held.receiver, settled.held.subject));
@@ -362,8 +432,18 @@ pub async fn round<S: Session>(
     for receiver in &round.mended {
         close(tx, receiver, now, sender).await?;
     }
+    Ok(())
+}
+
+async fn take<S: Session>(
+    tx: &mut S,
+    wanted: &[(ReceiverName, usize)],
+    by: &InstanceId,
+    now: Timestamp,
+    until: Timestamp,
+) -> Result<Vec<Held>, StoreError> {
     let mut taken = Vec::new();
-    for (receiver, most) in &round.wanted {
+    for (receiver, most) in wanted {
         let take = Statement::new(TAKE.replace("{skip locked}", S::SKIP_LOCKED))
             .bind(receiver.as_str())
             .bind(now.as_millis())
@@ -481,13 +561,12 @@ pub enum Letter {
     Discard,
 }
 
-/// Answers which of the messages are there and in a state for it.
-pub async fn handle<S: Session>(
+async fn handle<S: Session>(
     tx: &mut S,
     letter: Letter,
     ids: &[MessageId],
-    now: Timestamp,
 ) -> Result<Vec<MessageId>, StoreError> {
+    let now = tx.at();
     let mut found = Vec::with_capacity(ids.len());
     for id in ids {
         let place = Statement::new("SELECT receiver, subject FROM messages WHERE id = $1");
@@ -522,27 +601,4 @@ pub async fn handle<S: Session>(
         }
     }
     Ok(done)
-}
-
-/// Lets go of what `by` holds, or of all that is held: its holder is gone. Answers of how many queues.
-pub async fn free<S: Session>(
-    tx: &mut S,
-    by: Option<&InstanceId>,
-    now: Timestamp,
-) -> Result<u64, StoreError> {
-    let by = Value::Text(by.map(ToString::to_string));
-    let free = Statement::new(FREE).bind(now.as_millis()).bind(by);
-    tx.execute(free).await
-}
-
-/// Deletes up to `limit` dead letters that died before `died_before`.
-pub async fn purge<S: Session>(
-    tx: &mut S,
-    died_before: Timestamp,
-    limit: usize,
-) -> Result<u64, StoreError> {
-    let purge = Statement::new(PURGE)
-        .bind(died_before.as_millis())
-        .bind(limit);
-    tx.execute(purge).await
 }

@@ -415,11 +415,21 @@ async fn a_task_that_is_undone_tells_so() {
     let mut submission = pipeline(&service.url(), &["one", "two"]);
     submission["steps"][0]["undo"] = json!({ "request": { "path": "/undo" } });
     submission["steps"][1]["on_permanent"] = json!("undo");
-    let wanted = ["task.undoing", "task.undone", "task.processed", "task.error"];
-    let id = provost.submit(&told(submission, &shop.url(), &wanted)).await;
+    let wanted = [
+        "task.undoing",
+        "task.undone",
+        "task.processed",
+        "task.error",
+    ];
+    let id = provost
+        .submit(&told(submission, &shop.url(), &wanted))
+        .await;
     let seen = shop.requests(2).await;
     until_messages(&provost, "pending", 0).await;
-    assert_eq!(by_task(&shop.ledger())[&id], ["task.undoing", "task.undone"]);
+    assert_eq!(
+        by_task(&shop.ledger())[&id],
+        ["task.undoing", "task.undone"]
+    );
     assert_eq!(seen[1].body["data"]["task"]["state"], "undone");
     assert_eq!(seen[1].body["data"]["task"]["undo"]["error"]["status"], 402);
 }

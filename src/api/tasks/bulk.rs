@@ -6,22 +6,20 @@ use axum::{extract::State, http::StatusCode, response::Response};
 use futures::future::join_all;
 use serde::Serialize;
 use utoipa::ToSchema;
-use uuid::Uuid;
 
 use super::{commands::reason, json};
 use crate::{
     api::{
         App, Problem,
-        extract::{Caller, JsonBody, Query},
+        extract::{Caller, JsonBody, Query, ids},
         problem::ProblemBody,
     },
-    domain::{Command, FieldFault, Fields, TaskId, TaskStatus, Timestamp},
+    domain::{Command, Fields, TaskId, TaskStatus, Timestamp},
     store::{Apply, CommandError, TaskFilter},
 };
 
 /// Tasks asked in one go; the writer saves them together.
 const BATCH: usize = 200;
-const MOST_IDS: usize = 1000;
 /// The longest name or label, in bytes.
 const LONGEST: usize = 255;
 
@@ -86,7 +84,8 @@ pub(super) async fn retry_tasks(
 ) -> Result<Response, Problem> {
     query.finish()?;
     let mut fields = Fields::of(&body, "").map_err(Problem::invalid)?;
-    let ids = ids(&mut fields);
+    let ids = ids(&mut fields, "task");
+    let ids = ids.map(|ids| ids.into_iter().map(TaskId).collect::<Vec<_>>());
     let filter = filter(&mut fields);
     if ids.is_some() && !filter.is_empty() {
         fields.fault("ids", "give either ids or filters, not both");
@@ -180,27 +179,6 @@ fn filter(fields: &mut Fields<'_>) -> TaskFilter {
         created_after: time(fields, "created_after"),
         created_before: time(fields, "created_before"),
     }
-}
-
-fn ids(fields: &mut Fields<'_>) -> Option<Vec<TaskId>> {
-    let texts = fields.string_list("ids", 36)?;
-    if texts.len() > MOST_IDS {
-        fields.fault(
-            "ids",
-            format!("{} ids are too many; at most {MOST_IDS}", texts.len()),
-        );
-    }
-    let mut ids = Vec::with_capacity(texts.len());
-    for (at, text) in texts.into_iter().enumerate() {
-        match text.parse::<Uuid>() {
-            Ok(id) => ids.push(TaskId(id)),
-            Err(_) => fields.extend([FieldFault::new(
-                format!("{}/{at}", fields.pointer("ids")),
-                format!("{text:?} is not a task's id"),
-            )]),
-        }
-    }
-    Some(ids)
 }
 
 fn time(fields: &mut Fields<'_>, name: &str) -> Option<Timestamp> {

@@ -16,12 +16,10 @@ use tracing::warn;
 use super::{PgBackend, answered, news::News, save};
 use crate::{
     domain::{
-        AgentName, AgentSpec, InstanceId, Leases, Sender, StepRef, Task, TaskId, Timestamp,
-        WorkflowName,
+        AgentName, AgentSpec, InstanceId, Leases, StepRef, Task, TaskId, Timestamp, WorkflowName,
     },
     store::{
-        Alert, AlertId, Batch, Held, KnownKey, Letter, MessageId, Promoted, Round, Saved,
-        StoreError, Transaction, leases, outbox,
+        Alert, AlertId, Batch, KnownKey, Promoted, Saved, StoreError, Transaction, leases, outbox,
         reading::{LINES, Statement},
         rows::{self, corrupt},
     },
@@ -213,6 +211,10 @@ impl outbox::Session for PgTransaction<'_> {
 
     const SKIP_LOCKED: &'static str = "FOR NO KEY UPDATE SKIP LOCKED";
 
+    fn at(&self) -> Timestamp {
+        self.now
+    }
+
     async fn fetch(&mut self, statement: Statement) -> Result<Vec<PgRow>, StoreError> {
         let query = super::rows::query(statement);
         let found = answered(query.fetch_all(self.connection()?)).await;
@@ -372,39 +374,6 @@ impl Transaction for PgTransaction<'_> {
         let forgotten = answered(query.execute(self.connection()?)).await;
         self.noted(forgotten)?;
         Ok(())
-    }
-
-    async fn outbox_round(
-        &mut self,
-        round: &Round,
-        by: &InstanceId,
-        until: Timestamp,
-        sender: &Sender,
-    ) -> Result<Vec<Held>, StoreError> {
-        let now = self.now;
-        outbox::round(self, round, by, now, until, sender).await
-    }
-
-    async fn handle_letters(
-        &mut self,
-        letter: Letter,
-        ids: &[MessageId],
-    ) -> Result<Vec<MessageId>, StoreError> {
-        let now = self.now;
-        outbox::handle(self, letter, ids, now).await
-    }
-
-    async fn free_queues(&mut self, by: Option<&InstanceId>) -> Result<u64, StoreError> {
-        let now = self.now;
-        outbox::free(self, by, now).await
-    }
-
-    async fn purge_letters(
-        &mut self,
-        died_before: Timestamp,
-        limit: usize,
-    ) -> Result<u64, StoreError> {
-        outbox::purge(self, died_before, limit).await
     }
 
     async fn heartbeat(&mut self) -> Result<(), StoreError> {

@@ -6,12 +6,11 @@ use sqlx::{Row, Sqlite, sqlite::SqliteRow};
 use super::save;
 use crate::{
     domain::{
-        AgentName, AgentSpec, InstanceId, Leases, Sender, StepRef, Task, TaskId, Timestamp,
-        WorkflowName,
+        AgentName, AgentSpec, InstanceId, Leases, StepRef, Task, TaskId, Timestamp, WorkflowName,
     },
     store::{
-        Alert, AlertId, Batch, Definitions, Held, KnownKey, Letter, MessageId, Promoted, Round,
-        Saved, StoreError, Transaction, leases, outbox,
+        Alert, AlertId, Batch, Definitions, KnownKey, Promoted, Saved, StoreError, Transaction,
+        leases, outbox,
         reading::{LINES, Statement},
         rows,
     },
@@ -88,6 +87,10 @@ impl outbox::Session for SqliteTransaction<'_> {
 
     /// Nobody else writes.
     const SKIP_LOCKED: &'static str = "";
+
+    fn at(&self) -> Timestamp {
+        self.now
+    }
 
     async fn fetch(&mut self, statement: Statement) -> Result<Vec<SqliteRow>, StoreError> {
         let query = super::rows::query(statement);
@@ -233,39 +236,6 @@ impl Transaction for SqliteTransaction<'_> {
         let forgotten = super::rows::query(leases::forget(ended_before));
         forgotten.execute(&mut *self.tx).await?;
         Ok(())
-    }
-
-    async fn outbox_round(
-        &mut self,
-        round: &Round,
-        by: &InstanceId,
-        until: Timestamp,
-        sender: &Sender,
-    ) -> Result<Vec<Held>, StoreError> {
-        let now = self.now;
-        outbox::round(self, round, by, now, until, sender).await
-    }
-
-    async fn handle_letters(
-        &mut self,
-        letter: Letter,
-        ids: &[MessageId],
-    ) -> Result<Vec<MessageId>, StoreError> {
-        let now = self.now;
-        outbox::handle(self, letter, ids, now).await
-    }
-
-    async fn free_queues(&mut self, by: Option<&InstanceId>) -> Result<u64, StoreError> {
-        let now = self.now;
-        outbox::free(self, by, now).await
-    }
-
-    async fn purge_letters(
-        &mut self,
-        died_before: Timestamp,
-        limit: usize,
-    ) -> Result<u64, StoreError> {
-        outbox::purge(self, died_before, limit).await
     }
 
     async fn heartbeat(&mut self) -> Result<(), StoreError> {
