@@ -8,12 +8,13 @@
 mod batch;
 mod handle;
 mod leases;
+mod outbox;
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use lru::LruCache;
 use rand::RngExt;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tracing::{debug, error, warn};
 
 pub use handle::{Accepted, Apply, Idempotency, Store};
@@ -21,14 +22,16 @@ pub use leases::Renewed;
 
 use self::{batch::Decided, handle::Request};
 use super::{Backend, LocalScheduler, Saved, StoreError, Watchers};
-use crate::domain::{Task, TaskId};
+use crate::domain::{Sender, Task, TaskId};
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct WriterSettings {
     /// Live tasks kept in memory.
     pub cache_tasks: NonZeroUsize,
     /// The most commands of one transaction.
     pub batch: usize,
+    /// Who tells submitters and webhooks.
+    pub sender: Arc<Sender>,
 }
 
 /// How often a batch is decided anew because another instance was faster, or the connection was lost,
@@ -56,6 +59,8 @@ struct Writer {
     backend: Box<dyn Backend>,
     local: Arc<dyn LocalScheduler>,
     watchers: Arc<Watchers>,
+    /// Woken when there is something to be delivered.
+    outbox: Arc<Notify>,
     cache: LruCache<TaskId, Arc<Task>>,
     /// Whether other instances may have moved on what is cached.
     is_shared: bool,
@@ -68,6 +73,7 @@ impl Writer {
         backend: Box<dyn Backend>,
         local: Arc<dyn LocalScheduler>,
         watchers: Arc<Watchers>,
+        outbox: Arc<Notify>,
         settings: WriterSettings,
     ) -> Self {
         Self {
@@ -75,6 +81,7 @@ impl Writer {
             backend,
             local,
             watchers,
+            outbox,
             cache: LruCache::new(settings.cache_tasks),
             settings,
             metrics: super::metrics::WriterMetrics::new(),
@@ -94,6 +101,7 @@ impl Writer {
                 gathered.push(request);
             }
             self.serve_leases(&mut gathered).await;
+            self.serve_outbox(&mut gathered).await;
             if gathered.is_empty() {
                 continue;
             }
@@ -169,7 +177,7 @@ impl Writer {
                 }
                 self.metrics.observe(change);
             }
-            decided.publish(&*self.local, &self.watchers);
+            decided.publish(&*self.local, &self.watchers, &self.outbox);
             decided.answer(std::mem::take(requests), &self.metrics);
             return Ok(());
         }
@@ -195,7 +203,7 @@ impl Writer {
             .gather(requests, tx.as_mut(), &mut self.cache, &*self.local)
             .await?;
         decided.decide(requests, tx.as_mut(), &*self.local).await?;
-        decided.collect();
+        decided.collect(&self.settings.sender);
         if self.is_shared {
             let doubtful: Vec<_> = decided.doubtful().collect();
             if !doubtful.is_empty() {

@@ -17,6 +17,7 @@ mod cluster;
 mod harness;
 
 mod agents;
+mod alert_webhooks;
 mod alerts;
 mod backup;
 mod broken_answers;
@@ -37,6 +38,7 @@ mod operator;
 mod outage;
 mod pooler;
 mod record;
+mod replies;
 mod retention;
 mod scale;
 mod settings;

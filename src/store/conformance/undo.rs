@@ -167,7 +167,7 @@ pub async fn an_undo_that_cannot_finish_alerts_until_it_is_mended(h: Harness) {
         "the refusal that began the undo needs nobody"
     );
     assert_eq!(alerts[0].kind, "task.undo_failed");
-    assert_eq!(alerts[0].step.as_str(), "charge.undo");
+    assert_eq!(alerts[0].step.as_ref().unwrap().as_str(), "charge.undo");
     assert_eq!(alerts[0].state, AlertState::Open);
     let skip = Command::Skip {
         step: UNDO_CHARGE,

@@ -6,14 +6,14 @@ use std::{
 };
 
 use lru::LruCache;
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 use uuid::Uuid;
 
 use super::handle::{Accepted, Apply, Idempotency, Operation, Outcome, Request};
 use crate::{
     domain::{
-        AgentName, Attempt, Call, Command, Draft, Effect, Refusal, StepIndex, StepRef, Task,
-        TaskId, Timestamp,
+        AgentName, Attempt, Call, Command, Draft, Effect, Refusal, Sender, StepIndex, StepRef,
+        Task, TaskId, Timestamp,
     },
     store::{
         Batch, CommandError, Dispatch, KnownKey, LocalScheduler, Permit, StoreError, Transaction,
@@ -104,7 +104,7 @@ impl Decided {
                         self.read_line(agent, tx, local).await?;
                     }
                 }
-                Request::Other { .. } | Request::Leases { .. } => {}
+                Request::Other { .. } | Request::Leases { .. } | Request::Outbox { .. } => {}
             }
         }
         if !keys.is_empty() {
@@ -188,7 +188,7 @@ impl Decided {
                 Request::ClaimLines { .. } => Planned::Claimed(self.claim_lines(local)),
                 Request::Other { operation, .. } => Planned::Other(operate(operation, tx).await?),
                 // The writer has taken these out before.
-                Request::Leases { .. } => Planned::Other(Outcome::Done),
+                Request::Leases { .. } | Request::Outbox { .. } => Planned::Other(Outcome::Done),
             };
             self.answers.push(planned);
         }
@@ -298,7 +298,8 @@ impl Decided {
     }
 
     /// Turns the drafts that changed into what is saved.
-    pub(super) fn collect(&mut self) {
+    pub(super) fn collect(&mut self, sender: &Arc<Sender>) {
+        self.batch.sender = sender.clone();
         for (_, working) in self.tasks.drain() {
             let Working {
                 base, mut draft, ..
@@ -307,6 +308,10 @@ impl Decided {
                 continue;
             }
             draft.task.version += 1;
+            if draft.task.details.reply_to.is_some() {
+                let told = sender.replies(&draft.task, &draft.events, self.now, Uuid::now_v7);
+                self.batch.messages.extend(told);
+            }
             let task = draft.task.id();
             let dropped = draft.dropped.iter();
             self.dropped
@@ -340,7 +345,12 @@ impl Decided {
     }
 
     /// Tells this process what has just been committed.
-    pub(super) fn publish(&mut self, local: &dyn LocalScheduler, watchers: &Watchers) {
+    pub(super) fn publish(
+        &mut self,
+        local: &dyn LocalScheduler,
+        watchers: &Watchers,
+        outbox: &Notify,
+    ) {
         for (step, attempt) in self.dropped.drain(..) {
             local.dropped(step, attempt);
         }
@@ -357,6 +367,9 @@ impl Decided {
         }
         if !self.dispatches.is_empty() {
             local.dispatch(std::mem::take(&mut self.dispatches));
+        }
+        if self.batch.tells_somebody() {
+            outbox.notify_one();
         }
         watchers.tell(self.batch.changes.iter().map(|change| &change.task));
     }
@@ -430,6 +443,13 @@ impl Working {
 impl Batch {
     pub(super) fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.keys.is_empty()
+    }
+
+    /// Whether it may have written messages.
+    fn tells_somebody(&self) -> bool {
+        let tells_of_alerts = !self.sender.webhooks.is_empty();
+        !self.messages.is_empty()
+            || tells_of_alerts && self.changes.iter().any(|change| !change.alerts.is_empty())
     }
 }
 
