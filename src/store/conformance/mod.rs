@@ -2,7 +2,7 @@
 //! knows which one it is.
 
 #[path = "../../../tests/cluster/mod.rs"]
-mod cluster;
+pub mod cluster;
 mod cut_off;
 pub mod harness;
 pub mod leases;
