@@ -6,6 +6,7 @@
 //! is answered after the commit, and only then.
 
 mod batch;
+mod doubt;
 mod handle;
 mod leases;
 mod outbox;
@@ -187,7 +188,7 @@ impl Writer {
         Err(Failed::Save(StoreError::Unavailable(reason)))
     }
 
-    /// `None`: a cached task was stale, or may have been. It is out of the cache, and the batch is to be decided again.
+    /// `None`: a cached task was stale. It is out of the cache, and the batch is to be decided again.
     async fn try_write(&mut self, requests: &[Request]) -> Result<Option<Decided>, Failed> {
         // Taken before the store's own time is read, so that a local deadline is never later than
         // the complete-by it stands for.
@@ -205,10 +206,12 @@ impl Writer {
         decided.decide(requests, tx.as_mut(), &*self.local).await?;
         decided.collect(&self.settings.sender);
         if self.is_shared {
-            let doubtful: Vec<_> = decided.doubtful().collect();
-            if !doubtful.is_empty() {
+            let (doubts, batch) = (&decided.doubts, &decided.batch);
+            let moved = doubts.justified(batch, tx.as_mut()).await?;
+            if !moved.is_empty() {
                 drop(tx);
-                for task in doubtful {
+                debug!("a cached task that refused was stale; the batch is decided again");
+                for task in moved {
                     self.cache.pop(&task);
                 }
                 return Ok(None);

@@ -9,7 +9,10 @@ use lru::LruCache;
 use tokio::{sync::Notify, time::Instant};
 use uuid::Uuid;
 
-use super::handle::{Accepted, Apply, Idempotency, Operation, Outcome, Request};
+use super::{
+    doubt::Doubts,
+    handle::{Accepted, Apply, Idempotency, Operation, Outcome, Request},
+};
 use crate::{
     domain::{
         AgentName, Attempt, Call, Command, Draft, Effect, Refusal, Sender, StepIndex, StepRef,
@@ -36,8 +39,7 @@ pub(super) struct Decided {
     dispatches: Vec<Dispatch>,
     drained: Vec<AgentName>,
     dropped: Vec<(StepRef, Attempt)>,
-    /// Tasks out of the cache that refused something. See [`Decided::doubtful`].
-    doubted: Vec<TaskId>,
+    pub(super) doubts: Doubts,
     pub(super) batch: Batch,
 }
 
@@ -75,7 +77,7 @@ impl Decided {
             dispatches: Vec::new(),
             drained: Vec::new(),
             dropped: Vec::new(),
-            doubted: Vec::new(),
+            doubts: Doubts::default(),
             batch: Batch::default(),
         }
     }
@@ -230,7 +232,7 @@ impl Decided {
         };
         let current = working.version();
         if let Some(expected) = apply.if_version.filter(|expected| *expected != current) {
-            self.doubted.extend(working.cached.then_some(apply.task));
+            working.doubt(&mut self.doubts);
             return Planned::Refused(CommandError::VersionMismatch { expected, current });
         }
         let draft = &mut working.draft;
@@ -240,7 +242,7 @@ impl Decided {
             Ok(Effect::Call(_)) => {}
             Err(refusal) => {
                 let state = draft.task.status().as_str();
-                self.doubted.extend(working.cached.then_some(apply.task));
+                working.doubt(&mut self.doubts);
                 return Planned::Refused(CommandError::Refused { refusal, state });
             }
         }
@@ -289,7 +291,7 @@ impl Decided {
                     // Its request could not be made.
                     Ok(None) => {}
                     // It stands in line by the record.
-                    Err(_) => self.doubted.extend(working.cached.then_some(task)),
+                    Err(_) => working.doubt(&mut self.doubts),
                 }
                 self.claim_ready(task, local);
             }
@@ -330,18 +332,6 @@ impl Decided {
         self.batch
             .changes
             .sort_unstable_by_key(|change| change.task.id());
-    }
-
-    /// Tasks whose refusals cannot be believed where others share the store. What a cached task accepts is
-    /// held against the record when it is saved; what it refuses is saved nowhere, and a cached task that
-    /// another instance has moved on would refuse the same for ever.
-    pub(super) fn doubtful(&self) -> impl Iterator<Item = TaskId> {
-        let saved = |id: &TaskId| {
-            let changes = &self.batch.changes;
-            let found = changes.binary_search_by_key(id, |change| change.task.id());
-            found.is_ok()
-        };
-        self.doubted.iter().copied().filter(move |id| !saved(id))
     }
 
     /// Tells this process what has just been committed.
@@ -415,6 +405,12 @@ impl Working {
             base: Some(task.version),
             draft: Draft::on(task),
             cached,
+        }
+    }
+
+    fn doubt(&self, doubts: &mut Doubts) {
+        if let Some(version) = self.base.filter(|_| self.cached) {
+            doubts.add(self.draft.task.id(), version);
         }
     }
 
