@@ -27,6 +27,7 @@ mod conditions;
 mod crash;
 mod disk_full;
 mod events;
+mod examples;
 mod exhausted;
 mod fairness;
 mod instances;
