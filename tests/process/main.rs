@@ -28,6 +28,7 @@ mod conditions;
 mod crash;
 mod disk_full;
 mod events;
+mod examples;
 mod exhausted;
 mod failover;
 mod fairness;
