@@ -44,9 +44,11 @@ pub(super) fn verdict(status: StatusCode, headers: &HeaderMap, now: Timestamp) -
 }
 
 /// Whether the service may have done the work although it answered so: it, or a gateway before it,
-/// failed on the way. The other transient answers say that it did not begin.
+/// failed on the way; or it did the work and only its answer is of no use, as with a body that cannot
+/// be read, a promise to answer later, or a redirect to what came of it (302, 303). The others say that
+/// it did not begin.
 pub(super) fn leaves_doubt(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 500 | 502 | 504..=599)
+    matches!(status.as_u16(), 200..=299 | 302 | 303 | 500 | 502 | 504..=599)
 }
 
 fn answers_later(headers: &HeaderMap) -> bool {

@@ -67,8 +67,18 @@ impl Try<'_> {
         }
     }
 
+    /// Nothing was sent.
     fn permanent(&self, message: String) -> Outcome {
         Outcome::Failed(self.fault(FaultKind::Permanent, message))
+    }
+
+    /// An answer that is no success. It says what it leaves open; asking a probe leaves nothing.
+    fn answered(&self, kind: FaultKind, message: String, status: StatusCode) -> Fault {
+        let mut fault = self.fault(kind, message);
+        fault.status = Some(status.as_u16());
+        let probes = matches!(self.call.purpose, Purpose::Probe(_));
+        fault.outcome = (!probes && answer::leaves_doubt(status)).then_some(Certainty::Unknown);
+        fault
     }
 
     fn transient(&self, message: String) -> Transient {
@@ -203,9 +213,8 @@ impl Wire {
                     Ok(body) => body,
                     Err(Unread::Broken(error)) => return broken(endpoint, request, &error),
                     Err(Unread::TooLarge) => {
-                        let mut fault =
-                            request.fault(FaultKind::Permanent, answer::too_large(self.max_output));
-                        fault.status = Some(status.as_u16());
+                        let why = answer::too_large(self.max_output);
+                        let fault = request.answered(FaultKind::Permanent, why, status);
                         return Ok(Outcome::Failed(fault));
                     }
                 };
@@ -216,8 +225,7 @@ impl Wire {
                     },
                     Ok(output) => Outcome::Success(output),
                     Err(why) => {
-                        let mut fault = request.fault(FaultKind::Permanent, why);
-                        fault.status = Some(status.as_u16());
+                        let mut fault = request.answered(FaultKind::Permanent, why, status);
                         fault.body = answer::excerpt(&body);
                         Outcome::Failed(fault)
                     }
@@ -227,15 +235,12 @@ impl Wire {
                 message,
                 retry_after,
             } => {
-                let mut fault = request.fault(FaultKind::Transient, message);
-                fault.status = Some(status.as_u16());
-                fault.outcome = answer::leaves_doubt(status).then_some(Certainty::Unknown);
+                let mut fault = request.answered(FaultKind::Transient, message, status);
                 fault.body = answer::excerpt(&body::start(answer).await);
                 Err(Transient { fault, retry_after })
             }
             Verdict::Permanent { message } => {
-                let mut fault = request.fault(FaultKind::Permanent, message);
-                fault.status = Some(status.as_u16());
+                let mut fault = request.answered(FaultKind::Permanent, message, status);
                 fault.body = answer::excerpt(&body::start(answer).await);
                 Ok(Outcome::Failed(fault))
             }

@@ -15,6 +15,7 @@ mod instances;
 mod openapi;
 mod operations;
 pub mod problem;
+mod starting;
 mod state;
 mod tasks;
 pub mod verdict;
@@ -31,6 +32,7 @@ use axum::{
 use utoipa_axum::router::OpenApiRouter;
 
 pub use problem::Problem;
+pub use starting::starting;
 pub use state::{App, Gauges, Workflows};
 
 use self::problem::Kind;

@@ -55,7 +55,7 @@ struct HealthView {
     get, path = "/livez", tag = "service",
     responses((status = 200, description = "It is alive", body = HealthView, example = json!({"status": "alive"}))),
 )]
-async fn livez() -> Response {
+pub(super) async fn livez() -> Response {
     json(StatusCode::OK, &HealthView { status: "alive" })
 }
 

@@ -140,7 +140,7 @@ impl fmt::Display for Rule {
             Rule::Database => f.write_str(
                 "the URL of an SQLite file without parameters, such as \"sqlite://provost.db\" or \
                  \"sqlite:///data/provost.db\", or of a PostgreSQL database, such as \
-                 \"postgres://user:password@host/name\"",
+                 \"postgres://user:password@host/name\"; several hosts are joined by commas",
             ),
             Rule::Instance => f.write_str(PLAIN_NAME),
             Rule::Log => f.write_str(

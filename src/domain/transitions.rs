@@ -246,7 +246,7 @@ pub const TASK_TRANSITIONS: &[Transition<TaskStatus>] = {
         task(
             Paused,
             Undoing,
-            "its undo was asked for, or a policy says so; it is no longer paused",
+            "its undo was asked for, and it is no longer paused; or a policy says so, and it is paused again at once",
         ),
         task(
             Error,

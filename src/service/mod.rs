@@ -5,6 +5,8 @@ mod database;
 mod loops;
 mod others;
 mod part;
+mod server;
+mod start;
 
 use std::{
     net::SocketAddr,
@@ -14,12 +16,12 @@ use std::{
 };
 
 use thiserror::Error;
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use self::database::migrate;
-use self::{others::Others, part::Parts};
+use self::{others::Others, part::Parts, server::Door};
 use crate::{
     agent::{self, AgentSettings, Agents, Registered},
     api::{self, App, Gauges, Workflows},
@@ -70,13 +72,11 @@ impl Service {
     pub async fn start(config: Config, metrics: Metrics) -> Result<Self, StartError> {
         agent::install_crypto();
         agent::describe_metrics();
-        let listener = listen(config.listen).await?;
-        let address = listener.local_addr().map_err(|error| StartError::Listen {
-            address: config.listen,
-            reason: error.to_string(),
-        })?;
+        let door = Door::open(config.listen).await?;
+        let address = door.address(config.listen)?;
+        let starting = door.starting();
         let instance = config.instance_id.clone().unwrap_or_else(new_instance_id);
-        let database = database::open(&config).await?;
+        let database = start::open(&config, address).await?;
         let agents = Arc::new(Agents::new(AgentSettings {
             max_output: config.limits.max_output.as_usize(),
             connect_timeout: config.calls.connect_timeout.duration(),
@@ -99,14 +99,17 @@ impl Service {
         );
         let writer = parts.spawn("writer", writer);
         let registered = Arc::new(Registered::new(agents.clone(), config.agents.clone()));
-        registered.refresh(&*store.reader).await?;
+        let refresh = || registered.refresh(&*store.reader);
+        start::insist(&store, "read what is registered", refresh).await?;
         let lease = config.instance.lease;
-        let member = Membership::join(store.clone(), instance.clone(), lease, standing.clone());
-        let member = Arc::new(member.await?);
+        let join = || Membership::join(store.clone(), instance.clone(), lease, standing.clone());
+        let member = start::insist(&store, "join the instances", join).await?;
+        let member = Arc::new(member);
         let left = CancellationToken::new();
         let leases = background::renew_leases(member.clone(), parts.stop.clone(), left.clone());
         let leases = parts.spawn("leases", leases);
-        scheduler::resume_interrupted(&local, &store).await?;
+        let resume = || scheduler::resume_interrupted(&local, &store);
+        start::insist(&store, "resume what was interrupted", resume).await?;
 
         let goodbye = CancellationToken::new();
         let dispatcher = Dispatcher {
@@ -128,7 +131,7 @@ impl Service {
             };
             background.extend(others.start(database.listener, &parts));
         }
-        info!(%address, %instance, database = %config.database_url, "provost is ready");
+        let database = config.database_url.clone();
         let app = Arc::new(App {
             store: store.clone(),
             agents: agents.clone(),
@@ -142,7 +145,10 @@ impl Service {
             workflows,
             gauges: Gauges::default(),
         });
-        let server = parts.spawn("server", serve(listener, app, goodbye.clone()));
+        starting.end().await;
+        let server = door.serve(api::router(app), goodbye.clone());
+        let server = parts.spawn("server", server);
+        info!(%address, %instance, %database, "provost is ready");
         Ok(Self {
             address,
             agents,
@@ -201,29 +207,6 @@ impl Service {
             warn!("the writer did not end in time; what it was asked last was not answered");
         }
         info!("stopped");
-    }
-}
-
-async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|error| StartError::Listen {
-            address,
-            reason: error.to_string(),
-        })
-}
-
-async fn serve(listener: TcpListener, app: Arc<App>, goodbye: CancellationToken) {
-    use axum::serve::ListenerExt;
-    let listener = listener.tap_io(|stream| {
-        // Answers are small and awaited.
-        let _ = stream.set_nodelay(true);
-    });
-    let served = axum::serve(listener, api::router(app))
-        .with_graceful_shutdown(goodbye.cancelled_owned())
-        .await;
-    if let Err(error) = served {
-        warn!(%error, "the HTTP server ended");
     }
 }
 

@@ -4,6 +4,7 @@ mod answers;
 mod faults;
 mod known;
 mod servers;
+mod undo;
 
 use std::{sync::Arc, time::Duration};
 

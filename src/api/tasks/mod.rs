@@ -71,10 +71,10 @@ async fn accepted(app: &App, accepted: Accepted) -> Result<Arc<Task>, Problem> {
     }
 }
 
-/// Waits until the task has come to rest, the service stops, or the wait is over.
-async fn settled(app: &App, watch: &mut Watch, wait: Duration) -> Option<Arc<Task>> {
+/// Waits until the task has come to rest since `known`, the service stops, or the wait is over.
+async fn settled(app: &App, watch: &mut Watch, known: &Task, wait: Duration) -> Option<Arc<Task>> {
     tokio::select! {
-        task = watch.changed() => Some(task),
+        task = watch.newer(known.version) => Some(task),
         () = app.stop.cancelled() => None,
         () = tokio::time::sleep(wait.min(LONGEST_WAIT.duration())) => None,
     }

@@ -59,7 +59,7 @@ pub(super) async fn get(
     if let (Some(wait), Some(watching)) = (wait, &mut watching)
         && !task.is_settled()
     {
-        task = match settled(&app, watching, wait.duration()).await {
+        task = match settled(&app, watching, &task, wait.duration()).await {
             Some(task) => task,
             None => load(&app, id).await?,
         };

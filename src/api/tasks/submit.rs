@@ -167,7 +167,7 @@ pub(super) async fn accept(
         task = super::load(app, task.id()).await?;
     }
     if !task.is_settled()
-        && let Some(rested) = settled(app, &mut watching, wait).await
+        && let Some(rested) = settled(app, &mut watching, &task, wait).await
     {
         task = rested;
     } else if !task.is_settled() {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{Draft, fault};
 use crate::domain::{
-    Actor, AlertChange, AlertKind, Attempt, Call, Doubt, Event, Fault, FaultKind, InstanceId,
-    Method, Outcome, Payload, Policy, Purpose, Refusal, Release, Span, StepIndex, StepRef,
-    StepState, Task, Timestamp, render, template::RenderError,
+    Actor, AlertChange, AlertKind, Attempt, Call, Certainty, Doubt, Event, Fault, FaultKind,
+    InstanceId, Method, Outcome, Payload, Policy, Purpose, Refusal, Release, Span, Step, StepIndex,
+    StepRef, StepState, Task, Timestamp, render, template::RenderError,
 };
 
 impl Draft {
@@ -149,18 +149,23 @@ impl Draft {
         self.settle(by, None, now);
     }
 
-    /// A permanent error: the step's policy decides (P12). The service's word stands for every attempt,
-    /// because all carry one key; only a conflict may be with an earlier one that is still under way.
+    /// A permanent error: the step's policy decides (P12).
     fn refused(&mut self, index: StepIndex, fault: Fault, by: &Actor, now: Timestamp) {
         if self.is_gone_already(index, &fault) {
             let reason = format!("{}: there is nothing left to undo", fault.message);
             self.succeed(index, Payload::null(), Some(reason), by, now);
             return;
         }
-        const CONFLICT: Option<u16> = Some(409);
-        if fault.status != CONFLICT {
-            self.task.step_mut(index).doubt = Doubt::None;
-        }
+        let step = self.task.step_mut(index);
+        step.doubt = match (fault.outcome, speaks_for_all(&fault, step)) {
+            (Some(Certainty::Unknown), _) => Doubt::Unknown,
+            (None, true) => Doubt::None,
+            (None, false) => step.doubt,
+        };
+        let fault = Fault {
+            outcome: (step.doubt != Doubt::None).then_some(Certainty::Unknown),
+            ..fault
+        };
         if self.is_left_behind(index) {
             self.change(index, "step.error", StepState::Error(fault), by, None);
             self.open_undos(by, now);
@@ -282,6 +287,18 @@ impl Draft {
         self.change(index, "step.released", pending, by, Some(reason.to_owned()));
         self.offer(index);
         Ok(())
+    }
+}
+
+/// Whether a refusal says of the attempts before it, too, that they did nothing. The service's word does,
+/// because all carry one key. But where nothing was sent nobody spoke; whoever asks for a login or sends
+/// elsewhere has not looked at the key; a conflict may be with an earlier attempt that is still under
+/// way; and 422 is how a service answers a key that it knows with another body than before.
+fn speaks_for_all(fault: &Fault, step: &Step) -> bool {
+    match fault.status {
+        None | Some(401 | 403 | 407 | 409 | 421) => false,
+        Some(422) => step.body.is_none(),
+        Some(_) => true,
     }
 }
 

@@ -37,6 +37,16 @@ impl Draft {
                 .filter(|index| self.task.step(*index).status() == StepStatus::Error)
                 .collect(),
         };
+        if let (Some(index), Some(_)) = (step, &body)
+            && self.task.subject(index) == index
+            && self.task.probe_before(index).is_some()
+        {
+            // What it would be undone by is the request that took effect, and that may be an earlier one.
+            return Err(self.refuse_step(
+                index,
+                "its outcome is unknown, so its probe is asked first: retry it without another body",
+            ));
+        }
         if chosen.is_empty() {
             return Err(Refusal::TaskState {
                 status: self.task.status(),

@@ -26,12 +26,14 @@ impl Draft {
                 status: self.task.step(pivot).status(),
             });
         }
+        self.task.paused = false;
         self.begin_undo(reason, None, by, now);
         self.settle(by, None, now);
         Ok(())
     }
 
     /// Turns the task around: what has not begun never will, what is under way is brought to an end.
+    /// A task that an operator has paused stays paused, unless it is the operator who asks for this.
     pub(super) fn begin_undo(
         &mut self,
         reason: Option<String>,
@@ -41,7 +43,6 @@ impl Draft {
     ) {
         let before = self.task.status().as_str();
         self.ready.clear();
-        self.task.paused = false;
         self.task.undo = Some(Undo {
             at: now,
             by: by.clone(),

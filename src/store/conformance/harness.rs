@@ -164,6 +164,7 @@ pub struct New {
     pub priority: i64,
     pub labels: &'static [(&'static str, &'static str)],
     pub complete_within: Option<Span>,
+    pub policies: Policies,
 }
 
 impl Default for New {
@@ -174,6 +175,7 @@ impl Default for New {
             priority: 0,
             labels: &[],
             complete_within: None,
+            policies: Policies::default(),
         }
     }
 }
@@ -222,13 +224,7 @@ impl Harness {
 
     pub fn details(&self, new: &New) -> Details {
         let source = Payload::from_value(&new.steps);
-        let definition = parse_steps(
-            &source,
-            "/steps",
-            &Policies::default(),
-            &Limits::default(),
-            &Known,
-        );
+        let definition = parse_steps(&source, "/steps", &new.policies, &Limits::default(), &Known);
         let labels = new.labels.iter();
         Details {
             id: TaskId(Uuid::now_v7()),

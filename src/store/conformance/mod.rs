@@ -2,7 +2,7 @@
 //! knows which one it is.
 
 #[path = "../../../tests/cluster/mod.rs"]
-mod cluster;
+pub mod cluster;
 mod cut_off;
 pub mod harness;
 pub mod leases;
@@ -10,6 +10,7 @@ mod reads;
 mod recovery;
 mod shared;
 mod supervision;
+mod undo;
 mod writes;
 
 /// Runs the whole suite for each backend, which its function in [`harness`] opens empty.
@@ -67,6 +68,12 @@ suite!([sqlite postgres] {
     supervision::two_that_both_believe_they_supervise_do_no_harm,
     supervision::a_lost_instance_loses_its_steps_once_and_its_late_answer_is_refused,
     supervision::an_instance_that_does_not_supervise_recovers_nothing,
+    undo::an_undo_is_read_back_at_every_step,
+    undo::policies_are_read_back,
+    undo::a_doubt_is_read_back_until_a_probe_ends_it,
+    undo::what_undoes_a_step_stands_in_line_expires_and_is_released_like_it,
+    undo::an_undo_that_cannot_finish_alerts_until_it_is_mended,
+    undo::an_instance_lost_while_it_probes_leaves_the_doubt,
 });
 
 /// What needs the backend itself, without a writer.

@@ -12,7 +12,7 @@ fn quick() -> serde_json::Value {
     json!([{ "name": "a", "agent": "x", "complete_within": "100ms" }])
 }
 
-const EVERY_ALERT: AlertQuery = AlertQuery {
+pub const EVERY_ALERT: AlertQuery = AlertQuery {
     state: None,
     task: None,
     before: None,

@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{
     cluster,
-    harness::{Database, Harness, New, postgres, postgres_at, success},
+    harness::{Database, Harness, New, postgres, postgres_at, refusal, success},
 };
 use crate::{
     domain::{Actor, AgentName, Attempt, Command, Expiry, StepIndex, TaskStatus},
@@ -398,6 +398,26 @@ async fn who_waits_at_one_instance_hears_what_another_did() {
     let heard = tokio::time::timeout(Duration::from_secs(5), waiting.changed()).await;
     assert_eq!(heard.unwrap().status(), TaskStatus::Processed);
     assert_eq!(task.step(StepIndex(0)).attempt.0, 1);
+}
+
+#[tokio::test]
+async fn what_was_read_before_a_change_is_no_news_after_it() {
+    let h = Harness::new(postgres().await).await;
+    h.places("x", 2);
+    let id = h.submit(New::default()).await.id();
+    let failed = h.reply(id, 0, 1, refusal()).await.unwrap();
+    let retry = Command::Retry {
+        step: None,
+        body: None,
+        reason: None,
+    };
+    let retried = h.apply(id, retry).await.unwrap();
+    // Someone who looked before the retry tells of it after this watch began.
+    let mut waiting = h.store.watchers.watch(id, Interest::Settled);
+    h.store.watchers.tell(std::iter::once(&failed));
+    h.reply(id, 0, 2, success(json!(1))).await.unwrap();
+    let heard = tokio::time::timeout(Duration::from_secs(5), waiting.newer(retried.version)).await;
+    assert_eq!(heard.unwrap().status(), TaskStatus::Processed);
 }
 
 fn settings(migrate: bool) -> pg::Settings {

@@ -25,6 +25,7 @@ pub async fn a_task_is_read_back_as_it_was_submitted(h: Harness) {
             priority: -7,
             labels: &[("customer", "acme"), ("region", "eu")],
             complete_within: Some(crate::domain::Span::from_secs(60)),
+            ..New::default()
         })
         .await;
     let read = h.read(task.id()).await;

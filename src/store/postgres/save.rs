@@ -1,9 +1,10 @@
-//! Saving a batch: a statement for each table, whatever the number of rows. Each column travels as an
-//! array, and `unnest` makes rows of them again.
+//! Saving a batch: one statement, whatever the number of rows, and one more for each thing that is rare.
+//! Each column travels as an array, and `unnest` makes rows of them again.
 
-use sqlx::{PgConnection, Postgres, postgres::PgArguments, query::Query};
+use sqlx::{PgConnection, Postgres, Row, postgres::PgArguments, query::Query};
 use uuid::Uuid;
 
+use super::statements::Statements;
 use crate::{
     domain::{AlertChange, Task, Timestamp},
     store::{
@@ -13,26 +14,19 @@ use crate::{
     },
 };
 
-const INSERT_TASKS: &str = r#"
-INSERT INTO tasks (id, version, state, paused, complete_by, overdue_at, ended_at, error, undo, "key", workflow,
-                   workflow_version, labels, priority, complete_within, created_at, trace_id)
-SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[],
-                     $7::bigint[], $8::text[], $9::text[], $10::text[], $11::text[], $12::bigint[],
-                     $13::text[], $14::bigint[], $15::bigint[], $16::bigint[], $17::text[])"#;
-
-const INSERT_DETAILS: &str = r#"
-INSERT INTO task_details (task_id, steps, policies, input)
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[])"#;
-
-/// Compare-and-set on the version; relies on the primary key. The rows are locked first, one after the
-/// other in the order of the batch, which is that of ids: an update by itself promises no order. A row
-/// whose version moved on while its lock was waited for is left out, because the condition is looked at
-/// again then.
+/// Everything that every batch writes, in one statement, because each costs a round trip and two wake-ups
+/// on either side; what a batch lacks are empty arrays. Relies on the primary keys.
+///
+/// Tasks that are known are saved by compare-and-set on the version, and nothing else is written unless
+/// all of them matched: `unmoved` is asked before each of the others. Their rows are locked first, one
+/// after the other in the order of the batch, which is that of ids: an update by itself promises no order.
+/// A row whose version moved on while its lock was waited for is left out, because the condition is looked
+/// at again then.
 ///
 /// The form leaves no choice of a plan: a LATERAL that locks is run for each row, and only a TID scan
 /// finds a row by its `ctid`. A plain join was seen to read the whole primary key, when it was planned for
 /// a table that was small at that moment.
-macro_rules! update_tasks {
+macro_rules! save {
     ($locked:literal) => {
         concat!(
             r#"
@@ -45,41 +39,57 @@ WITH mine AS MATERIALIZED (
         SELECT tasks.ctid AS place FROM tasks WHERE tasks.id = new.id AND tasks.version = new.base
         FOR NO KEY UPDATE "#,
             $locked,
-            r#") AS locked)
-UPDATE tasks
-SET version = version + 1, state = mine.state, paused = mine.paused, complete_by = mine.complete_by,
-    overdue_at = mine.overdue_at, ended_at = mine.ended_at, error = mine.error,
-    undo = mine.undo
-FROM mine
-WHERE tasks.ctid = mine.place"#
+            r#") AS locked),
+updated AS (
+    UPDATE tasks
+    SET version = version + 1, state = mine.state, paused = mine.paused, complete_by = mine.complete_by,
+        overdue_at = mine.overdue_at, ended_at = mine.ended_at, error = mine.error, undo = mine.undo
+    FROM mine
+    WHERE tasks.ctid = mine.place
+    RETURNING 1),
+unmoved AS MATERIALIZED (
+    SELECT count(*) = cardinality($1::uuid[]) AS "all" FROM updated),
+new_tasks AS (
+    INSERT INTO tasks (id, version, state, paused, complete_by, overdue_at, ended_at, error, undo, "key",
+                       workflow, workflow_version, labels, priority, complete_within, created_at, trace_id)
+    SELECT new.* FROM unnest($10::uuid[], $11::bigint[], $12::text[], $13::boolean[], $14::bigint[],
+                             $15::bigint[], $16::bigint[], $17::text[], $18::text[], $19::text[],
+                             $20::text[], $21::bigint[], $22::text[], $23::bigint[], $24::bigint[],
+                             $25::bigint[], $26::text[]) AS new
+    WHERE (SELECT "all" FROM unmoved)),
+new_details AS (
+    INSERT INTO task_details (task_id, steps, policies, input)
+    SELECT new.* FROM unnest($10::uuid[], $27::text[], $28::text[], $29::text[]) AS new
+    WHERE (SELECT "all" FROM unmoved)),
+saved_steps AS (
+    INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended,
+                       locked_by, complete_by, ready_at, due_at, queued, started_at, ended_at, body, output,
+                       error, last_fault, doubt)
+    SELECT new.* FROM unnest($30::uuid[], $31::bigint[], $32::text[], $33::text[], $34::bigint[],
+                             $35::text[], $36::bigint[], $37::bigint[], $38::bigint[], $39::text[],
+                             $40::bigint[], $41::bigint[], $42::bigint[], $43::smallint[], $44::bigint[],
+                             $45::bigint[], $46::text[], $47::text[], $48::text[], $49::text[],
+                             $50::text[]) AS new
+    WHERE (SELECT "all" FROM unmoved)
+    ON CONFLICT (task_id, idx) DO UPDATE
+    SET state = excluded.state, attempt = excluded.attempt, failure_count = excluded.failure_count,
+        extended = excluded.extended, locked_by = excluded.locked_by, complete_by = excluded.complete_by,
+        ready_at = excluded.ready_at, due_at = excluded.due_at, queued = excluded.queued,
+        started_at = excluded.started_at, ended_at = excluded.ended_at, body = excluded.body,
+        output = excluded.output, error = excluded.error, last_fault = excluded.last_fault,
+        doubt = excluded.doubt),
+new_history AS (
+    INSERT INTO history (task_id, version, at, events)
+    SELECT new.* FROM unnest($51::uuid[], $52::bigint[], $53::bigint[], $54::text[]) AS new
+    WHERE (SELECT "all" FROM unmoved))
+SELECT "all" AS saved FROM unmoved"#
         )
     };
 }
 
-const UPDATE_TASKS: &str = update_tasks!("");
+const SAVE: &str = save!("");
 /// What another instance is writing is as good as stale.
-const UPDATE_TASKS_OR_SKIP: &str = update_tasks!("SKIP LOCKED");
-
-/// Relies on the primary key.
-const SAVE_STEPS: &str = r#"
-INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, locked_by,
-                   complete_by, ready_at, due_at, queued, started_at, ended_at, body, output, error, last_fault,
-                   doubt)
-SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::text[],
-                     $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::bigint[], $12::bigint[],
-                     $13::bigint[], $14::smallint[], $15::bigint[], $16::bigint[], $17::text[], $18::text[],
-                     $19::text[], $20::text[], $21::text[])
-ON CONFLICT (task_id, idx) DO UPDATE
-SET state = excluded.state, attempt = excluded.attempt, failure_count = excluded.failure_count,
-    extended = excluded.extended, locked_by = excluded.locked_by, complete_by = excluded.complete_by,
-    ready_at = excluded.ready_at, due_at = excluded.due_at, queued = excluded.queued,
-    started_at = excluded.started_at, ended_at = excluded.ended_at, body = excluded.body,
-    output = excluded.output, error = excluded.error, last_fault = excluded.last_fault,
-    doubt = excluded.doubt"#;
-
-const INSERT_HISTORY: &str = r#"
-INSERT INTO history (task_id, version, at, events)
-SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[])"#;
+const SAVE_OR_SKIP: &str = save!("SKIP LOCKED");
 
 const INSERT_LABELS: &str = r#"
 INSERT INTO task_labels (label, value, task_id)
@@ -107,27 +117,18 @@ pub(super) async fn save(
     batch: &Batch,
     now: Timestamp,
     wait: bool,
+    statements: Statements,
 ) -> Result<Saved, StoreError> {
     let changes = &batch.changes;
     let known: Vec<_> = changes
         .iter()
         .filter_map(|change| Some((&*change.task, change.base?)))
         .collect();
-    if !known.is_empty() {
-        let updated = update_tasks(&known, wait).execute(&mut *tx).await?;
-        if updated.rows_affected() < known.len() as u64 {
-            return Ok(Saved::Stale);
-        }
-    }
     let new: Vec<_> = changes
         .iter()
         .filter(|change| change.base.is_none())
         .map(|change| &*change.task)
         .collect();
-    if !new.is_empty() {
-        insert_tasks(&new).execute(&mut *tx).await?;
-        insert_details(&new).execute(&mut *tx).await?;
-    }
     let steps: Vec<_> = changes
         .iter()
         .flat_map(|change| {
@@ -135,14 +136,18 @@ pub(super) async fn save(
             steps.map(|index| StepRecord::of(&change.task, *index, now))
         })
         .collect();
-    if !steps.is_empty() {
-        save_steps(&steps).execute(&mut *tx).await?;
+    let statement = statements.query(if wait { SAVE } else { SAVE_OR_SKIP });
+    let statement = bind_known(statement, &known);
+    let statement = bind_new(statement, &new);
+    let statement = bind_steps(statement, &steps);
+    let row = bind_history(statement, changes).fetch_one(&mut *tx).await?;
+    if !row.try_get::<bool, _>("saved")? {
+        return Ok(Saved::Stale);
     }
-    insert_history(tx, changes).await?;
-    insert_labels(tx, &new).await?;
-    insert_keys(tx, batch, now).await?;
+    insert_labels(tx, &new, statements).await?;
+    insert_keys(tx, batch, now, statements).await?;
     for change in changes {
-        save_alerts(tx, change).await?;
+        save_alerts(tx, change, statements).await?;
     }
     Ok(Saved::All)
 }
@@ -153,10 +158,10 @@ fn column<'r, R, V>(rows: &'r [R], value: impl FnMut(&'r R) -> V) -> Vec<V> {
     rows.iter().map(value).collect()
 }
 
-/// The columns that [`INSERT_TASKS`] and [`UPDATE_TASKS`] begin with.
-fn bind_tasks(statement: &'static str, tasks: &[&Task], versions: Vec<i64>) -> Statement {
+/// The columns that known and new tasks begin with.
+fn bind_tasks(statement: Statement, tasks: &[&Task], versions: Vec<i64>) -> Statement {
     let tasks: Vec<_> = tasks.iter().map(|task| TaskRecord::of(task)).collect();
-    sqlx::query(statement)
+    statement
         .bind(column(&tasks, |task| task.id))
         .bind(versions)
         .bind(column(&tasks, |task| task.state))
@@ -168,20 +173,15 @@ fn bind_tasks(statement: &'static str, tasks: &[&Task], versions: Vec<i64>) -> S
         .bind(column(&tasks, |task| task.undo.clone()))
 }
 
-fn update_tasks(known: &[(&Task, u64)], wait: bool) -> Statement {
-    let statement = if wait {
-        UPDATE_TASKS
-    } else {
-        UPDATE_TASKS_OR_SKIP
-    };
+fn bind_known(statement: Statement, known: &[(&Task, u64)]) -> Statement {
     let tasks = column(known, |(task, _)| *task);
     bind_tasks(statement, &tasks, column(known, |(_, base)| *base as i64))
 }
 
-fn insert_tasks(new: &[&Task]) -> Statement {
+fn bind_new(statement: Statement, new: &[&Task]) -> Statement {
     let details = column(new, |task| DetailsRecord::of(task));
     let details = &details[..];
-    bind_tasks(INSERT_TASKS, new, column(new, |task| task.version as i64))
+    bind_tasks(statement, new, column(new, |task| task.version as i64))
         .bind(column(details, |task| task.key.map(|key| &**key)))
         .bind(column(details, |task| task.workflow.map(|name| &**name)))
         .bind(column(details, |task| task.workflow_version.map(i64::from)))
@@ -190,19 +190,13 @@ fn insert_tasks(new: &[&Task]) -> Statement {
         .bind(column(details, |task| task.complete_within))
         .bind(column(details, |task| task.created_at))
         .bind(column(details, |task| task.trace_id.as_deref()))
+        .bind(column(details, |task| task.steps))
+        .bind(column(details, |task| task.policies))
+        .bind(column(details, |task| task.input))
 }
 
-fn insert_details(new: &[&Task]) -> Statement {
-    let details = column(new, |task| DetailsRecord::of(task));
-    sqlx::query(INSERT_DETAILS)
-        .bind(column(new, |task| task.id().0))
-        .bind(column(&details, |task| task.steps))
-        .bind(column(&details, |task| task.policies))
-        .bind(column(&details, |task| task.input))
-}
-
-fn save_steps(steps: &[StepRecord]) -> Statement {
-    sqlx::query(SAVE_STEPS)
+fn bind_steps(statement: Statement, steps: &[StepRecord]) -> Statement {
+    statement
         .bind(column(steps, |step| step.task))
         .bind(column(steps, |step| i64::from(step.idx)))
         .bind(column(steps, |step| &**step.name))
@@ -226,21 +220,20 @@ fn save_steps(steps: &[StepRecord]) -> Statement {
         .bind(column(steps, |step| step.doubt))
 }
 
-async fn insert_history(tx: &mut PgConnection, changes: &[TaskChange]) -> Result<(), StoreError> {
+fn bind_history(statement: Statement, changes: &[TaskChange]) -> Statement {
     let told: Vec<_> = changes.iter().filter(|c| !c.events.is_empty()).collect();
-    if !told.is_empty() {
-        sqlx::query(INSERT_HISTORY)
-            .bind(column(&told, |change| change.task.id().0))
-            .bind(column(&told, |change| change.task.version as i64))
-            .bind(column(&told, |change| change.at.as_millis()))
-            .bind(column(&told, |change| record::events(change)))
-            .execute(tx)
-            .await?;
-    }
-    Ok(())
+    statement
+        .bind(column(&told, |change| change.task.id().0))
+        .bind(column(&told, |change| change.task.version as i64))
+        .bind(column(&told, |change| change.at.as_millis()))
+        .bind(column(&told, |change| record::events(change)))
 }
 
-async fn insert_labels(tx: &mut PgConnection, new: &[&Task]) -> Result<(), StoreError> {
+async fn insert_labels(
+    tx: &mut PgConnection,
+    new: &[&Task],
+    statements: Statements,
+) -> Result<(), StoreError> {
     let labels: Vec<(&str, &str, Uuid)> = new
         .iter()
         .flat_map(|task| {
@@ -249,7 +242,8 @@ async fn insert_labels(tx: &mut PgConnection, new: &[&Task]) -> Result<(), Store
         })
         .collect();
     if !labels.is_empty() {
-        sqlx::query(INSERT_LABELS)
+        statements
+            .query(INSERT_LABELS)
             .bind(column(&labels, |(label, ..)| *label))
             .bind(column(&labels, |(_, value, _)| *value))
             .bind(column(&labels, |(.., task)| *task))
@@ -263,11 +257,13 @@ async fn insert_keys(
     tx: &mut PgConnection,
     batch: &Batch,
     now: Timestamp,
+    statements: Statements,
 ) -> Result<(), StoreError> {
     let mut keys: Vec<_> = batch.keys.iter().collect();
     keys.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     if !keys.is_empty() {
-        sqlx::query(INSERT_KEYS)
+        statements
+            .query(INSERT_KEYS)
             .bind(column(&keys, |new| new.key.as_str()))
             .bind(column(&keys, |new| new.fingerprint.as_str()))
             .bind(column(&keys, |new| new.task.0))
@@ -279,7 +275,11 @@ async fn insert_keys(
 }
 
 /// Alerts are rare: a statement for each is no cost that matters.
-async fn save_alerts(tx: &mut PgConnection, change: &TaskChange) -> Result<(), StoreError> {
+async fn save_alerts(
+    tx: &mut PgConnection,
+    change: &TaskChange,
+    statements: Statements,
+) -> Result<(), StoreError> {
     let task = &change.task;
     for (alert_id, alert) in &change.alerts {
         let statement = match alert {
@@ -287,7 +287,8 @@ async fn save_alerts(tx: &mut PgConnection, change: &TaskChange) -> Result<(), S
                 step,
                 kind,
                 message,
-            } => sqlx::query(RAISE_ALERT)
+            } => statements
+                .query(RAISE_ALERT)
                 .bind(*alert_id)
                 .bind(task.id().0)
                 .bind(i64::from(step.0))
@@ -295,7 +296,8 @@ async fn save_alerts(tx: &mut PgConnection, change: &TaskChange) -> Result<(), S
                 .bind(kind.as_str())
                 .bind(message)
                 .bind(change.at.as_millis()),
-            AlertChange::Close { step } => sqlx::query(CLOSE_ALERT)
+            AlertChange::Close { step } => statements
+                .query(CLOSE_ALERT)
                 .bind(task.id().0)
                 .bind(i64::from(step.0))
                 .bind(change.at.as_millis()),

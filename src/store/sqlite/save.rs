@@ -1,9 +1,10 @@
 //! Saving a batch: a statement for each table, whatever the number of rows, because behind an
-//! asynchronous driver a statement costs two thread wake-ups and a row in it next to nothing.
+//! asynchronous driver a statement costs two thread wake-ups and a row in it next to nothing. The rows of
+//! each are written while the connection's thread runs the statement before.
 
 use sqlx::SqliteConnection;
 
-use super::statement::{Rows, Statement, run};
+use super::statement::{Rows, Statement, run, run_and};
 use crate::{
     domain::{AlertChange, StepIndex, Task, Timestamp},
     store::{
@@ -87,20 +88,28 @@ pub(super) async fn save(
 ) -> Result<Saved, StoreError> {
     let changes = || batch.changes.iter();
     let created = || changes().filter(|change| change.base.is_none());
-    let inserted = INSERT_TASKS.over(created(), |rows, change| new_task(rows, &change.task));
-    run(tx, inserted).await?;
-    run(tx, INSERT_DETAILS.over(created(), details)).await?;
     let moved = || changes().filter_map(|change| Some((&change.task, change.base?)));
-    let updated = UPDATE_TASKS.over(moved(), |rows, (moved, base)| task(rows, moved, base));
-    let expected = moved().count() as u64;
-    if run(tx, updated).await? < expected {
+    let inserts = || INSERT_TASKS.over(created(), |rows, change| new_task(rows, &change.task));
+    let details = || INSERT_DETAILS.over(created(), details);
+    let updates = || UPDATE_TASKS.over(moved(), |rows, (moved, base)| task(rows, moved, base));
+    let steps = || {
+        let steps =
+            changes().flat_map(|change| change.steps.iter().map(move |at| (&change.task, *at)));
+        SAVE_STEPS.over(steps, |rows, (task, at)| step(rows, task, at, now))
+    };
+    let history = || {
+        let told = changes().filter(|change| !change.events.is_empty());
+        INSERT_HISTORY.over(told, history)
+    };
+
+    let (_, next) = run_and(tx, inserts(), details).await?;
+    let (_, next) = run_and(tx, next, updates).await?;
+    let (matched, next) = run_and(tx, next, steps).await?;
+    if matched < moved().count() as u64 {
         return Ok(Saved::Stale);
     }
-    let steps = changes().flat_map(|change| change.steps.iter().map(move |at| (&change.task, *at)));
-    let steps = SAVE_STEPS.over(steps, |rows, (task, at)| step(rows, task, at, now));
-    run(tx, steps).await?;
-    let told = changes().filter(|change| !change.events.is_empty());
-    run(tx, INSERT_HISTORY.over(told, history)).await?;
+    let (_, next) = run_and(tx, next, history).await?;
+    run(tx, next).await?;
     let labels = created().flat_map(|change| {
         let labels = change.task.details.labels.iter();
         labels.map(move |label| (change.task.id(), label))

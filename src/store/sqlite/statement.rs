@@ -5,7 +5,9 @@
 use std::{
     cell::RefCell,
     fmt::Write,
+    pin::pin,
     sync::{Arc, OnceLock},
+    task::Poll,
 };
 
 use sqlx::{
@@ -152,6 +154,23 @@ pub async fn run(tx: &mut SqliteConnection, statements: Vec<Filled>) -> Result<u
         affected += done.rows_affected();
     }
     Ok(affected)
+}
+
+/// [`run`], and `prepare` while the connection's thread is at it.
+pub async fn run_and<T>(
+    tx: &mut SqliteConnection,
+    statements: Vec<Filled>,
+    prepare: impl FnOnce() -> T,
+) -> Result<(u64, T), StoreError> {
+    let mut running = pin!(run(tx, statements));
+    // Polled once, it has handed the first statement over.
+    let begun = futures::poll!(running.as_mut());
+    let prepared = prepare();
+    let affected = match begun {
+        Poll::Ready(done) => done,
+        Poll::Pending => running.await,
+    };
+    Ok((affected?, prepared))
 }
 
 #[cfg(test)]

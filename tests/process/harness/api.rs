@@ -89,7 +89,7 @@ impl Api {
         let task = task.expect(200);
         let state = task["state"].as_str().unwrap_or_default();
         assert!(
-            ["processed", "error", "cancelled"].contains(&state),
+            ["processed", "error", "undone", "cancelled"].contains(&state),
             "the task did not come to rest: {task:#}"
         );
         task

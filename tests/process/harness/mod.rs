@@ -3,6 +3,8 @@
 
 mod api;
 mod database;
+mod load;
+mod postgres;
 mod provost;
 mod remote;
 mod tasks;
@@ -10,10 +12,12 @@ mod wire;
 
 use std::time::Duration;
 
-pub use api::{Answer, Api, Events, id_of};
+pub use api::{Answer, Api, Call, Events, id_of};
 pub use database::Database;
+pub use load::Load;
+pub use postgres::{Postgres, lasting_port, sql};
 pub use provost::{Provost, Setup};
-pub use remote::{Act, Gate, Remote, Seen};
+pub use remote::{Act, Gate, Hook, Remote, Seen};
 pub use tasks::{kinds, one_step, pipeline, step};
 
 /// The longest that anything is waited for. It only decides how soon a broken test fails.

@@ -37,11 +37,18 @@ pub enum Act {
     Flood,
     /// These bytes, whatever they are.
     Raw(String),
+    /// Closes without a byte of an answer.
+    Close,
     /// 200 with this JSON, late.
     After(Duration, Value),
     /// Does it once the gate lets it through.
     Gated(Gate, Box<Act>),
+    /// Does it after a while, and just before that something else.
+    Then(Duration, Hook, Box<Act>),
 }
+
+/// What a test has done at some moment of an answer.
+pub type Hook = Arc<dyn Fn() + Send + Sync>;
 
 impl Act {
     pub fn status(status: u16) -> Self {
@@ -293,12 +300,23 @@ async fn perform(stream: &mut BufReader<TcpStream>, act: Act) -> std::io::Result
             stream.write_all(bytes.as_bytes()).await?;
             Ok(true)
         }
+        Act::Close => {
+            stream.shutdown().await?;
+            Ok(false)
+        }
         Act::After(wait, output) => {
             sleep(wait).await;
             Box::pin(perform(stream, Act::Ok(output))).await
         }
         Act::Gated(gate, act) => {
             gate.pass().await;
+            Box::pin(perform(stream, *act)).await
+        }
+        Act::Then(wait, hook, act) => {
+            if !wait.is_zero() {
+                sleep(wait).await;
+            }
+            hook();
             Box::pin(perform(stream, *act)).await
         }
     }

@@ -480,3 +480,186 @@ fn the_tasks_own_complete_by_undoes_it_where_its_policy_says_so() {
     bench.process("reserve.undo");
     assert_eq!(bench.task(), TaskStatus::Undone);
 }
+
+/// Has `charge` expire and be tried again, then answered with `fault`; its policy is undo.
+fn refused_after_doubt(fault: Fault) -> Bench {
+    let mut bench = Bench::new(json!([undoable(
+        "charge",
+        json!({ "on_permanent": "undo", "undo": { "request": { "path": "/void/{{ task.key }}" } } })
+    )]));
+    expire(&mut bench, "charge");
+    let attempt = bench.claim("charge").unwrap();
+    bench
+        .reply("charge", attempt, Outcome::Failed(fault))
+        .unwrap();
+    bench
+}
+
+fn permanent(status: Option<u16>) -> Fault {
+    Fault {
+        status,
+        ..fault(
+            FaultKind::Permanent,
+            String::new(),
+            Timestamp::from_millis(0),
+        )
+    }
+}
+
+#[test]
+fn a_refusal_speaks_for_the_attempts_before_it_only_if_the_service_looked_at_the_key() {
+    for status in [400, 402, 404, 410, 422] {
+        let bench = refused_after_doubt(permanent(Some(status)));
+        assert_eq!(bench.record("charge").doubt, Doubt::None, "{status}");
+        assert_eq!(bench.task(), TaskStatus::Undone, "{status}");
+    }
+    for status in [Some(401), Some(403), Some(407), Some(409), Some(421), None] {
+        let bench = refused_after_doubt(permanent(status));
+        assert_eq!(bench.record("charge").doubt, Doubt::Unknown, "{status:?}");
+        assert_eq!(
+            bench.status("charge.undo"),
+            StepStatus::Pending,
+            "{status:?}"
+        );
+        let cause = bench.draft.task.undo.as_ref().unwrap().error.as_ref();
+        assert_eq!(
+            cause.unwrap().outcome,
+            Some(Certainty::Unknown),
+            "{status:?}"
+        );
+    }
+}
+
+#[test]
+fn what_a_service_did_and_answered_badly_is_undone() {
+    let mut bench = Bench::new(saga());
+    bench.process("reserve");
+    let attempt = bench.claim("charge").unwrap();
+    let garbled = Fault {
+        outcome: Some(Certainty::Unknown),
+        ..permanent(Some(200))
+    };
+    bench
+        .reply("charge", attempt, Outcome::Failed(garbled))
+        .unwrap();
+    assert_eq!(bench.task(), TaskStatus::Undoing);
+    assert_eq!(bench.status("charge.undo"), StepStatus::Pending);
+}
+
+fn retry_with_body(bench: &mut Bench, name: &str) -> Result<Effect, Refusal> {
+    let step = bench.step(name);
+    bench.apply(Command::Retry {
+        step: Some(step),
+        body: Some(Payload::from_value(&json!({ "amount": 20 }))),
+        reason: None,
+    })
+}
+
+#[test]
+fn a_key_refused_for_its_other_body_says_nothing_of_the_body_before() {
+    let mut bench = Bench::new(json!([undoable(
+        "charge",
+        json!({ "max_failures": 0, "on_permanent": "undo" })
+    ),]));
+    expire(&mut bench, "charge");
+    assert_eq!(bench.task(), TaskStatus::Error);
+    retry_with_body(&mut bench, "charge").unwrap();
+    let attempt = bench.claim("charge").unwrap();
+    bench.reply("charge", attempt, refusal(422)).unwrap();
+    assert_eq!(bench.status("charge.undo"), StepStatus::Pending);
+}
+
+#[test]
+fn another_body_waits_until_the_probe_has_told_what_became_of_the_first() {
+    let mut bench = Bench::new(probed(json!({ "max_failures": 0 })));
+    expire(&mut bench, "charge");
+    assert_eq!(bench.task(), TaskStatus::Error);
+    let refused = retry_with_body(&mut bench, "charge");
+    assert!(
+        matches!(refused, Err(Refusal::StepState { needed, .. }) if needed.contains("probe")),
+        "{refused:?}"
+    );
+    let step = bench.step("charge");
+    bench
+        .apply(Command::Retry {
+            step: Some(step),
+            body: None,
+            reason: None,
+        })
+        .unwrap();
+    let asks = call_of(&mut bench, "charge");
+    bench
+        .reply("charge", asks.attempt, answer(404, json!(null)))
+        .unwrap();
+    refuse(&mut bench, "charge");
+    retry_with_body(&mut bench, "charge").unwrap();
+    let works = call_of(&mut bench, "charge");
+    assert_eq!(works.body.as_deref(), Some(r#"{"amount":20}"#));
+}
+
+#[test]
+fn an_undo_that_a_policy_asks_for_waits_until_the_task_is_no_longer_paused() {
+    let mut bench = Bench::new(saga());
+    bench.process("reserve");
+    let charge = bench.claim("charge").unwrap();
+    bench.apply(Command::Pause { reason: None }).unwrap();
+    bench.reply("charge", charge, refusal(402)).unwrap();
+    assert_eq!(bench.task(), TaskStatus::Paused);
+    assert!(bench.claim("reserve.undo").is_err(), "an operator holds it");
+    bench.apply(Command::Resume { reason: None }).unwrap();
+    assert_eq!(bench.task(), TaskStatus::Undoing);
+    bench.process("reserve.undo");
+    assert_eq!(bench.task(), TaskStatus::Undone);
+}
+
+#[test]
+fn an_undo_can_be_paused_and_goes_on() {
+    let mut bench = Bench::new(diamond(json!({})));
+    for step in ["start", "left", "right"] {
+        bench.process(step);
+    }
+    refuse(&mut bench, "join");
+    let left = bench.claim("left.undo").unwrap();
+    bench.apply(Command::Pause { reason: None }).unwrap();
+    bench
+        .reply("left.undo", left, success(json!(null)))
+        .unwrap();
+    assert_eq!(bench.task(), TaskStatus::Paused);
+    assert!(bench.claim("right.undo").is_err());
+    bench.apply(Command::Resume { reason: None }).unwrap();
+    bench.process("right.undo");
+    bench.process("start.undo");
+    assert_eq!(bench.task(), TaskStatus::Undone);
+}
+
+#[test]
+fn a_probe_whose_instance_is_lost_is_asked_again() {
+    let mut bench = Bench::new(probed(json!({})));
+    expire(&mut bench, "charge");
+    let asks = call_of(&mut bench, "charge");
+    bench.lose("charge", asks.attempt).unwrap();
+    let again = call_of(&mut bench, "charge");
+    assert!(matches!(again.purpose, crate::domain::Purpose::Probe(_)));
+
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    bench.lose("charge", again.attempt).unwrap();
+    let asks = call_of(&mut bench, "charge.undo");
+    bench.lose("charge.undo", asks.attempt).unwrap();
+    assert_eq!(bench.record("charge.undo").doubt, Doubt::None);
+    let again = call_of(&mut bench, "charge.undo");
+    assert!(matches!(again.purpose, crate::domain::Purpose::Probe(_)));
+}
+
+#[test]
+fn a_task_cancelled_while_it_is_undone_stays_as_it_is() {
+    let mut bench = Bench::new(saga());
+    bench.process("reserve");
+    refuse(&mut bench, "charge");
+    let attempt = bench.claim("reserve.undo").unwrap();
+    bench.apply(Command::Cancel { reason: None }).unwrap();
+    assert_eq!(bench.task(), TaskStatus::Cancelled);
+    assert_eq!(bench.record("reserve.undo").doubt, Doubt::Unknown);
+    let late = bench.reply("reserve.undo", attempt, success(json!(null)));
+    assert!(matches!(late, Err(Refusal::Late { .. })), "{late:?}");
+    assert_eq!(bench.status("reserve"), StepStatus::Processed);
+}
