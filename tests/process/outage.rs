@@ -32,6 +32,10 @@ fn body(operation: &str) -> Option<Value> {
         bulk if bulk.starts_with("POST /v1/tasks/") && !bulk.contains('{') => {
             Some(json!({ "agent": "known" }))
         }
+        // Commands on many messages.
+        "POST /v1/messages/redeliver" | "POST /v1/messages/discard" => {
+            Some(json!({ "receiver": "known" }))
+        }
         operation if operation.ends_with("/skip") || operation.ends_with("/resolve") => {
             Some(json!({ "output": null, "reason": "as the test wants it" }))
         }

@@ -82,6 +82,7 @@ suite!([sqlite postgres] {
     supervision::an_instance_that_does_not_supervise_recovers_nothing,
     undo::an_undo_is_read_back_at_every_step,
     undo::policies_are_read_back,
+    undo::the_policies_of_a_workflow_are_read_back,
     undo::a_doubt_is_read_back_until_a_probe_ends_it,
     undo::what_undoes_a_step_stands_in_line_expires_and_is_released_like_it,
     undo::an_undo_that_cannot_finish_alerts_until_it_is_mended,
