@@ -107,7 +107,7 @@ pub async fn the_policies_of_a_workflow_are_read_back(h: Harness) {
         version: version.unwrap(),
     });
     // This store never saw it compiled, as after a restart.
-    let id = now(h.store.submit(details, None).await.unwrap()).id();
+    let id = now(h.store.submit(details, None, None).await.unwrap()).id();
     let definition = h.read(id).await.details.definition.clone();
     assert_eq!(
         definition.policies.as_json(),
