@@ -199,6 +199,11 @@ pub const TASK_TRANSITIONS: &[Transition<TaskStatus>] = {
         ),
         task(Processing, Cancelled, "it was cancelled"),
         task(
+            Processing,
+            Pending,
+            "an operator had it run again from a step on, before any had been claimed",
+        ),
+        task(
             Paused,
             Pending,
             "an operator resumed it before any step had been claimed",

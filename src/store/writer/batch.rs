@@ -6,7 +6,7 @@ use std::{
 };
 
 use lru::LruCache;
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 use uuid::Uuid;
 
 use super::{
@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{
     domain::{
-        AgentName, Attempt, Call, Command, Draft, Effect, Refusal, StepIndex, StepRef, Task,
-        TaskId, Timestamp,
+        AgentName, Attempt, Call, Command, Draft, Effect, Refusal, Sender, StepIndex, StepRef,
+        Task, TaskId, Timestamp,
     },
     store::{
         Batch, CommandError, Dispatch, KnownKey, LocalScheduler, Permit, StoreError, Transaction,
@@ -106,7 +106,7 @@ impl Decided {
                         self.read_line(agent, tx, local).await?;
                     }
                 }
-                Request::Other { .. } | Request::Leases { .. } => {}
+                Request::Other { .. } | Request::Leases { .. } | Request::Outbox { .. } => {}
             }
         }
         if !keys.is_empty() {
@@ -190,7 +190,7 @@ impl Decided {
                 Request::ClaimLines { .. } => Planned::Claimed(self.claim_lines(local)),
                 Request::Other { operation, .. } => Planned::Other(operate(operation, tx).await?),
                 // The writer has taken these out before.
-                Request::Leases { .. } => Planned::Other(Outcome::Done),
+                Request::Leases { .. } | Request::Outbox { .. } => Planned::Other(Outcome::Done),
             };
             self.answers.push(planned);
         }
@@ -300,7 +300,8 @@ impl Decided {
     }
 
     /// Turns the drafts that changed into what is saved.
-    pub(super) fn collect(&mut self) {
+    pub(super) fn collect(&mut self, sender: &Arc<Sender>) {
+        self.batch.sender = sender.clone();
         for (_, working) in self.tasks.drain() {
             let Working {
                 base, mut draft, ..
@@ -309,6 +310,10 @@ impl Decided {
                 continue;
             }
             draft.task.version += 1;
+            if draft.task.details.reply_to.is_some() {
+                let told = sender.replies(&draft.task, &draft.events, self.now, Uuid::now_v7);
+                self.batch.messages.extend(told);
+            }
             let task = draft.task.id();
             let dropped = draft.dropped.iter();
             self.dropped
@@ -330,7 +335,12 @@ impl Decided {
     }
 
     /// Tells this process what has just been committed.
-    pub(super) fn publish(&mut self, local: &dyn LocalScheduler, watchers: &Watchers) {
+    pub(super) fn publish(
+        &mut self,
+        local: &dyn LocalScheduler,
+        watchers: &Watchers,
+        outbox: &Notify,
+    ) {
         for (step, attempt) in self.dropped.drain(..) {
             local.dropped(step, attempt);
         }
@@ -347,6 +357,9 @@ impl Decided {
         }
         if !self.dispatches.is_empty() {
             local.dispatch(std::mem::take(&mut self.dispatches));
+        }
+        if self.batch.tells_somebody() {
+            outbox.notify_one();
         }
         watchers.tell(self.batch.changes.iter().map(|change| &change.task));
     }
@@ -426,6 +439,13 @@ impl Working {
 impl Batch {
     pub(super) fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.keys.is_empty()
+    }
+
+    /// Whether it may have written messages.
+    fn tells_somebody(&self) -> bool {
+        let tells_of_alerts = !self.sender.webhooks.is_empty();
+        !self.messages.is_empty()
+            || tells_of_alerts && self.changes.iter().any(|change| !change.alerts.is_empty())
     }
 }
 
