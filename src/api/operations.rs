@@ -32,6 +32,8 @@ use crate::{
 /// How long a readiness check waits for a commit.
 const COMMIT_WITHIN: Duration = Duration::from_secs(2);
 /// Counting costs the store something: scrapers share one count for so long.
+/// Counting takes at most this share of a reader's time, as one in so many.
+const COUNT_SHARE: u32 = 20;
 const COUNT_EVERY: Duration = Duration::from_secs(5);
 
 pub fn routes() -> OpenApiRouter<Arc<App>> {
@@ -90,7 +92,8 @@ async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
 
 /// Get metrics
 ///
-/// In the text format of Prometheus. Counts of tasks and steps are at most five seconds old.
+/// In the text format of Prometheus. Counts of tasks and steps are at most five seconds old; with very many tasks
+/// under way they are made less often.
 #[utoipa::path(
     get, path = "/metrics", tag = "service", operation_id = "metrics",
     responses((status = 200, description = "The metrics", body = String, content_type = "text/plain",
@@ -109,6 +112,8 @@ pub struct Gauges(Mutex<Counted>);
 #[derive(Default)]
 struct Counted {
     at: Option<Instant>,
+    /// How long the last count is good: with millions of tasks under way it takes its time.
+    good_for: Duration,
     /// Lines that were shown: one that is empty now must be shown as empty.
     lines: HashSet<String>,
     /// Kinds of alerts, likewise.
@@ -119,14 +124,16 @@ impl Gauges {
     /// Counts anew if the last count is too old. Scrapers that come meanwhile wait for that count.
     async fn refresh(&self, reader: &SharedReader) {
         let mut counted = self.0.lock().await;
-        if counted.at.is_some_and(|at| at.elapsed() < COUNT_EVERY) {
+        if counted.at.is_some_and(|at| at.elapsed() < counted.good_for) {
             return;
         }
+        let asked = Instant::now();
         match reader.counts().await {
             Ok(counts) => counted.show(&counts),
             // What the process counts by itself is worth having all the more.
             Err(error) => warn!(%error, "tasks and steps could not be counted for the metrics"),
         }
+        counted.good_for = COUNT_EVERY.max(asked.elapsed() * COUNT_SHARE);
         counted.at = Some(Instant::now());
     }
 }
@@ -161,6 +168,7 @@ impl Counted {
             .sum();
         let queued: u64 = counts.queued.iter().map(|(_, count)| count).sum();
         for (state, count) in [
+            (StepStatus::Waiting, counts.waiting),
             (StepStatus::Pending, queued + counts.delayed),
             (StepStatus::Processing, counts.processing),
             // A step in error has exactly one alert that is not closed.
@@ -215,7 +223,7 @@ fn describe() {
     );
     metrics::describe_gauge!(
         "provost_steps",
-        "Steps that are pending, processing or in error, by state"
+        "Steps that are waiting, pending, processing or in error, by state"
     );
     metrics::describe_gauge!(
         "provost_alerts_open",
@@ -244,6 +252,7 @@ mod tests {
                 (AgentName::new("http://a:1"), 1),
                 (AgentName::new("http://b:2"), 2),
             ],
+            waiting: 5,
             delayed: 1,
             processing: 3,
             open_alerts: vec![("task.error".to_owned(), 2)],
@@ -262,6 +271,7 @@ mod tests {
             "provost_queue_depth{agent=\"payments\"} 7",
             "provost_queue_depth{agent=\"(url)\"} 3",
             "provost_steps_delayed 1",
+            "provost_steps{state=\"waiting\"} 5",
             "provost_steps{state=\"processing\"} 3",
             "provost_steps{state=\"pending\"} 11",
             "provost_alerts_open{kind=\"task.error\"} 2",

@@ -33,7 +33,7 @@ pub async fn resume_interrupted(local: &Local, store: &Store) -> Result<(), Stor
         resumed += orphans.len();
         release(local, store, orphans, Release::Restart).await;
     }
-    for (agent, _) in store.reader.counts().await?.queued {
+    for agent in store.reader.lines().await? {
         local.expect_line(&agent);
     }
     if resumed > 0 {

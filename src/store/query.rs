@@ -201,6 +201,7 @@ pub struct Counts {
     pub tasks: Vec<(TaskStatus, u64)>,
     /// Steps in line, by agent.
     pub queued: Vec<(AgentName, u64)>,
+    pub waiting: u64,
     pub delayed: u64,
     pub processing: u64,
     /// Alerts that are not closed, by kind.

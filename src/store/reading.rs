@@ -93,6 +93,12 @@ const COUNT_OTHERS: &str = r#"
 SELECT (SELECT count(*) FROM steps WHERE due_at IS NOT NULL AND queued = 0) AS delayed,
        (SELECT count(*) FROM steps WHERE state = 'processing') AS processing"#;
 
+/// Goes from the tasks that have not ended, by tasks_by_state, to their steps.
+const COUNT_WAITING: &str = r#"
+SELECT count(*) AS waiting FROM {tasks} JOIN steps ON steps.task_id = tasks.id
+WHERE tasks.state <> 'processed' AND tasks.state NOT IN ('undone', 'cancelled')
+  AND steps.state = 'waiting'"#;
+
 /// Relies on alerts_unclosed.
 const COUNT_ALERTS: &str = r#"
 SELECT kind, count(*) AS count FROM alerts
@@ -493,6 +499,11 @@ impl<S: Source> Reader for SqlReader<S> {
         if let Some(row) = self.fetch(Statement::new(COUNT_OTHERS)).await?.first() {
             counts.delayed = rows::number(row, "delayed")?;
             counts.processing = rows::number(row, "processing")?;
+        }
+        let tasks = S::by_index("tasks", "tasks_by_state");
+        let waiting = Statement::new(COUNT_WAITING.replace("{tasks}", &tasks));
+        if let Some(row) = self.fetch(waiting).await?.first() {
+            counts.waiting = rows::number(row, "waiting")?;
         }
         let alerts = Statement::new(COUNT_ALERTS);
         counts.open_alerts = self.all(alerts, rows::alert_count).await?;

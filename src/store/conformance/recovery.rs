@@ -166,15 +166,29 @@ pub async fn running_steps_are_listed_in_pages(h: Harness) {
 
 pub async fn counts_tell_what_is_there(h: Harness) {
     h.places("x", 1);
-    h.submit(New::default()).await;
-    h.submit(New::default()).await;
+    let steps = json!([{ "name": "a", "agent": "x" }, { "name": "b", "agent": "x" }]);
+    let new = || New {
+        steps: steps.clone(),
+        ..New::default()
+    };
+    h.submit(new()).await;
+    h.submit(new()).await;
+    let given_up = h.submit(new()).await.id();
+    h.apply(given_up, Command::Cancel { reason: None })
+        .await
+        .unwrap();
     let counts = h.store.reader.counts().await.unwrap();
     let mut tasks = counts.tasks;
     tasks.sort_unstable();
     assert_eq!(
         tasks,
-        [(TaskStatus::Pending, 1), (TaskStatus::Processing, 1)]
+        [
+            (TaskStatus::Pending, 1),
+            (TaskStatus::Processing, 1),
+            (TaskStatus::Cancelled, 1)
+        ]
     );
     assert_eq!(counts.queued, [(crate::domain::AgentName::new("x"), 1)]);
+    assert_eq!(counts.waiting, 2);
     assert_eq!(counts.processing, 1);
 }
