@@ -12,6 +12,7 @@ mod drawing;
 pub mod extract;
 mod frame;
 mod instances;
+mod messages;
 mod openapi;
 mod operations;
 pub mod problem;
@@ -42,6 +43,7 @@ fn resources() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::with_openapi(openapi::start())
         .merge(tasks::routes())
         .merge(alerts::routes())
+        .merge(messages::routes())
         .merge(workflows::routes())
         .merge(agents::routes())
         .merge(instances::routes())

@@ -23,10 +23,11 @@ use tracing::{info, warn};
 pub use self::database::migrate;
 use self::{others::Others, part::Parts, server::Door};
 use crate::{
-    agent::{self, AgentSettings, Agents, Registered},
+    agent::{self, AgentSettings, Agents, Post, Registered},
     api::{self, App, Gauges, Workflows},
     config::Config,
-    domain::{InstanceId, Limits},
+    courier::Receivers,
+    domain::{InstanceId, Limits, Sender},
     instance::{JoinError, Membership, Standing},
     scheduler::{self, Dispatcher, Local},
     store::{OpenError, Store, StoreError, WriterSettings},
@@ -77,18 +78,25 @@ impl Service {
         let starting = door.starting();
         let instance = config.instance_id.clone().unwrap_or_else(new_instance_id);
         let database = start::open(&config, address).await?;
-        let agents = Arc::new(Agents::new(AgentSettings {
+        let calls = AgentSettings {
             max_output: config.limits.max_output.as_usize(),
             connect_timeout: config.calls.connect_timeout.duration(),
             allow_private: config.allows_private_addresses(),
             ..AgentSettings::default()
-        }));
+        };
+        let post = Post::new(&calls, config.courier.timeout.duration());
+        let receivers = Arc::new(Receivers::new(&config, post.clone()));
+        let agents = Arc::new(Agents::new(calls));
         let parts = Parts::new();
         let standing = Arc::new(Standing::new());
         let (local, dispatches) = Local::new(instance.clone(), standing.clone(), agents.clone());
         let settings = WriterSettings {
             cache_tasks: NonZeroUsize::new(config.store.cache_tasks).unwrap_or(NonZeroUsize::MIN),
             batch: BATCH,
+            sender: Arc::new(Sender {
+                public_url: public_url(&config, address),
+                webhooks: Receivers::alert_webhooks(&config),
+            }),
         };
         let (store, writer) = Store::new(
             database.backend,
@@ -110,6 +118,10 @@ impl Service {
         let leases = parts.spawn("leases", leases);
         let resume = || scheduler::resume_interrupted(&local, &store);
         start::insist(&store, "resume what was interrupted", resume).await?;
+        // As with steps: what a process of this id held, or on a store of its own anybody, is held by
+        // nobody now.
+        let free = || store.free_queues(store.is_shared.then(|| instance.clone()));
+        start::insist(&store, "take up messages under way", free).await?;
 
         let goodbye = CancellationToken::new();
         let dispatcher = Dispatcher {
@@ -121,6 +133,8 @@ impl Service {
         let dispatcher = parts.spawn("dispatcher", dispatcher.run(parts.stop.clone()));
         let mut background =
             background::start(&config, &local, &store, &standing, &metrics, &parts);
+        let courier = background::courier(&config, &store, &instance, &receivers, post);
+        background.push(parts.spawn("courier", courier.run(parts.stop.clone())));
         let workflows = Arc::new(Workflows::default());
         if store.is_shared {
             let others = Others {
@@ -136,6 +150,7 @@ impl Service {
             store: store.clone(),
             agents: agents.clone(),
             registered,
+            receivers,
             limits: Limits {
                 max_steps: config.limits.max_steps,
             },
@@ -208,6 +223,22 @@ impl Service {
         }
         info!("stopped");
     }
+}
+
+/// Where links in messages lead: where nobody says it, to the address at hand, if it is one.
+fn public_url(config: &Config, address: SocketAddr) -> Option<String> {
+    if let Some(url) = &config.public_url {
+        return Some(url.trim_end_matches('/').to_owned());
+    }
+    if address.ip().is_unspecified() {
+        if !config.alert_webhooks.is_empty() {
+            warn!(
+                "alerts are told without links: set public_url to where people reach this service"
+            );
+        }
+        return None;
+    }
+    Some(format!("http://{address}"))
 }
 
 /// Unique for each start: the host, the process and a random part.

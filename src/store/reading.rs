@@ -5,12 +5,14 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, Alert, AlertQuery, Change, Counts, ExpiredStep, Instances, Reader, StoreError,
-    TaskFilter, TaskQuery, TaskSummary, WorkflowRecord, leases,
+    AgentRecord, Alert, AlertQuery, Change, Counts, ExpiredStep, Head, Held, Instances,
+    MessageQuery, MessageRecord, Reader, StoreError, TaskFilter, TaskQuery, TaskSummary,
+    WorkflowRecord, leases, outbox,
     rows::{self, Columns},
 };
 use crate::domain::{
-    AgentName, Attempt, InstanceId, StepRef, Task, TaskId, TaskStatus, Timestamp, WorkflowName,
+    AgentName, Attempt, InstanceId, ReceiverName, StepRef, Task, TaskId, TaskStatus, Timestamp,
+    WorkflowName,
 };
 
 const SUMMARIES: &str = r#"
@@ -89,11 +91,20 @@ WHERE due_at IS NOT NULL AND queued = 1 GROUP BY agent"#;
 
 const COUNT_OTHERS: &str = r#"
 SELECT (SELECT count(*) FROM steps WHERE due_at IS NOT NULL AND queued = 0) AS delayed,
-       (SELECT count(*) FROM steps WHERE state = 'processing') AS processing,
-       (SELECT count(*) FROM alerts WHERE state <> 'closed') AS alerts"#;
+       (SELECT count(*) FROM steps WHERE state = 'processing') AS processing"#;
+
+/// Relies on alerts_unclosed.
+const COUNT_ALERTS: &str = r#"
+SELECT kind, count(*) AS count FROM alerts
+WHERE state <> 'closed' GROUP BY kind ORDER BY kind"#;
+
+/// Relies on messages_in_queue, and on messages_died.
+const COUNT_MESSAGES: &str = r#"
+SELECT (SELECT count(*) FROM messages WHERE state = 'pending') AS pending,
+       (SELECT count(*) FROM messages WHERE died_at IS NOT NULL AND state = 'dead') AS dead"#;
 
 const ALERTS: &str = r#"
-SELECT id, task_id, step, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at
+SELECT id, task_id, step, receiver, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at
 FROM alerts WHERE true"#;
 
 /// A connection, or a pool of them, to read from.
@@ -122,6 +133,7 @@ pub enum Value {
     Text(Option<String>),
     Integer(Option<i64>),
     Uuid(Uuid),
+    MaybeUuid(Option<Uuid>),
 }
 
 impl Statement {
@@ -138,7 +150,7 @@ impl Statement {
     }
 
     /// Appends `sql`, in which `?` stands for the value.
-    fn push(&mut self, sql: &str, value: impl Into<Value>) {
+    pub(super) fn push(&mut self, sql: &str, value: impl Into<Value>) {
         self.values.push(value.into());
         let number = format!("${}", self.values.len());
         self.sql.push_str(&sql.replace('?', &number));
@@ -185,6 +197,12 @@ impl Statement {
 impl From<&str> for Value {
     fn from(text: &str) -> Self {
         Value::Text(Some(text.to_owned()))
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Value::Text(Some(text))
     }
 }
 
@@ -441,6 +459,27 @@ impl<S: Source> Reader for SqlReader<S> {
         self.all(statement, rows::alert).await
     }
 
+    async fn receivers(&self) -> Result<Vec<(ReceiverName, Timestamp)>, StoreError> {
+        self.all(outbox::receivers(), outbox::receiver).await
+    }
+
+    async fn mended(&self) -> Result<Vec<ReceiverName>, StoreError> {
+        self.all(outbox::mended(), outbox::name).await
+    }
+
+    async fn heads(&self, held: &[Held]) -> Result<Vec<Option<Head>>, StoreError> {
+        let found = self.source.view(held.iter().map(outbox::head).collect());
+        let heads = found.await?;
+        heads
+            .iter()
+            .map(|found| found.first().map(outbox::head_of).transpose())
+            .collect()
+    }
+
+    async fn messages(&self, query: &MessageQuery) -> Result<Vec<MessageRecord>, StoreError> {
+        self.all(outbox::messages(query), outbox::message).await
+    }
+
     async fn counts(&self) -> Result<Counts, StoreError> {
         let tasks = S::by_index("tasks", "tasks_by_state");
         let tasks = Statement::new(COUNT_TASKS.replace("{tasks}", &tasks));
@@ -454,7 +493,12 @@ impl<S: Source> Reader for SqlReader<S> {
         if let Some(row) = self.fetch(Statement::new(COUNT_OTHERS)).await?.first() {
             counts.delayed = rows::number(row, "delayed")?;
             counts.processing = rows::number(row, "processing")?;
-            counts.open_alerts = rows::number(row, "alerts")?;
+        }
+        let alerts = Statement::new(COUNT_ALERTS);
+        counts.open_alerts = self.all(alerts, rows::alert_count).await?;
+        if let Some(row) = self.fetch(Statement::new(COUNT_MESSAGES)).await?.first() {
+            counts.messages_pending = rows::number(row, "pending")?;
+            counts.messages_dead = rows::number(row, "dead")?;
         }
         Ok(counts)
     }

@@ -171,6 +171,13 @@ pub fn events(change: &TaskChange) -> String {
     String::from_utf8(json).unwrap_or_default()
 }
 
+/// Where the submitter is told of the task, as JSON.
+pub fn reply_to(task: &Task) -> Option<String> {
+    let reply_to = task.details.reply_to.as_ref();
+    // Strings under fixed names always serialise.
+    reply_to.map(|reply_to| serde_json::to_string(reply_to).unwrap_or_default())
+}
+
 fn millis(at: Option<Timestamp>) -> Option<i64> {
     at.map(Timestamp::as_millis)
 }

@@ -28,7 +28,14 @@ fn body(operation: &str) -> Option<Value> {
     match operation {
         "POST /v1/tasks" => Some(json!({ "steps": steps })),
         "PUT /v1/workflows/{name}" => Some(json!({ "steps": steps })),
-        "POST /v1/tasks/retry" => Some(json!({ "agent": "known" })),
+        // Commands on many tasks at once.
+        bulk if bulk.starts_with("POST /v1/tasks/") && !bulk.contains('{') => {
+            Some(json!({ "agent": "known" }))
+        }
+        // Commands on many messages.
+        "POST /v1/messages/redeliver" | "POST /v1/messages/discard" => {
+            Some(json!({ "receiver": "known" }))
+        }
         operation if operation.ends_with("/skip") || operation.ends_with("/resolve") => {
             Some(json!({ "output": null, "reason": "as the test wants it" }))
         }

@@ -11,9 +11,9 @@
 //!   was ever made: what is recorded is not done again.
 //!
 //! Calls are made at least once. So a call of an *earlier* attempt may still reach the service after that
-//! attempt was over: its instance was suspended between making sure that it holds the step and sending, or
-//! what it had sent stood in a socket when it was killed. It carries the key of the step, and its answer
-//! counts for nothing.
+//! attempt was over: its instance was suspended between making sure that it holds the step and sending, a
+//! supervisor was already taking the step from it while it looked, or what it had sent stood in a socket
+//! when it was killed. It carries the key of the step, and its answer counts for nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -8,7 +8,10 @@ mod graph;
 mod judge;
 mod services;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 use tokio::{sync::Semaphore, task::JoinSet, time::sleep};
@@ -20,7 +23,7 @@ use self::{
 };
 use crate::{
     cluster,
-    harness::{Api, Call, Provost, Setup},
+    harness::{Api, Call, PATIENCE, Provost, Setup},
 };
 
 /// As many tasks at a time as leave each enough of a small machine.
@@ -214,17 +217,21 @@ async fn only_held_calls_run(api: &Api, id: &str, held: &str) {
 
 /// Sees a task to its end, as an operator who retries what stands in error.
 async fn settle(api: &Api, services: &Services, case: Case, id: &str) -> Verdict {
+    let started = Instant::now();
     let mut faults = Vec::new();
     let mut stopped = Vec::new();
     let task = loop {
         let task = patiently(200, || api.get(&format!("/v1/tasks/{id}?wait=60s"))).await;
-        if task["state"] != "error" || stopped.len() == MOST_RETRIES {
+        let moves = ["processing", "undoing"].contains(&task["state"].as_str().unwrap());
+        if moves && started.elapsed() < PATIENCE * 3 {
+            continue;
+        }
+        let step = task["error"]["step"].as_str().unwrap_or_default();
+        // Only what the case is about is mended: anything else that stops it is a failure.
+        if case.stops.as_deref() != Some(step) || stopped.len() == MOST_RETRIES {
             break task;
         }
-        let step = task["error"]["step"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned();
+        let step = step.to_owned();
         faults.extend(unlike_an_error(api, &task, &step).await);
         services.mend(&case.name);
         let retry = format!("/v1/tasks/{id}/steps/{step}/retry");

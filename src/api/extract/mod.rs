@@ -4,12 +4,14 @@
 mod body;
 mod caller;
 mod conditions;
+mod ids;
 mod path;
 mod query;
 
 pub use body::{JsonBody, OptionalJsonBody};
 pub use caller::Caller;
 pub use conditions::{CommandHeaders, ConditionHeaders, Conditions, idempotency};
+pub use ids::ids;
 pub use path::{
     NamePath, NameVersionPath, StepParams, TaskParams, TaskPath, TaskStepPath, plain_name,
 };

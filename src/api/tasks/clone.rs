@@ -9,7 +9,6 @@ use super::{
     commands::reason,
     load,
     submit::{LONGEST_NAME, Submission, accept, complete_within, labels, priority},
-    view::TaskView,
 };
 use crate::{
     api::{
@@ -20,7 +19,10 @@ use crate::{
         },
         workflows,
     },
-    domain::{Definition, Details, FieldFault, Fields, Payload, WorkflowRef, text},
+    domain::{
+        Definition, Details, FieldFault, Fields, Payload, ReplyTo, ReplyToBody, TaskView,
+        WorkflowRef, text,
+    },
     store::CommandError,
 };
 
@@ -48,6 +50,8 @@ pub struct CloneBody {
     /// Another version of the task's workflow: its number, or `latest`. Left out: the task's own.
     #[schema(value_type = Option<String>, example = "latest")]
     workflow_version: Option<String>,
+    /// In place of the task's own; null: nobody is told.
+    reply_to: Option<ReplyToBody>,
     /// For the history of the new task.
     #[schema(example = "the first card was declined")]
     reason: Option<String>,
@@ -55,7 +59,7 @@ pub struct CloneBody {
 
 /// Submit a task anew, with changes
 ///
-/// Makes a new task with the input, key, labels, priority, limit and definition of this one, except for what
+/// Makes a new task with the input, key, labels, priority, limit, reply address and definition of this one, except for what
 /// the body says. It is a submission like any other: durable before the answer, with calls under
 /// Idempotency-Keys of its own. Its history says from which task it was cloned. That task is not touched, and
 /// may have ended: what it did is neither undone nor taken over.
@@ -111,6 +115,10 @@ async fn changed(
     let labels = fields.has("labels").then(|| labels(&mut fields));
     let priority = priority(&mut fields);
     let complete_within = complete_within(&mut fields);
+    let reply_to = match fields.has("reply_to") {
+        true => ReplyTo::read(&mut fields, &*app.receivers),
+        false => details.reply_to.as_deref().cloned(),
+    };
     let reason = reason(&mut fields);
     let (workflow, definition) = definition(app, &mut fields, details).await?;
     fields.finish().map_err(Problem::invalid)?;
@@ -123,6 +131,7 @@ async fn changed(
         priority: priority.unwrap_or(details.priority),
         complete_within: complete_within.or(details.complete_within),
         labels: labels.unwrap_or_else(|| details.labels.clone()),
+        reply_to,
         reason: Some(match reason {
             Some(reason) => format!("{origin}: {reason}"),
             None => origin,

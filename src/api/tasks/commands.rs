@@ -9,7 +9,7 @@ use axum::{
 };
 use serde_json::value::RawValue;
 
-use super::{accepted, load, render, view::TaskView};
+use super::{accepted, load, render};
 use crate::{
     api::{
         App, Problem,
@@ -19,7 +19,7 @@ use crate::{
         },
         problem::{Kind, ProblemBody},
     },
-    domain::{Command, Fields, Payload, StepIndex, Task, TaskId},
+    domain::{Command, Fields, Payload, StepIndex, Task, TaskId, TaskView},
     store::Apply,
 };
 

@@ -5,10 +5,11 @@ mod clone;
 mod commands;
 mod events;
 mod graph;
+mod places;
 mod read;
 mod submit;
+mod summary;
 mod undo_plan;
-mod view;
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,10 +20,10 @@ use axum::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::view::TaskView;
+use self::places::with_places;
 use super::{App, Problem, extract::LONGEST_WAIT};
 use crate::{
-    domain::{Task, TaskId},
+    domain::{AgentName, Task, TaskId, TaskView},
     store::{Accepted, Interest, Watch},
 };
 
@@ -88,11 +89,8 @@ fn watch(app: &App, id: TaskId) -> Watch {
 async fn render(app: &App, status: StatusCode, task: &Task) -> Result<Response, Problem> {
     let now = app.store.reader.now().await?;
     let view = TaskView::new(task, now);
-    let view = view
-        .with_places(task, &*app.store.reader, |agent| {
-            app.agents.get(agent).is_some()
-        })
-        .await?;
+    let knows = |agent: &AgentName| app.agents.get(agent).is_some();
+    let view = with_places(view, task, &*app.store.reader, knows).await?;
     Ok(with_etag(json(status, &view), task))
 }
 

@@ -6,18 +6,14 @@ use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{
-    json, load, render, settled,
-    view::{SummaryView, TaskView},
-    watch,
-};
+use super::{json, load, render, settled, summary::SummaryView, watch};
 use crate::{
     api::{
         App, Problem,
         extract::{Query, TaskPath},
         problem::{Kind, ProblemBody},
     },
-    domain::{TaskId, TaskStatus},
+    domain::{TaskId, TaskStatus, TaskView},
     store::{TaskFilter, TaskQuery},
 };
 

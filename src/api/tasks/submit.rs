@@ -10,7 +10,7 @@ use axum::{
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::{accepted, render, settled, view::TaskView, watch};
+use super::{accepted, render, settled, watch};
 use crate::{
     api::{
         App, Problem, definition,
@@ -19,8 +19,8 @@ use crate::{
         verdict, workflows,
     },
     domain::{
-        Definition, Details, FieldFault, Fields, Payload, Policies, Priority, Span, TaskId,
-        WorkflowName, WorkflowRef,
+        Definition, Details, FieldFault, Fields, Payload, Policies, Priority, ReplyTo, ReplyToBody,
+        Span, TaskId, TaskView, WorkflowName, WorkflowRef,
     },
     store::{Accepted, Idempotency},
 };
@@ -59,6 +59,8 @@ pub struct SubmissionBody {
     /// Up to 32, to find tasks by.
     #[schema(example = json!({"customer": "acme"}))]
     labels: Option<BTreeMap<String, String>>,
+    /// Where to tell what becomes of the task: signed CloudEvents, at least once, in order.
+    reply_to: Option<ReplyToBody>,
 }
 
 /// The task where it was stored; the verdict where `dry_run` asked for it.
@@ -79,6 +81,7 @@ pub(super) struct Submission {
     pub priority: Priority,
     pub complete_within: Option<Span>,
     pub labels: BTreeMap<String, String>,
+    pub reply_to: Option<ReplyTo>,
     /// For its history.
     pub reason: Option<String>,
 }
@@ -217,6 +220,7 @@ async fn store(
         priority: submission.priority,
         complete_within: submission.complete_within,
         trace_id: conditions.trace_id,
+        reply_to: submission.reply_to.map(Box::new),
     };
     let reason = submission.reason;
     Ok(app.store.submit(details, reason, idempotency).await?)
@@ -233,6 +237,7 @@ async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
     let priority = priority(&mut fields);
     let complete_within = complete_within(&mut fields);
     let labels = labels(&mut fields);
+    let reply_to = ReplyTo::read(&mut fields, &*app.receivers);
     let policies = Policies::read(&mut fields);
 
     let mut chosen = None;
@@ -290,6 +295,7 @@ async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
         priority: priority.unwrap_or_default(),
         complete_within: complete_within.or(default_within),
         labels,
+        reply_to,
         reason: None,
     })
 }

@@ -1,6 +1,9 @@
 //! What a remote service has done, so that it can be asked afterwards, and does nothing twice.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::HashSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use serde_json::Value;
 
@@ -14,6 +17,8 @@ struct Effect {
 #[derive(Default)]
 struct Pages {
     effects: Vec<Effect>,
+    /// The keys of what was undone: a request for it that was long on its way comes too late.
+    withdrawn: HashSet<String>,
     repeats: usize,
 }
 
@@ -22,15 +27,24 @@ pub struct Ledger(Mutex<Pages>);
 
 impl Ledger {
     /// Does the work under this key, unless it has been done: then the first answer is given again.
-    pub fn once(&self, idempotency_key: &str, order: &str, work: impl FnOnce() -> Value) -> Value {
+    /// `None` if it was undone.
+    pub fn once(
+        &self,
+        idempotency_key: &str,
+        order: &str,
+        work: impl FnOnce() -> Value,
+    ) -> Option<Value> {
         let mut pages = self.pages();
+        if pages.withdrawn.contains(idempotency_key) {
+            return None;
+        }
         let known = pages
             .effects
             .iter()
             .find(|effect| effect.idempotency_key == idempotency_key);
         if let Some(answer) = known.map(|effect| effect.answer.clone()) {
             pages.repeats += 1;
-            return answer;
+            return Some(answer);
         }
         let answer = work();
         pages.effects.push(Effect {
@@ -38,7 +52,24 @@ impl Ledger {
             order: order.to_owned(),
             answer: answer.clone(),
         });
-        answer
+        Some(answer)
+    }
+
+    /// Undoes what was done under this key and is known by this id. False if there is nothing to undo.
+    pub fn undo(&self, id: &str, key: &str) -> bool {
+        let mut pages = self.pages();
+        pages.withdrawn.insert(key.to_owned());
+        let before = pages.effects.len();
+        let is_it = |effect: &Effect| effect.idempotency_key == key && effect.answer["id"] == id;
+        pages.effects.retain(|effect| !is_it(effect));
+        pages.effects.len() < before
+    }
+
+    /// What was done for this order, first things first.
+    pub fn find(&self, order: &str) -> Option<Value> {
+        let pages = self.pages();
+        let found = pages.effects.iter().find(|effect| effect.order == order);
+        found.map(|effect| effect.answer.clone())
     }
 
     /// How often work was done for this order.
@@ -86,6 +117,17 @@ mod tests {
         let again = ledger.once("k-1", "order-1", || json!({"id": "second"}));
         assert_eq!(first, again);
         assert_eq!((ledger.effects_for("order-1"), ledger.repeats()), (1, 1));
+    }
+
+    #[test]
+    fn what_was_undone_is_gone_and_not_done_by_a_request_that_comes_too_late() {
+        let ledger = Ledger::default();
+        ledger.once("k-1", "order-1", || json!({"id": "r"}));
+        assert!(!ledger.undo("r", "k-2"), "another's");
+        assert!(ledger.undo("r", "k-1"));
+        assert!(!ledger.undo("r", "k-1"), "there is nothing left");
+        assert_eq!(ledger.find("order-1"), None);
+        assert_eq!(ledger.once("k-1", "order-1", || json!({"id": "r"})), None);
     }
 
     #[test]

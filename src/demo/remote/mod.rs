@@ -9,16 +9,19 @@ use std::{
     collections::{HashMap, HashSet, VecDeque},
     io,
     net::{Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use axum::{
     Json, Router,
     extract::{ConnectInfo, Path, State},
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, StatusCode, Uri},
     response::{IntoResponse, Response},
-    routing::{post, put},
+    routing::{delete, get, post, put},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -47,6 +50,8 @@ struct Desk {
     /// What each order will meet here, first things first.
     troubles: Mutex<HashMap<String, VecDeque<Trouble>>>,
     declined_cards: Mutex<HashSet<String>>,
+    /// Answers 503 to everything that it should do.
+    is_down: AtomicBool,
 }
 
 /// Starts one on a free port of the loopback interface.
@@ -58,10 +63,23 @@ pub async fn start(remote: Remote, orders: &[Order]) -> io::Result<Running> {
         ledger: Ledger::default(),
         troubles: Mutex::new(troubles(remote, orders)),
         declined_cards: Mutex::new(HashSet::from([DECLINED_CARD.to_owned()])),
+        is_down: AtomicBool::new(false),
     });
-    let mut router = Router::new().route(remote.path(), post(work).get(list));
-    if remote == Remote::Payments {
-        router = router.route("/cards/{card}", put(set_card));
+    let path = remote.path();
+    let mut router = Router::new()
+        .route(path, post(work).get(list))
+        .route(&format!("{path}/{{id}}"), delete(undo))
+        .route(&format!("{path}/of/{{order}}"), get(find))
+        .route("/outage", put(set_outage));
+    match remote {
+        // For the example of steps that need not wait for each other.
+        Remote::Inventory => {
+            router = router
+                .route("/imports", post(work))
+                .route("/catalogues", post(work));
+        }
+        Remote::Payments => router = router.route("/cards/{card}", put(set_card)),
+        Remote::Shipping => {}
     }
     let router = router.with_state(desk.clone());
     let service = router.into_make_service_with_connect_info::<Line>();
@@ -85,6 +103,7 @@ fn troubles(remote: Remote, orders: &[Order]) -> HashMap<String, VecDeque<Troubl
 async fn work(
     State(desk): State<Arc<Desk>>,
     ConnectInfo(line): ConnectInfo<Line>,
+    path: Uri,
     headers: HeaderMap,
     Json(wanted): Json<Value>,
 ) -> Response {
@@ -92,6 +111,9 @@ async fn work(
     let (Some(key), Some(order)) = (header("idempotency-key"), header("provost-task-key")) else {
         return refusal(StatusCode::BAD_REQUEST, "headers_missing", "who asks?");
     };
+    if let Some(refusal) = desk.outage() {
+        return refusal;
+    }
     tokio::time::sleep(desk.thinking_time(order)).await;
     let trouble = desk.next_trouble(order);
     match trouble {
@@ -106,7 +128,12 @@ async fn work(
         let message = format!("the bank declines {card}");
         return refusal(StatusCode::PAYMENT_REQUIRED, "card_declined", &message);
     }
-    let answer = desk.ledger.once(key, order, || desk.effect(order, wanted));
+    let done = desk
+        .ledger
+        .once(key, order, || effect(path.path(), order, wanted));
+    let Some(answer) = done else {
+        return refusal(StatusCode::CONFLICT, "withdrawn", "it was undone before");
+    };
     match trouble {
         Some(Trouble::HangsUpAfterwards) => line.hang_up().await,
         Some(Trouble::NeverAnswers) => std::future::pending().await,
@@ -118,6 +145,46 @@ async fn work(
 
 fn refusal(status: StatusCode, error: &str, message: &str) -> Response {
     (status, Json(json!({ "error": error, "message": message }))).into_response()
+}
+
+/// The request of what undoes a step.
+async fn undo(
+    State(desk): State<Arc<Desk>>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    if let Some(refusal) = desk.outage() {
+        return refusal;
+    }
+    let undoes = headers.get("provost-undoes");
+    let undoes = undoes.and_then(|key| key.to_str().ok()).unwrap_or_default();
+    match desk.ledger.undo(&id, undoes) {
+        true => StatusCode::NO_CONTENT.into_response(),
+        false => refusal(StatusCode::NOT_FOUND, "nothing_there", "nothing to undo"),
+    }
+}
+
+/// What a probe asks: whether anything was done for an order.
+async fn find(State(desk): State<Arc<Desk>>, Path(order): Path<String>) -> Response {
+    match desk.ledger.find(&order) {
+        Some(answer) => Json(answer).into_response(),
+        None => {
+            let message = format!("nothing was done for {order}");
+            refusal(StatusCode::NOT_FOUND, "nothing_there", &message)
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Outage {
+    down: bool,
+}
+
+/// Takes the service down, or up again.
+async fn set_outage(State(desk): State<Arc<Desk>>, Json(outage): Json<Outage>) -> Json<Value> {
+    desk.is_down.store(outage.down, Ordering::Relaxed);
+    Json(json!({ "down": outage.down }))
 }
 
 /// Everything that was done here.
@@ -173,20 +240,26 @@ impl Desk {
         declined.contains(card).then(|| card.to_owned())
     }
 
-    /// The work itself: what was wanted, with an id and the order that it was done for.
-    fn effect(&self, order: &str, wanted: Value) -> Value {
-        let prefix = match self.remote {
-            Remote::Inventory => "res",
-            Remote::Payments => "ch",
-            Remote::Shipping => "shp",
-        };
-        let number = order.trim_start_matches("order-");
-        let mut answer = json!({ "id": format!("{prefix}-{number}"), "for": order });
-        if let (Some(answer), Value::Object(wanted)) = (answer.as_object_mut(), wanted) {
-            answer.extend(wanted);
-        }
-        answer
+    fn outage(&self) -> Option<Response> {
+        let down = self.is_down.load(Ordering::Relaxed);
+        down.then(|| refusal(StatusCode::SERVICE_UNAVAILABLE, "down", "closed for repair"))
     }
+}
+
+/// The work itself: what was wanted, with an id and the order that it was done for.
+fn effect(path: &str, order: &str, wanted: Value) -> Value {
+    let prefix = match path {
+        "/reservations" => "res",
+        "/charges" => "ch",
+        "/shipments" => "shp",
+        other => other.trim_start_matches('/'),
+    };
+    let number = order.trim_start_matches("order-");
+    let mut answer = json!({ "id": format!("{prefix}-{number}"), "for": order });
+    if let (Some(answer), Value::Object(wanted)) = (answer.as_object_mut(), wanted) {
+        answer.extend(wanted);
+    }
+    answer
 }
 
 #[cfg(test)]

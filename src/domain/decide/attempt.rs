@@ -272,11 +272,19 @@ impl Draft {
         now: Timestamp,
     ) -> Result<(), Refusal> {
         self.check_fence(index, attempt)?;
-        let reason = why.reason();
-        // A stray claim was never called; what it should have asked a probe is still open.
-        if why != Release::Stray || self.is_probing(index) {
-            self.doubt(index);
+        if let StepState::Processing { complete_by, .. } = self.task.step(index).state
+            && why == Release::Stray
+            && complete_by <= now
+        {
+            // Its call was dropped then: not one that never began, but one that failed.
+            return Err(self.refuse_step(
+                index,
+                "its complete-by has passed, so it is for the supervisor to recover",
+            ));
         }
+        let reason = why.reason();
+        // Even a call that was not seen to start may start behind the look that missed it.
+        self.doubt(index);
         if self.is_left_behind(index) {
             self.abandon(index, reason, by, now);
             self.open_undos(by, now);

@@ -39,6 +39,7 @@ fn details(steps: &Value, complete_within: Option<Span>) -> Arc<Details> {
         priority: Priority::default(),
         complete_within,
         trace_id: None,
+        reply_to: None,
     })
 }
 

@@ -3,13 +3,13 @@
 use serde_json::json;
 
 use super::{
-    harness::{Harness, New, refusal, success},
+    harness::{Harness, New, now, refusal, success},
     recovery::{EVERY_ALERT, expire_all},
 };
 use crate::{
     domain::{
         Command, Doubt, Expiry, Fault, FaultKind, Outcome, Payload, Policies, Policy, Release,
-        StepIndex, StepStatus, Task, TaskId, TaskStatus, Timestamp,
+        StepIndex, StepStatus, Task, TaskId, TaskStatus, Timestamp, WorkflowName, WorkflowRef,
     },
     store::AlertState,
 };
@@ -97,6 +97,26 @@ pub async fn policies_are_read_back(h: Harness) {
     assert_eq!(plain.undo, None);
 }
 
+pub async fn the_policies_of_a_workflow_are_read_back(h: Harness) {
+    let (new, name) = (saga(), WorkflowName::new("order"));
+    let body = json!({ "policies": { "on_permanent": "undo" }, "steps": new.steps });
+    let version = h.store.put_workflow(name.clone(), body.to_string()).await;
+    let mut details = h.details(&new);
+    details.workflow = Some(WorkflowRef {
+        name,
+        version: version.unwrap(),
+    });
+    // This store never saw it compiled, as after a restart.
+    let id = now(h.store.submit(details, None, None).await.unwrap()).id();
+    let definition = h.read(id).await.details.definition.clone();
+    assert_eq!(
+        definition.policies.as_json(),
+        Some(r#"{"on_permanent":"undo"}"#)
+    );
+    assert_eq!(definition.steps[2].on_permanent, Policy::Undo);
+    assert_eq!(definition.undos.len(), 2);
+}
+
 pub async fn a_doubt_is_read_back_until_a_probe_ends_it(h: Harness) {
     h.places("x", 100);
     let id = h.submit(saga()).await.id();
@@ -167,7 +187,7 @@ pub async fn an_undo_that_cannot_finish_alerts_until_it_is_mended(h: Harness) {
         "the refusal that began the undo needs nobody"
     );
     assert_eq!(alerts[0].kind, "task.undo_failed");
-    assert_eq!(alerts[0].step.as_str(), "charge.undo");
+    assert_eq!(alerts[0].step.as_ref().unwrap().as_str(), "charge.undo");
     assert_eq!(alerts[0].state, AlertState::Open);
     let skip = Command::Skip {
         step: UNDO_CHARGE,

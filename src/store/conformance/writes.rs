@@ -18,6 +18,11 @@ fn three() -> serde_json::Value {
 }
 
 pub async fn a_task_is_read_back_as_it_was_submitted(h: Harness) {
+    let reply_to = crate::domain::ReplyTo {
+        url: Some("http://shop:9000/r?x=ü".into()),
+        receiver: None,
+        events: vec!["task.error".into()],
+    };
     let task = h
         .submit(New {
             steps: three(),
@@ -25,6 +30,7 @@ pub async fn a_task_is_read_back_as_it_was_submitted(h: Harness) {
             priority: -7,
             labels: &[("customer", "acme"), ("region", "eu")],
             complete_within: Some(crate::domain::Span::from_secs(60)),
+            reply_to: Some(reply_to.clone()),
             ..New::default()
         })
         .await;
@@ -34,6 +40,7 @@ pub async fn a_task_is_read_back_as_it_was_submitted(h: Harness) {
     assert_eq!(read.details.labels, task.details.labels);
     assert_eq!(read.details.key, task.details.key);
     assert_eq!(read.details.trace_id, Some(42));
+    assert_eq!(read.details.reply_to.as_deref(), Some(&reply_to));
     assert_eq!(read.details.priority, task.details.priority);
     assert_eq!(read.version, 1);
 }
@@ -81,7 +88,8 @@ pub async fn a_pipeline_runs_through_the_writer(h: Harness) {
 }
 
 pub async fn one_refused_command_does_not_fail_the_others(h: Harness) {
-    h.places("x", 3);
+    // One to spare: where a refusal is doubted, all is decided again, and these places do not come back.
+    h.places("x", 4);
     let first = h.submit(New::default()).await.id();
     let second = h.submit(New::default()).await.id();
     let nobody = TaskId(uuid::Uuid::now_v7());

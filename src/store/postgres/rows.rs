@@ -9,8 +9,8 @@ use crate::{
 };
 
 const LOAD_TASKS: &str = r#"
-SELECT id, "key", workflow, workflow_version, steps, policies, input, labels, priority, complete_within,
-       created_at, trace_id, version, state, paused, complete_by, ended_at, error, undo
+SELECT id, "key", workflow, workflow_version, steps, policies, input, reply_to, labels, priority,
+       complete_within, created_at, trace_id, version, state, paused, complete_by, ended_at, error, undo
 FROM tasks JOIN task_details ON task_id = id
 WHERE id = ANY ($1)
 ORDER BY id"#;

@@ -6,10 +6,11 @@ use uuid::Uuid;
 
 use super::statements::Statements;
 use crate::{
-    domain::{AlertChange, Task, Timestamp},
+    domain::{AlertChange, AlertNotice, Message, Sender, Task, Timestamp},
     store::{
         Batch, Saved, StoreError,
         batch::TaskChange,
+        outbox::closed_alert,
         record::{self, DetailsRecord, StepRecord, TaskRecord},
     },
 };
@@ -91,6 +92,12 @@ const SAVE: &str = save!("");
 /// What another instance is writing is as good as stale.
 const SAVE_OR_SKIP: &str = save!("SKIP LOCKED");
 
+/// Relies on the primary key.
+const SAVE_REPLIES: &str = r#"
+UPDATE task_details SET reply_to = new.reply_to
+FROM unnest($1::uuid[], $2::text[]) AS new (task_id, reply_to)
+WHERE task_details.task_id = new.task_id"#;
+
 const INSERT_LABELS: &str = r#"
 INSERT INTO task_labels (label, value, task_id)
 SELECT * FROM unnest($1::text[], $2::text[], $3::uuid[])"#;
@@ -109,7 +116,20 @@ ON CONFLICT DO NOTHING"#;
 /// Relies on alerts_unclosed.
 const CLOSE_ALERT: &str = r#"
 UPDATE alerts SET state = 'closed', closed_at = $3
-WHERE task_id = $1 AND idx = $2 AND state <> 'closed'"#;
+WHERE task_id = $1 AND idx = $2 AND state <> 'closed'
+RETURNING id, kind, message, raised_at"#;
+
+const INSERT_MESSAGES: &str = r#"
+INSERT INTO messages (id, receiver, subject, place, task_id, kind, url, body, created_at, state, tries)
+SELECT new.*, 'pending', 0
+FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::bigint[], $5::uuid[], $6::text[], $7::text[],
+            $8::text[], $9::bigint[]) AS new"#;
+
+/// In the order of queues, which each row's lock is taken in: whoever takes a message out of one waits.
+const ADD_TO_QUEUES: &str = r#"
+INSERT INTO queues (receiver, subject, due_at, tries)
+SELECT new.*, 0 FROM unnest($1::text[], $2::uuid[], $3::bigint[]) AS new
+ON CONFLICT (receiver, subject) DO UPDATE SET tries = queues.tries"#;
 
 /// `wait`: whether rows that another instance has locked are waited for.
 pub(super) async fn save(
@@ -144,11 +164,14 @@ pub(super) async fn save(
     if !row.try_get::<bool, _>("saved")? {
         return Ok(Saved::Stale);
     }
+    save_replies(tx, &new, statements).await?;
     insert_labels(tx, &new, statements).await?;
     insert_keys(tx, batch, now, statements).await?;
+    let mut alerts = Vec::new();
     for change in changes {
-        save_alerts(tx, change, statements).await?;
+        alerts.extend(save_alerts(tx, change, &batch.sender, statements).await?);
     }
+    save_messages(tx, &batch.messages, &alerts, statements).await?;
     Ok(Saved::All)
 }
 
@@ -274,35 +297,106 @@ async fn insert_keys(
     Ok(())
 }
 
-/// Alerts are rare: a statement for each is no cost that matters.
+/// For those who are told: all others need no more than the one statement.
+async fn save_replies(
+    tx: &mut PgConnection,
+    new: &[&Task],
+    statements: Statements,
+) -> Result<(), StoreError> {
+    let told: Vec<_> = new
+        .iter()
+        .filter(|task| task.details.reply_to.is_some())
+        .collect();
+    if !told.is_empty() {
+        statements
+            .query(SAVE_REPLIES)
+            .bind(column(&told, |task| task.id().0))
+            .bind(column(&told, |task| record::reply_to(task)))
+            .execute(tx)
+            .await?;
+    }
+    Ok(())
+}
+
+async fn save_messages(
+    tx: &mut PgConnection,
+    replies: &[Message],
+    alerts: &[Message],
+    statements: Statements,
+) -> Result<(), StoreError> {
+    let messages: Vec<_> = replies.iter().chain(alerts).collect();
+    if messages.is_empty() {
+        return Ok(());
+    }
+    let queues = Batch::queues(&messages);
+    statements
+        .query(INSERT_MESSAGES)
+        .bind(column(&messages, |message| message.id))
+        .bind(column(&messages, |message| message.receiver.as_str()))
+        .bind(column(&messages, |message| message.subject))
+        .bind(column(&messages, |message| message.place))
+        .bind(column(&messages, |message| message.task.map(|task| task.0)))
+        .bind(column(&messages, |message| message.kind.as_str()))
+        .bind(column(&messages, |message| message.url.as_deref()))
+        .bind(column(&messages, |message| message.body.as_str()))
+        .bind(column(&messages, |message| message.at.as_millis()))
+        .execute(&mut *tx)
+        .await?;
+    statements
+        .query(ADD_TO_QUEUES)
+        .bind(column(&queues, |(receiver, ..)| receiver.as_str()))
+        .bind(column(&queues, |(_, subject, _)| *subject))
+        .bind(column(&queues, |(.., at)| at.as_millis()))
+        .execute(&mut *tx)
+        .await?;
+    Ok(())
+}
+
+/// Alerts are rare: a statement for each is no cost that matters. Answers what is told of them.
 async fn save_alerts(
     tx: &mut PgConnection,
     change: &TaskChange,
+    sender: &Sender,
     statements: Statements,
-) -> Result<(), StoreError> {
+) -> Result<Vec<Message>, StoreError> {
     let task = &change.task;
+    let mut told = Vec::new();
     for (alert_id, alert) in &change.alerts {
-        let statement = match alert {
+        let notice = match alert {
             AlertChange::Raise {
                 step,
                 kind,
                 message,
-            } => statements
-                .query(RAISE_ALERT)
-                .bind(*alert_id)
-                .bind(task.id().0)
-                .bind(i64::from(step.0))
-                .bind(task.definition(*step).name.as_str())
-                .bind(kind.as_str())
-                .bind(message)
-                .bind(change.at.as_millis()),
-            AlertChange::Close { step } => statements
-                .query(CLOSE_ALERT)
-                .bind(task.id().0)
-                .bind(i64::from(step.0))
-                .bind(change.at.as_millis()),
+            } => {
+                let raised = statements
+                    .query(RAISE_ALERT)
+                    .bind(*alert_id)
+                    .bind(task.id().0)
+                    .bind(i64::from(step.0))
+                    .bind(task.definition(*step).name.as_str())
+                    .bind(kind.as_str())
+                    .bind(message)
+                    .bind(change.at.as_millis())
+                    .execute(&mut *tx)
+                    .await?;
+                let alert = AlertNotice::raised(*alert_id, kind.as_str(), message, change.at);
+                (raised.rows_affected() > 0).then(|| change.notice(*step, alert))
+            }
+            AlertChange::Close { step } => {
+                let closed = statements
+                    .query(CLOSE_ALERT)
+                    .bind(task.id().0)
+                    .bind(i64::from(step.0))
+                    .bind(change.at.as_millis())
+                    .fetch_optional(&mut *tx)
+                    .await?;
+                let closed = closed.map(|row| closed_alert(&row, change.at));
+                closed.transpose()?.map(|alert| change.notice(*step, alert))
+            }
         };
-        statement.execute(&mut *tx).await?;
+        if let Some(notice) = notice {
+            told.extend(sender.alert(&notice, task.version, change.at, Uuid::now_v7));
+        }
     }
-    Ok(())
+    Ok(told)
 }

@@ -28,6 +28,7 @@ impl Statements {
                 Value::Text(text) => query.bind(text.map(|text| text.replace('\0', "\u{fffd}"))),
                 Value::Integer(number) => query.bind(number),
                 Value::Uuid(id) => query.bind(id),
+                Value::MaybeUuid(id) => query.bind(id),
             };
         }
         query

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::{Executor, PgConnection, Row, raw_sql};
+use sqlx::{Executor, PgConnection, Row, postgres::PgRow, raw_sql};
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::warn;
 
@@ -25,8 +25,8 @@ use crate::{
         AgentName, AgentSpec, InstanceId, Leases, StepRef, Task, TaskId, Timestamp, WorkflowName,
     },
     store::{
-        Alert, AlertId, Batch, KnownKey, Promoted, Saved, StoreError, Transaction, leases,
-        reading::LINES,
+        Alert, AlertId, Batch, KnownKey, Promoted, Saved, StoreError, Transaction, leases, outbox,
+        reading::{LINES, Statement},
         rows::{self, corrupt},
     },
 };
@@ -127,7 +127,7 @@ UPDATE alerts
 SET state = CASE state WHEN 'open' THEN 'acknowledged' ELSE state END,
     acknowledged_at = coalesce(acknowledged_at, $2), acknowledged_by = coalesce(acknowledged_by, $3)
 WHERE id = $1
-RETURNING id, task_id, step, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
+RETURNING id, task_id, step, receiver, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
 
 /// Relies on tasks_ended. Labels, alerts and keys go by cascade.
 const PURGE: &str = r#"
@@ -253,6 +253,29 @@ impl Drop for PgTransaction<'_> {
         if let Some(connection) = self.connection.take() {
             self.backend.writer.mend(Some(connection));
         }
+    }
+}
+
+#[async_trait]
+impl outbox::Session for PgTransaction<'_> {
+    type Row = PgRow;
+
+    const SKIP_LOCKED: &'static str = "FOR NO KEY UPDATE SKIP LOCKED";
+
+    fn at(&self) -> Timestamp {
+        self.now
+    }
+
+    async fn fetch(&mut self, statement: Statement) -> Result<Vec<PgRow>, StoreError> {
+        let query = self.statements().with_values(statement);
+        let found = answered(query.fetch_all(self.connection()?)).await;
+        self.noted(found)
+    }
+
+    async fn execute(&mut self, statement: Statement) -> Result<u64, StoreError> {
+        let query = self.statements().with_values(statement);
+        let done = answered(query.execute(self.connection()?)).await;
+        Ok(self.noted(done)?.rows_affected())
     }
 }
 

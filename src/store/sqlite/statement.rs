@@ -93,6 +93,10 @@ impl Rows {
         self.add(id.into_bytes().to_vec());
     }
 
+    pub fn maybe_id(&mut self, id: Option<Uuid>) {
+        self.add(id.map(|id| id.into_bytes().to_vec()));
+    }
+
     /// What is shared already is not copied: the connection has a thread of its own, and memory that one
     /// thread asks for and another gives back costs more than the row.
     pub fn text(&mut self, text: impl Into<Arc<str>>) {

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use futures::future::OptionFuture;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{
     Writer, WriterSettings, leases,
     leases::{LeaseRequest, Renewed},
+    outbox::{OutboxAnswer, OutboxRequest},
 };
 use crate::{
     domain::{
@@ -33,6 +34,8 @@ pub struct Store {
     pub reader: SharedReader,
     pub watchers: Arc<Watchers>,
     pub definitions: Arc<Definitions>,
+    /// Woken when there is something to be delivered.
+    pub outbox: Arc<Notify>,
 }
 
 /// A command for one task.
@@ -89,6 +92,11 @@ pub(super) enum Request {
         asked: LeaseRequest,
         answer: Answer<Renewed, StoreError>,
     },
+    /// As leases are.
+    Outbox {
+        asked: OutboxRequest,
+        answer: Answer<OutboxAnswer, StoreError>,
+    },
 }
 
 /// Rare writes that are not commands on a task.
@@ -127,6 +135,9 @@ impl Request {
             Request::Leases { answer, .. } => {
                 let _ = answer.send(Err(error.clone()));
             }
+            Request::Outbox { answer, .. } => {
+                let _ = answer.send(Err(error.clone()));
+            }
         }
     }
 }
@@ -150,7 +161,8 @@ impl Store {
             }
             None => (requests.clone(), None),
         };
-        let writer = Writer::new(backend, local, watchers.clone(), settings);
+        let outbox = Arc::new(Notify::new());
+        let writer = Writer::new(backend, local, watchers.clone(), outbox.clone(), settings);
         let store = Self {
             requests,
             leases,
@@ -158,6 +170,7 @@ impl Store {
             reader,
             watchers,
             definitions,
+            outbox,
         };
         let writing = async move {
             futures::join!(writer.run(receiver), OptionFuture::from(apart));

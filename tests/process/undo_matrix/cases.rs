@@ -30,7 +30,7 @@ pub enum Turn {
 
 /// Short for a call that hangs; many times what a call that is answered needs, and were it ever too
 /// little, the case would end as it should all the same.
-const SHORT: &str = "500ms";
+const SHORT: &str = "700ms";
 const HANGS: [(&str, Effect); 3] = [
     ("before", Effect::Never),
     ("after", Effect::Done),

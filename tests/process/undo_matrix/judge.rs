@@ -41,11 +41,6 @@ pub fn judge(case: &Case, run: Run, book: Book) -> Verdict {
         }
         _ => {}
     }
-    let strange = run
-        .stopped
-        .iter()
-        .filter(|step| Some(*step) != case.stops.as_ref());
-    faults.extend(strange.map(|step| format!("{step} was in error")));
     faults.extend(book.complaints.iter().cloned());
     faults.extend(ledgers(case.end, &book));
     faults.extend(records(case.end, &run.task, &book));

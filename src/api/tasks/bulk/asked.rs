@@ -6,13 +6,13 @@ use uuid::Uuid;
 use crate::{
     api::{
         Problem,
+        extract::ids,
         tasks::commands::{LONGEST_STEP, reason},
     },
-    domain::{Command, FieldFault, Fields, Payload, StepName, TaskId, TaskStatus, Timestamp},
+    domain::{Command, Fields, Payload, StepName, TaskId, TaskStatus, Timestamp},
     store::TaskFilter,
 };
 
-const MOST_IDS: usize = 1000;
 /// The longest name or label, in bytes.
 const LONGEST: usize = 255;
 /// How many tasks one request works through.
@@ -106,7 +106,12 @@ fn skip(fields: &mut Fields<'_>, reason: Option<String>) -> Command {
 
 fn which(deed: Deed, fields: &mut Fields<'_>) -> Which {
     let all = fields.boolean("all").unwrap_or(false);
-    let ids = ids(fields);
+    let ids = ids(fields, "task");
+    let ids = ids.map(|mut ids| {
+        ids.sort_unstable();
+        ids.dedup();
+        ids.into_iter().map(TaskId).collect::<Vec<_>>()
+    });
     let names_state = fields.peek("state").is_some();
     let filter = filter(deed, fields);
     let filtered = names_state || filter != TaskFilter::default();
@@ -144,29 +149,6 @@ fn filter(deed: Deed, fields: &mut Fields<'_>) -> TaskFilter {
         created_after: time(fields, "created_after"),
         created_before: time(fields, "created_before"),
     }
-}
-
-fn ids(fields: &mut Fields<'_>) -> Option<Vec<TaskId>> {
-    let texts = fields.string_list("ids", 36)?;
-    if texts.len() > MOST_IDS {
-        fields.fault(
-            "ids",
-            format!("{} ids are too many; at most {MOST_IDS}", texts.len()),
-        );
-    }
-    let mut ids = Vec::with_capacity(texts.len());
-    for (at, text) in texts.into_iter().enumerate() {
-        match text.parse::<Uuid>() {
-            Ok(id) => ids.push(TaskId(id)),
-            Err(_) => fields.extend([FieldFault::new(
-                format!("{}/{at}", fields.pointer("ids")),
-                format!("{text:?} is not a task's id"),
-            )]),
-        }
-    }
-    ids.sort_unstable();
-    ids.dedup();
-    Some(ids)
 }
 
 fn cursor(fields: &mut Fields<'_>) -> Option<TaskId> {

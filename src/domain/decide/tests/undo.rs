@@ -663,3 +663,36 @@ fn a_task_cancelled_while_it_is_undone_stays_as_it_is() {
     assert!(matches!(late, Err(Refusal::Late { .. })), "{late:?}");
     assert_eq!(bench.status("reserve"), StepStatus::Processed);
 }
+
+fn stray(bench: &mut Bench, name: &str, attempt: Attempt) -> Result<Effect, Refusal> {
+    let step = bench.step(name);
+    let why = crate::domain::Release::Stray;
+    bench.apply(Command::Release { step, attempt, why })
+}
+
+#[test]
+fn a_call_that_was_dropped_at_its_complete_by_is_no_stray_claim() {
+    let mut bench = Bench::new(saga());
+    bench.process("reserve");
+    let attempt = bench.claim("charge").unwrap();
+    bench.later(Span::from_secs(31));
+    let refused = stray(&mut bench, "charge", attempt);
+    assert!(
+        matches!(refused, Err(Refusal::StepState { .. })),
+        "{refused:?}"
+    );
+    bench.expire("charge").unwrap();
+    assert_eq!(bench.record("charge").failure_count, 1, "it counts");
+    assert_eq!(bench.record("charge").doubt, Doubt::Unknown);
+}
+
+#[test]
+fn a_claim_whose_call_was_not_seen_to_start_may_have_taken_effect() {
+    let mut bench = Bench::new(saga());
+    bench.process("reserve");
+    let attempt = bench.claim("charge").unwrap();
+    stray(&mut bench, "charge", attempt).unwrap();
+    assert_eq!(bench.status("charge"), StepStatus::Pending);
+    assert_eq!(bench.record("charge").failure_count, 0);
+    assert_eq!(bench.record("charge").doubt, Doubt::Unknown);
+}
