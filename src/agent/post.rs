@@ -54,7 +54,7 @@ pub enum NotPosted {
 }
 
 impl Post {
-    /// `timeout` is that of a whole exchange.
+    /// `timeout` is that of a request until its answer begins.
     pub fn new(settings: &AgentSettings, timeout: Duration) -> Self {
         Self {
             connector: http::connector(settings),
@@ -105,29 +105,26 @@ impl Post {
         let own = request.headers_mut();
         own.insert(header::HOST, way.host.clone());
         own.insert(header::USER_AGENT, http::USER_AGENT);
-        let answered = async {
-            let answer = way.connections.send(&self.connector, request).await;
-            let answer = answer.map_err(|error| broken(&error))?;
-            let status = answer.head.status;
-            let retry_after = retry_after(&answer.head.headers, now);
-            // Read in any case, so that the connection can be kept.
-            let start = body::start(answer).await;
-            Ok(Posted {
-                status,
-                retry_after,
-                excerpt: match status.is_success() {
-                    true => None,
-                    false => answer::excerpt(&start),
-                },
-            })
-        };
-        match tokio::time::timeout(self.timeout, answered).await {
-            Ok(answered) => answered,
+        let sent = way.connections.send(&self.connector, request);
+        let answer = match tokio::time::timeout(self.timeout, sent).await {
+            Ok(answered) => answered.map_err(|error| broken(&error))?,
             Err(_) => {
                 let within = self.timeout;
-                Err(NotPosted::Broken(format!("no answer within {within:?}")))
+                return Err(NotPosted::Broken(format!("no answer within {within:?}")));
             }
-        }
+        };
+        let status = answer.head.status;
+        let retry_after = retry_after(&answer.head.headers, now);
+        // Of a success too: read to its end, the connection can be used again.
+        let start = body::start(answer).await;
+        Ok(Posted {
+            status,
+            retry_after,
+            excerpt: match status.is_success() {
+                true => None,
+                false => answer::excerpt(&start),
+            },
+        })
     }
 }
 

@@ -239,6 +239,8 @@ struct BulkBody {
     #[schema(example = "https://shop.example:443")]
     receiver: Option<String>,
     task: Option<String>,
+    /// In place of ids and filters: every dead letter.
+    all: Option<bool>,
     /// Only count.
     #[schema(example = true)]
     dry_run: Option<bool>,
@@ -259,7 +261,7 @@ struct BulkLettersResult {
 
 /// Redeliver many dead letters
 ///
-/// All of a receiver, of a task, these ids, or all there are.
+/// All of a receiver, of a task, these ids, or with `all` every dead letter there is.
 #[utoipa::path(
     post, path = "/v1/messages/redeliver", tag = "messages", operation_id = "redeliver_messages",
     request_body(content = BulkBody, example = json!({"receiver": "https://shop.example:443", "dry_run": true})),
@@ -279,7 +281,7 @@ async fn redeliver_many(
 
 /// Discard many dead letters
 ///
-/// All of a receiver, of a task, these ids, or all there are. They are deleted.
+/// All of a receiver, of a task, these ids, or with `all` every dead letter there is. They are deleted.
 #[utoipa::path(
     post, path = "/v1/messages/discard", tag = "messages", operation_id = "discard_messages",
     request_body(content = BulkBody, example = json!({"receiver": "https://shop.example:443", "dry_run": true})),
@@ -302,8 +304,14 @@ async fn handle_many(app: &App, letter: Letter, body: &RawValue) -> Result<Respo
     let ids = ids(&mut fields, "message");
     let receiver = fields.string("receiver", LONGEST_URL);
     let task = fields.string("task", 36);
-    if ids.is_some() && (receiver.is_some() || task.is_some()) {
-        fields.fault("ids", "give either ids or filters, not both");
+    let all = fields.boolean("all").unwrap_or(false);
+    match (&ids, all || receiver.is_some() || task.is_some()) {
+        (Some(_), true) => fields.fault("ids", "give either ids or filters, not both"),
+        (None, false) => fields.missing(
+            "all",
+            "give ids or a filter, or \"all\": true to mean every dead letter",
+        ),
+        _ => {}
     }
     let task = task.and_then(|text| {
         let task = Uuid::try_parse(&text).ok().map(TaskId);

@@ -385,6 +385,10 @@ async fn a_message_is_given_up_after_its_time_and_dead_letters_are_redelivered_o
         is_up.store(1, Ordering::Relaxed);
         let before = shop.count();
         let done = provost.post("/v1/messages/redeliver", &json!({})).await;
+        assert_eq!(done.expect_faults(), ["/all"]);
+        let done = provost
+            .post("/v1/messages/redeliver", &json!({ "all": true }))
+            .await;
         assert_eq!(done.expect(200)["done"], 4);
         let seen = shop.requests(before + 4).await;
         let subjects: BTreeSet<_> = seen[before..]
