@@ -3,6 +3,7 @@ mod api;
 mod bench;
 mod cli;
 mod config;
+mod courier;
 mod demo;
 mod domain;
 mod instance;

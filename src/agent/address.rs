@@ -10,6 +10,7 @@ use std::{
 use futures::future::BoxFuture;
 use hyper_util::client::legacy::connect::dns::Name;
 use tower::Service;
+use url::Url;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AddressPolicy {
@@ -37,6 +38,15 @@ impl AddressPolicy {
                 kind,
             }),
             _ => Ok(()),
+        }
+    }
+
+    /// The client does not resolve a literal address, so the resolver's check would never see it.
+    pub fn check_literal(self, url: &Url) -> Result<(), AddressRefused> {
+        let host = url.host_str().unwrap_or_default();
+        match host.trim_matches(['[', ']']).parse() {
+            Ok(address) => self.check(host, address),
+            Err(_) => Ok(()),
         }
     }
 }

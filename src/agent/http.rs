@@ -26,7 +26,7 @@ const PROVOST_COMPLETE_BY: HeaderName = HeaderName::from_static("provost-complet
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const USER_AGENT: HeaderValue =
+pub(super) const USER_AGENT: HeaderValue =
     HeaderValue::from_static(concat!("provost/", env!("CARGO_PKG_VERSION")));
 
 /// Chooses ring for TLS in the whole process. Any number of times; the first counts.

@@ -2,7 +2,8 @@
 //! retries (P15 to P18). A [`Call`](crate::domain::Call) comes in; an
 //! [`Outcome`](crate::domain::Outcome) goes out, or nothing when complete-by passed first.
 //!
-//! In here: the HTTP client, what its answers mean, waits, capacity, the choice of an endpoint.
+//! In here: the HTTP client, what its answers mean, waits, capacity, the choice of an endpoint. The
+//! courier's posts go out by the same client and under the same policy ([`Post`]).
 //! Not in here: tasks, steps and their states, and any opinion on what happens next; nor the store, but
 //! for [`Registered`], which reads from it which agents there are.
 
@@ -14,6 +15,7 @@ mod capacity;
 mod connections;
 mod http;
 mod meters;
+mod post;
 mod registered;
 mod registry;
 mod retry;
@@ -24,5 +26,6 @@ mod tests;
 pub use call::Notes;
 pub use http::install_crypto;
 pub use meters::describe as describe_metrics;
+pub use post::{NotPosted, Post, Posted};
 pub use registered::Registered;
 pub use registry::{Agent, AgentSettings, Agents};

@@ -87,7 +87,7 @@ impl Endpoints {
     }
 }
 
-fn way(url: &str, policy: AddressPolicy) -> Result<Way, String> {
+pub(super) fn way(url: &str, policy: AddressPolicy) -> Result<Way, String> {
     let base = base(url, policy)?;
     let origin = base.origin().ascii_serialization();
     let origin: Uri = origin
@@ -108,13 +108,9 @@ fn base(url: &str, policy: AddressPolicy) -> Result<Url, String> {
             "the endpoint {url:?} is neither http:// nor https://"
         ));
     }
-    // The client does not resolve a literal address, so the resolver's check would never see it.
-    let host = parsed.host_str().unwrap_or_default();
-    if let Ok(address) = host.trim_matches(['[', ']']).parse() {
-        policy
-            .check(host, address)
-            .map_err(|refusal| refusal.to_string())?;
-    }
+    policy
+        .check_literal(&parsed)
+        .map_err(|refusal| refusal.to_string())?;
     Ok(parsed)
 }
 

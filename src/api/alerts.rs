@@ -35,12 +35,16 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 pub struct AlertView {
     #[schema(value_type = String, format = "uuid", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")]
     id: Uuid,
-    #[schema(value_type = String, format = "uuid", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c")]
-    task: TaskId,
+    /// The task that needs somebody; null where the alert is about a receiver of messages.
+    #[schema(value_type = Option<String>, format = "uuid", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c")]
+    task: Option<TaskId>,
     #[schema(example = "charge")]
-    step: String,
-    /// What kind of trouble.
-    #[schema(example = "step_error")]
+    step: Option<String>,
+    /// The receiver that messages cannot be delivered to: a configured one, or an origin.
+    #[schema(example = "shop")]
+    receiver: Option<String>,
+    /// `task.error`, `task.undo_failed` or `message.undeliverable`.
+    #[schema(example = "task.error")]
     kind: String,
     #[schema(example = "the service refused: 402 Payment Required")]
     message: String,
@@ -63,7 +67,8 @@ impl From<Alert> for AlertView {
         Self {
             id: alert.id.0,
             task: alert.task,
-            step: alert.step.to_string(),
+            step: alert.step.map(|step| step.to_string()),
+            receiver: alert.receiver.map(|receiver| receiver.to_string()),
             kind: alert.kind,
             message: alert.message,
             state: alert.state.as_str(),

@@ -8,12 +8,15 @@ pub mod answer;
 mod auth;
 pub mod definition;
 mod docs;
+mod drawing;
 pub mod extract;
 mod frame;
 mod instances;
+mod messages;
 mod openapi;
 mod operations;
 pub mod problem;
+mod starting;
 mod state;
 mod tasks;
 pub mod verdict;
@@ -30,6 +33,7 @@ use axum::{
 use utoipa_axum::router::OpenApiRouter;
 
 pub use problem::Problem;
+pub use starting::starting;
 pub use state::{App, Gauges, Workflows};
 
 use self::problem::Kind;
@@ -39,6 +43,7 @@ fn resources() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::with_openapi(openapi::start())
         .merge(tasks::routes())
         .merge(alerts::routes())
+        .merge(messages::routes())
         .merge(workflows::routes())
         .merge(agents::routes())
         .merge(instances::routes())

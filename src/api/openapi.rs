@@ -26,10 +26,14 @@ Durations are strings such as `250ms`, `30s`, `15m`, `24h`; times are RFC 3339 i
 Unknown fields and parameters are refused by name. Errors are problem details (RFC 9457): `type` names \
 the kind and never changes its meaning, and every kind has a section in `docs/problems.md`.";
 
-const TAGS: [(&str, &str); 6] = [
+const TAGS: [(&str, &str); 7] = [
     ("tasks", "Submit tasks, and see how they go on"),
     ("operate", "What an operator can do about a task"),
     ("alerts", "What a person has to look at"),
+    (
+        "messages",
+        "Messages to submitters and alert webhooks that are not delivered",
+    ),
     ("workflows", "Registered definitions, versioned"),
     ("agents", "The remote services that steps call"),
     ("service", "The service itself"),

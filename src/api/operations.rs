@@ -24,7 +24,7 @@ use super::{
     problem::{Kind, ProblemBody},
 };
 use crate::{
-    domain::{StepStatus, TaskStatus},
+    domain::{AlertKind, StepStatus, TaskStatus},
     store::{Counts, SharedReader},
     telemetry::Metrics,
 };
@@ -55,7 +55,7 @@ struct HealthView {
     get, path = "/livez", tag = "service",
     responses((status = 200, description = "It is alive", body = HealthView, example = json!({"status": "alive"}))),
 )]
-async fn livez() -> Response {
+pub(super) async fn livez() -> Response {
     json(StatusCode::OK, &HealthView { status: "alive" })
 }
 
@@ -111,6 +111,8 @@ struct Counted {
     at: Option<Instant>,
     /// Lines that were shown: one that is empty now must be shown as empty.
     lines: HashSet<String>,
+    /// Kinds of alerts, likewise.
+    alerts: HashSet<String>,
 }
 
 impl Gauges {
@@ -151,17 +153,39 @@ impl Counted {
             gauge!("provost_queue_depth", "agent" => agent.clone()).set(count as f64);
             self.lines.insert(agent);
         }
+        let of_steps = counts
+            .open_alerts
+            .iter()
+            .filter(|(kind, _)| kind != AlertKind::MessageUndeliverable.as_str())
+            .map(|(_, count)| count)
+            .sum();
         let queued: u64 = counts.queued.iter().map(|(_, count)| count).sum();
         for (state, count) in [
             (StepStatus::Pending, queued + counts.delayed),
             (StepStatus::Processing, counts.processing),
             // A step in error has exactly one alert that is not closed.
-            (StepStatus::Error, counts.open_alerts),
+            (StepStatus::Error, of_steps),
         ] {
             gauge!("provost_steps", "state" => state.as_str()).set(count as f64);
         }
         gauge!("provost_steps_delayed").set(counts.delayed as f64);
-        gauge!("provost_alerts_open").set(counts.open_alerts as f64);
+        for kind in AlertKind::ALL {
+            // Shown where there is none, so that it can be watched from the start.
+            self.alerts.insert(kind.as_str().to_owned());
+        }
+        self.alerts
+            .extend(counts.open_alerts.iter().map(|(kind, _)| kind.clone()));
+        for kind in &self.alerts {
+            let found = counts.open_alerts.iter().find(|(known, _)| known == kind);
+            let count = found.map_or(0, |(_, count)| *count);
+            gauge!("provost_alerts_open", "kind" => kind.clone()).set(count as f64);
+        }
+        for (state, count) in [
+            ("pending", counts.messages_pending),
+            ("dead", counts.messages_dead),
+        ] {
+            gauge!("provost_messages", "state" => state).set(count as f64);
+        }
     }
 }
 
@@ -195,7 +219,11 @@ fn describe() {
     );
     metrics::describe_gauge!(
         "provost_alerts_open",
-        "Alerts that are not closed, acknowledged ones included"
+        "Alerts that are not closed, acknowledged ones included, by kind"
+    );
+    metrics::describe_gauge!(
+        "provost_messages",
+        "Messages that are not delivered: pending, or dead letters"
     );
 }
 
@@ -218,7 +246,9 @@ mod tests {
             ],
             delayed: 1,
             processing: 3,
-            open_alerts: 2,
+            open_alerts: vec![("task.error".to_owned(), 2)],
+            messages_pending: 4,
+            messages_dead: 1,
         };
         let mut counted = Counted::default();
         let shown = |counted: &mut Counted, counts: &Counts| {
@@ -234,14 +264,23 @@ mod tests {
             "provost_steps_delayed 1",
             "provost_steps{state=\"processing\"} 3",
             "provost_steps{state=\"pending\"} 11",
-            "provost_alerts_open 2",
+            "provost_alerts_open{kind=\"task.error\"} 2",
+            "provost_alerts_open{kind=\"message.undeliverable\"} 0",
+            "provost_steps{state=\"error\"} 2",
+            "provost_messages{state=\"pending\"} 4",
+            "provost_messages{state=\"dead\"} 1",
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }
         counts.queued.clear();
+        counts.open_alerts.clear();
         let text = shown(&mut counted, &counts);
         assert!(
             text.contains("provost_queue_depth{agent=\"payments\"} 0"),
+            "{text}"
+        );
+        assert!(
+            text.contains("provost_alerts_open{kind=\"task.error\"} 0"),
             "{text}"
         );
     }

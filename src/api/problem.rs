@@ -54,11 +54,13 @@ kinds! {
     NoSuchWorkflow = "no-such-workflow", NOT_FOUND, "There is no such workflow";
     NoSuchAgent = "no-such-agent", NOT_FOUND, "There is no such agent";
     NoSuchAlert = "no-such-alert", NOT_FOUND, "There is no such alert";
+    NoSuchMessage = "no-such-message", NOT_FOUND, "There is no such message";
     MethodNotAllowed = "method-not-allowed", METHOD_NOT_ALLOWED, "The method is not allowed here";
     TaskEnded = "task-ended", CONFLICT, "The task has ended";
     WrongTaskState = "wrong-task-state", CONFLICT, "The task's state does not allow this";
     WrongStepState = "wrong-step-state", CONFLICT, "The step's state does not allow this";
     PastPivot = "past-pivot", CONFLICT, "The task can no longer be undone";
+    MessagePending = "message-pending", CONFLICT, "The message is still being delivered";
     AgentConfigured = "agent-configured", CONFLICT, "The agent belongs to the configuration file";
     VersionMismatch = "version-mismatch", PRECONDITION_FAILED, "The task has changed since";
     BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, "The body is too large";
@@ -124,7 +126,6 @@ impl Problem {
         self
     }
 
-    #[cfg(test)]
     pub fn kind(&self) -> Kind {
         self.kind
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::{
     agent::{Agents, Registered},
     config::Config,
+    courier::Receivers,
     domain::{
         AgentName, Definition, FieldFault, KnownAgents, Limits, Payload, Policies, parse_steps,
     },
@@ -19,6 +20,7 @@ pub struct App {
     pub store: Store,
     pub agents: Arc<Agents>,
     pub registered: Arc<Registered>,
+    pub receivers: Arc<Receivers>,
     pub config: Config,
     pub limits: Limits,
     pub metrics: Metrics,

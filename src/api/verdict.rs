@@ -25,8 +25,31 @@ pub struct VerdictBody {
     /// Whether the worst case ends within `complete_within`. True where there is no such limit.
     #[schema(example = true)]
     fits: bool,
+    /// What would be called if the task were undone after all of its steps, or where there is a pivot, just
+    /// before it.
+    undo: Vec<UndoStepBody>,
     /// What its author may not have meant.
     warnings: Vec<WarningBody>,
+}
+
+/// One call of an undo.
+#[derive(ToSchema)]
+#[schema(as = UndoStep)]
+pub struct UndoStepBody {
+    #[schema(example = "charge.undo")]
+    name: String,
+    #[schema(example = "charge")]
+    undoes: String,
+    #[schema(example = "payments")]
+    agent: String,
+    #[schema(example = "DELETE")]
+    method: String,
+    /// Counted from 1: those of a stage can run side by side once those before have ended.
+    #[schema(example = 1)]
+    stage: u32,
+    /// Whether a probe is asked first where the step's outcome is unknown.
+    #[schema(example = false)]
+    probe: bool,
 }
 
 /// One step as it would run.
@@ -60,8 +83,9 @@ pub struct PlannedStepBody {
 #[derive(ToSchema)]
 #[schema(as = Warning)]
 pub struct WarningBody {
-    /// `relies_on_idempotency_key`, `output_unread`, `outlives_task`, `constant`, `cannot_render` or
-    /// `no_time_to_retry`.
+    /// `relies_on_idempotency_key`, `output_unread`, `outlives_task`, `constant`, `cannot_render`,
+    /// `no_time_to_retry`; of undo: `not_undoable`, `nothing_to_undo`, `undo_needs_output`,
+    /// `undo_never_runs` or `undo_may_be_skipped`.
     #[schema(example = "relies_on_idempotency_key")]
     code: String,
     /// Missing where the warning is about several steps.
@@ -103,7 +127,8 @@ mod tests {
     /// The domain knows nothing of the document, so the shapes here could drift from what is sent.
     #[test]
     fn the_documented_shape_is_the_one_that_is_sent() {
-        let steps = r#"[{"name": "a", "agent": "x", "complete_within": "2h"}]"#;
+        let steps =
+            r#"[{"name": "a", "agent": "x", "complete_within": "2h", "undo": {"request": {}}}]"#;
         let steps = Payload::parse(steps.to_owned()).unwrap();
         let definition = parse_steps(
             &steps,
@@ -121,6 +146,7 @@ mod tests {
         for (sent, schema) in [
             (&sent, VerdictBody::schema()),
             (&sent["steps"][0], PlannedStepBody::schema()),
+            (&sent["undo"][0], UndoStepBody::schema()),
             (warning.unwrap(), WarningBody::schema()),
         ] {
             let schema: Value = serde_json::to_value(schema).unwrap();

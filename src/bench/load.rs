@@ -57,9 +57,10 @@ impl Tickets {
     }
 }
 
+/// `worker` makes one worker, by its number.
 async fn phase<F>(
     amount: Amount,
-    worker: impl Fn(Tickets, Latencies) -> F,
+    worker: impl Fn(usize, Tickets, Latencies) -> F,
 ) -> Result<Phase, BenchError>
 where
     F: Future<Output = Result<Latencies, BenchError>> + Send + 'static,
@@ -69,8 +70,9 @@ where
     let share = (amount.tasks / workers.max(1)) as usize;
     let started = Instant::now();
     let mut running = JoinSet::new();
-    for _ in 0..workers {
+    for number in 0..workers {
         running.spawn(worker(
+            number as usize,
             tickets.clone(),
             Latencies::with_capacity(share + share / 2 + 1),
         ));
@@ -104,7 +106,7 @@ pub async fn raw(client: &Client, stub: &Url, amount: Amount) -> Result<Phase, B
         })
         .collect();
     let requests = Arc::new(requests);
-    phase(amount, |tickets, mut latencies| {
+    phase(amount, |_, tickets, mut latencies| {
         let (client, requests) = (client.clone(), requests.clone());
         async move {
             while tickets.take() {
@@ -125,10 +127,11 @@ pub async fn raw(client: &Client, stub: &Url, amount: Amount) -> Result<Phase, B
     .await
 }
 
-/// Tasks from their submission until the answer says that they are processed.
-pub async fn end_to_end(requests: &Requests, amount: Amount) -> Result<Phase, BenchError> {
-    phase(amount, |tickets, mut latencies| {
-        let requests = requests.clone();
+/// Tasks from their submission until the answer says that they are processed; each worker keeps to one of
+/// the servers.
+pub async fn end_to_end(servers: &[Requests], amount: Amount) -> Result<Phase, BenchError> {
+    phase(amount, |worker, tickets, mut latencies| {
+        let requests = servers[worker % servers.len()].clone();
         async move {
             let mut connection = Connection::open(&requests.authority).await?;
             while tickets.take() {
@@ -144,9 +147,9 @@ pub async fn end_to_end(requests: &Requests, amount: Amount) -> Result<Phase, Be
 }
 
 /// Submissions alone, until the 202; each task is waited for, unmeasured, before the next.
-pub async fn submissions(requests: &Requests, amount: Amount) -> Result<Phase, BenchError> {
-    phase(amount, |tickets, mut latencies| {
-        let requests = requests.clone();
+pub async fn submissions(servers: &[Requests], amount: Amount) -> Result<Phase, BenchError> {
+    phase(amount, |worker, tickets, mut latencies| {
+        let requests = servers[worker % servers.len()].clone();
         async move {
             let mut connection = Connection::open(&requests.authority).await?;
             let mut wait = Vec::new();
@@ -201,7 +204,7 @@ mod tests {
     async fn every_task_of_a_phase_is_done_once_however_many_workers_there_are() {
         for (tasks, in_flight) in [(1, 128), (100, 7), (5, 1)] {
             let amount = Amount { tasks, in_flight };
-            let done = phase(amount, |tickets, mut latencies| async move {
+            let done = phase(amount, |_, tickets, mut latencies| async move {
                 while tickets.take() {
                     latencies.record(Duration::from_millis(1));
                     tokio::task::yield_now().await;
@@ -219,7 +222,7 @@ mod tests {
             tasks: 10,
             in_flight: 2,
         };
-        let failed = phase(amount, |tickets, _| async move {
+        let failed = phase(amount, |_, tickets, _| async move {
             tickets.take();
             Err(BenchError::NotProcessed("error".to_owned()))
         });

@@ -21,14 +21,23 @@ use self::{
     load::Amount,
     report::{Report, Round},
     requests::{AGENT, Requests, WORKFLOW},
-    server::Server,
+    server::Servers,
 };
-use crate::{cli::BenchOptions, interrupt, plain_http};
+use crate::{cli::BenchOptions, config::DatabaseUrl, interrupt, plain_http};
 
 #[derive(Debug, Error)]
 pub enum BenchError {
     #[error("--url: {0:?} is not the URL of a server, such as \"http://127.0.0.1:8080\"")]
     Url(String),
+    #[error(
+        "--instances: several servers need a database that they can share: give one with --database-url postgres://…"
+    )]
+    NotShared,
+    // The text is not repeated: it may hold a password.
+    #[error(
+        "--database-url: not the URL of a PostgreSQL database, such as \"postgres://user@host/name\"; leave it out to measure SQLite, in a file that is gone afterwards"
+    )]
+    NotPostgres,
     #[error("--stub-listen: the remote service cannot listen there: {0}")]
     Stub(io::Error),
     #[error("no folder for the database could be made: {0}; set TMPDIR to where one can")]
@@ -80,23 +89,26 @@ async fn measure(options: BenchOptions) -> Result<Report, BenchError> {
     let client = plain_http::client()?;
     let stub = stub::start(options.stub_listen).await;
     let stub = format!("http://{}", stub.map_err(BenchError::Stub)?);
-    let server = match &options.url {
-        Some(url) => Server::at(url, options.token.clone(), client.clone())?,
-        None => Server::start(client.clone()).await?,
+    let servers = match &options.url {
+        Some(url) => Servers::at(url, options.token.clone(), client.clone())?,
+        None => {
+            let database = options
+                .database_url
+                .as_deref()
+                .map(str::parse::<DatabaseUrl>);
+            let database = database.transpose().map_err(|()| BenchError::NotPostgres)?;
+            Servers::start(options.instances, database.as_ref(), &client).await?
+        }
     };
-    introduce(&options, &server);
+    introduce(&options, &servers);
     let agent = format!("/v1/agents/{AGENT}");
     let spec = json!({ "endpoints": [{ "url": stub, "max_in_flight": 1024 }] });
-    server.put(&agent, &spec).await?;
+    servers.put(&agent, &spec).await?;
     let workflow = format!("/v1/workflows/{WORKFLOW}");
-    server.put(&workflow, &requests::workflow()).await?;
+    servers.put(&workflow, &requests::workflow()).await?;
     let stub = Url::parse(&stub).map_err(|_| BenchError::Url(stub))?;
-    let report = phases(&options, &server, &client, &stub).await;
-    let cleared = if server.is_own() {
-        server.end().await
-    } else {
-        server.delete(&agent).await
-    };
+    let report = phases(&options, &servers, &client, &stub).await;
+    let cleared = servers.clear(&agent).await;
     // What was measured stands, whatever becomes of this.
     if let Err(error) = cleared {
         eprintln!("provost: not all is as it was before: {error}");
@@ -104,19 +116,12 @@ async fn measure(options: BenchOptions) -> Result<Report, BenchError> {
     report
 }
 
-fn introduce(options: &BenchOptions, server: &Server) {
+fn introduce(options: &BenchOptions, servers: &Servers) {
     println!(
         "{} tasks of three steps in {} rounds, {} in flight",
         options.tasks, options.rounds, options.in_flight
     );
-    if server.is_own() {
-        println!(
-            "server at {}, started for this with default settings",
-            server.url
-        );
-    } else {
-        println!("server at {}", server.url);
-    }
+    println!("{}", servers.introduction());
     if cfg!(debug_assertions) {
         println!(
             "this is a debug build, which says nothing about speed: use `cargo run --release`"
@@ -128,11 +133,11 @@ fn introduce(options: &BenchOptions, server: &Server) {
 /// Everything that is measured, in turns short enough that both of a pair meet the same weather.
 async fn phases(
     options: &BenchOptions,
-    server: &Server,
+    servers: &Servers,
     client: &Client,
     stub: &Url,
 ) -> Result<Report, BenchError> {
-    let requests = Requests::new(server.authority(), server.prefix(), server.token.as_deref());
+    let requests: Vec<Requests> = servers.requests();
     let loaded = |tasks: u32| Amount {
         tasks: tasks.max(1),
         in_flight: options.in_flight,
@@ -141,7 +146,7 @@ async fn phases(
         tasks: options.at_rest,
         in_flight: 1,
     };
-    let before = server.usage().await?;
+    let before = servers.usage().await?;
     // Connections, caches and the database's first pages are not what is asked for.
     let warm_up = loaded(options.tasks / 20);
     load::raw(client, stub, warm_up).await?;
@@ -158,16 +163,14 @@ async fn phases(
     let mut rounds = Vec::new();
     for _ in 0..options.rounds {
         let raw = load::raw(client, stub, share).await?;
-        let used = server.usage().await?;
+        let used = servers.usage().await?;
         let done = load::end_to_end(&requests, share).await?;
-        let using = server.usage().await?;
+        let using = servers.usage().await?;
         tasks += done.latencies.count();
         rounds.push(Round {
             raw,
             tasks: done,
-            cpu_seconds: using
-                .zip(used)
-                .map(|(after, before)| after.cpu_seconds - before.cpu_seconds),
+            cpu_seconds: server::cpu_seconds(&used, &using),
         });
     }
     let submit_loaded = load::submissions(&requests, loaded(options.tasks / 10)).await?;
@@ -178,7 +181,7 @@ async fn phases(
         submit_at_rest,
         whole_at_rest,
         before,
-        after: server.usage().await?,
+        after: servers.usage().await?,
         tasks,
     })
 }

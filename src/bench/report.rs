@@ -21,8 +21,9 @@ pub struct Report {
     pub submit_loaded: Latencies,
     pub submit_at_rest: Latencies,
     pub whole_at_rest: Latencies,
-    pub before: Option<Usage>,
-    pub after: Option<Usage>,
+    /// Of each server.
+    pub before: Vec<Option<Usage>>,
+    pub after: Vec<Option<Usage>>,
     /// All that the server did between `before` and `after`.
     pub tasks: usize,
 }
@@ -98,20 +99,41 @@ impl Report {
         });
         text += &row("server CPU for a task", [cpu]);
         for (name, usage) in [
-            ("server memory, before", self.before),
-            ("server memory, after", self.after),
+            ("server memory, before", &self.before),
+            ("server memory, after", &self.after),
         ] {
-            let mib = usage.map(|usage| usage.resident_bytes / f64::from(1 << 20));
+            let bytes = usage.iter().map(|usage| Some((*usage)?.resident_bytes));
+            let mib = bytes
+                .sum::<Option<f64>>()
+                .map(|bytes| bytes / f64::from(1 << 20));
             text += &row(
                 name,
                 [mib.map_or("-".to_owned(), |mib| format!("{mib:.1} MiB"))],
             );
+        }
+        if self.after.len() > 1 {
+            text += &row("calls made, by server", self.shares());
         }
         text += &row(
             "tasks in all, every one processed",
             [self.tasks.to_string()],
         );
         text
+    }
+
+    /// Who made how much of the calls, in percent.
+    fn shares(&self) -> Vec<String> {
+        let pairs = self.before.iter().zip(&self.after);
+        let made = pairs.map(|(before, after)| Some((*after)?.calls - (*before)?.calls));
+        let made: Vec<Option<f64>> = made.collect();
+        let all: f64 = made.iter().copied().flatten().sum();
+        made.iter()
+            .map(|made| {
+                made.map_or("-".to_owned(), |made| {
+                    format!("{:.0} %", 100.0 * made / all)
+                })
+            })
+            .collect()
     }
 }
 
@@ -152,13 +174,18 @@ mod tests {
             submit_loaded: Latencies::default(),
             submit_at_rest: Latencies::default(),
             whole_at_rest: phase(1, 1).latencies,
-            before: None,
-            after: Some(Usage {
-                cpu_seconds: 1.0,
-                resident_bytes: 33_554_432.0,
-            }),
+            before: vec![None],
+            after: vec![usage(0.0)],
             tasks: 301,
         }
+    }
+
+    fn usage(calls: f64) -> Option<Usage> {
+        Some(Usage {
+            cpu_seconds: 1.0,
+            resident_bytes: 33_554_432.0,
+            calls,
+        })
     }
 
     fn values<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
@@ -193,5 +220,21 @@ mod tests {
             ["2.00", "ms", "2.00", "ms"]
         );
         assert_eq!(values(&text, "submit alone, at rest"), ["-", "-"]);
+        assert!(!text.contains("by server"), "{text}");
+    }
+
+    #[test]
+    fn of_several_servers_it_says_who_made_the_calls_and_what_they_use_together() {
+        let report = Report {
+            before: vec![usage(30.0), usage(0.0)],
+            after: vec![usage(60.0), usage(90.0)],
+            ..report()
+        };
+        let text = report.text();
+        assert_eq!(
+            values(&text, "calls made, by server"),
+            ["25", "%", "75", "%"]
+        );
+        assert_eq!(values(&text, "server memory, after"), ["64.0", "MiB"]);
     }
 }

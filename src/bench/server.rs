@@ -1,4 +1,4 @@
-//! The server that is measured: one that runs somewhere, or one started for the bench.
+//! The servers that are measured: one that runs somewhere, or those started for the bench.
 
 use std::{
     fs, io,
@@ -11,16 +11,115 @@ use reqwest::{Client, Method, Url};
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
-use super::BenchError;
-use crate::temporary::Folder;
+use super::{
+    BenchError,
+    requests::{AGENT, Requests},
+};
+use crate::{config::DatabaseUrl, temporary::Folder};
 
 /// A new database is made in far less.
 const LONGEST_START: Duration = Duration::from_secs(15);
 const LOG: &str = "server.log";
 
-pub struct Server {
-    pub url: Url,
-    pub token: Option<String>,
+/// All servers that the load goes to. They share a database.
+pub struct Servers {
+    all: Vec<Server>,
+    /// In which they were started, if it is not one of their own.
+    database: Option<DatabaseUrl>,
+}
+
+impl Servers {
+    pub fn at(url: &str, token: Option<String>, client: Client) -> Result<Self, BenchError> {
+        Ok(Self {
+            all: vec![Server::at(url, token, client)?],
+            database: None,
+        })
+    }
+
+    /// Starts so many, on a PostgreSQL, or one alone on a file of its own.
+    pub async fn start(
+        instances: u8,
+        database: Option<&DatabaseUrl>,
+        client: &Client,
+    ) -> Result<Self, BenchError> {
+        match database {
+            Some(DatabaseUrl::Sqlite(_)) => return Err(BenchError::NotPostgres),
+            None if instances > 1 => return Err(BenchError::NotShared),
+            _ => {}
+        }
+        let mut all = Vec::new();
+        for _ in 0..instances {
+            all.push(Server::start(database, client.clone()).await?);
+        }
+        Ok(Self {
+            all,
+            database: database.cloned(),
+        })
+    }
+
+    pub fn introduction(&self) -> String {
+        let urls: Vec<_> = self.all.iter().map(|server| server.url.as_str()).collect();
+        let what = if urls.len() > 1 { "servers" } else { "server" };
+        let mut text = format!("{what} at {}", urls.join(", "));
+        if self.all.iter().any(|server| server.own.is_some()) {
+            text += ", started for this with default settings";
+        }
+        if let Some(database) = &self.database {
+            text += &format!("\non {database}");
+        }
+        text
+    }
+
+    pub fn requests(&self) -> Vec<Requests> {
+        let servers = self.all.iter();
+        servers
+            .map(|server| {
+                let token = server.token.as_deref();
+                Requests::new(server.authority(), server.prefix(), token)
+            })
+            .collect()
+    }
+
+    /// At each, so that none has to hear of it from another first.
+    pub async fn put(&self, path: &str, body: &Value) -> Result<(), BenchError> {
+        for server in &self.all {
+            server.send(Method::PUT, path, Some(body)).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn usage(&self) -> Result<Vec<Option<Usage>>, BenchError> {
+        let mut all = Vec::new();
+        for server in &self.all {
+            all.push(server.usage().await?);
+        }
+        Ok(all)
+    }
+
+    /// Takes the agent away from what was given, and ends what was started.
+    pub async fn clear(self, agent: &str) -> Result<(), BenchError> {
+        let mut cleared = Ok(());
+        for (number, server) in self.all.into_iter().enumerate() {
+            if number == 0 && (server.own.is_none() || self.database.is_some()) {
+                cleared = server.send(Method::DELETE, agent, None).await.map(|_| ());
+            }
+            cleared = cleared.and(server.end().await);
+        }
+        cleared
+    }
+}
+
+/// What all of them used between two looks; `None` where one does not know.
+pub fn cpu_seconds(before: &[Option<Usage>], after: &[Option<Usage>]) -> Option<f64> {
+    let pairs = before.iter().zip(after);
+    pairs
+        .map(|(before, after)| Some((*after)?.cpu_seconds - (*before)?.cpu_seconds))
+        .sum()
+}
+
+struct Server {
+    url: Url,
+    token: Option<String>,
     client: Client,
     /// Ended, and its database removed, when this is dropped.
     own: Option<Own>,
@@ -37,10 +136,12 @@ struct Own {
 pub struct Usage {
     pub cpu_seconds: f64,
     pub resident_bytes: f64,
+    /// Calls to the remote service that succeeded.
+    pub calls: f64,
 }
 
 impl Server {
-    pub fn at(url: &str, token: Option<String>, client: Client) -> Result<Self, BenchError> {
+    fn at(url: &str, token: Option<String>, client: Client) -> Result<Self, BenchError> {
         let parsed = Url::parse(url).ok();
         let parsed = parsed.filter(|url| url.scheme() == "http" && url.has_host());
         Ok(Self {
@@ -52,9 +153,9 @@ impl Server {
     }
 
     /// Starts this very program as a server with the settings that it has by itself.
-    pub async fn start(client: Client) -> Result<Self, BenchError> {
+    async fn start(database: Option<&DatabaseUrl>, client: Client) -> Result<Self, BenchError> {
         let folder = Folder::new("bench").map_err(BenchError::Folder)?;
-        let (child, port) = spawn(&folder).map_err(BenchError::Process)?;
+        let (child, port) = spawn(&folder, database).map_err(BenchError::Process)?;
         let server = Self {
             own: Some(Own { child, folder }),
             ..Self::at(&format!("http://127.0.0.1:{port}"), None, client)?
@@ -81,38 +182,26 @@ impl Server {
 
     /// Waits until a server that was started is gone, so that nothing is left of it. Should the bench be
     /// cut off before, it is ended without being waited for.
-    pub async fn end(self) -> Result<(), BenchError> {
+    async fn end(self) -> Result<(), BenchError> {
         match self.own {
             Some(mut own) => own.child.kill().await.map_err(BenchError::Process),
             None => Ok(()),
         }
     }
 
-    pub fn is_own(&self) -> bool {
-        self.own.is_some()
-    }
-
     /// Host and port.
-    pub fn authority(&self) -> String {
+    fn authority(&self) -> String {
         let port = self.url.port_or_known_default().unwrap_or(80);
         format!("{}:{port}", self.url.host_str().unwrap_or_default())
     }
 
     /// What comes before `/v1`: empty, or a path without a slash at its end.
-    pub fn prefix(&self) -> &str {
+    fn prefix(&self) -> &str {
         self.url.path().trim_end_matches('/')
     }
 
-    pub async fn put(&self, path: &str, body: &Value) -> Result<(), BenchError> {
-        self.send(Method::PUT, path, Some(body)).await.map(|_| ())
-    }
-
-    pub async fn delete(&self, path: &str) -> Result<(), BenchError> {
-        self.send(Method::DELETE, path, None).await.map(|_| ())
-    }
-
     /// `None` where the server does not know, as on systems without `/proc`.
-    pub async fn usage(&self) -> Result<Option<Usage>, BenchError> {
+    async fn usage(&self) -> Result<Option<Usage>, BenchError> {
         let text = self.send(Method::GET, "/metrics", None).await?;
         Ok(usage(&text))
     }
@@ -147,7 +236,7 @@ impl Server {
     }
 }
 
-fn spawn(folder: &Folder) -> io::Result<(Child, u16)> {
+fn spawn(folder: &Folder, database: Option<&DatabaseUrl>) -> io::Result<(Child, u16)> {
     // Free a moment ago: should another program take it first, the server says so and the bench ends.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()?
@@ -155,7 +244,6 @@ fn spawn(folder: &Folder) -> io::Result<(Child, u16)> {
     let mut command = Command::new(std::env::current_exe()?);
     command
         .args(["serve", "--listen", &format!("127.0.0.1:{port}")])
-        .args(["--database-url", "sqlite://provost.db"])
         // Where no provost.toml is.
         .current_dir(folder.path())
         .stdin(Stdio::null())
@@ -167,6 +255,12 @@ fn spawn(folder: &Folder) -> io::Result<(Child, u16)> {
             command.env_remove(name);
         }
     }
+    // By the environment, which strangers cannot read: a URL may hold a password.
+    let database = match database {
+        Some(DatabaseUrl::Postgres(url)) => url,
+        _ => "sqlite://provost.db",
+    };
+    command.env("PROVOST_DATABASE_URL", database);
     Ok((command.spawn()?, port))
 }
 
@@ -179,6 +273,11 @@ fn usage(metrics: &str) -> Option<Usage> {
     Some(Usage {
         cpu_seconds: value("process_cpu_seconds_total")?,
         resident_bytes: value("process_resident_memory_bytes")?,
+        // Not there before the first.
+        calls: value(&format!(
+            "provost_agent_tries_total{{agent=\"{AGENT}\",result=\"success\"}}"
+        ))
+        .unwrap_or_default(),
     })
 }
 
@@ -190,9 +289,11 @@ mod tests {
     #[test]
     fn usage_is_read_from_metrics_and_missing_where_they_are() {
         let text = "# HELP process_cpu_seconds_total CPU\nprocess_cpu_seconds_total 1.5\n\
-                    process_resident_memory_bytes 1048576\n";
+                    process_resident_memory_bytes 1048576\n\
+                    provost_agent_tries_total{agent=\"bench\",result=\"success\"} 12\n";
         let read = usage(text).unwrap();
         assert_eq!((read.cpu_seconds, read.resident_bytes), (1.5, 1_048_576.0));
+        assert_eq!(read.calls, 12.0);
         assert!(usage("process_cpu_seconds_total 1.5\n").is_none());
     }
 

@@ -66,13 +66,18 @@ Examples:
 Without --url it starts a server of its own: this program, default settings, a database that is gone
 afterwards. The remote service is brought along too, and answers at once.
 
+With --database-url the servers that are started use that PostgreSQL, which should be one of its own: what
+else it does is measured too. With --instances there are several, and the report says how they shared the
+work.
+
 A server that is given with --url must be allowed to call the remote service: a server that listens on
-loopback is. It gets an agent and a workflow named `bench`; the agent is removed afterwards, the
-workflow and the tasks stay.
+loopback is. A server or a database that is given gets an agent and a workflow named `bench`; the agent
+is removed afterwards, the workflow and the tasks stay.
 
 Examples:
   provost bench
   provost bench --tasks 100000 --in-flight 256
+  provost bench --database-url postgres://provost@db.example/bench --instances 4
   PROVOST_BENCH_TOKEN=… provost bench --url http://127.0.0.1:8080")]
     Bench(BenchOptions),
 
@@ -93,8 +98,8 @@ Examples:
 
     /// Bring the schema of the database up to date, and say what that meant
     #[command(after_help = "\
-`serve` does this by itself at its start, unless postgres.migrate is false. Run it from a place and as a
-user that may change the schema: behind a pooler, past it. Several at once do no harm.
+`serve` does this by itself at its start, unless postgres.migrate is false. Run it as a user that may change
+the schema. Several at once do no harm. It does not wait for a database that cannot be reached.
 
 Examples:
   provost migrate
@@ -293,6 +298,14 @@ pub struct BenchOptions {
     /// The server to measure [default: one that is started for the bench]
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
+
+    /// The database of the servers that are started: PostgreSQL [default: an SQLite file that is gone afterwards]
+    #[arg(long, value_name = "URL", conflicts_with = "url")]
+    pub database_url: Option<String>,
+
+    /// Servers to start on one PostgreSQL; the load goes to all alike
+    #[arg(long, value_name = "COUNT", default_value_t = 1, conflicts_with = "url", value_parser = value_parser!(u8).range(1..=16))]
+    pub instances: u8,
 
     /// The remote service answers here; port 0 takes any that is free
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]

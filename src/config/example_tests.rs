@@ -62,6 +62,14 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
     let mut config = load_text(&uncommented());
     assert!(config.instance_id.take().is_some());
     assert!(config.store.max_size.take().is_some());
+    assert!(config.public_url.take().is_some());
+    let receiver = config.receivers.remove(0);
+    assert_eq!(
+        (receiver.name.as_str(), receiver.secrets.len()),
+        ("shop", 1)
+    );
+    let webhook = config.alert_webhooks.remove(0);
+    assert_eq!(webhook.format, crate::domain::AlertFormat::default());
     assert_eq!(config.tokens.len(), 1);
     config.tokens.clear();
     let AgentSpec { endpoints, retry } = config.agents.remove("payments").unwrap();

@@ -12,7 +12,7 @@ use figment::{
 use serde_json::Value as Json;
 
 use super::{
-    Config, ConfigError, Fault, agents,
+    Config, ConfigError, Fault, agents, receivers,
     settings::{LISTS, SETTINGS, Setting},
     show, tokens,
 };
@@ -272,6 +272,16 @@ fn malformed(layers: &Figment, merged: &Value, error: figment::Error) -> Fault {
             allowed: tokens::ALLOWED.to_owned(),
         };
     }
+    for list in ["receivers", "alert_webhooks"] {
+        if path.starts_with(list) {
+            return Fault {
+                origin: origin(layers, &path),
+                setting: path,
+                found: tokens::HIDDEN.to_owned(),
+                allowed: receivers::allowed(list),
+            };
+        }
+    }
     let value = merged
         .find_ref(&path)
         .map(|value| show::found(&path, value));
@@ -314,6 +324,25 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
             }
         })
         .collect();
+    for (setting, found, allowed) in receivers::faults(&config.receivers, &config.alert_webhooks) {
+        faults.push(Fault {
+            origin: origin(layers, &setting),
+            setting,
+            found,
+            allowed,
+        });
+    }
+    if config.courier.retry_max < config.courier.retry_initial {
+        faults.push(Fault {
+            setting: "courier.retry_max".to_owned(),
+            origin: origin(layers, "courier.retry_max"),
+            found: format!("\"{}\"", config.courier.retry_max),
+            allowed: format!(
+                "at least courier.retry_initial, \"{}\"",
+                config.courier.retry_initial
+            ),
+        });
+    }
     if !tokens::are_distinct(&config.tokens) {
         faults.push(Fault {
             setting: "tokens".to_owned(),

@@ -168,7 +168,7 @@ fn an_unknown_setting_is_refused_by_name_with_those_that_exist_beside_it() {
             .starts_with("listen, insecure, database_url,"),
         "{unknown}"
     );
-    assert!(unknown.allowed.contains("supervisor") && unknown.allowed.ends_with("tokens, agents"));
+    assert!(unknown.allowed.contains("supervisor") && unknown.allowed.ends_with("alert_webhooks"));
     assert!(!unknown.to_string().contains("s3cret"), "{unknown}");
 
     let unknown = fault("supervisor = \"1s\"", &[]);
@@ -358,6 +358,59 @@ fn a_wrong_agent_is_named_to_the_field() {
         assert!(wrong.origin.starts_with("file "), "{wrong}");
         assert!(!wrong.to_string().contains("hunter2"), "{wrong}");
     }
+}
+
+const RECEIVER: &str = "[[receivers]]\nname = \"shop\"\nurl = \"https://shop.example/r\"\n\
+                        secrets = [\"whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD\"]";
+
+#[test]
+fn receivers_come_from_the_file_or_the_environment() {
+    let in_file = load_from(RECEIVER, &[], &[]).unwrap();
+    let text = r#"[{name="shop",url="https://shop.example/r",secrets=["whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"]}]"#;
+    let in_environment = load_from("", &[("PROVOST_RECEIVERS", text)], &[]).unwrap();
+    assert_eq!(in_file.receivers, in_environment.receivers);
+    assert_eq!(in_file.receivers[0].name, "shop");
+}
+
+#[test]
+fn a_wrong_secret_is_refused_and_never_shown() {
+    for (wrong, setting) in [
+        (RECEIVER.replace("whsec_C2FV", "whsec_C2"), "receivers"),
+        (RECEIVER.replace("whsec_", ""), "receivers"),
+        (RECEIVER.replace("secrets =", "secret ="), "receivers"),
+        (
+            RECEIVER
+                .replace("receivers", "alert_webhooks")
+                .replace("https:", "ftp:"),
+            "alert_webhooks",
+        ),
+    ] {
+        let fault = fault(&wrong, &[]);
+        assert!(fault.setting.starts_with(setting), "{fault}");
+        assert!(fault.allowed.contains("whsec_"), "{fault}");
+        assert!(!fault.to_string().contains("VsBQIhrscChlQ"), "{fault}");
+    }
+}
+
+#[test]
+fn a_secret_and_the_address_of_a_webhook_are_not_shown() {
+    let webhook = RECEIVER.replace("receivers", "alert_webhooks");
+    let text = format!("{RECEIVER}\n{webhook}");
+    let shown = with_sources(&text, &[], &[], describe).unwrap();
+    let debug = format!("{:?}", load_from(&text, &[], &[]).unwrap());
+    for shown in [shown, debug] {
+        assert!(
+            shown.contains("https://shop.example:443/(hidden)"),
+            "{shown}"
+        );
+        assert!(!shown.contains("VsBQIhrscChlQ"), "{shown}");
+    }
+}
+
+#[test]
+fn the_longest_wait_is_no_shorter_than_the_first() {
+    let fault = fault("[courier]\nretry_initial = \"20m\"", &[]);
+    assert_eq!(fault.setting, "courier.retry_max");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod agents;
 mod error;
 mod load;
+mod receivers;
 mod settings;
 mod show;
 mod tokens;
@@ -21,6 +22,9 @@ use crate::domain::{AgentName, AgentSpec, InstanceId, Span};
 
 pub use error::{ConfigError, Fault};
 pub use load::{FlagValue, Sources, describe, load};
+#[cfg(test)]
+pub use receivers::HiddenUrl;
+pub use receivers::{AlertWebhookConfig, ReceiverConfig};
 pub use tokens::{Role, Token};
 pub use values::{Auto, ByteSize, DatabaseUrl, Keep, LogFilter};
 
@@ -38,17 +42,23 @@ pub struct Config {
     pub log_json: bool,
     /// How long running calls may go on after SIGTERM.
     pub shutdown_grace: Span,
+    /// Where people reach the service: links in messages lead there.
+    pub public_url: Option<String>,
     pub instance: InstanceConfig,
     pub scheduler: SchedulerConfig,
     pub supervisor: SupervisorConfig,
     pub retention: RetentionConfig,
     pub limits: LimitsConfig,
     pub calls: CallsConfig,
+    pub courier: CourierConfig,
     pub store: StoreConfig,
     pub postgres: PostgresConfig,
     /// Once there is one token, every request needs one.
     pub tokens: Vec<Token>,
     pub agents: BTreeMap<AgentName, AgentSpec>,
+    /// Who messages are written to, and what they are signed with.
+    pub receivers: Vec<ReceiverConfig>,
+    pub alert_webhooks: Vec<AlertWebhookConfig>,
 }
 
 impl Default for Config {
@@ -61,16 +71,20 @@ impl Default for Config {
             log: LogFilter::default(),
             log_json: false,
             shutdown_grace: Span::from_secs(25),
+            public_url: None,
             instance: InstanceConfig::default(),
             scheduler: SchedulerConfig::default(),
             supervisor: SupervisorConfig::default(),
             retention: RetentionConfig::default(),
             limits: LimitsConfig::default(),
             calls: CallsConfig::default(),
+            courier: CourierConfig::default(),
             store: StoreConfig::default(),
             postgres: PostgresConfig::default(),
             tokens: Vec::new(),
             agents: BTreeMap::new(),
+            receivers: Vec::new(),
+            alert_webhooks: Vec::new(),
         }
     }
 }
@@ -91,6 +105,16 @@ impl Config {
     /// Whether a step may name a URL in place of a registered agent.
     pub fn allows_url_steps(&self) -> bool {
         self.calls.allow_url_steps.or(self.listens_on_loopback())
+    }
+
+    /// Whether `reply_to` may name a URL that no configured receiver covers.
+    pub fn allows_reply_urls(&self) -> bool {
+        self.courier.allow_urls.or(self.listens_on_loopback())
+    }
+
+    /// Whether messages may go out that no secret signs.
+    pub fn allows_unsigned(&self) -> bool {
+        self.courier.allow_unsigned.or(self.listens_on_loopback())
     }
 }
 
@@ -199,6 +223,42 @@ impl Default for CallsConfig {
             connect_timeout: Span::from_secs(5),
             allow_private_addresses: Auto::Auto,
             allow_url_steps: Auto::Auto,
+        }
+    }
+}
+
+/// How messages are delivered: replies to submitters, and alerts.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CourierConfig {
+    /// How often messages are looked for when nothing has announced any.
+    pub poll: Span,
+    /// How long a receiver may take to answer.
+    pub timeout: Span,
+    /// The most messages under way to one receiver.
+    pub max_in_flight: usize,
+    /// The longest wait after the first failure of a message; it doubles with each.
+    pub retry_initial: Span,
+    pub retry_max: Span,
+    /// How long a message is tried before it is a dead letter.
+    pub give_up_after: Span,
+    /// See [`Config::allows_reply_urls`].
+    pub allow_urls: Auto,
+    /// See [`Config::allows_unsigned`].
+    pub allow_unsigned: Auto,
+}
+
+impl Default for CourierConfig {
+    fn default() -> Self {
+        Self {
+            poll: Span::from_secs(1),
+            timeout: Span::from_secs(15),
+            max_in_flight: 16,
+            retry_initial: Span::from_secs(5),
+            retry_max: Span::from_secs(15 * 60),
+            give_up_after: Span::from_secs(86_400),
+            allow_urls: Auto::Auto,
+            allow_unsigned: Auto::Auto,
         }
     }
 }

@@ -19,6 +19,7 @@ pub enum Rule {
     Database,
     Instance,
     Log,
+    PublicUrl,
     Switch,
     SwitchOrAuto,
     Span(Span, Span),
@@ -35,9 +36,10 @@ const fn setting(path: &'static str, rule: Rule) -> Setting {
 const SOON: Span = Span::from_millis(10);
 const MINUTE: Span = Span::from_secs(60);
 const HOUR: Span = Span::from_secs(3600);
+const DAY: Span = Span::from_secs(86_400);
 
 /// The order is that of `provost.toml.example`.
-pub static SETTINGS: [Setting; 25] = [
+pub static SETTINGS: [Setting; 34] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
@@ -45,6 +47,7 @@ pub static SETTINGS: [Setting; 25] = [
     setting("log", Rule::Log),
     setting("log_json", Rule::Switch),
     setting("shutdown_grace", Rule::Span(Span::from_secs(0), HOUR)),
+    setting("public_url", Rule::PublicUrl),
     setting("instance.lease", Rule::Span(Span::from_secs(1), HOUR)),
     setting("scheduler.poll", Rule::Span(SOON, HOUR)),
     setting("supervisor.interval", Rule::Span(SOON, HOUR)),
@@ -67,6 +70,20 @@ pub static SETTINGS: [Setting; 25] = [
     setting("calls.connect_timeout", Rule::Span(SOON, MINUTE)),
     setting("calls.allow_private_addresses", Rule::SwitchOrAuto),
     setting("calls.allow_url_steps", Rule::SwitchOrAuto),
+    setting("courier.poll", Rule::Span(SOON, HOUR)),
+    setting(
+        "courier.timeout",
+        Rule::Span(Span::from_millis(100), MINUTE),
+    ),
+    setting("courier.max_in_flight", Rule::Count(1, 1000)),
+    setting("courier.retry_initial", Rule::Span(SOON, HOUR)),
+    setting("courier.retry_max", Rule::Span(SOON, DAY)),
+    setting(
+        "courier.give_up_after",
+        Rule::Span(Span::from_secs(0), Span::from_secs(30 * 86_400)),
+    ),
+    setting("courier.allow_urls", Rule::SwitchOrAuto),
+    setting("courier.allow_unsigned", Rule::SwitchOrAuto),
     setting("store.cache_tasks", Rule::Count(1, 10_000_000)),
     setting(
         "store.max_size",
@@ -78,7 +95,7 @@ pub static SETTINGS: [Setting; 25] = [
 ];
 
 /// The settings that hold many values, checked by their own types.
-pub const LISTS: [&str; 2] = ["tokens", "agents"];
+pub const LISTS: [&str; 4] = ["tokens", "agents", "receivers", "alert_webhooks"];
 
 impl Rule {
     pub fn accepts(&self, value: &Value) -> bool {
@@ -88,6 +105,9 @@ impl Rule {
             Rule::Database => text.is_some_and(|text| text.parse::<DatabaseUrl>().is_ok()),
             Rule::Instance => text.is_some_and(is_plain_name),
             Rule::Log => text.is_some_and(|text| text.parse::<LogFilter>().is_ok()),
+            Rule::PublicUrl => text.is_some_and(|text| {
+                !text.contains('?') && crate::domain::WebAddress::parse(text).is_ok()
+            }),
             Rule::Switch => value.to_bool().is_some(),
             Rule::SwitchOrAuto => value.to_bool().is_some() || text == Some("auto"),
             Rule::Span(least, most) => text
@@ -111,7 +131,7 @@ impl Rule {
     pub fn is_text(&self) -> bool {
         matches!(
             self,
-            Rule::Address | Rule::Database | Rule::Instance | Rule::Log
+            Rule::Address | Rule::Database | Rule::Instance | Rule::Log | Rule::PublicUrl
         )
     }
 }
@@ -140,11 +160,14 @@ impl fmt::Display for Rule {
             Rule::Database => f.write_str(
                 "the URL of an SQLite file without parameters, such as \"sqlite://provost.db\" or \
                  \"sqlite:///data/provost.db\", or of a PostgreSQL database, such as \
-                 \"postgres://user:password@host/name\"",
+                 \"postgres://user:password@host/name\"; several hosts are joined by commas",
             ),
             Rule::Instance => f.write_str(PLAIN_NAME),
             Rule::Log => f.write_str(
                 "off, error, warn, info, debug or trace, alone or for a module as in \"warn,provost::scheduler=debug\"",
+            ),
+            Rule::PublicUrl => f.write_str(
+                "an http:// or https:// URL without a query, such as \"https://provost.example\"",
             ),
             Rule::Switch => f.write_str("true or false"),
             Rule::SwitchOrAuto => f.write_str("true, false or \"auto\""),

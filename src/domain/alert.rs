@@ -9,13 +9,22 @@ pub enum AlertKind {
     TaskError,
     /// A step that undoes another is in error.
     UndoFailed,
+    /// Messages to a receiver were given up.
+    MessageUndeliverable,
 }
 
 impl AlertKind {
-    pub fn as_str(self) -> &'static str {
+    pub const ALL: [AlertKind; 3] = [
+        AlertKind::TaskError,
+        AlertKind::UndoFailed,
+        AlertKind::MessageUndeliverable,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
         match self {
             AlertKind::TaskError => "task.error",
             AlertKind::UndoFailed => "task.undo_failed",
+            AlertKind::MessageUndeliverable => "message.undeliverable",
         }
     }
 }

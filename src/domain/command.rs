@@ -51,6 +51,17 @@ pub enum Command {
         body: Option<Payload>,
         reason: Option<String>,
     },
+    /// An operator has a step and all that follow it run again, those that are done among them.
+    RetryFrom {
+        step: StepIndex,
+        reason: Option<String>,
+    },
+    /// An operator goes on without the steps in error: all of them, or the one of this name.
+    SkipFailed {
+        step: Option<StepName>,
+        output: Option<Payload>,
+        reason: Option<String>,
+    },
     /// An operator goes on without a step.
     Skip {
         step: StepIndex,

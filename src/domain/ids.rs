@@ -40,6 +40,7 @@ macro_rules! name {
             }
 
             /// The text itself, for whoever keeps it without a copy.
+            #[allow(dead_code, reason = "not every name is stored so")]
             pub fn shared(&self) -> &Arc<str> {
                 &self.0
             }
@@ -81,6 +82,11 @@ name! {
 name! {
     /// A registered workflow.
     WorkflowName
+}
+name! {
+    /// Who gets messages: a configured receiver, or the origin of an address that a submitter named.
+    /// Configured names cannot contain `:` or `/`, so the two never collide.
+    ReceiverName
 }
 
 /// A step's place in its definition. Steps are stored and compared by place, not by name.

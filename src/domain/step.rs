@@ -13,6 +13,9 @@ pub struct Step {
     /// How often `on_exhausted: extend` has granted another try.
     pub extended: u32,
     pub doubt: Doubt,
+    /// What it gave before an operator had it run again: it took effect, and is undone if the task is.
+    /// Only while it is not over; then it is replaced, or counts as its output.
+    pub earlier: Option<Payload>,
     /// A request body that an operator put in place of the rendered one.
     pub body: Option<Payload>,
     /// The first claim.
@@ -135,6 +138,7 @@ impl Step {
             failure_count: 0,
             extended: 0,
             doubt: Doubt::None,
+            earlier: None,
             body: None,
             started_at: None,
             last_fault: None,
@@ -172,14 +176,40 @@ impl Step {
 
     /// Whether it took effect, or may have.
     pub fn may_have_taken_effect(&self) -> bool {
-        matches!(self.state, StepState::Processed { .. }) || self.doubt != Doubt::None
+        matches!(self.state, StepState::Processed { .. })
+            || self.doubt != Doubt::None
+            || self.earlier.is_some()
     }
 
+    /// While it runs again, and until it is over, what it gave before.
     pub fn output(&self) -> Option<&Payload> {
         match &self.state {
             StepState::Processed { output, .. } => Some(output),
             StepState::Skipped { output, .. } | StepState::Undone { output, .. } => output.as_ref(),
-            _ => None,
+            StepState::Waiting
+            | StepState::Pending { .. }
+            | StepState::Processing { .. }
+            | StepState::Error(_)
+            | StepState::Cancelled { .. } => self.earlier.as_ref(),
+        }
+    }
+
+    /// Once the step is over, what it gave before it ran again is replaced. Where it is left out this time,
+    /// that stands: it took effect, whatever is said of it now.
+    pub(super) fn close_earlier(&mut self) {
+        match &mut self.state {
+            StepState::Processed { .. } | StepState::Undone { .. } => self.earlier = None,
+            StepState::Skipped { output, .. } => {
+                if let Some(earlier) = self.earlier.take() {
+                    output.get_or_insert(earlier);
+                    self.doubt = Doubt::Unknown;
+                }
+            }
+            StepState::Waiting
+            | StepState::Pending { .. }
+            | StepState::Processing { .. }
+            | StepState::Error(_)
+            | StepState::Cancelled { .. } => {}
         }
     }
 

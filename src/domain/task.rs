@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Actor, Definition, Fault, Payload, Priority, Span, Step, StepDefinition, StepIndex, StepState,
-    TaskId, Timestamp, WorkflowName, template::Scope,
+    Actor, Definition, Fault, Payload, Priority, ReplyTo, Span, Step, StepDefinition, StepIndex,
+    StepState, TaskId, Timestamp, WorkflowName, template::Scope,
 };
 
 #[derive(Clone, PartialEq, Debug)]
@@ -54,6 +54,8 @@ pub struct Details {
     pub complete_within: Option<Span>,
     /// The W3C trace the submitter is part of; without one the task's id is the trace id.
     pub trace_id: Option<u128>,
+    /// Where the submitter is told what becomes of the task (P34).
+    pub reply_to: Option<Box<ReplyTo>>,
 }
 
 /// A task is the same submission exactly when its id is.

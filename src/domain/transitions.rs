@@ -35,6 +35,7 @@ const fn task(from: TaskStatus, to: TaskStatus, why: &'static str) -> Transition
     }
 }
 
+const AGAIN: &str = "an operator had it run again, itself or with a step before it";
 const PROBED: &str = "the task is undone, and the probe says that the step took effect";
 const DOUBTED: &str = "what undoes it is done; its outcome was unknown";
 
@@ -154,8 +155,11 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Error,
             "step.retried",
             Waiting,
-            "an operator resubmitted it and its condition is judged again",
+            "an operator resubmitted it and its condition is judged again, or had it run again with a step before it",
         ),
+        step(Pending, "step.retried", Waiting, AGAIN),
+        step(Processed, "step.retried", Waiting, AGAIN),
+        step(Skipped, "step.retried", Waiting, AGAIN),
         step(
             Error,
             "step.skipped",
@@ -194,6 +198,11 @@ pub const TASK_TRANSITIONS: &[Transition<TaskStatus>] = {
             "an operator paused it; running calls finish",
         ),
         task(Processing, Cancelled, "it was cancelled"),
+        task(
+            Processing,
+            Pending,
+            "an operator had it run again from a step on, before any had been claimed",
+        ),
         task(
             Paused,
             Pending,
@@ -351,9 +360,12 @@ mod tests {
                 StepStatus::Skipped,
                 StepStatus::Cancelled,
             ];
-            // Only an undo comes back to what is over.
+            // Only an undo comes back to what is over, and an operator who has it run again.
             let by_undo = row.to == StepStatus::Undone || row.why == PROBED;
-            assert!(by_undo || !over.contains(&row.from), "{row:?}");
+            assert!(
+                by_undo || row.why == AGAIN || !over.contains(&row.from),
+                "{row:?}"
+            );
             assert!(row.from != StepStatus::Undone, "{row:?}");
         }
     }

@@ -1,10 +1,14 @@
 //! What a definition would do, said before anything is submitted: the order, the worst case in time,
 //! and what its author may not have meant. A forecast only: nothing here decides anything at run time.
 
+mod undo;
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use uuid::Uuid;
+
+pub use self::undo::UndoStep;
 
 use super::{
     AgentName, Body, Definition, Extend, Method, Payload, RequestTemplate, RetrySpec, Span,
@@ -26,6 +30,9 @@ pub struct Verdict {
     pub complete_within: Option<Span>,
     /// Whether the worst case ends within `complete_within`. True where there is no such limit.
     pub fits: bool,
+    /// What would be called if the task were undone after all of its steps, or where there is a pivot, just
+    /// before it: in an order in which it could be.
+    pub undo: Vec<UndoStep>,
     pub warnings: Vec<Warning>,
 }
 
@@ -77,6 +84,16 @@ pub enum WarningCode {
     CannotRender,
     /// The agent's first wait may be longer than the attempt.
     NoTimeToRetry,
+    /// The task may be undone, but not some of what it did.
+    NotUndoable,
+    /// A policy undoes the task where nothing of it can be undone.
+    NothingToUndo,
+    /// The undo reads an output that is not there where the step's outcome is unknown.
+    UndoNeedsOutput,
+    /// Nothing is undone behind a pivot.
+    UndoNeverRuns,
+    /// Nobody is told where the undo fails: what the step did stays.
+    UndoMayBeSkipped,
 }
 
 /// `retry_of` gives the waits of an agent, where it is known.
@@ -155,7 +172,9 @@ pub fn verdict(
             warn(WarningCode::CannotRender, message);
         }
     }
+    let undo = undo::check(definition, &mut warnings);
     Verdict {
+        undo,
         steps,
         critical_path,
         worst_case,

@@ -1,4 +1,4 @@
-//! The loops of an instance: claimer, supervisor, retention, upkeep of the metrics.
+//! The loops of an instance: claimer, supervisor, courier, retention, upkeep of the metrics.
 
 use std::sync::Arc;
 
@@ -8,8 +8,10 @@ use tracing::info;
 
 use super::{loops::every, part::Parts};
 use crate::{
+    agent::Post,
     config::{Config, Keep},
-    domain::{Span, Timestamp, renew_after},
+    courier::{Courier, CourierSettings, Receivers},
+    domain::{InstanceId, Persistence, Span, Timestamp, renew_after},
     instance::{Membership, Standing},
     scheduler::{self, Local},
     store::{LocalScheduler, Store, StoreError},
@@ -50,6 +52,29 @@ pub(super) fn start(
         }
     }
     running
+}
+
+pub(super) fn courier(
+    config: &Config,
+    store: &Store,
+    instance: &InstanceId,
+    receivers: &Arc<Receivers>,
+    post: Post,
+) -> Courier {
+    let of = &config.courier;
+    let settings = CourierSettings {
+        poll: of.poll.duration(),
+        timeout: of.timeout,
+        max_in_flight: of.max_in_flight,
+        persistence: Persistence {
+            initial: of.retry_initial,
+            max: of.retry_max,
+            give_up_after: of.give_up_after,
+        },
+        grace: config.shutdown_grace.duration(),
+    };
+    let (store, receivers) = (store.clone(), receivers.clone());
+    Courier::new(store, instance.clone(), receivers, post, settings)
 }
 
 fn supervise(
@@ -140,5 +165,7 @@ async fn purge_ended(
             break;
         }
     }
+    // Dead letters are kept as long, counted from their death.
+    while !stopping.is_cancelled() && store.purge_letters(before, batch).await? == batch as u64 {}
     Ok(deleted)
 }

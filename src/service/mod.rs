@@ -5,6 +5,8 @@ mod database;
 mod loops;
 mod others;
 mod part;
+mod server;
+mod start;
 
 use std::{
     net::SocketAddr,
@@ -14,17 +16,18 @@ use std::{
 };
 
 use thiserror::Error;
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use self::database::migrate;
-use self::{others::Others, part::Parts};
+use self::{others::Others, part::Parts, server::Door};
 use crate::{
-    agent::{self, AgentSettings, Agents, Registered},
+    agent::{self, AgentSettings, Agents, Post, Registered},
     api::{self, App, Gauges, Workflows},
     config::Config,
-    domain::{InstanceId, Limits},
+    courier::Receivers,
+    domain::{InstanceId, Limits, Sender},
     instance::{JoinError, Membership, Standing},
     scheduler::{self, Dispatcher, Local},
     store::{OpenError, Store, StoreError, WriterSettings},
@@ -70,25 +73,30 @@ impl Service {
     pub async fn start(config: Config, metrics: Metrics) -> Result<Self, StartError> {
         agent::install_crypto();
         agent::describe_metrics();
-        let listener = listen(config.listen).await?;
-        let address = listener.local_addr().map_err(|error| StartError::Listen {
-            address: config.listen,
-            reason: error.to_string(),
-        })?;
+        let door = Door::open(config.listen).await?;
+        let address = door.address(config.listen)?;
+        let starting = door.starting();
         let instance = config.instance_id.clone().unwrap_or_else(new_instance_id);
-        let database = database::open(&config).await?;
-        let agents = Arc::new(Agents::new(AgentSettings {
+        let database = start::open(&config, address).await?;
+        let calls = AgentSettings {
             max_output: config.limits.max_output.as_usize(),
             connect_timeout: config.calls.connect_timeout.duration(),
             allow_private: config.allows_private_addresses(),
             ..AgentSettings::default()
-        }));
+        };
+        let post = Post::new(&calls, config.courier.timeout.duration());
+        let receivers = Arc::new(Receivers::new(&config, post.clone()));
+        let agents = Arc::new(Agents::new(calls));
         let parts = Parts::new();
         let standing = Arc::new(Standing::new());
         let (local, dispatches) = Local::new(instance.clone(), standing.clone(), agents.clone());
         let settings = WriterSettings {
             cache_tasks: NonZeroUsize::new(config.store.cache_tasks).unwrap_or(NonZeroUsize::MIN),
             batch: BATCH,
+            sender: Arc::new(Sender {
+                public_url: public_url(&config, address),
+                webhooks: Receivers::alert_webhooks(&config),
+            }),
         };
         let (store, writer) = Store::new(
             database.backend,
@@ -99,14 +107,21 @@ impl Service {
         );
         let writer = parts.spawn("writer", writer);
         let registered = Arc::new(Registered::new(agents.clone(), config.agents.clone()));
-        registered.refresh(&*store.reader).await?;
+        let refresh = || registered.refresh(&*store.reader);
+        start::insist(&store, "read what is registered", refresh).await?;
         let lease = config.instance.lease;
-        let member = Membership::join(store.clone(), instance.clone(), lease, standing.clone());
-        let member = Arc::new(member.await?);
+        let join = || Membership::join(store.clone(), instance.clone(), lease, standing.clone());
+        let member = start::insist(&store, "join the instances", join).await?;
+        let member = Arc::new(member);
         let left = CancellationToken::new();
         let leases = background::renew_leases(member.clone(), parts.stop.clone(), left.clone());
         let leases = parts.spawn("leases", leases);
-        scheduler::resume_interrupted(&local, &store).await?;
+        let resume = || scheduler::resume_interrupted(&local, &store);
+        start::insist(&store, "resume what was interrupted", resume).await?;
+        // As with steps: what a process of this id held, or on a store of its own anybody, is held by
+        // nobody now.
+        let free = || store.free_queues(store.is_shared.then(|| instance.clone()));
+        start::insist(&store, "take up messages under way", free).await?;
 
         let goodbye = CancellationToken::new();
         let dispatcher = Dispatcher {
@@ -118,6 +133,8 @@ impl Service {
         let dispatcher = parts.spawn("dispatcher", dispatcher.run(parts.stop.clone()));
         let mut background =
             background::start(&config, &local, &store, &standing, &metrics, &parts);
+        let courier = background::courier(&config, &store, &instance, &receivers, post);
+        background.push(parts.spawn("courier", courier.run(parts.stop.clone())));
         let workflows = Arc::new(Workflows::default());
         if store.is_shared {
             let others = Others {
@@ -128,11 +145,12 @@ impl Service {
             };
             background.extend(others.start(database.listener, &parts));
         }
-        info!(%address, %instance, database = %config.database_url, "provost is ready");
+        let database = config.database_url.clone();
         let app = Arc::new(App {
             store: store.clone(),
             agents: agents.clone(),
             registered,
+            receivers,
             limits: Limits {
                 max_steps: config.limits.max_steps,
             },
@@ -142,7 +160,10 @@ impl Service {
             workflows,
             gauges: Gauges::default(),
         });
-        let server = parts.spawn("server", serve(listener, app, goodbye.clone()));
+        starting.end().await;
+        let server = door.serve(api::router(app), goodbye.clone());
+        let server = parts.spawn("server", server);
+        info!(%address, %instance, %database, "provost is ready");
         Ok(Self {
             address,
             agents,
@@ -204,27 +225,20 @@ impl Service {
     }
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|error| StartError::Listen {
-            address,
-            reason: error.to_string(),
-        })
-}
-
-async fn serve(listener: TcpListener, app: Arc<App>, goodbye: CancellationToken) {
-    use axum::serve::ListenerExt;
-    let listener = listener.tap_io(|stream| {
-        // Answers are small and awaited.
-        let _ = stream.set_nodelay(true);
-    });
-    let served = axum::serve(listener, api::router(app))
-        .with_graceful_shutdown(goodbye.cancelled_owned())
-        .await;
-    if let Err(error) = served {
-        warn!(%error, "the HTTP server ended");
+/// Where links in messages lead: where nobody says it, to the address at hand, if it is one.
+fn public_url(config: &Config, address: SocketAddr) -> Option<String> {
+    if let Some(url) = &config.public_url {
+        return Some(url.trim_end_matches('/').to_owned());
     }
+    if address.ip().is_unspecified() {
+        if !config.alert_webhooks.is_empty() {
+            warn!(
+                "alerts are told without links: set public_url to where people reach this service"
+            );
+        }
+        return None;
+    }
+    Some(format!("http://{address}"))
 }
 
 /// Unique for each start: the host, the process and a random part.

@@ -22,6 +22,9 @@ use crate::{
 /// How long somebody who waits for a task may learn later that another instance ended it, where no
 /// announcement came through.
 const LOOK: Duration = Duration::from_millis(250);
+/// Between two looks. Under load there are news all the time, most of them of tasks that nobody here waits
+/// for, and every look costs the database something.
+const REST: Duration = Duration::from_millis(50);
 const REGISTRATIONS: Duration = Duration::from_secs(3);
 
 /// What is woken by news.
@@ -92,6 +95,9 @@ async fn watch(store: Store, news: Arc<Notify>, stop: CancellationToken) {
         }
         if let Err(error) = store.watchers.look(&*store.reader).await {
             debug!(%error, "what other instances changed could not be looked at");
+        }
+        if stop.run_until_cancelled(sleep(REST)).await.is_none() {
+            return;
         }
     }
 }

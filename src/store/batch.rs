@@ -4,12 +4,19 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use crate::domain::{AlertChange, Event, StepIndex, Task, TaskId, Timestamp};
+use crate::domain::{
+    AlertChange, AlertNotice, Event, Message, ReceiverName, Sender, StepIndex, Task, TaskId,
+    Timestamp,
+};
 
 #[derive(Debug, Default)]
 pub struct Batch {
     pub changes: Vec<TaskChange>,
     pub keys: Vec<NewKey>,
+    /// What submitters are told of the changes.
+    pub messages: Vec<Message>,
+    /// Tells of the alerts that turn out to be raised or closed.
+    pub sender: Arc<Sender>,
 }
 
 /// All that happened to one task in this batch.
@@ -24,6 +31,32 @@ pub struct TaskChange {
     /// Each with the id that a raised alert gets.
     pub alerts: Vec<(Uuid, AlertChange)>,
     pub at: Timestamp,
+}
+
+impl TaskChange {
+    /// An alert of a step, as it is told.
+    pub fn notice(&self, step: StepIndex, alert: AlertNotice) -> AlertNotice {
+        let details = &self.task.details;
+        let workflow = details.workflow.as_ref();
+        AlertNotice {
+            task: Some(self.task.id()),
+            key: details.key.clone(),
+            workflow: workflow.map(|workflow| workflow.name.to_string()),
+            step: Some(self.task.definition(step).name.clone()),
+            ..alert
+        }
+    }
+}
+
+impl Batch {
+    /// The queues of these messages, each once and in the order in which every instance locks them.
+    pub fn queues<'m>(messages: &[&'m Message]) -> Vec<(&'m ReceiverName, Uuid, Timestamp)> {
+        let queues = messages.iter();
+        let mut queues: Vec<_> = queues.map(|m| (&m.receiver, m.subject, m.at)).collect();
+        queues.sort_unstable();
+        queues.dedup_by_key(|(receiver, subject, _)| (*receiver, *subject));
+        queues
+    }
 }
 
 #[derive(Debug)]

@@ -14,6 +14,7 @@ mod leases;
 mod local;
 mod metrics;
 mod open;
+mod outbox;
 pub mod postgres;
 mod query;
 mod reading;
@@ -32,13 +33,14 @@ pub use definitions::Definitions;
 pub use error::{CommandError, StoreError};
 pub use local::{Dispatch, LocalScheduler, Permit};
 pub use open::OpenError;
+pub use outbox::{Head, Held, Letter, Outbox, Round, Settled, Settlement};
 pub use query::*;
 pub use watch::{Interest, Watch, Watchers};
 pub use writer::{Accepted, Apply, Idempotency, Renewed, Store, WriterSettings};
 
 use crate::domain::{
-    AgentName, AgentSpec, Attempt, InstanceId, Leases, StepRef, Task, TaskId, Timestamp,
-    WorkflowName,
+    AgentName, AgentSpec, Attempt, InstanceId, Leases, ReceiverName, StepRef, Task, TaskId,
+    Timestamp, WorkflowName,
 };
 
 /// One database, opened for writing by this process.
@@ -59,7 +61,7 @@ pub trait Backend: Send + 'static {
 
 /// One transaction of the writer. Dropped without [`Transaction::commit`], it changes nothing.
 #[async_trait]
-pub trait Transaction: Send {
+pub trait Transaction: Outbox {
     fn now(&self) -> Timestamp;
 
     /// The tasks among `ids` that exist, in any order.
@@ -110,6 +112,8 @@ pub trait Transaction: Send {
 pub trait Reader: Send + Sync + 'static {
     async fn now(&self) -> Result<Timestamp, StoreError>;
     async fn task(&self, id: TaskId) -> Result<Option<Task>, StoreError>;
+    /// The tasks among `ids` that exist, in any order.
+    async fn tasks_of(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError>;
     /// Those of these tasks that another instance has moved beyond the version given.
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<Task>, StoreError>;
     async fn tasks(&self, query: &TaskQuery) -> Result<Vec<TaskSummary>, StoreError>;
@@ -120,7 +124,11 @@ pub trait Reader: Send + Sync + 'static {
         after: Option<TaskId>,
         limit: usize,
     ) -> Result<Vec<TaskId>, StoreError>;
-    async fn count_tasks(&self, filter: &TaskFilter) -> Result<u64, StoreError>;
+    async fn count_tasks(
+        &self,
+        filter: &TaskFilter,
+        after: Option<TaskId>,
+    ) -> Result<u64, StoreError>;
     /// `None` where there is no such task; else the changes after version `after`, in order.
     async fn history(
         &self,
@@ -164,6 +172,14 @@ pub trait Reader: Send + Sync + 'static {
     ) -> Result<Option<WorkflowRecord>, StoreError>;
     async fn agents(&self) -> Result<Vec<AgentRecord>, StoreError>;
     async fn alerts(&self, query: &AlertQuery) -> Result<Vec<Alert>, StoreError>;
+
+    /// The receivers that messages wait for, each with when the next of its queues is due.
+    async fn receivers(&self) -> Result<Vec<(ReceiverName, Timestamp)>, StoreError>;
+    /// Receivers with an alert whose dead letters are gone: delivered after all, discarded or purged.
+    async fn mended(&self) -> Result<Vec<ReceiverName>, StoreError>;
+    /// The first message of each of these queues.
+    async fn heads(&self, held: &[Held]) -> Result<Vec<Option<Head>>, StoreError>;
+    async fn messages(&self, query: &MessageQuery) -> Result<Vec<MessageRecord>, StoreError>;
     async fn counts(&self) -> Result<Counts, StoreError>;
 }
 

@@ -24,6 +24,11 @@ pub enum OpenError {
         found: i64,
         known: i64,
     },
+    /// It may be there again in a moment.
+    #[error(
+        "{database} cannot be reached: {reason}; see that it runs, takes writes, and is at this address"
+    )]
+    Unreachable { database: String, reason: String },
     #[error("{database} cannot be opened: {reason}")]
     Unusable { database: String, reason: String },
 }

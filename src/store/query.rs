@@ -4,27 +4,21 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::domain::{
-    AgentName, AgentSpec, Attempt, Expiry, Fault, InstanceRecord, Lease, Priority, StepName,
-    StepRef, TaskId, TaskStatus, Timestamp, WorkflowName, WorkflowRef,
+    AgentName, AgentSpec, Attempt, Expiry, Fault, InstanceRecord, Lease, Priority, ReceiverName,
+    StepName, StepRef, TaskId, TaskStatus, Timestamp, WorkflowName, WorkflowRef,
 };
 
 /// Which tasks. Every part that is given must hold.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct TaskFilter {
-    pub state: Option<TaskStatus>,
+    /// One of these; none: in any state.
+    pub states: Vec<TaskStatus>,
     pub workflow: Option<String>,
     pub key: Option<String>,
     pub agent: Option<String>,
     pub labels: Vec<(String, String)>,
     pub created_after: Option<Timestamp>,
     pub created_before: Option<Timestamp>,
-}
-
-impl TaskFilter {
-    /// Whether every task fits.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 /// A page of tasks, newest first.
@@ -122,8 +116,10 @@ impl AlertState {
 #[derive(Clone, Debug)]
 pub struct Alert {
     pub id: AlertId,
-    pub task: TaskId,
-    pub step: StepName,
+    /// Of a step of this task; or else it is about a receiver.
+    pub task: Option<TaskId>,
+    pub step: Option<StepName>,
+    pub receiver: Option<ReceiverName>,
     pub kind: String,
     pub message: String,
     pub state: AlertState,
@@ -142,6 +138,63 @@ pub struct AlertQuery {
     pub limit: usize,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct MessageId(pub Uuid);
+
+/// Of a message that is not delivered: one that is, is no longer there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MessageState {
+    Pending,
+    /// Given up: a dead letter, for an operator.
+    Dead,
+}
+
+impl MessageState {
+    pub const ALL: [MessageState; 2] = [MessageState::Pending, MessageState::Dead];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            MessageState::Pending => "pending",
+            MessageState::Dead => "dead",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+}
+
+/// A message that is not delivered.
+#[derive(Clone, Debug)]
+pub struct MessageRecord {
+    pub id: MessageId,
+    pub receiver: ReceiverName,
+    pub task: Option<TaskId>,
+    pub kind: String,
+    pub url: Option<String>,
+    /// Only where one message is asked for.
+    pub body: Option<String>,
+    pub state: MessageState,
+    pub created_at: Timestamp,
+    pub tries: u32,
+    /// How the last try failed.
+    pub error: Option<String>,
+    /// Left out while another message of its queue comes first.
+    pub next_try_at: Option<Timestamp>,
+    pub died_at: Option<Timestamp>,
+}
+
+/// A page of messages, newest first.
+#[derive(Clone, Debug, Default)]
+pub struct MessageQuery {
+    pub id: Option<MessageId>,
+    pub state: Option<MessageState>,
+    pub receiver: Option<ReceiverName>,
+    pub task: Option<TaskId>,
+    pub before: Option<MessageId>,
+    pub limit: usize,
+}
+
 /// How much of what there is, for the metrics. Tasks that are done are not counted: they only grow.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
@@ -150,7 +203,10 @@ pub struct Counts {
     pub queued: Vec<(AgentName, u64)>,
     pub delayed: u64,
     pub processing: u64,
-    pub open_alerts: u64,
+    /// Alerts that are not closed, by kind.
+    pub open_alerts: Vec<(String, u64)>,
+    pub messages_pending: u64,
+    pub messages_dead: u64,
 }
 
 /// A running step to be recovered, with the attempt that was seen.

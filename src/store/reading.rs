@@ -5,12 +5,14 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, Alert, AlertQuery, Change, Counts, ExpiredStep, Instances, Reader, StoreError,
-    TaskFilter, TaskQuery, TaskSummary, WorkflowRecord, leases,
+    AgentRecord, Alert, AlertQuery, Change, Counts, ExpiredStep, Head, Held, Instances,
+    MessageQuery, MessageRecord, Reader, StoreError, TaskFilter, TaskQuery, TaskSummary,
+    WorkflowRecord, leases, outbox,
     rows::{self, Columns},
 };
 use crate::domain::{
-    AgentName, Attempt, InstanceId, StepRef, Task, TaskId, TaskStatus, Timestamp, WorkflowName,
+    AgentName, Attempt, InstanceId, ReceiverName, StepRef, Task, TaskId, TaskStatus, Timestamp,
+    WorkflowName,
 };
 
 const SUMMARIES: &str = r#"
@@ -89,11 +91,20 @@ WHERE due_at IS NOT NULL AND queued = 1 GROUP BY agent"#;
 
 const COUNT_OTHERS: &str = r#"
 SELECT (SELECT count(*) FROM steps WHERE due_at IS NOT NULL AND queued = 0) AS delayed,
-       (SELECT count(*) FROM steps WHERE state = 'processing') AS processing,
-       (SELECT count(*) FROM alerts WHERE state <> 'closed') AS alerts"#;
+       (SELECT count(*) FROM steps WHERE state = 'processing') AS processing"#;
+
+/// Relies on alerts_unclosed.
+const COUNT_ALERTS: &str = r#"
+SELECT kind, count(*) AS count FROM alerts
+WHERE state <> 'closed' GROUP BY kind ORDER BY kind"#;
+
+/// Relies on messages_in_queue, and on messages_died.
+const COUNT_MESSAGES: &str = r#"
+SELECT (SELECT count(*) FROM messages WHERE state = 'pending') AS pending,
+       (SELECT count(*) FROM messages WHERE died_at IS NOT NULL AND state = 'dead') AS dead"#;
 
 const ALERTS: &str = r#"
-SELECT id, task_id, step, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at
+SELECT id, task_id, step, receiver, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at
 FROM alerts WHERE true"#;
 
 /// A connection, or a pool of them, to read from.
@@ -122,6 +133,7 @@ pub enum Value {
     Text(Option<String>),
     Integer(Option<i64>),
     Uuid(Uuid),
+    MaybeUuid(Option<Uuid>),
 }
 
 impl Statement {
@@ -138,7 +150,7 @@ impl Statement {
     }
 
     /// Appends `sql`, in which `?` stands for the value.
-    fn push(&mut self, sql: &str, value: impl Into<Value>) {
+    pub(super) fn push(&mut self, sql: &str, value: impl Into<Value>) {
         self.values.push(value.into());
         let number = format!("${}", self.values.len());
         self.sql.push_str(&sql.replace('?', &number));
@@ -146,9 +158,13 @@ impl Statement {
 
     /// Each part relies on an index of its own, or narrows what another has found.
     fn filter(&mut self, filter: &TaskFilter) {
-        if let Some(state) = filter.state {
-            self.push(" AND state = ?", state.as_str());
-            if state != TaskStatus::Processed {
+        for (at, state) in filter.states.iter().enumerate() {
+            let word = if at == 0 { " AND state IN (?" } else { ", ?" };
+            self.push(word, state.as_str());
+        }
+        if !filter.states.is_empty() {
+            self.sql.push(')');
+            if !filter.states.contains(&TaskStatus::Processed) {
                 // Said in full, so that the planner sees that tasks_by_state covers it.
                 self.sql.push_str(" AND state <> 'processed'");
             }
@@ -181,6 +197,12 @@ impl Statement {
 impl From<&str> for Value {
     fn from(text: &str) -> Self {
         Value::Text(Some(text.to_owned()))
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Value::Text(Some(text))
     }
 }
 
@@ -251,6 +273,10 @@ impl<S: Source> Reader for SqlReader<S> {
         Ok(self.source.load(&[id]).await?.pop())
     }
 
+    async fn tasks_of(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
+        self.source.load(ids).await
+    }
+
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<Task>, StoreError> {
         let newer = self.source.newer(known).await?;
         if newer.is_empty() {
@@ -275,18 +301,47 @@ impl<S: Source> Reader for SqlReader<S> {
         after: Option<TaskId>,
         limit: usize,
     ) -> Result<Vec<TaskId>, StoreError> {
-        let mut statement = Statement::new("SELECT id FROM tasks WHERE true");
+        let of = |filter: &TaskFilter| {
+            let mut statement = Statement::new("SELECT id FROM tasks WHERE true");
+            statement.filter(filter);
+            if let Some(after) = after {
+                statement.push(" AND id > ?", after.0);
+            }
+            statement.push(" ORDER BY id LIMIT ?", limit);
+            statement
+        };
+        // tasks_by_state has the ids of one state in order, but not those of several: each is asked for by
+        // itself, or every page would sort all that is left.
+        let one_state = |state: &TaskStatus| TaskFilter {
+            states: vec![*state],
+            ..filter.clone()
+        };
+        let asked: Vec<_> = match filter.states.len() {
+            0 | 1 => vec![of(filter)],
+            _ => filter
+                .states
+                .iter()
+                .map(|state| of(&one_state(state)))
+                .collect(),
+        };
+        let found = self.source.view(asked).await?;
+        let ids = found.iter().flatten().map(|row| rows::task_id(row, "id"));
+        let mut ids = ids.collect::<Result<Vec<_>, _>>()?;
+        ids.sort_unstable();
+        ids.truncate(limit);
+        Ok(ids)
+    }
+
+    async fn count_tasks(
+        &self,
+        filter: &TaskFilter,
+        after: Option<TaskId>,
+    ) -> Result<u64, StoreError> {
+        let mut statement = Statement::new("SELECT count(*) AS count FROM tasks WHERE true");
         statement.filter(filter);
         if let Some(after) = after {
             statement.push(" AND id > ?", after.0);
         }
-        statement.push(" ORDER BY id LIMIT ?", limit);
-        self.all(statement, |row| rows::task_id(row, "id")).await
-    }
-
-    async fn count_tasks(&self, filter: &TaskFilter) -> Result<u64, StoreError> {
-        let mut statement = Statement::new("SELECT count(*) AS count FROM tasks WHERE true");
-        statement.filter(filter);
         self.count(statement).await
     }
 
@@ -404,6 +459,27 @@ impl<S: Source> Reader for SqlReader<S> {
         self.all(statement, rows::alert).await
     }
 
+    async fn receivers(&self) -> Result<Vec<(ReceiverName, Timestamp)>, StoreError> {
+        self.all(outbox::receivers(), outbox::receiver).await
+    }
+
+    async fn mended(&self) -> Result<Vec<ReceiverName>, StoreError> {
+        self.all(outbox::mended(), outbox::name).await
+    }
+
+    async fn heads(&self, held: &[Held]) -> Result<Vec<Option<Head>>, StoreError> {
+        let found = self.source.view(held.iter().map(outbox::head).collect());
+        let heads = found.await?;
+        heads
+            .iter()
+            .map(|found| found.first().map(outbox::head_of).transpose())
+            .collect()
+    }
+
+    async fn messages(&self, query: &MessageQuery) -> Result<Vec<MessageRecord>, StoreError> {
+        self.all(outbox::messages(query), outbox::message).await
+    }
+
     async fn counts(&self) -> Result<Counts, StoreError> {
         let tasks = S::by_index("tasks", "tasks_by_state");
         let tasks = Statement::new(COUNT_TASKS.replace("{tasks}", &tasks));
@@ -417,7 +493,12 @@ impl<S: Source> Reader for SqlReader<S> {
         if let Some(row) = self.fetch(Statement::new(COUNT_OTHERS)).await?.first() {
             counts.delayed = rows::number(row, "delayed")?;
             counts.processing = rows::number(row, "processing")?;
-            counts.open_alerts = rows::number(row, "alerts")?;
+        }
+        let alerts = Statement::new(COUNT_ALERTS);
+        counts.open_alerts = self.all(alerts, rows::alert_count).await?;
+        if let Some(row) = self.fetch(Statement::new(COUNT_MESSAGES)).await?.first() {
+            counts.messages_pending = rows::number(row, "pending")?;
+            counts.messages_dead = rows::number(row, "dead")?;
         }
         Ok(counts)
     }

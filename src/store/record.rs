@@ -111,6 +111,8 @@ impl<'a> StepRecord<'a> {
             failure_count,
             extended,
             doubt,
+            // Where there is one, it is the output.
+            earlier: _,
             body,
             started_at,
             last_fault,
@@ -167,6 +169,13 @@ pub fn events(change: &TaskChange) -> String {
     // Strings and numbers under fixed names always serialise, and to UTF-8.
     let _ = serde_json::to_writer(&mut json, events);
     String::from_utf8(json).unwrap_or_default()
+}
+
+/// Where the submitter is told of the task, as JSON.
+pub fn reply_to(task: &Task) -> Option<String> {
+    let reply_to = task.details.reply_to.as_ref();
+    // Strings under fixed names always serialise.
+    reply_to.map(|reply_to| serde_json::to_string(reply_to).unwrap_or_default())
 }
 
 fn millis(at: Option<Timestamp>) -> Option<i64> {

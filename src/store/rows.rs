@@ -12,8 +12,9 @@ use super::{
 };
 use crate::domain::{
     Accepted, AgentName, Attempt, Definition, Details, Doubt, Expiry, Fault, InstanceId, Limits,
-    Payload, Policies, Priority, Span, Step, StepIndex, StepName, StepRef, StepState, StepStatus,
-    Task, TaskId, TaskState, TaskStatus, Timestamp, WorkflowName, WorkflowRef, parse_steps,
+    Payload, Policies, Priority, ReceiverName, Span, Step, StepIndex, StepName, StepRef, StepState,
+    StepStatus, Task, TaskId, TaskState, TaskStatus, Timestamp, WorkflowName, WorkflowRef,
+    parse_steps,
 };
 
 /// One row, read by the names of its columns.
@@ -184,6 +185,8 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
     let key = row.text("key")?;
     let trace_id = row.text("trace_id")?;
     let complete_within = row.integer("complete_within")?;
+    let reply_to = row.text("reply_to")?;
+    let reply_to = reply_to.map(|text| serde_json::from_str(&text).map_err(corrupt));
     let details = Details {
         id: task_id(row, "id")?,
         key: key.map(Into::into),
@@ -194,6 +197,7 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
         priority: priority(row)?,
         complete_within: complete_within.map(|millis| Span::from_millis(millis.unsigned_abs())),
         trace_id: trace_id.and_then(|trace| u128::from_str_radix(&trace, 16).ok()),
+        reply_to: reply_to.transpose()?,
     };
     Ok(Task {
         steps: Vec::with_capacity(details.definition.steps.len()),
@@ -236,8 +240,17 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
             at: at()?,
         },
     };
+    let earlier = match status {
+        StepStatus::Processed | StepStatus::Skipped | StepStatus::Undone => None,
+        StepStatus::Waiting
+        | StepStatus::Pending
+        | StepStatus::Processing
+        | StepStatus::Error
+        | StepStatus::Cancelled => payload(row, "output")?,
+    };
     Ok(Step {
         state,
+        earlier,
         attempt: Attempt(number(row, "attempt")?),
         failure_count: number(row, "failure_count")?,
         extended: number(row, "extended")?,
@@ -287,8 +300,9 @@ pub fn alert(row: &impl Columns) -> Result<Alert, StoreError> {
     let state = text(row, "state")?;
     Ok(Alert {
         id: AlertId(uuid(row, "id")?),
-        task: task_id(row, "task_id")?,
-        step: StepName::new(text(row, "step")?),
+        task: row.uuid("task_id")?.map(TaskId),
+        step: row.text("step")?.map(StepName::new),
+        receiver: row.text("receiver")?.map(ReceiverName::new),
         kind: text(row, "kind")?,
         message: text(row, "message")?,
         state: AlertState::parse(&state).ok_or_else(|| corrupt(format!("state {state}")))?,
@@ -318,6 +332,10 @@ pub fn task_count(row: &impl Columns) -> Result<(TaskStatus, u64), StoreError> {
     let state = text(row, "state")?;
     let state = TaskStatus::parse(&state).ok_or_else(|| corrupt(format!("state {state}")))?;
     Ok((state, number(row, "count")?))
+}
+
+pub fn alert_count(row: &impl Columns) -> Result<(String, u64), StoreError> {
+    Ok((text(row, "kind")?, number(row, "count")?))
 }
 
 pub fn line_count(row: &impl Columns) -> Result<(AgentName, u64), StoreError> {

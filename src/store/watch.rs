@@ -6,12 +6,17 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use tokio::sync::watch;
 
 use super::{Reader, StoreError};
 use crate::domain::{Task, TaskId};
+
+/// For so long after this process has changed a task nobody looks whether another has: whoever changes a
+/// task most often goes on with it.
+const OWN: Duration = Duration::from_millis(200);
 
 /// What a watcher wants to be woken for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +38,8 @@ pub struct Watchers {
 struct Watched {
     /// The latest that this process knows of.
     version: u64,
+    /// When this process changed it last.
+    changed_here: Option<Instant>,
     watchers: Vec<Watcher>,
 }
 
@@ -71,10 +78,14 @@ impl Watchers {
         }
     }
 
+    /// Tells what this process changed.
     pub(super) fn tell<'a>(&self, changed: impl Iterator<Item = &'a Arc<Task>>) {
-        if self.count.load(Ordering::Acquire) == 0 {
-            return;
+        if self.count.load(Ordering::Acquire) > 0 {
+            self.spread(changed, Some(Instant::now()));
         }
+    }
+
+    fn spread<'a>(&self, changed: impl Iterator<Item = &'a Arc<Task>>, here: Option<Instant>) {
         let mut tasks = self.lock();
         for task in changed {
             let Some(watched) = tasks.get_mut(&task.id()) else {
@@ -85,6 +96,7 @@ impl Watchers {
                 continue;
             }
             watched.version = task.version;
+            watched.changed_here = here.or(watched.changed_here);
             for watcher in &watched.watchers {
                 if watcher.interest == Interest::Any || task.is_settled() {
                     watcher.sender.send_replace(Some(task.clone()));
@@ -98,14 +110,19 @@ impl Watchers {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
+        let is_own = |watched: &Watched| watched.changed_here.is_some_and(|at| at.elapsed() < OWN);
         let known: Vec<_> = self
             .lock()
             .iter()
+            .filter(|(_, watched)| !is_own(watched))
             .map(|(task, watched)| (*task, watched.version))
             .collect();
+        if known.is_empty() {
+            return Ok(());
+        }
         let newer = reader.newer(&known).await?;
         let newer: Vec<_> = newer.into_iter().map(Arc::new).collect();
-        self.tell(newer.iter());
+        self.spread(newer.iter(), None);
         Ok(())
     }
 

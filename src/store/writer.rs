@@ -6,14 +6,16 @@
 //! is answered after the commit, and only then.
 
 mod batch;
+mod doubt;
 mod handle;
 mod leases;
+mod outbox;
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use lru::LruCache;
 use rand::RngExt;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tracing::{debug, error, warn};
 
 pub use handle::{Accepted, Apply, Idempotency, Store};
@@ -21,14 +23,16 @@ pub use leases::Renewed;
 
 use self::{batch::Decided, handle::Request};
 use super::{Backend, LocalScheduler, Saved, StoreError, Watchers};
-use crate::domain::{Task, TaskId};
+use crate::domain::{Sender, Task, TaskId};
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct WriterSettings {
     /// Live tasks kept in memory.
     pub cache_tasks: NonZeroUsize,
     /// The most commands of one transaction.
     pub batch: usize,
+    /// Who tells submitters and webhooks.
+    pub sender: Arc<Sender>,
 }
 
 /// How often a batch is decided anew because another instance was faster, or the connection was lost,
@@ -56,6 +60,8 @@ struct Writer {
     backend: Box<dyn Backend>,
     local: Arc<dyn LocalScheduler>,
     watchers: Arc<Watchers>,
+    /// Woken when there is something to be delivered.
+    outbox: Arc<Notify>,
     cache: LruCache<TaskId, Arc<Task>>,
     /// Whether other instances may have moved on what is cached.
     is_shared: bool,
@@ -68,6 +74,7 @@ impl Writer {
         backend: Box<dyn Backend>,
         local: Arc<dyn LocalScheduler>,
         watchers: Arc<Watchers>,
+        outbox: Arc<Notify>,
         settings: WriterSettings,
     ) -> Self {
         Self {
@@ -75,6 +82,7 @@ impl Writer {
             backend,
             local,
             watchers,
+            outbox,
             cache: LruCache::new(settings.cache_tasks),
             settings,
             metrics: super::metrics::WriterMetrics::new(),
@@ -94,6 +102,7 @@ impl Writer {
                 gathered.push(request);
             }
             self.serve_leases(&mut gathered).await;
+            self.serve_outbox(&mut gathered).await;
             if gathered.is_empty() {
                 continue;
             }
@@ -169,7 +178,7 @@ impl Writer {
                 }
                 self.metrics.observe(change);
             }
-            decided.publish(&*self.local, &self.watchers);
+            decided.publish(&*self.local, &self.watchers, &self.outbox);
             decided.answer(std::mem::take(requests), &self.metrics);
             return Ok(());
         }
@@ -179,7 +188,7 @@ impl Writer {
         Err(Failed::Save(StoreError::Unavailable(reason)))
     }
 
-    /// `None`: a cached task was stale, or may have been. It is out of the cache, and the batch is to be decided again.
+    /// `None`: a cached task was stale. It is out of the cache, and the batch is to be decided again.
     async fn try_write(&mut self, requests: &[Request]) -> Result<Option<Decided>, Failed> {
         // Taken before the store's own time is read, so that a local deadline is never later than
         // the complete-by it stands for.
@@ -195,12 +204,14 @@ impl Writer {
             .gather(requests, tx.as_mut(), &mut self.cache, &*self.local)
             .await?;
         decided.decide(requests, tx.as_mut(), &*self.local).await?;
-        decided.collect();
+        decided.collect(&self.settings.sender);
         if self.is_shared {
-            let doubtful: Vec<_> = decided.doubtful().collect();
-            if !doubtful.is_empty() {
+            let (doubts, batch) = (&decided.doubts, &decided.batch);
+            let moved = doubts.justified(batch, tx.as_mut()).await?;
+            if !moved.is_empty() {
                 drop(tx);
-                for task in doubtful {
+                debug!("a cached task that refused was stale; the batch is decided again");
+                for task in moved {
                     self.cache.pop(&task);
                 }
                 return Ok(None);

@@ -1,8 +1,22 @@
-//! Retrying many tasks with one request.
+//! One command for many tasks.
 
 use serde_json::{Value, json};
 
-use crate::harness::{Act, Gate, Provost, Remote};
+use crate::harness::{Act, Gate, Provost, Remote, step};
+
+/// What a bulk command answers where nothing was refused.
+fn all_of(accepted: u32) -> Value {
+    json!({ "matched": accepted, "accepted": accepted, "refused": 0, "refusals": {},
+            "dry_run": false, "next_cursor": null })
+}
+
+/// The same of a dry run.
+fn would(accepted: u32) -> Value {
+    let mut answer = all_of(accepted);
+    answer["dry_run"] = json!(true);
+    answer["total"] = json!(accepted);
+    answer
+}
 
 #[tokio::test]
 async fn many_tasks_are_retried_by_filter_and_a_dry_run_only_counts() {
@@ -30,12 +44,11 @@ async fn many_tasks_are_retried_by_filter_and_a_dry_run_only_counts() {
         json!({ "workflow": "order", "agent": "payments", "labels": { "customer": "acme" } });
     let mut dry = filter.clone();
     dry["dry_run"] = json!(true);
-    let count = |retried: u32, matched: u32, dry_run: bool| json!({ "matched": matched, "retried": retried, "refused": 0, "dry_run": dry_run });
     let answer = provost.post("/v1/tasks/retry", &dry).await.expect(200);
-    assert_eq!(answer, count(0, 20, true));
+    assert_eq!(answer, would(20));
     assert_eq!(remote.count(), 25);
     let answer = provost.post("/v1/tasks/retry", &filter).await.expect(200);
-    assert_eq!(answer, count(20, 20, false));
+    assert_eq!(answer, all_of(20));
     mended.open();
     for (number, id) in ids.iter().enumerate() {
         let state = provost.settled(id).await["state"].clone();
@@ -47,31 +60,175 @@ async fn many_tasks_are_retried_by_filter_and_a_dry_run_only_counts() {
     }
     // A repeat finds nothing more to do.
     let answer = provost.post("/v1/tasks/retry", &filter).await.expect(200);
-    assert_eq!(answer, count(0, 0, false));
+    assert_eq!(answer, all_of(0));
 
-    let by_id = json!({ "ids": [ids[20], ids[0], "019c7a5e-0000-7000-8000-000000000000"] });
-    let answer = provost.post("/v1/tasks/retry", &by_id).await.expect(200);
-    assert_eq!(answer["retried"], 1);
-    assert_eq!(answer["refused"], 2);
+    let nobody = "019c7a5e-0000-7000-8000-000000000000";
+    let by_id = json!({ "ids": [ids[20], ids[0], ids[20], nobody] });
+    let mut dry = by_id.clone();
+    dry["dry_run"] = json!(true);
+    for (body, dry_run) in [(dry, true), (by_id, false)] {
+        let answer = provost.post("/v1/tasks/retry", &body).await.expect(200);
+        let refusals = json!({ "task-ended": 1, "no-such-task": 1 });
+        assert_eq!(answer["accepted"], 1, "{answer}");
+        assert_eq!(answer["refused"], 2);
+        assert_eq!(answer["refusals"], refusals);
+        assert_eq!(answer["dry_run"], dry_run);
+    }
     assert_eq!(provost.settled(&ids[20]).await["state"], "processed");
 }
 
+/// Tasks whose one step is being called behind the gate.
+async fn held(provost: &Provost, remote: &Remote, gate: &Gate, count: usize) -> Vec<String> {
+    let mut ids = Vec::new();
+    let before = remote.count();
+    for number in 0..count {
+        let submission = json!({ "labels": { "batch": "spring" }, "steps": [
+            { "name": "a", "url": remote.url(), "pivot": number == 0,
+              "on_undo": "drop", "request": { "path": "/a" } },
+        ] });
+        ids.push(provost.submit(&submission).await);
+    }
+    remote.requests(before + count).await;
+    let _ = gate;
+    ids
+}
+
 #[tokio::test]
-async fn a_bulk_retry_with_a_fault_touches_nothing() {
+async fn many_tasks_are_undone_piece_by_piece_and_what_is_past_its_pivot_is_refused() {
+    let gate = Gate::closed();
+    let behind = gate.clone();
+    let remote = Remote::with(move |_| behind.then(json!("done"))).await;
+    let provost = Provost::start().await;
+    let ids = held(&provost, &remote, &gate, 5).await;
+    let filter = json!({ "labels": { "batch": "spring" }, "limit": 2 });
+    let mut dry = filter.clone();
+    dry["dry_run"] = json!(true);
+    let answer = provost.post("/v1/tasks/undo", &dry).await.expect(200);
+    assert_eq!(answer["total"], 5, "{answer}");
+    assert_eq!(
+        (&answer["accepted"], &answer["refused"]),
+        (&json!(1), &json!(1))
+    );
+    assert_eq!(answer["refusals"], json!({ "past-pivot": 1 }));
+    assert_eq!(answer["next_cursor"], ids[1]);
+    assert_eq!(provost.task(&ids[1]).await["state"], "processing");
+
+    let (mut matched, mut accepted) = (0, 0);
+    let mut next = filter.clone();
+    loop {
+        let answer = provost.post("/v1/tasks/undo", &next).await.expect(200);
+        matched += answer["matched"].as_u64().unwrap();
+        accepted += answer["accepted"].as_u64().unwrap();
+        if answer["next_cursor"].is_null() {
+            break;
+        }
+        assert_eq!(answer["matched"], 2, "{answer}");
+        next["cursor"] = answer["next_cursor"].clone();
+    }
+    assert_eq!((matched, accepted), (5, 4));
+    for id in &ids[1..] {
+        let task = provost.task(id).await;
+        assert_eq!(task["state"], "undone");
+        assert_eq!(task["undo"]["by"], "operator:anonymous");
+    }
+    // From the beginning again: only the one that cannot be undone is there still.
+    let mut again = filter;
+    again["limit"] = json!(100);
+    let answer = provost.post("/v1/tasks/undo", &again).await.expect(200);
+    assert_eq!(
+        (&answer["matched"], &answer["refused"]),
+        (&json!(1), &json!(1))
+    );
+    gate.open();
+}
+
+#[tokio::test]
+async fn many_tasks_are_cancelled_by_state() {
+    let gate = Gate::closed();
+    let behind = gate.clone();
+    let remote = Remote::with(move |_| behind.then(json!("done"))).await;
+    let provost = Provost::start().await;
+    let ids = held(&provost, &remote, &gate, 3).await;
+    provost
+        .command(&format!("/v1/tasks/{}/pause", ids[2]))
+        .await
+        .expect(200);
+    let paused = json!({ "state": "paused", "reason": "given up" });
+    let answer = provost.post("/v1/tasks/cancel", &paused).await.expect(200);
+    assert_eq!(answer, all_of(1));
+    let history = provost.history(&ids[2]).await;
+    assert_eq!(history.last().unwrap()["reason"], "given up");
+    assert_eq!(provost.task(&ids[1]).await["state"], "processing");
+    let all = json!({ "all": true });
+    let answer = provost.post("/v1/tasks/cancel", &all).await.expect(200);
+    assert_eq!(answer, all_of(2));
+    gate.open();
+}
+
+#[tokio::test]
+async fn the_failed_steps_of_many_tasks_are_skipped_by_name_and_no_others() {
+    let remote = Remote::with(|seen| match seen.path.as_str() {
+        "/bill" | "/notify" => Act::status(410),
+        _ => Act::Ok(json!("done")),
+    })
+    .await;
+    let provost = Provost::start().await;
+    let mut ids = Vec::new();
+    for failing in ["bill", "notify"] {
+        let submission = json!({ "labels": { "batch": "spring" }, "steps": [
+            { "name": failing, "url": remote.url(), "request": { "path": format!("/{failing}") } },
+            { "name": "end", "url": remote.url(), "request": { "path": "/end",
+              "body": format!("{{{{ steps.{failing}.output }}}}") } },
+        ] });
+        let task = provost.run(&submission).await;
+        ids.push(task["id"].as_str().unwrap().to_owned());
+    }
+    let body =
+        json!({ "step": "notify", "output": { "sent": false }, "labels": { "batch": "spring" } });
+    let answer = provost.post("/v1/tasks/skip", &body).await.expect(200);
+    assert_eq!(answer["accepted"], 1, "{answer}");
+    assert_eq!(answer["refusals"], json!({ "wrong-task-state": 1 }));
+    let task = provost.settled(&ids[1]).await;
+    assert_eq!(step(&task, "notify")["state"], "skipped");
+    assert_eq!(task["state"], "processed");
+    let end = remote.ledger().into_iter().find(|seen| seen.path == "/end");
+    assert_eq!(end.unwrap().body, json!({ "sent": false }));
+    let every = json!({ "all": true });
+    let answer = provost.post("/v1/tasks/skip", &every).await.expect(200);
+    assert_eq!(answer, all_of(1));
+    assert_eq!(provost.settled(&ids[0]).await["state"], "processed");
+}
+
+#[tokio::test]
+async fn a_bulk_command_with_a_fault_touches_nothing() {
     let remote = Remote::script([Act::status(410)]).await;
     let provost = Provost::start().await;
     let task = provost
         .run(&crate::harness::one_step(&remote.url(), "/work"))
         .await;
-    for (body, pointer) in [
-        (json!({ "workflw": "order" }), "/workflw"),
-        (json!({ "state": "processed" }), "/state"),
-        (json!({ "ids": ["nonsense"] }), "/ids/0"),
+    let id = task["id"].as_str().unwrap();
+    for (command, body, pointer) in [
+        (
+            "retry",
+            json!({ "all": true, "workflw": "order" }),
+            "/workflw",
+        ),
+        ("retry", json!({ "state": "processed" }), "/state"),
+        ("retry", json!({ "ids": ["nonsense"] }), "/ids/0"),
+        ("retry", json!({ "ids": [id], "workflow": "order" }), "/ids"),
+        // Nobody cancels everything by leaving something out.
+        ("retry", json!({}), "/all"),
+        ("cancel", json!({}), "/all"),
+        ("undo", json!({ "dry_run": true, "labels": {} }), "/all"),
+        ("undo", json!({ "state": "undoing" }), "/state"),
+        ("skip", json!({ "all": true, "output": 1 }), "/output"),
+        ("skip", json!({ "all": true, "cursor": "7" }), "/cursor"),
+        ("cancel", json!({ "all": true, "limit": 0 }), "/limit"),
     ] {
-        let refused = provost.post("/v1/tasks/retry", &body).await;
-        assert_eq!(refused.expect_faults(), [pointer], "{body}");
+        let refused = provost.post(&format!("/v1/tasks/{command}"), &body).await;
+        assert_eq!(refused.expect_faults(), [pointer], "{command} {body}");
     }
-    let same: Value = provost.task(task["id"].as_str().unwrap()).await;
+    let same: Value = provost.task(id).await;
     assert_eq!(same, task);
     assert_eq!(remote.count(), 1);
 }

@@ -48,6 +48,19 @@ pub struct ConditionHeaders {
     if_match: Option<String>,
 }
 
+/// Those of a command on one task: `params(CommandHeaders)`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "its fields are read by the documentation only")]
+pub struct CommandHeaders {
+    /// The ETag that the task must still have.
+    #[param(rename = "If-Match", example = "\"7\"")]
+    if_match: Option<String>,
+    /// Makes a repeat harmless.
+    #[param(rename = "Idempotency-Key", min_length = 1, max_length = 255)]
+    idempotency_key: Option<String>,
+}
+
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");

@@ -4,11 +4,15 @@
 mod body;
 mod caller;
 mod conditions;
+mod ids;
 mod path;
 mod query;
 
 pub use body::{JsonBody, OptionalJsonBody};
 pub use caller::Caller;
-pub use conditions::{ConditionHeaders, Conditions, idempotency};
-pub use path::{NamePath, NameVersionPath, TaskPath, TaskStepPath, plain_name};
+pub use conditions::{CommandHeaders, ConditionHeaders, Conditions, idempotency};
+pub use ids::ids;
+pub use path::{
+    NamePath, NameVersionPath, StepParams, TaskParams, TaskPath, TaskStepPath, plain_name,
+};
 pub use query::{LONGEST_WAIT, PageQuery, Query};

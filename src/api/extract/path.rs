@@ -4,6 +4,7 @@ use axum::{
     extract::{FromRequestParts, RawPathParams},
     http::request::Parts,
 };
+use utoipa::IntoParams;
 use uuid::Uuid;
 
 use crate::{
@@ -18,6 +19,26 @@ pub struct TaskPath(pub TaskId);
 /// `{id}` of a task and `{name}` of one of its steps.
 #[derive(Clone, Debug)]
 pub struct TaskStepPath(pub TaskId, pub String);
+
+/// For the documentation of what is asked of a task: `params(TaskParams)`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "its fields are read by the documentation only")]
+pub struct TaskParams {
+    /// The task's id.
+    id: String,
+}
+
+/// For what is asked of a step: `params(StepParams)`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "its fields are read by the documentation only")]
+pub struct StepParams {
+    /// The task's id.
+    id: String,
+    /// The step's name.
+    name: String,
+}
 
 /// `{name}`.
 #[derive(Clone, Debug)]

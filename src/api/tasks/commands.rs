@@ -9,16 +9,17 @@ use axum::{
 };
 use serde_json::value::RawValue;
 
-use super::{accepted, load, render, view::TaskView};
+use super::{accepted, load, render};
 use crate::{
     api::{
         App, Problem,
         extract::{
-            Caller, Conditions, OptionalJsonBody, Query, TaskPath, TaskStepPath, idempotency,
+            Caller, CommandHeaders, Conditions, OptionalJsonBody, Query, StepParams, TaskParams,
+            TaskPath, TaskStepPath, idempotency,
         },
         problem::{Kind, ProblemBody},
     },
-    domain::{Command, Fields, Payload, StepIndex, Task, TaskId},
+    domain::{Command, Fields, Payload, StepIndex, Task, TaskId, TaskView},
     store::Apply,
 };
 
@@ -116,15 +117,10 @@ macro_rules! task_command {
         #[doc = $description]
         #[utoipa::path(
             post, path = $path, tag = "operate",
-            params(
-                ("id" = String, Path, description = "The task's id"),
-                ("If-Match" = Option<String>, Header, description = "The ETag that the task must still have", example = "\"7\""),
-                ("Idempotency-Key" = Option<String>, Header, description = "Makes a repeat harmless"),
-            ),
+            params(TaskParams, CommandHeaders),
             request_body(content = Option<ReasonBody>, description = "May be left out"),
             responses(
                 (status = 200, description = "The task afterwards", body = TaskView),
-                (status = 404, description = "There is no such task", body = ProblemBody, content_type = "application/problem+json"),
                 (status = 409, description = "The task's state does not allow it; `state` says which it is", body = ProblemBody, content_type = "application/problem+json"),
                 (status = 412, description = "The task has changed since If-Match", body = ProblemBody, content_type = "application/problem+json"),
             )
@@ -170,20 +166,63 @@ task_command!(
     undo,
     "/v1/tasks/{id}/undo",
     "Undo a task",
-    "Undoes every step that took effect, or may have: each after the steps that followed it. Steps without `undo` are passed over. `GET /v1/tasks/{id}/undo-plan` shows beforehand what will be called.",
+    "Undoes every step that took effect, or may have: each after the steps that followed it. Steps without `undo` are passed over. `GET /v1/tasks/{id}/undo-plan` shows beforehand what will be called; with its `fingerprint` as If-Match the undo is refused if the task has moved since.",
     |reason| Command::Undo { reason }
 );
-task_command!(
-    retry,
-    "/v1/tasks/{id}/retry",
-    "Resubmit every failed step of a task",
-    "Their failures are forgotten, and the task goes on from where it stood.",
-    |reason| Command::Retry {
-        step: None,
-        body: None,
-        reason
-    }
-);
+
+/// Where a task goes on.
+#[derive(utoipa::ToSchema)]
+#[schema(as = TaskRetry)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct TaskRetryBody {
+    /// This step and all that follow it run again, those that are done among them. Left out: the failed
+    /// steps alone.
+    #[schema(example = "charge")]
+    from: Option<String>,
+    #[schema(example = "the prices were wrong")]
+    reason: Option<String>,
+}
+
+/// Resubmit the failed steps of a task, or run it again from a step on
+///
+/// Without `from`: the failures of every step in error are forgotten, and the task goes on from where it
+/// stood. With `from`: that step and all that follow it, near or far, run again, done or not. Failures count
+/// anew, conditions are judged again, and each output stands until it is replaced. The calls carry the
+/// Idempotency-Keys that they carried before: a service that remembers them may answer from its memory. A
+/// step that was done and has not run again yet is still undone when the task is.
+///
+/// `from` is refused while one of these steps is being called, where a pivot among them is done, and for a
+/// task that is being undone.
+#[utoipa::path(
+    post, path = "/v1/tasks/{id}/retry", tag = "operate",
+    params(TaskParams, CommandHeaders),
+    request_body(content = Option<TaskRetryBody>, description = "May be left out"),
+    responses(
+        (status = 200, description = "The task afterwards", body = TaskView),
+        (status = 409, description = "The state of the task or of a step does not allow it", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "The task has changed since If-Match", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn retry(
+    State(app): State<Arc<App>>,
+    TaskPath(id): TaskPath,
+    asked: Asked,
+) -> Result<Response, Problem> {
+    let (from, reason) =
+        asked.fields(|fields| (fields.string("from", LONGEST_STEP), reason(fields)))?;
+    let command = match from {
+        Some(from) => Command::RetryFrom {
+            step: find(&app, id, &from).await?.1,
+            reason,
+        },
+        None => Command::Retry {
+            step: None,
+            body: None,
+            reason,
+        },
+    };
+    asked.send(id, command).await
+}
 
 /// A changed request.
 #[derive(utoipa::ToSchema)]
@@ -203,19 +242,12 @@ pub struct RetryBody {
 /// is tried at once.
 #[utoipa::path(
     post, path = "/v1/tasks/{id}/steps/{name}/retry", tag = "operate",
-    params(
-        ("id" = String, Path, description = "The task's id"),
-        ("name" = String, Path, description = "The step's name"),
-        ("If-Match" = Option<String>, Header, description = "The ETag that the task must still have", example = "\"7\""),
-        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repeat harmless"),
-    ),
+    params(StepParams, CommandHeaders),
     request_body(content = Option<RetryBody>, description = "May be left out"),
     responses(
         (status = 200, description = "The task afterwards", body = TaskView),
-        (status = 404, description = "There is no such task or step", body = ProblemBody, content_type = "application/problem+json"),
         (status = 409, description = "The step is not in error", body = ProblemBody, content_type = "application/problem+json"),
         (status = 412, description = "The task has changed since If-Match", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 422, description = "The body is not valid", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn retry_step(
@@ -250,19 +282,12 @@ pub struct OutputBody {
 /// The step counts as done for the steps that follow; they see `output`, or null.
 #[utoipa::path(
     post, path = "/v1/tasks/{id}/steps/{name}/skip", tag = "operate",
-    params(
-        ("id" = String, Path, description = "The task's id"),
-        ("name" = String, Path, description = "The step's name"),
-        ("If-Match" = Option<String>, Header, description = "The ETag that the task must still have", example = "\"7\""),
-        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repeat harmless"),
-    ),
+    params(StepParams, CommandHeaders),
     request_body(content = Option<OutputBody>, description = "May be left out"),
     responses(
         (status = 200, description = "The task afterwards", body = TaskView),
-        (status = 404, description = "There is no such task or step", body = ProblemBody, content_type = "application/problem+json"),
         (status = 409, description = "The step is neither in error nor pending", body = ProblemBody, content_type = "application/problem+json"),
         (status = 412, description = "The task has changed since If-Match", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 422, description = "The body is not valid", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn skip_step(
@@ -285,19 +310,12 @@ pub(super) async fn skip_step(
 /// The step becomes processed with `output`, and the task goes on.
 #[utoipa::path(
     post, path = "/v1/tasks/{id}/steps/{name}/resolve", tag = "operate",
-    params(
-        ("id" = String, Path, description = "The task's id"),
-        ("name" = String, Path, description = "The step's name"),
-        ("If-Match" = Option<String>, Header, description = "The ETag that the task must still have", example = "\"7\""),
-        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repeat harmless"),
-    ),
+    params(StepParams, CommandHeaders),
     request_body(content = Option<OutputBody>, description = "May be left out"),
     responses(
         (status = 200, description = "The task afterwards", body = TaskView),
-        (status = 404, description = "There is no such task or step", body = ProblemBody, content_type = "application/problem+json"),
         (status = 409, description = "The step is neither in error nor pending", body = ProblemBody, content_type = "application/problem+json"),
         (status = 412, description = "The task has changed since If-Match", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 422, description = "The body is not valid", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn resolve_step(
@@ -318,6 +336,9 @@ pub(super) async fn resolve_step(
 fn outcome(asked: &Asked) -> Result<(Option<Payload>, Option<String>), Problem> {
     asked.fields(|fields| (fields.raw("output").map(Payload::new), reason(fields)))
 }
+
+/// More than any step's name has, with what undoes it.
+pub(super) const LONGEST_STEP: usize = 100;
 
 /// The longest reason, in bytes: enough for a sentence or two, and it is kept for good.
 const LONGEST_REASON: usize = 1000;

@@ -70,7 +70,7 @@ pub struct EntryBody {
     #[schema(format = DateTime)]
     ready_at: Option<String>,
     failure_count: Option<u32>,
-    error: Option<super::view::FaultBody>,
+    error: Option<crate::domain::FaultBody>,
 }
 
 /// The whole history of a task, oldest first.

@@ -1,11 +1,15 @@
 //! Tasks: submitted, read, commanded.
 
 mod bulk;
+mod clone;
 mod commands;
 mod events;
+mod graph;
+mod places;
 mod read;
 mod submit;
-mod view;
+mod summary;
+mod undo_plan;
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,10 +20,10 @@ use axum::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::view::TaskView;
+use self::places::with_places;
 use super::{App, Problem, extract::LONGEST_WAIT};
 use crate::{
-    domain::{Task, TaskId},
+    domain::{AgentName, Task, TaskId, TaskView},
     store::{Accepted, Interest, Watch},
 };
 
@@ -27,12 +31,18 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(submit::submit, read::list))
         .routes(routes!(bulk::retry_tasks))
+        .routes(routes!(bulk::undo_tasks))
+        .routes(routes!(bulk::cancel_tasks))
+        .routes(routes!(bulk::skip_tasks))
         .routes(routes!(read::get))
         .routes(routes!(events::history))
+        .routes(routes!(graph::graph))
         .routes(routes!(events::events))
+        .routes(routes!(clone::clone))
         .routes(routes!(commands::cancel))
         .routes(routes!(commands::pause))
         .routes(routes!(commands::resume))
+        .routes(routes!(undo_plan::show))
         .routes(routes!(commands::undo))
         .routes(routes!(commands::retry))
         .routes(routes!(commands::retry_step))
@@ -79,16 +89,16 @@ fn watch(app: &App, id: TaskId) -> Watch {
 async fn render(app: &App, status: StatusCode, task: &Task) -> Result<Response, Problem> {
     let now = app.store.reader.now().await?;
     let view = TaskView::new(task, now);
-    let view = view
-        .with_places(task, &*app.store.reader, |agent| {
-            app.agents.get(agent).is_some()
-        })
-        .await?;
-    let mut response = json(status, &view);
+    let knows = |agent: &AgentName| app.agents.get(agent).is_some();
+    let view = with_places(view, task, &*app.store.reader, knows).await?;
+    Ok(with_etag(json(status, &view), task))
+}
+
+fn with_etag(mut response: Response, task: &Task) -> Response {
     if let Ok(etag) = HeaderValue::from_str(&format!("\"{}\"", task.version)) {
         response.headers_mut().insert(header::ETAG, etag);
     }
-    Ok(response)
+    response
 }
 
 fn json<T: serde::Serialize>(status: StatusCode, body: &T) -> Response {

@@ -6,18 +6,14 @@ use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{
-    json, load, render, settled,
-    view::{SummaryView, TaskView},
-    watch,
-};
+use super::{json, load, render, settled, summary::SummaryView, watch};
 use crate::{
     api::{
         App, Problem,
         extract::{Query, TaskPath},
         problem::{Kind, ProblemBody},
     },
-    domain::{TaskId, TaskStatus},
+    domain::{TaskId, TaskStatus, TaskView},
     store::{TaskFilter, TaskQuery},
 };
 
@@ -138,9 +134,10 @@ fn filter(query: &mut Query) -> Result<TaskFilter, Problem> {
         })?;
         Ok((name.to_owned(), value.to_owned()))
     });
+    let state = query.one_of("state", TaskStatus::ALL, TaskStatus::as_str)?;
     Ok(TaskFilter {
         labels: labels.collect::<Result<_, Problem>>()?,
-        state: query.one_of("state", TaskStatus::ALL, TaskStatus::as_str)?,
+        states: state.into_iter().collect(),
         workflow: query.string("workflow"),
         key: query.string("key"),
         agent: query.string("agent"),

@@ -10,7 +10,7 @@ use axum::{
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::{accepted, render, settled, view::TaskView, watch};
+use super::{accepted, render, settled, watch};
 use crate::{
     api::{
         App, Problem, definition,
@@ -19,14 +19,14 @@ use crate::{
         verdict, workflows,
     },
     domain::{
-        Definition, Details, FieldFault, Fields, Payload, Policies, Priority, Span, TaskId,
-        WorkflowName, WorkflowRef,
+        Definition, Details, FieldFault, Fields, Payload, Policies, Priority, ReplyTo, ReplyToBody,
+        Span, TaskId, TaskView, WorkflowName, WorkflowRef,
     },
     store::{Accepted, Idempotency},
 };
 
 /// The longest key, label name or label value.
-const LONGEST_NAME: usize = 255;
+pub(super) const LONGEST_NAME: usize = 255;
 const MOST_LABELS: usize = 32;
 
 /// What a caller hands in.
@@ -59,17 +59,31 @@ pub struct SubmissionBody {
     /// Up to 32, to find tasks by.
     #[schema(example = json!({"customer": "acme"}))]
     labels: Option<BTreeMap<String, String>>,
+    /// Where to tell what becomes of the task: signed CloudEvents, at least once, in order.
+    reply_to: Option<ReplyToBody>,
+}
+
+/// The task where it was stored; the verdict where `dry_run` asked for it.
+#[derive(utoipa::ToSchema)]
+#[serde(untagged)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub enum TaskOrVerdict<'a> {
+    Task(TaskView<'a>),
+    Verdict(verdict::VerdictBody),
 }
 
 /// A submission, read and checked.
-struct Submission {
-    workflow: Option<WorkflowRef>,
-    definition: Arc<Definition>,
-    key: Option<String>,
-    input: Payload,
-    priority: Priority,
-    complete_within: Option<Span>,
-    labels: BTreeMap<String, String>,
+pub(super) struct Submission {
+    pub workflow: Option<WorkflowRef>,
+    pub definition: Arc<Definition>,
+    pub key: Option<String>,
+    pub input: Payload,
+    pub priority: Priority,
+    pub complete_within: Option<Span>,
+    pub labels: BTreeMap<String, String>,
+    pub reply_to: Option<ReplyTo>,
+    /// For its history.
+    pub reason: Option<String>,
 }
 
 /// Submit a task
@@ -95,7 +109,7 @@ struct Submission {
     responses(
         (status = 202, description = "Accepted and durable; Location says where to poll", body = TaskView,
             headers(("Location" = String, description = "The task"))),
-        (status = 200, description = "With Prefer: wait, the task came to rest in time; with dry_run, the verdict", body = TaskView),
+        (status = 200, description = "With Prefer: wait, the task came to rest in time; with dry_run, the verdict", body = TaskOrVerdict),
         (status = 400, description = "The body is not JSON", body = ProblemBody, content_type = "application/problem+json"),
         (status = 413, description = "The body is too large", body = ProblemBody, content_type = "application/problem+json"),
         (status = 422, description = "The content is not valid; `errors` lists every fault with its JSON pointer", body = ProblemBody, content_type = "application/problem+json"),
@@ -125,39 +139,49 @@ pub(super) async fn submit(
         "/v1/tasks",
         body.get().as_bytes(),
     );
+    accept(&app, submission, &conditions, idempotency).await
+}
+
+/// Stores a submission and answers with its task, at once or when it has come to rest.
+pub(super) async fn accept(
+    app: &App,
+    submission: Submission,
+    conditions: &Conditions,
+    idempotency: Option<Idempotency>,
+) -> Result<Response, Problem> {
     let Some(wait) = conditions.prefer_wait else {
         let id = TaskId(Uuid::now_v7());
-        let stored = store(&app, submission, id, &conditions, idempotency).await?;
+        let stored = store(app, submission, id, conditions, idempotency).await?;
         let replayed = matches!(stored, Accepted::Before(_));
-        let task = accepted(&app, stored).await?;
-        let mut response = render(&app, StatusCode::ACCEPTED, &task).await?;
+        let task = accepted(app, stored).await?;
+        let mut response = render(app, StatusCode::ACCEPTED, &task).await?;
         locate(&mut response, task.id(), replayed);
         return Ok(response);
     };
     let id = TaskId(Uuid::now_v7());
     // Armed before the task exists: it may end before this code runs on.
-    let mut watching = watch(&app, id);
-    let stored = store(&app, submission, id, &conditions, idempotency).await?;
+    let mut watching = watch(app, id);
+    let stored = store(app, submission, id, conditions, idempotency).await?;
     let replayed = matches!(stored, Accepted::Before(_));
-    let mut task = accepted(&app, stored).await?;
+    let mut task = accepted(app, stored).await?;
     if replayed {
-        watching = watch(&app, task.id());
+        watching = watch(app, task.id());
         // It may have come to rest before the watch was armed.
-        task = super::load(&app, task.id()).await?;
+        task = super::load(app, task.id()).await?;
     }
     if !task.is_settled()
-        && let Some(rested) = settled(&app, &mut watching, &task, wait).await
+        && let Some(rested) = settled(app, &mut watching, &task, wait).await
     {
         task = rested;
     } else if !task.is_settled() {
-        task = super::load(&app, task.id()).await?;
+        task = super::load(app, task.id()).await?;
     }
     let status = if task.is_settled() {
         StatusCode::OK
     } else {
         StatusCode::ACCEPTED
     };
-    let mut response = render(&app, status, &task).await?;
+    let mut response = render(app, status, &task).await?;
     response.headers_mut().insert(
         HeaderName::from_static("preference-applied"),
         HeaderValue::from_static("wait"),
@@ -196,8 +220,10 @@ async fn store(
         priority: submission.priority,
         complete_within: submission.complete_within,
         trace_id: conditions.trace_id,
+        reply_to: submission.reply_to.map(Box::new),
     };
-    Ok(app.store.submit(details, idempotency).await?)
+    let reason = submission.reason;
+    Ok(app.store.submit(details, reason, idempotency).await?)
 }
 
 /// Reads a submission with all its faults at once.
@@ -208,9 +234,10 @@ async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
     let steps = fields.raw("steps");
     let key = fields.string("key", LONGEST_NAME);
     let input = fields.raw("input").map_or_else(Payload::null, Payload::new);
-    let priority = fields.integer("priority", Priority::MIN..=Priority::MAX);
-    let complete_within = fields.span("complete_within", Span::from_millis(1)..=Span::LONGEST);
+    let priority = priority(&mut fields);
+    let complete_within = complete_within(&mut fields);
     let labels = labels(&mut fields);
+    let reply_to = ReplyTo::read(&mut fields, &*app.receivers);
     let policies = Policies::read(&mut fields);
 
     let mut chosen = None;
@@ -265,13 +292,24 @@ async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
         definition,
         key,
         input,
-        priority: priority.and_then(Priority::new).unwrap_or_default(),
+        priority: priority.unwrap_or_default(),
         complete_within: complete_within.or(default_within),
         labels,
+        reply_to,
+        reason: None,
     })
 }
 
-fn labels(fields: &mut Fields<'_>) -> BTreeMap<String, String> {
+pub(super) fn priority(fields: &mut Fields<'_>) -> Option<Priority> {
+    let priority = fields.integer("priority", Priority::MIN..=Priority::MAX);
+    priority.and_then(Priority::new)
+}
+
+pub(super) fn complete_within(fields: &mut Fields<'_>) -> Option<Span> {
+    fields.span("complete_within", Span::from_millis(1)..=Span::LONGEST)
+}
+
+pub(super) fn labels(fields: &mut Fields<'_>) -> BTreeMap<String, String> {
     let labels = fields.string_map("labels", LONGEST_NAME);
     if labels.len() > MOST_LABELS {
         fields.fault(

@@ -1,6 +1,7 @@
 //! Workflows: registered definitions. A version never changes; what changed is a new version, and
 //! tasks keep the one they began with.
 
+mod graph;
 mod known;
 
 use std::sync::Arc;
@@ -38,6 +39,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(list))
         .routes(routes!(put, get_latest))
         .routes(routes!(get_version))
+        .routes(routes!(graph::graph))
         .routes(routes!(validate))
 }
 
@@ -295,6 +297,20 @@ async fn get_version(
     one(&app, &name, Some(version.unwrap_or(0)), StatusCode::OK).await
 }
 
+fn no_such_workflow(name: &WorkflowName, version: Option<u32>) -> Problem {
+    let detail = match version {
+        Some(_) => format!(
+            "workflow {name:?} has no such version: GET /v1/workflows/{name} shows the latest"
+        ),
+        None => {
+            format!(
+                "there is no workflow {name:?}: GET /v1/workflows lists them, PUT registers one"
+            )
+        }
+    };
+    Problem::new(Kind::NoSuchWorkflow, detail)
+}
+
 async fn one(
     app: &App,
     name: &WorkflowName,
@@ -302,15 +318,7 @@ async fn one(
     status: StatusCode,
 ) -> Result<Response, Problem> {
     let Some(record) = app.store.reader.workflow(name, version).await? else {
-        let detail = match version {
-            Some(_) => format!(
-                "workflow {name:?} has no such version: GET /v1/workflows/{name} shows the latest"
-            ),
-            None => format!(
-                "there is no workflow {name:?}: GET /v1/workflows lists them, PUT registers one"
-            ),
-        };
-        return Err(Problem::new(Kind::NoSuchWorkflow, detail));
+        return Err(no_such_workflow(name, version));
     };
     let stored = StoredBody::read(&record)?;
     let view = WorkflowView {

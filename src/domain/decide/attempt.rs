@@ -361,7 +361,7 @@ pub(in crate::domain) fn call(
 }
 
 /// An undo may look at the request that it undoes. That is rendered anew: the definition, the input and
-/// the outputs of the steps before it are on record and never change.
+/// the outputs of the steps before it are on record, and only change where an operator has them run again.
 fn undo_request(task: &Task, index: StepIndex) -> Result<render::Rendered, RenderError> {
     let definition = task.definition(index);
     let mut scope = task.scope(index);

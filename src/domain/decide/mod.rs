@@ -4,6 +4,7 @@
 //! A [`Draft`] is the working copy of one task in one batch. Commands are applied to it in turn; a
 //! refused one leaves it as it was. What must be saved and told afterwards is gathered in it.
 
+mod again;
 mod attempt;
 mod graph;
 mod operator;
@@ -14,6 +15,8 @@ mod tests;
 mod undo;
 
 use std::sync::Arc;
+
+pub(in crate::domain) use attempt::call;
 
 use super::{
     Actor, AlertChange, AlertKind, Attempt, Call, Certainty, Command, Details, Doubt, Event,
@@ -75,6 +78,14 @@ impl Draft {
         draft
     }
 
+    /// Says in the history why a task was submitted.
+    pub fn because(mut self, reason: Option<String>) -> Self {
+        if let Some(accepted) = self.events.first_mut() {
+            accepted.reason = reason;
+        }
+        self
+    }
+
     pub fn on(task: Task) -> Self {
         Self {
             task,
@@ -127,6 +138,12 @@ impl Draft {
             },
             Command::Overdue => self.overdue(by, now)?,
             Command::Retry { step, body, reason } => self.retry(step, body, reason, by, now)?,
+            Command::RetryFrom { step, reason } => self.retry_from(step, reason, by, now)?,
+            Command::SkipFailed {
+                step,
+                output,
+                reason,
+            } => self.skip_failed(step.as_ref(), output, reason, by, now)?,
             Command::Skip {
                 step,
                 output,
@@ -169,6 +186,7 @@ impl Draft {
         let from = self.task.step(index).status();
         let step = self.task.step_mut(index);
         step.state = state;
+        step.close_earlier();
         let (attempt, failure_count, doubt) = (step.attempt, step.failure_count, step.doubt);
         let to = step.status();
         debug_assert!(allows_step(from, kind, to), "{from:?} {kind} {to:?}");

@@ -2,8 +2,8 @@
 
 use super::Draft;
 use crate::domain::{
-    Actor, AlertChange, Doubt, Payload, Refusal, StepIndex, StepState, StepStatus, TaskState,
-    Timestamp,
+    Actor, AlertChange, Doubt, Payload, Refusal, StepIndex, StepName, StepState, StepStatus,
+    TaskState, Timestamp,
 };
 
 impl Draft {
@@ -53,9 +53,7 @@ impl Draft {
                 needed: "only a task with a step in error is retried",
             });
         }
-        if self.task.limit().is_some_and(|limit| limit <= now) {
-            self.task.complete_by = self.task.details.complete_within.map(|span| now + span);
-        }
+        self.renew_limit(now);
         for index in chosen {
             let step = self.task.step_mut(index);
             step.failure_count = 0;
@@ -70,8 +68,10 @@ impl Draft {
             }
             self.alerts.push(AlertChange::Close { step: index });
             // A step that failed before its condition could be judged is judged again.
-            let judged =
-                self.task.definition(index).when.is_none() || self.task.step(index).attempt.0 > 0;
+            let judged = match &self.task.definition(index).when {
+                Some(condition) => condition.truth(&self.task.scope(index)) == Ok(true),
+                None => true,
+            };
             if judged {
                 let pending = StepState::Pending { ready_at: now };
                 self.change(index, "step.retried", pending, by, reason);
@@ -83,6 +83,13 @@ impl Draft {
         }
         self.settle(by, None, now);
         Ok(())
+    }
+
+    /// A task whose time is over gets it anew when an operator has it go on.
+    pub(super) fn renew_limit(&mut self, now: Timestamp) {
+        if self.task.limit().is_some_and(|limit| limit <= now) {
+            self.task.complete_by = self.task.details.complete_within.map(|span| now + span);
+        }
     }
 
     pub(super) fn skip(
@@ -97,6 +104,41 @@ impl Draft {
         let skipped = StepState::Skipped { output, at: now };
         self.replace(index, "step.skipped", skipped, reason, by, now);
         Ok(())
+    }
+
+    /// Goes on without the steps in error. One skipped step may bring the next one to an end, or turn the
+    /// task around: each is looked at again when it is its turn.
+    pub(super) fn skip_failed(
+        &mut self,
+        name: Option<&StepName>,
+        output: Option<Payload>,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let mut skipped = false;
+        for index in self.task.indexes() {
+            let named = name.is_none_or(|name| self.task.definition(index).name == *name);
+            let failed = self.task.step(index).status() == StepStatus::Error;
+            if named && failed && self.task.is_current(index) {
+                let state = StepState::Skipped {
+                    output: output.clone(),
+                    at: now,
+                };
+                self.replace(index, "step.skipped", state, reason.clone(), by, now);
+                skipped = true;
+            }
+        }
+        if skipped {
+            return Ok(());
+        }
+        Err(Refusal::TaskState {
+            status: self.task.status(),
+            needed: match name {
+                Some(_) => "it has no step of that name in error",
+                None => "only steps in error are skipped, and it has none",
+            },
+        })
     }
 
     pub(super) fn resolve(

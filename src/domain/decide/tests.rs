@@ -1,8 +1,10 @@
 //! Every rule by example, and the invariants over random sequences of commands.
 
+mod again;
 mod invariants;
 mod rules;
 mod undo;
+mod undo_plan;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -37,6 +39,7 @@ fn details(steps: &Value, complete_within: Option<Span>) -> Arc<Details> {
         priority: Priority::default(),
         complete_within,
         trace_id: None,
+        reply_to: None,
     })
 }
 

@@ -3,6 +3,7 @@
 
 use std::ops::RangeInclusive;
 
+use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::domain::{FieldFault, Fields, Payload, Span, fields::text};
@@ -48,7 +49,8 @@ impl From<Policy> for OnExhausted {
 }
 
 /// What happens to a call under way when the task is to be undone.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OnUndo {
     /// It is waited for until its complete-by, so that its outcome is known.
     Wait,

@@ -2,7 +2,6 @@
 
 use std::ops::RangeInclusive;
 
-use http::Uri;
 use serde_json::value::RawValue;
 
 use super::{
@@ -14,14 +13,12 @@ use super::{
     undo::{self, UndoDraft},
 };
 use crate::domain::{
-    AgentName, FieldFault, Fields, Span, StepIndex, StepName,
+    AgentName, FieldFault, Fields, LONGEST_URL, Span, StepIndex, StepName, WebAddress,
     fields::text,
-    render::path_fault,
     template::{Expression, Reads},
 };
 
 const LONGEST_NAME: usize = 64;
-const LONGEST_URL: usize = 2000;
 /// How long a try may take.
 pub(super) const TRY: RangeInclusive<Span> = Span::from_millis(100)..=Span::from_secs(30 * 86_400);
 pub(super) const DEFAULT_TRY: Span = Span::from_secs(30);
@@ -323,44 +320,14 @@ fn agent_named(name: &str, known: &dyn KnownAgents) -> Result<Target, String> {
 }
 
 fn url_target(url: &str, known: &dyn KnownAgents) -> Result<Target, String> {
-    const FORM: &str = "give `http://` or `https://`, a host and an optional path";
     if url.contains(['{', '}']) {
         return Err("is taken as it stands: put expressions into `request.path`".to_owned());
     }
-    if url.contains('#') {
-        return Err("has a fragment, which is never sent: leave it out".to_owned());
-    }
-    let uri: Uri = url.parse().map_err(|_| format!("is not a URL: {FORM}"))?;
-    let scheme = match uri.scheme_str() {
-        Some(scheme @ ("http" | "https")) => scheme,
-        _ => return Err(format!("is not a URL to call: {FORM}")),
-    };
-    let authority = uri
-        .authority()
-        .ok_or_else(|| format!("has no host: {FORM}"))?;
-    if authority.as_str().contains('@') {
-        return Err(
-            "holds a user name or password, which logs would show: send an `authorization` header"
-                .to_owned(),
-        );
-    }
-    if uri.host().is_none_or(str::is_empty) {
-        return Err(format!("has no host: {FORM}"));
-    }
-    if let Some(fault) = path_fault(uri.path()) {
-        return Err(fault.to_owned());
-    }
+    let address = WebAddress::parse(url)?;
     known.allows_url(url)?;
-    let port = match (uri.port_u16(), scheme) {
-        (Some(port), _) => port,
-        (None, "https") => 443,
-        (None, _) => 80,
-    };
-    // The host's case does not matter, and one host is one agent.
-    let host = authority.host().to_ascii_lowercase();
     Ok(Target::Url {
-        url: url.into(),
-        origin: AgentName::new(format!("{scheme}://{host}:{port}")),
+        url: address.url,
+        origin: AgentName::new(address.origin),
     })
 }
 

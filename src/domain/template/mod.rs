@@ -111,6 +111,11 @@ impl Expression {
         Ok(Payload::parse(json).unwrap_or_else(Payload::null))
     }
 
+    /// As it was written.
+    pub fn source(&self) -> &str {
+        self.0.source()
+    }
+
     pub fn reads(&self) -> &Reads {
         self.0.reads()
     }

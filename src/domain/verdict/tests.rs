@@ -202,6 +202,7 @@ fn a_verdict_is_written_in_the_words_of_the_api() {
             "worst_case": "2m7s",
             "complete_within": null,
             "fits": true,
+            "undo": [],
             "warnings": [{ "code": "output_unread", "step": "a", "message": "no step reads what this GET gives: leave it out, or read its output" }]
         })
     );

@@ -60,7 +60,7 @@ async fn of_a_batch_that_goes_one_by_one_nobody_waits_for_a_connection_in_turn()
         interrupted,
     });
     let h = Harness::new(opened).await;
-    let submitted = (0..50).map(|_| h.store.submit(h.details(&New::default()), None));
+    let submitted = (0..50).map(|_| h.store.submit(h.details(&New::default()), None, None));
     for answer in join_all(submitted).await {
         assert!(
             matches!(answer, Err(CommandError::Store(StoreError::Unavailable(_)))),

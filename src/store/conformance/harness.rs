@@ -13,9 +13,9 @@ use uuid::Uuid;
 use super::cluster;
 use crate::{
     domain::{
-        Accepted as Known, Actor, AgentName, Attempt, Command, Details, InstanceId, Limits,
-        Outcome, Payload, Policies, Priority, Span, StepIndex, StepRef, Task, TaskId, Timestamp,
-        parse_steps,
+        Accepted as Known, Actor, AgentName, AlertFormat, AlertWebhook, Attempt, Command, Details,
+        InstanceId, Limits, Outcome, Payload, Policies, Priority, ReplyTo, Sender, Span, StepIndex,
+        StepRef, Task, TaskId, Timestamp, parse_steps,
     },
     store::{
         Accepted, Apply, Backend, CommandError, Definitions, Dispatch, LocalScheduler, Permit,
@@ -165,6 +165,7 @@ pub struct New {
     pub labels: &'static [(&'static str, &'static str)],
     pub complete_within: Option<Span>,
     pub policies: Policies,
+    pub reply_to: Option<ReplyTo>,
 }
 
 impl Default for New {
@@ -176,6 +177,7 @@ impl Default for New {
             labels: &[],
             complete_within: None,
             policies: Policies::default(),
+            reply_to: None,
         }
     }
 }
@@ -195,6 +197,13 @@ impl Harness {
         let settings = WriterSettings {
             cache_tasks: NonZeroUsize::new(100).unwrap(),
             batch: 64,
+            sender: Arc::new(Sender {
+                public_url: None,
+                webhooks: vec![AlertWebhook {
+                    receiver: AlertWebhook::queue_of("ops"),
+                    format: AlertFormat::Generic,
+                }],
+            }),
         };
         let (store, writer) = Store::new(
             opened.backend,
@@ -238,11 +247,16 @@ impl Harness {
             priority: Priority::new(new.priority).unwrap(),
             complete_within: new.complete_within,
             trace_id: Some(42),
+            reply_to: new.reply_to.clone().map(Box::new),
         }
     }
 
     pub async fn submit(&self, new: New) -> Arc<Task> {
-        let accepted = self.store.submit(self.details(&new), None).await.unwrap();
+        let accepted = self
+            .store
+            .submit(self.details(&new), None, None)
+            .await
+            .unwrap();
         now(accepted)
     }
 

@@ -2,10 +2,11 @@
 //! knows which one it is.
 
 #[path = "../../../tests/cluster/mod.rs"]
-mod cluster;
+pub mod cluster;
 mod cut_off;
 pub mod harness;
 pub mod leases;
+mod outbox;
 mod reads;
 mod recovery;
 mod shared;
@@ -43,6 +44,7 @@ suite!([sqlite postgres] {
     writes::a_version_that_does_not_match_is_refused,
     writes::a_stale_cache_costs_a_second_try_and_no_wrong_write,
     writes::a_large_task_is_saved_whole,
+    writes::what_a_step_did_before_it_ran_again_is_kept,
     reads::lists_have_stable_cursors_and_every_filter,
     reads::the_history_tells_every_change_in_order,
     reads::a_line_is_taken_by_priority_then_age,
@@ -56,6 +58,17 @@ suite!([sqlite postgres] {
     recovery::ended_tasks_are_purged_with_all_that_belongs_to_them,
     recovery::running_steps_are_listed_in_pages,
     recovery::counts_tell_what_is_there,
+    outbox::a_message_is_saved_with_its_change_and_gone_when_delivered,
+    outbox::the_messages_of_a_task_go_one_after_the_other,
+    outbox::what_is_added_while_a_queue_is_held_is_not_lost,
+    outbox::a_failed_message_waits_for_its_time_and_counts_its_tries,
+    outbox::a_queue_whose_holder_died_is_taken_up_and_its_late_word_changes_nothing,
+    outbox::a_process_that_starts_again_frees_what_it_held,
+    outbox::a_dead_letter_raises_one_alert_that_closes_when_it_is_delivered_after_all,
+    outbox::webhooks_are_told_once_that_an_alert_was_raised_and_that_it_has_closed,
+    outbox::a_receiver_that_is_given_up_loses_what_has_had_its_time,
+    outbox::dead_letters_are_purged_with_age_and_outlive_their_task,
+    outbox::messages_are_listed_in_pages_and_counted,
     leases::an_instance_is_on_record_and_stays_by_renewing,
     leases::one_instance_supervises_and_another_after_it,
     leases::a_supervisor_that_fell_silent_is_followed_by_another,

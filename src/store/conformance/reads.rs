@@ -46,7 +46,7 @@ pub async fn lists_have_stable_cursors_and_every_filter(h: Harness) {
     let all = TaskFilter::default;
     assert_eq!(found(&h, all()).await, ["k4", "k3", "k2", "k1"]);
     let state = |state| TaskFilter {
-        state: Some(state),
+        states: vec![state],
         ..all()
     };
     assert_eq!(found(&h, state(TaskStatus::Error)).await, ["k1"]);

@@ -209,7 +209,7 @@ async fn one_idempotency_key_sent_to_two_instances_makes_one_task() {
         };
         let submit = async |h: &Harness| match h
             .store
-            .submit(h.details(&New::default()), key())
+            .submit(h.details(&New::default()), None, key())
             .await
             .unwrap()
         {
@@ -253,7 +253,7 @@ async fn what_was_answered_is_there_once_however_often_sessions_end() {
         tokio::spawn(async move {
             let mut accepted = Vec::new();
             while !over.load(Ordering::SeqCst) {
-                match h.store.submit(h.details(&New::default()), None).await {
+                match h.store.submit(h.details(&New::default()), None, None).await {
                     Ok(Accepted::Now(task)) => accepted.push(task),
                     Ok(Accepted::Before(id)) => panic!("{id} was accepted before"),
                     Err(CommandError::Store(_)) => {}
@@ -364,7 +364,11 @@ async fn a_commit_whose_answer_is_lost_is_asked_after_and_done_once() {
     assert!(!steal.load(Ordering::SeqCst), "no commit passed by");
     assert_eq!(h.calls(), [(task.id(), 0, 1)], "called once");
     assert_eq!(h.read(task.id()).await, *task);
-    let all = h.store.reader.count_tasks(&TaskFilter::default()).await;
+    let all = h
+        .store
+        .reader
+        .count_tasks(&TaskFilter::default(), None)
+        .await;
     assert_eq!(all.unwrap(), 1);
 }
 

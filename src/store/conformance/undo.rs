@@ -107,7 +107,7 @@ pub async fn the_policies_of_a_workflow_are_read_back(h: Harness) {
         version: version.unwrap(),
     });
     // This store never saw it compiled, as after a restart.
-    let id = now(h.store.submit(details, None).await.unwrap()).id();
+    let id = now(h.store.submit(details, None, None).await.unwrap()).id();
     let definition = h.read(id).await.details.definition.clone();
     assert_eq!(
         definition.policies.as_json(),
@@ -187,7 +187,7 @@ pub async fn an_undo_that_cannot_finish_alerts_until_it_is_mended(h: Harness) {
         "the refusal that began the undo needs nobody"
     );
     assert_eq!(alerts[0].kind, "task.undo_failed");
-    assert_eq!(alerts[0].step.as_str(), "charge.undo");
+    assert_eq!(alerts[0].step.as_ref().unwrap().as_str(), "charge.undo");
     assert_eq!(alerts[0].state, AlertState::Open);
     let skip = Command::Skip {
         step: UNDO_CHARGE,

@@ -18,6 +18,11 @@ fn three() -> serde_json::Value {
 }
 
 pub async fn a_task_is_read_back_as_it_was_submitted(h: Harness) {
+    let reply_to = crate::domain::ReplyTo {
+        url: Some("http://shop:9000/r?x=ü".into()),
+        receiver: None,
+        events: vec!["task.error".into()],
+    };
     let task = h
         .submit(New {
             steps: three(),
@@ -25,6 +30,7 @@ pub async fn a_task_is_read_back_as_it_was_submitted(h: Harness) {
             priority: -7,
             labels: &[("customer", "acme"), ("region", "eu")],
             complete_within: Some(crate::domain::Span::from_secs(60)),
+            reply_to: Some(reply_to.clone()),
             ..New::default()
         })
         .await;
@@ -34,6 +40,7 @@ pub async fn a_task_is_read_back_as_it_was_submitted(h: Harness) {
     assert_eq!(read.details.labels, task.details.labels);
     assert_eq!(read.details.key, task.details.key);
     assert_eq!(read.details.trace_id, Some(42));
+    assert_eq!(read.details.reply_to.as_deref(), Some(&reply_to));
     assert_eq!(read.details.priority, task.details.priority);
     assert_eq!(read.version, 1);
 }
@@ -144,7 +151,8 @@ pub async fn an_idempotency_key_makes_one_task(h: Harness) {
     };
     let new = New::default();
     // Three at once: the second and third may be in the very batch of the first.
-    let answers = join_all((0..3).map(|_| h.store.submit(h.details(&new), key("same")))).await;
+    let answers =
+        join_all((0..3).map(|_| h.store.submit(h.details(&new), None, key("same")))).await;
     let mut ids: Vec<_> = answers
         .into_iter()
         .map(|answer| match answer.unwrap() {
@@ -154,9 +162,13 @@ pub async fn an_idempotency_key_makes_one_task(h: Harness) {
         .collect();
     ids.dedup();
     assert_eq!(ids.len(), 1);
-    let later = h.store.submit(h.details(&new), key("same")).await.unwrap();
+    let later = h
+        .store
+        .submit(h.details(&new), None, key("same"))
+        .await
+        .unwrap();
     assert!(matches!(later, Accepted::Before(id) if id == ids[0]));
-    let other = h.store.submit(h.details(&new), key("other")).await;
+    let other = h.store.submit(h.details(&new), None, key("other")).await;
     assert!(matches!(other, Err(CommandError::KeyReused)));
 }
 
@@ -216,4 +228,40 @@ pub async fn a_large_task_is_saved_whole(h: Harness) {
     assert_eq!(read.steps.len(), 500);
     let output = read.step(StepIndex(499)).output().unwrap();
     assert_eq!(output.as_json().len(), 200_002);
+}
+
+pub async fn what_a_step_did_before_it_ran_again_is_kept(h: Harness) {
+    h.places("x", 5);
+    h.places("y", 5);
+    let id = h
+        .submit(New {
+            steps: three(),
+            ..New::default()
+        })
+        .await
+        .id();
+    for step in 0..2 {
+        h.reply(id, step, 1, success(json!({ "step": step })))
+            .await
+            .unwrap();
+    }
+    h.reply(id, 2, 1, refusal()).await.unwrap();
+    let again = Command::RetryFrom {
+        step: StepIndex(0),
+        reason: None,
+    };
+    let task = h.apply(id, again).await.unwrap();
+    let kept = |task: &crate::domain::Task, step| {
+        let earlier = task.step(StepIndex(step)).earlier.as_ref();
+        earlier.map(|earlier| earlier.as_json().to_owned())
+    };
+    assert_eq!(task.step(StepIndex(0)).status(), StepStatus::Processing);
+    assert_eq!(kept(&task, 1).as_deref(), Some(r#"{"step":1}"#));
+    assert_eq!(h.read(id).await, *task);
+    h.reply(id, 0, 2, success(json!("again"))).await.unwrap();
+    let task = h.read(id).await;
+    assert_eq!(kept(&task, 0), None);
+    let output = task.step(StepIndex(0)).output().map(Payload::as_json);
+    assert_eq!(output, Some("\"again\""));
+    assert_eq!(kept(&task, 2), None, "it never took effect");
 }

@@ -1,40 +1,73 @@
 //! The writer's one connection: lost, it is connected again in the background, with waits that grow.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use rand::RngExt;
-use sqlx::{
-    ConnectOptions, Connection as _, Executor, PgConnection, Row, postgres::PgConnectOptions,
+use sqlx::{Executor, PgConnection};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep, timeout_at},
 };
-use tokio::{sync::oneshot, time::sleep};
 use tracing::{info, warn};
 
-use super::StoreError;
+use super::{
+    StoreError,
+    servers::{NoPrimary, Servers},
+    statements::Statements,
+    transaction::PIN,
+};
 
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const ROLLBACK_WITHIN: Duration = Duration::from_secs(2);
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// How long the writer waits for a connection on its way before it turns its callers away: a session
-/// that was ended is back within milliseconds, and nobody need hear of it.
+/// How long after a loss the writer waits for the new connection before it turns its callers away: a
+/// session that was ended is back within milliseconds, and nobody need hear of it. When that time is over,
+/// callers hear at once that there is none.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct Connection {
-    options: PgConnectOptions,
+    lead: Lead,
     state: State,
+}
+
+/// How the writer gets to a server.
+#[derive(Clone)]
+pub(super) struct Lead {
+    pub servers: Arc<Servers>,
+    pub statements: Statements,
+}
+
+impl Lead {
+    /// A connection on which the writer's statements are planned as they should be.
+    pub async fn connect(&self) -> Result<PgConnection, NoPrimary> {
+        let mut connection = self.servers.connect().await?;
+        self.pin(&mut connection).await?;
+        Ok(connection)
+    }
+
+    pub async fn pin(&self, connection: &mut PgConnection) -> Result<(), NoPrimary> {
+        if self.statements == Statements::Kept {
+            let pinned = connection.execute(PIN).await;
+            pinned.map_err(|error| self.servers.unfit(error))?;
+        }
+        Ok(())
+    }
 }
 
 enum State {
     Here(PgConnection),
     /// Being rolled back, or connected anew.
-    Coming(oneshot::Receiver<PgConnection>),
+    Coming {
+        on_its_way: oneshot::Receiver<PgConnection>,
+        wait_until: Instant,
+    },
     Lent,
 }
 
 impl Connection {
-    pub fn new(connection: PgConnection, options: PgConnectOptions) -> Self {
+    pub fn new(connection: PgConnection, lead: Lead) -> Self {
         Self {
-            options,
+            lead,
             state: State::Here(connection),
         }
     }
@@ -47,12 +80,20 @@ impl Connection {
         }
         match std::mem::replace(&mut self.state, State::Lent) {
             State::Here(connection) => Ok(connection),
-            State::Coming(mut coming) => {
-                match tokio::time::timeout(PATIENCE, &mut coming).await {
+            State::Coming {
+                mut on_its_way,
+                wait_until,
+            } => {
+                match timeout_at(wait_until, &mut on_its_way).await {
                     Ok(Ok(connection)) => return Ok(connection),
                     // The one who was mending it is gone: with the runtime, or by a panic.
                     Ok(Err(_)) => self.mend(None),
-                    Err(_) => self.state = State::Coming(coming),
+                    Err(_) => {
+                        self.state = State::Coming {
+                            on_its_way,
+                            wait_until,
+                        };
+                    }
                 }
                 Err(StoreError::Unavailable(
                     "there is no connection to the database; connecting again".to_owned(),
@@ -65,6 +106,10 @@ impl Connection {
         }
     }
 
+    pub fn statements(&self) -> Statements {
+        self.lead.statements
+    }
+
     pub fn put_back(&mut self, connection: PgConnection) {
         self.state = State::Here(connection);
     }
@@ -72,24 +117,28 @@ impl Connection {
     /// Rolls back what is open on the connection, so that its locks are held no longer, or makes a new
     /// one. In the background: nobody waits for it who does not write.
     pub fn mend(&mut self, connection: Option<PgConnection>) {
-        let (give, coming) = oneshot::channel();
-        self.state = State::Coming(coming);
-        let options = self.options.clone();
+        let (give, on_its_way) = oneshot::channel();
+        self.state = State::Coming {
+            on_its_way,
+            wait_until: Instant::now() + PATIENCE,
+        };
+        let lead = self.lead.clone();
         // Without a runtime nobody will write again.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(mend(connection, options, give));
+            runtime.spawn(mend(connection, lead, give));
         }
     }
 
     /// Another connection beside the one that is lent.
     pub async fn another(&self) -> Result<PgConnection, StoreError> {
-        Ok(connect(&self.options).await?)
+        let connected = self.lead.connect().await;
+        connected.map_err(|none| StoreError::Unavailable(none.to_string()))
     }
 }
 
 async fn mend(
     connection: Option<PgConnection>,
-    options: PgConnectOptions,
+    lead: Lead,
     mut give: oneshot::Sender<PgConnection>,
 ) {
     if let Some(mut connection) = connection
@@ -103,7 +152,7 @@ async fn mend(
     let mut wait = FIRST_WAIT;
     let mut failures = 0_u32;
     loop {
-        match connect(&options).await {
+        match lead.connect().await {
             Ok(connection) => {
                 if failures > 0 {
                     info!(failures, "connected to the database again");
@@ -123,27 +172,5 @@ async fn mend(
             () = give.closed() => return,
         }
         wait = (wait * 2).min(LONGEST_WAIT);
-    }
-}
-
-/// Connects to a server that takes writes.
-pub(super) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
-    let connecting = async {
-        let mut connection = options.connect().await?;
-        // After a failover the old address may lead to a standby for a while.
-        let row = connection
-            .fetch_one("SELECT pg_is_in_recovery() AS standby")
-            .await?;
-        if row.try_get::<bool, _>("standby")? {
-            let _ = connection.close().await;
-            return Err(sqlx::Error::Protocol(
-                "the server is a standby that takes no writes".to_owned(),
-            ));
-        }
-        Ok(connection)
-    };
-    match tokio::time::timeout(CONNECT_WITHIN, connecting).await {
-        Ok(connected) => connected,
-        Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
     }
 }

@@ -4,26 +4,31 @@
 mod clock;
 mod connection;
 mod news;
+mod outcome;
 mod read;
 mod rows;
 mod save;
 mod schema;
+mod servers;
+mod statements;
 mod transaction;
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use sqlx::{
-    ConnectOptions, Connection as _, PgConnection,
-    postgres::{PgConnectOptions, PgPoolOptions},
-};
+use sqlx::{ConnectOptions, Connection as _, PgConnection, postgres::PgPoolOptions};
 
 pub use news::{Listener, News};
 pub use read::PgReader;
 pub use schema::migrate;
 
 use self::{
-    clock::Clock, connection::Connection, news::Announcer, read::PgSource,
+    clock::Clock,
+    connection::{Connection, Lead},
+    news::Announcer,
+    read::PgSource,
+    servers::{NoPrimary, Servers},
+    statements::Statements,
     transaction::PgTransaction,
 };
 use super::{Backend, Definitions, OpenError, StoreError, Transaction};
@@ -69,20 +74,28 @@ pub async fn open(
     settings: Settings,
     definitions: Arc<Definitions>,
 ) -> Result<Opened, OpenError> {
-    let options = options(url, settings.listen)?;
-    let name = describe(&options);
-    let unusable = |error: sqlx::Error| OpenError::Unusable {
-        database: name.clone(),
-        reason: error.to_string(),
+    let statements = match settings.listen {
+        true => Statements::Kept,
+        false => Statements::Forgotten,
     };
-    let mut writer = connection::connect(&options).await.map_err(unusable)?;
+    let servers = Arc::new(servers(url, statements)?);
+    let name = servers.describe();
+    let mut writer = connect(&servers).await?;
     schema::check_server(&mut writer, &name).await?;
     if settings.migrate {
         schema::run(&mut writer, &name).await?;
     } else {
         schema::check(&mut writer, &name).await?;
     }
-    let leases = connection::connect(&options).await.map_err(unusable)?;
+    let lead = Lead {
+        servers: servers.clone(),
+        statements,
+    };
+    let pinned = lead.pin(&mut writer).await;
+    pinned.map_err(|none| unopened(&servers, &none))?;
+    let leases = lead.connect().await;
+    let leases = leases.map_err(|none| unopened(&servers, &none))?;
+    let following = servers.clone();
     let pool = PgPoolOptions::new()
         .max_connections(settings.max_connections)
         .acquire_timeout(ACQUIRE_WITHIN)
@@ -90,13 +103,18 @@ pub async fn open(
         // TCP does, a quarter of an hour after a cut that nobody reports; and it is asked of every
         // connection that comes back, so that soon none would be left.
         .test_before_acquire(false)
-        .before_acquire(|connection, _| Box::pin(is_there(connection)))
+        .after_connect(|connection, _| Box::pin(servers::refuse_standby(connection)))
+        .before_acquire(move |connection, about| {
+            let is_current = following.is_current(about.age);
+            Box::pin(async move { Ok(is_current && is_there(connection).await?) })
+        })
         .after_release(|connection, _| Box::pin(is_there(connection)))
-        .connect_with(options.clone())
+        .connect_with(servers.current())
         .await
-        .map_err(unusable)?;
+        .map_err(|error| fault(&name, error))?;
+    servers.lead(&pool);
     let (announcer, listener) = if settings.listen {
-        let (announcer, listener) = news::start(pool.clone(), options.clone());
+        let (announcer, listener) = news::start(pool.clone(), servers.clone());
         (Some(announcer), Some(listener))
     } else {
         (None, None)
@@ -104,8 +122,8 @@ pub async fn open(
     let clock = Arc::new(Clock::default());
     let backend = PgBackend {
         clock: clock.clone(),
-        writer: Connection::new(writer, options.clone()),
-        leases: Some(Connection::new(leases, options)),
+        writer: Connection::new(writer, lead.clone()),
+        leases: Some(Connection::new(leases, lead)),
         definitions: definitions.clone(),
         announcer,
     };
@@ -113,6 +131,7 @@ pub async fn open(
         backend,
         reader: PgReader::new(PgSource {
             pool,
+            statements,
             clock,
             definitions,
         }),
@@ -123,45 +142,59 @@ pub async fn open(
 /// Whether [`open`] can read it.
 pub fn is_url(url: &str) -> bool {
     let scheme = ["postgres://", "postgresql://"];
-    scheme.iter().any(|scheme| url.starts_with(scheme)) && url.parse::<PgConnectOptions>().is_ok()
+    scheme.iter().any(|scheme| url.starts_with(scheme)) && servers(url, Statements::Kept).is_ok()
 }
 
 /// The URL without its secrets: who, where and which, and nothing else.
 pub fn without_secrets(url: &str) -> String {
-    match url.parse() {
-        Ok(options) => describe(&options),
+    match servers(url, Statements::Kept) {
+        Ok(servers) => servers.describe(),
         Err(_) => "postgres://".to_owned(),
     }
 }
 
-fn options(url: &str, keep_statements: bool) -> Result<PgConnectOptions, OpenError> {
-    let options: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| {
-        // The error does not repeat the URL.
-        OpenError::Unusable {
-            database: "the database".to_owned(),
-            reason: error.to_string(),
-        }
-    })?;
-    let statements = if keep_statements { 200 } else { 0 };
-    Ok(options
-        .application_name("provost")
-        // Poolers refuse parameters at connecting that they do not know.
-        .extra_float_digits(None)
-        .statement_cache_capacity(statements)
-        .disable_statement_logging())
+fn servers(url: &str, statements: Statements) -> Result<Servers, OpenError> {
+    let kept = match statements {
+        Statements::Kept => 200,
+        Statements::Forgotten => 0,
+    };
+    let servers = Servers::new(url, |options| {
+        options
+            .application_name("provost")
+            // Poolers refuse parameters at connecting that they do not know.
+            .extra_float_digits(None)
+            .statement_cache_capacity(kept)
+            .disable_statement_logging()
+    });
+    // The error does not repeat the URL.
+    servers.map_err(|error| OpenError::Unusable {
+        database: "the database".to_owned(),
+        reason: error.to_string(),
+    })
 }
 
-fn describe(options: &PgConnectOptions) -> String {
-    let place = match options.get_socket() {
-        Some(socket) => socket.display().to_string(),
-        None => options.get_host().to_owned(),
-    };
-    format!(
-        "postgres://{}@{place}:{}/{}",
-        options.get_username(),
-        options.get_port(),
-        options.get_database().unwrap_or(options.get_username()),
-    )
+async fn connect(servers: &Servers) -> Result<PgConnection, OpenError> {
+    let connected = servers.connect().await;
+    connected.map_err(|none| unopened(servers, &none))
+}
+
+fn unopened(servers: &Servers, none: &NoPrimary) -> OpenError {
+    let (database, reason) = (servers.describe(), none.to_string());
+    if none.is_passing() {
+        OpenError::Unreachable { database, reason }
+    } else {
+        OpenError::Unusable { database, reason }
+    }
+}
+
+/// What an error means for who opens the database.
+fn fault(name: &str, error: sqlx::Error) -> OpenError {
+    let (database, reason) = (name.to_owned(), error.to_string());
+    if servers::is_passing(&error) {
+        OpenError::Unreachable { database, reason }
+    } else {
+        OpenError::Unusable { database, reason }
+    }
 }
 
 #[async_trait]

@@ -12,13 +12,13 @@ use std::{
 
 use sqlx::{
     Executor, PgPool,
-    postgres::{PgConnectOptions, PgListener, PgPoolOptions},
+    postgres::{PgListener, PgPoolOptions},
 };
 use tokio::{sync::mpsc, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::{ACQUIRE_WITHIN, answered};
+use super::{ACQUIRE_WITHIN, answered, servers::Servers};
 
 const REST: Duration = Duration::from_millis(20);
 /// After so much silence the listener asks whether its connection is still there.
@@ -82,18 +82,18 @@ impl Announcer {
 
 /// Hears what other instances announce.
 pub struct Listener {
-    options: PgConnectOptions,
+    servers: Arc<Servers>,
     /// What this instance signs with, so that it does not wake itself.
     own: String,
 }
 
 /// Both ends. The announcer's work ends when it is dropped.
-pub(super) fn start(pool: PgPool, options: PgConnectOptions) -> (Announcer, Listener) {
+pub(super) fn start(pool: PgPool, servers: Arc<Servers>) -> (Announcer, Listener) {
     let own = format!("{:032x}", rand::random::<u128>());
     let due = Arc::new(AtomicU8::new(0));
     let (wake, woken) = mpsc::channel(1);
     tokio::spawn(send(pool, due.clone(), woken, own.clone()));
-    (Announcer { due, wake }, Listener { options, own })
+    (Announcer { due, wake }, Listener { servers, own })
 }
 
 async fn send(pool: PgPool, due: Arc<AtomicU8>, mut woken: mpsc::Receiver<()>, own: String) {
@@ -141,7 +141,7 @@ impl Listener {
             .idle_timeout(None)
             .max_lifetime(None)
             .test_before_acquire(false)
-            .connect_lazy_with(self.options.clone());
+            .connect_lazy_with(self.servers.current());
         let mut listener = PgListener::connect_with(&pool).await?;
         listener
             .listen_all(News::CHANNELS.map(|(name, _)| name))

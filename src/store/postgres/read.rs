@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use sqlx::{PgPool, Postgres, postgres::PgRow};
 use tokio::time::Instant;
 
-use super::{answered, clock::Clock, rows};
+use super::{answered, clock::Clock, rows, statements::Statements};
 use crate::{
     domain::{Task, TaskId, Timestamp},
     store::{
@@ -29,6 +29,7 @@ const VERSIONS: &str = "SELECT id, version FROM tasks WHERE id = ANY ($1)";
 
 pub struct PgSource {
     pub(super) pool: PgPool,
+    pub(super) statements: Statements,
     pub(super) clock: Arc<Clock>,
     pub(super) definitions: Arc<Definitions>,
 }
@@ -62,7 +63,12 @@ impl Source for PgSource {
             let mut view = self.begin().await?;
             let mut found = Vec::with_capacity(statements.len());
             for statement in statements {
-                found.push(rows::query(statement).fetch_all(&mut *view).await?);
+                found.push(
+                    self.statements
+                        .with_values(statement)
+                        .fetch_all(&mut *view)
+                        .await?,
+                );
             }
             Ok::<_, StoreError>(found)
         })
@@ -73,7 +79,7 @@ impl Source for PgSource {
     async fn load(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
         answered(async {
             let mut view = self.begin().await?;
-            rows::load(&mut view, ids, &self.definitions).await
+            rows::load(&mut view, ids, &self.definitions, self.statements).await
         })
         .await
         .map_err(StoreError::into_unavailable)
@@ -81,7 +87,7 @@ impl Source for PgSource {
 
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError> {
         let ids: Vec<_> = known.iter().map(|(id, _)| id.0).collect();
-        let versions = sqlx::query(VERSIONS).bind(ids);
+        let versions = self.statements.query(VERSIONS).bind(ids);
         let found = answered(async {
             let mut view = self.begin().await?;
             Ok::<_, StoreError>(versions.fetch_all(&mut *view).await?)

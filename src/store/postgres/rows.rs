@@ -1,19 +1,16 @@
-//! How PostgreSQL is asked, and tasks are loaded from it.
+//! How tasks are loaded.
 
-use sqlx::{AssertSqlSafe, PgConnection, Postgres, postgres::PgArguments, query::Query};
+use sqlx::PgConnection;
 
+use super::statements::Statements;
 use crate::{
     domain::{Task, TaskId},
-    store::{
-        Definitions, StoreError,
-        reading::{Statement, Value},
-        rows::Loading,
-    },
+    store::{Definitions, StoreError, rows::Loading},
 };
 
 const LOAD_TASKS: &str = r#"
-SELECT id, "key", workflow, workflow_version, steps, policies, input, labels, priority, complete_within,
-       created_at, trace_id, version, state, paused, complete_by, ended_at, error, undo
+SELECT id, "key", workflow, workflow_version, steps, policies, input, reply_to, labels, priority,
+       complete_within, created_at, trace_id, version, state, paused, complete_by, ended_at, error, undo
 FROM tasks JOIN task_details ON task_id = id
 WHERE id = ANY ($1)
 ORDER BY id"#;
@@ -27,40 +24,29 @@ ORDER BY task_id, idx"#;
 
 const LOAD_WORKFLOW: &str = "SELECT body FROM workflows WHERE name = $1 AND version = $2";
 
-/// A statement with its values.
-pub(super) fn query(statement: Statement) -> Query<'static, Postgres, PgArguments> {
-    // Only the store's own words are in it: what comes from outside is bound.
-    let mut query = sqlx::query(AssertSqlSafe(statement.sql));
-    for value in statement.values {
-        query = match value {
-            // No text here holds a NUL: what stands in its place finds nothing either.
-            Value::Text(text) => query.bind(text.map(|text| text.replace('\0', "\u{fffd}"))),
-            Value::Integer(number) => query.bind(number),
-            Value::Uuid(id) => query.bind(id),
-        };
-    }
-    query
-}
-
 /// The tasks among `ids` that exist, each with its steps. Tasks and steps are of one moment only where
 /// the transaction sees one: a writer that sees more finds out by the version when it saves.
 pub(super) async fn load(
     connection: &mut PgConnection,
     ids: &[TaskId],
     definitions: &Definitions,
+    statements: Statements,
 ) -> Result<Vec<Task>, StoreError> {
     let ids: Vec<_> = ids.iter().map(|id| id.0).collect();
-    let tasks = sqlx::query(LOAD_TASKS)
+    let tasks = statements
+        .query(LOAD_TASKS)
         .bind(&ids)
         .fetch_all(&mut *connection)
         .await?;
-    let steps = sqlx::query(LOAD_STEPS)
+    let steps = statements
+        .query(LOAD_STEPS)
         .bind(&ids)
         .fetch_all(&mut *connection)
         .await?;
     let mut loading = Loading::new(tasks, definitions);
     for workflow in loading.missing()? {
-        let row = sqlx::query(LOAD_WORKFLOW)
+        let row = statements
+            .query(LOAD_WORKFLOW)
             .bind(workflow.name.as_str())
             .bind(i64::from(workflow.version))
             .fetch_one(&mut *connection)

@@ -1,38 +1,33 @@
-//! Saving a batch: a statement for each table, whatever the number of rows. Each column travels as an
-//! array, and `unnest` makes rows of them again.
+//! Saving a batch: one statement, whatever the number of rows, and one more for each thing that is rare.
+//! Each column travels as an array, and `unnest` makes rows of them again.
 
-use sqlx::{PgConnection, Postgres, postgres::PgArguments, query::Query};
+use sqlx::{PgConnection, Postgres, Row, postgres::PgArguments, query::Query};
 use uuid::Uuid;
 
+use super::statements::Statements;
 use crate::{
-    domain::{AlertChange, Task, Timestamp},
+    domain::{AlertChange, AlertNotice, Message, Sender, Task, Timestamp},
     store::{
         Batch, Saved, StoreError,
         batch::TaskChange,
+        outbox::closed_alert,
         record::{self, DetailsRecord, StepRecord, TaskRecord},
     },
 };
 
-const INSERT_TASKS: &str = r#"
-INSERT INTO tasks (id, version, state, paused, complete_by, overdue_at, ended_at, error, undo, "key", workflow,
-                   workflow_version, labels, priority, complete_within, created_at, trace_id)
-SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[],
-                     $7::bigint[], $8::text[], $9::text[], $10::text[], $11::text[], $12::bigint[],
-                     $13::text[], $14::bigint[], $15::bigint[], $16::bigint[], $17::text[])"#;
-
-const INSERT_DETAILS: &str = r#"
-INSERT INTO task_details (task_id, steps, policies, input)
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[])"#;
-
-/// Compare-and-set on the version; relies on the primary key. The rows are locked first, one after the
-/// other in the order of the batch, which is that of ids: an update by itself promises no order. A row
-/// whose version moved on while its lock was waited for is left out, because the condition is looked at
-/// again then.
+/// Everything that every batch writes, in one statement, because each costs a round trip and two wake-ups
+/// on either side; what a batch lacks are empty arrays. Relies on the primary keys.
+///
+/// Tasks that are known are saved by compare-and-set on the version, and nothing else is written unless
+/// all of them matched: `unmoved` is asked before each of the others. Their rows are locked first, one
+/// after the other in the order of the batch, which is that of ids: an update by itself promises no order.
+/// A row whose version moved on while its lock was waited for is left out, because the condition is looked
+/// at again then.
 ///
 /// The form leaves no choice of a plan: a LATERAL that locks is run for each row, and only a TID scan
 /// finds a row by its `ctid`. A plain join was seen to read the whole primary key, when it was planned for
 /// a table that was small at that moment.
-macro_rules! update_tasks {
+macro_rules! save {
     ($locked:literal) => {
         concat!(
             r#"
@@ -45,41 +40,63 @@ WITH mine AS MATERIALIZED (
         SELECT tasks.ctid AS place FROM tasks WHERE tasks.id = new.id AND tasks.version = new.base
         FOR NO KEY UPDATE "#,
             $locked,
-            r#") AS locked)
-UPDATE tasks
-SET version = version + 1, state = mine.state, paused = mine.paused, complete_by = mine.complete_by,
-    overdue_at = mine.overdue_at, ended_at = mine.ended_at, error = mine.error,
-    undo = mine.undo
-FROM mine
-WHERE tasks.ctid = mine.place"#
+            r#") AS locked),
+updated AS (
+    UPDATE tasks
+    SET version = version + 1, state = mine.state, paused = mine.paused, complete_by = mine.complete_by,
+        overdue_at = mine.overdue_at, ended_at = mine.ended_at, error = mine.error, undo = mine.undo
+    FROM mine
+    WHERE tasks.ctid = mine.place
+    RETURNING 1),
+unmoved AS MATERIALIZED (
+    SELECT count(*) = cardinality($1::uuid[]) AS "all" FROM updated),
+new_tasks AS (
+    INSERT INTO tasks (id, version, state, paused, complete_by, overdue_at, ended_at, error, undo, "key",
+                       workflow, workflow_version, labels, priority, complete_within, created_at, trace_id)
+    SELECT new.* FROM unnest($10::uuid[], $11::bigint[], $12::text[], $13::boolean[], $14::bigint[],
+                             $15::bigint[], $16::bigint[], $17::text[], $18::text[], $19::text[],
+                             $20::text[], $21::bigint[], $22::text[], $23::bigint[], $24::bigint[],
+                             $25::bigint[], $26::text[]) AS new
+    WHERE (SELECT "all" FROM unmoved)),
+new_details AS (
+    INSERT INTO task_details (task_id, steps, policies, input)
+    SELECT new.* FROM unnest($10::uuid[], $27::text[], $28::text[], $29::text[]) AS new
+    WHERE (SELECT "all" FROM unmoved)),
+saved_steps AS (
+    INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended,
+                       locked_by, complete_by, ready_at, due_at, queued, started_at, ended_at, body, output,
+                       error, last_fault, doubt)
+    SELECT new.* FROM unnest($30::uuid[], $31::bigint[], $32::text[], $33::text[], $34::bigint[],
+                             $35::text[], $36::bigint[], $37::bigint[], $38::bigint[], $39::text[],
+                             $40::bigint[], $41::bigint[], $42::bigint[], $43::smallint[], $44::bigint[],
+                             $45::bigint[], $46::text[], $47::text[], $48::text[], $49::text[],
+                             $50::text[]) AS new
+    WHERE (SELECT "all" FROM unmoved)
+    ON CONFLICT (task_id, idx) DO UPDATE
+    SET state = excluded.state, attempt = excluded.attempt, failure_count = excluded.failure_count,
+        extended = excluded.extended, locked_by = excluded.locked_by, complete_by = excluded.complete_by,
+        ready_at = excluded.ready_at, due_at = excluded.due_at, queued = excluded.queued,
+        started_at = excluded.started_at, ended_at = excluded.ended_at, body = excluded.body,
+        output = excluded.output, error = excluded.error, last_fault = excluded.last_fault,
+        doubt = excluded.doubt),
+new_history AS (
+    INSERT INTO history (task_id, version, at, events)
+    SELECT new.* FROM unnest($51::uuid[], $52::bigint[], $53::bigint[], $54::text[]) AS new
+    WHERE (SELECT "all" FROM unmoved))
+SELECT "all" AS saved FROM unmoved"#
         )
     };
 }
 
-const UPDATE_TASKS: &str = update_tasks!("");
+const SAVE: &str = save!("");
 /// What another instance is writing is as good as stale.
-const UPDATE_TASKS_OR_SKIP: &str = update_tasks!("SKIP LOCKED");
+const SAVE_OR_SKIP: &str = save!("SKIP LOCKED");
 
 /// Relies on the primary key.
-const SAVE_STEPS: &str = r#"
-INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, locked_by,
-                   complete_by, ready_at, due_at, queued, started_at, ended_at, body, output, error, last_fault,
-                   doubt)
-SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::text[],
-                     $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::bigint[], $12::bigint[],
-                     $13::bigint[], $14::smallint[], $15::bigint[], $16::bigint[], $17::text[], $18::text[],
-                     $19::text[], $20::text[], $21::text[])
-ON CONFLICT (task_id, idx) DO UPDATE
-SET state = excluded.state, attempt = excluded.attempt, failure_count = excluded.failure_count,
-    extended = excluded.extended, locked_by = excluded.locked_by, complete_by = excluded.complete_by,
-    ready_at = excluded.ready_at, due_at = excluded.due_at, queued = excluded.queued,
-    started_at = excluded.started_at, ended_at = excluded.ended_at, body = excluded.body,
-    output = excluded.output, error = excluded.error, last_fault = excluded.last_fault,
-    doubt = excluded.doubt"#;
-
-const INSERT_HISTORY: &str = r#"
-INSERT INTO history (task_id, version, at, events)
-SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[])"#;
+const SAVE_REPLIES: &str = r#"
+UPDATE task_details SET reply_to = new.reply_to
+FROM unnest($1::uuid[], $2::text[]) AS new (task_id, reply_to)
+WHERE task_details.task_id = new.task_id"#;
 
 const INSERT_LABELS: &str = r#"
 INSERT INTO task_labels (label, value, task_id)
@@ -99,7 +116,20 @@ ON CONFLICT DO NOTHING"#;
 /// Relies on alerts_unclosed.
 const CLOSE_ALERT: &str = r#"
 UPDATE alerts SET state = 'closed', closed_at = $3
-WHERE task_id = $1 AND idx = $2 AND state <> 'closed'"#;
+WHERE task_id = $1 AND idx = $2 AND state <> 'closed'
+RETURNING id, kind, message, raised_at"#;
+
+const INSERT_MESSAGES: &str = r#"
+INSERT INTO messages (id, receiver, subject, place, task_id, kind, url, body, created_at, state, tries)
+SELECT new.*, 'pending', 0
+FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::bigint[], $5::uuid[], $6::text[], $7::text[],
+            $8::text[], $9::bigint[]) AS new"#;
+
+/// In the order of queues, which each row's lock is taken in: whoever takes a message out of one waits.
+const ADD_TO_QUEUES: &str = r#"
+INSERT INTO queues (receiver, subject, due_at, tries)
+SELECT new.*, 0 FROM unnest($1::text[], $2::uuid[], $3::bigint[]) AS new
+ON CONFLICT (receiver, subject) DO UPDATE SET tries = queues.tries"#;
 
 /// `wait`: whether rows that another instance has locked are waited for.
 pub(super) async fn save(
@@ -107,27 +137,18 @@ pub(super) async fn save(
     batch: &Batch,
     now: Timestamp,
     wait: bool,
+    statements: Statements,
 ) -> Result<Saved, StoreError> {
     let changes = &batch.changes;
     let known: Vec<_> = changes
         .iter()
         .filter_map(|change| Some((&*change.task, change.base?)))
         .collect();
-    if !known.is_empty() {
-        let updated = update_tasks(&known, wait).execute(&mut *tx).await?;
-        if updated.rows_affected() < known.len() as u64 {
-            return Ok(Saved::Stale);
-        }
-    }
     let new: Vec<_> = changes
         .iter()
         .filter(|change| change.base.is_none())
         .map(|change| &*change.task)
         .collect();
-    if !new.is_empty() {
-        insert_tasks(&new).execute(&mut *tx).await?;
-        insert_details(&new).execute(&mut *tx).await?;
-    }
     let steps: Vec<_> = changes
         .iter()
         .flat_map(|change| {
@@ -135,15 +156,22 @@ pub(super) async fn save(
             steps.map(|index| StepRecord::of(&change.task, *index, now))
         })
         .collect();
-    if !steps.is_empty() {
-        save_steps(&steps).execute(&mut *tx).await?;
+    let statement = statements.query(if wait { SAVE } else { SAVE_OR_SKIP });
+    let statement = bind_known(statement, &known);
+    let statement = bind_new(statement, &new);
+    let statement = bind_steps(statement, &steps);
+    let row = bind_history(statement, changes).fetch_one(&mut *tx).await?;
+    if !row.try_get::<bool, _>("saved")? {
+        return Ok(Saved::Stale);
     }
-    insert_history(tx, changes).await?;
-    insert_labels(tx, &new).await?;
-    insert_keys(tx, batch, now).await?;
+    save_replies(tx, &new, statements).await?;
+    insert_labels(tx, &new, statements).await?;
+    insert_keys(tx, batch, now, statements).await?;
+    let mut alerts = Vec::new();
     for change in changes {
-        save_alerts(tx, change).await?;
+        alerts.extend(save_alerts(tx, change, &batch.sender, statements).await?);
     }
+    save_messages(tx, &batch.messages, &alerts, statements).await?;
     Ok(Saved::All)
 }
 
@@ -153,10 +181,10 @@ fn column<'r, R, V>(rows: &'r [R], value: impl FnMut(&'r R) -> V) -> Vec<V> {
     rows.iter().map(value).collect()
 }
 
-/// The columns that [`INSERT_TASKS`] and [`UPDATE_TASKS`] begin with.
-fn bind_tasks(statement: &'static str, tasks: &[&Task], versions: Vec<i64>) -> Statement {
+/// The columns that known and new tasks begin with.
+fn bind_tasks(statement: Statement, tasks: &[&Task], versions: Vec<i64>) -> Statement {
     let tasks: Vec<_> = tasks.iter().map(|task| TaskRecord::of(task)).collect();
-    sqlx::query(statement)
+    statement
         .bind(column(&tasks, |task| task.id))
         .bind(versions)
         .bind(column(&tasks, |task| task.state))
@@ -168,20 +196,15 @@ fn bind_tasks(statement: &'static str, tasks: &[&Task], versions: Vec<i64>) -> S
         .bind(column(&tasks, |task| task.undo.clone()))
 }
 
-fn update_tasks(known: &[(&Task, u64)], wait: bool) -> Statement {
-    let statement = if wait {
-        UPDATE_TASKS
-    } else {
-        UPDATE_TASKS_OR_SKIP
-    };
+fn bind_known(statement: Statement, known: &[(&Task, u64)]) -> Statement {
     let tasks = column(known, |(task, _)| *task);
     bind_tasks(statement, &tasks, column(known, |(_, base)| *base as i64))
 }
 
-fn insert_tasks(new: &[&Task]) -> Statement {
+fn bind_new(statement: Statement, new: &[&Task]) -> Statement {
     let details = column(new, |task| DetailsRecord::of(task));
     let details = &details[..];
-    bind_tasks(INSERT_TASKS, new, column(new, |task| task.version as i64))
+    bind_tasks(statement, new, column(new, |task| task.version as i64))
         .bind(column(details, |task| task.key.map(|key| &**key)))
         .bind(column(details, |task| task.workflow.map(|name| &**name)))
         .bind(column(details, |task| task.workflow_version.map(i64::from)))
@@ -190,19 +213,13 @@ fn insert_tasks(new: &[&Task]) -> Statement {
         .bind(column(details, |task| task.complete_within))
         .bind(column(details, |task| task.created_at))
         .bind(column(details, |task| task.trace_id.as_deref()))
+        .bind(column(details, |task| task.steps))
+        .bind(column(details, |task| task.policies))
+        .bind(column(details, |task| task.input))
 }
 
-fn insert_details(new: &[&Task]) -> Statement {
-    let details = column(new, |task| DetailsRecord::of(task));
-    sqlx::query(INSERT_DETAILS)
-        .bind(column(new, |task| task.id().0))
-        .bind(column(&details, |task| task.steps))
-        .bind(column(&details, |task| task.policies))
-        .bind(column(&details, |task| task.input))
-}
-
-fn save_steps(steps: &[StepRecord]) -> Statement {
-    sqlx::query(SAVE_STEPS)
+fn bind_steps(statement: Statement, steps: &[StepRecord]) -> Statement {
+    statement
         .bind(column(steps, |step| step.task))
         .bind(column(steps, |step| i64::from(step.idx)))
         .bind(column(steps, |step| &**step.name))
@@ -226,21 +243,20 @@ fn save_steps(steps: &[StepRecord]) -> Statement {
         .bind(column(steps, |step| step.doubt))
 }
 
-async fn insert_history(tx: &mut PgConnection, changes: &[TaskChange]) -> Result<(), StoreError> {
+fn bind_history(statement: Statement, changes: &[TaskChange]) -> Statement {
     let told: Vec<_> = changes.iter().filter(|c| !c.events.is_empty()).collect();
-    if !told.is_empty() {
-        sqlx::query(INSERT_HISTORY)
-            .bind(column(&told, |change| change.task.id().0))
-            .bind(column(&told, |change| change.task.version as i64))
-            .bind(column(&told, |change| change.at.as_millis()))
-            .bind(column(&told, |change| record::events(change)))
-            .execute(tx)
-            .await?;
-    }
-    Ok(())
+    statement
+        .bind(column(&told, |change| change.task.id().0))
+        .bind(column(&told, |change| change.task.version as i64))
+        .bind(column(&told, |change| change.at.as_millis()))
+        .bind(column(&told, |change| record::events(change)))
 }
 
-async fn insert_labels(tx: &mut PgConnection, new: &[&Task]) -> Result<(), StoreError> {
+async fn insert_labels(
+    tx: &mut PgConnection,
+    new: &[&Task],
+    statements: Statements,
+) -> Result<(), StoreError> {
     let labels: Vec<(&str, &str, Uuid)> = new
         .iter()
         .flat_map(|task| {
@@ -249,7 +265,8 @@ async fn insert_labels(tx: &mut PgConnection, new: &[&Task]) -> Result<(), Store
         })
         .collect();
     if !labels.is_empty() {
-        sqlx::query(INSERT_LABELS)
+        statements
+            .query(INSERT_LABELS)
             .bind(column(&labels, |(label, ..)| *label))
             .bind(column(&labels, |(_, value, _)| *value))
             .bind(column(&labels, |(.., task)| *task))
@@ -263,11 +280,13 @@ async fn insert_keys(
     tx: &mut PgConnection,
     batch: &Batch,
     now: Timestamp,
+    statements: Statements,
 ) -> Result<(), StoreError> {
     let mut keys: Vec<_> = batch.keys.iter().collect();
     keys.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     if !keys.is_empty() {
-        sqlx::query(INSERT_KEYS)
+        statements
+            .query(INSERT_KEYS)
             .bind(column(&keys, |new| new.key.as_str()))
             .bind(column(&keys, |new| new.fingerprint.as_str()))
             .bind(column(&keys, |new| new.task.0))
@@ -278,29 +297,106 @@ async fn insert_keys(
     Ok(())
 }
 
-/// Alerts are rare: a statement for each is no cost that matters.
-async fn save_alerts(tx: &mut PgConnection, change: &TaskChange) -> Result<(), StoreError> {
+/// For those who are told: all others need no more than the one statement.
+async fn save_replies(
+    tx: &mut PgConnection,
+    new: &[&Task],
+    statements: Statements,
+) -> Result<(), StoreError> {
+    let told: Vec<_> = new
+        .iter()
+        .filter(|task| task.details.reply_to.is_some())
+        .collect();
+    if !told.is_empty() {
+        statements
+            .query(SAVE_REPLIES)
+            .bind(column(&told, |task| task.id().0))
+            .bind(column(&told, |task| record::reply_to(task)))
+            .execute(tx)
+            .await?;
+    }
+    Ok(())
+}
+
+async fn save_messages(
+    tx: &mut PgConnection,
+    replies: &[Message],
+    alerts: &[Message],
+    statements: Statements,
+) -> Result<(), StoreError> {
+    let messages: Vec<_> = replies.iter().chain(alerts).collect();
+    if messages.is_empty() {
+        return Ok(());
+    }
+    let queues = Batch::queues(&messages);
+    statements
+        .query(INSERT_MESSAGES)
+        .bind(column(&messages, |message| message.id))
+        .bind(column(&messages, |message| message.receiver.as_str()))
+        .bind(column(&messages, |message| message.subject))
+        .bind(column(&messages, |message| message.place))
+        .bind(column(&messages, |message| message.task.map(|task| task.0)))
+        .bind(column(&messages, |message| message.kind.as_str()))
+        .bind(column(&messages, |message| message.url.as_deref()))
+        .bind(column(&messages, |message| message.body.as_str()))
+        .bind(column(&messages, |message| message.at.as_millis()))
+        .execute(&mut *tx)
+        .await?;
+    statements
+        .query(ADD_TO_QUEUES)
+        .bind(column(&queues, |(receiver, ..)| receiver.as_str()))
+        .bind(column(&queues, |(_, subject, _)| *subject))
+        .bind(column(&queues, |(.., at)| at.as_millis()))
+        .execute(&mut *tx)
+        .await?;
+    Ok(())
+}
+
+/// Alerts are rare: a statement for each is no cost that matters. Answers what is told of them.
+async fn save_alerts(
+    tx: &mut PgConnection,
+    change: &TaskChange,
+    sender: &Sender,
+    statements: Statements,
+) -> Result<Vec<Message>, StoreError> {
     let task = &change.task;
+    let mut told = Vec::new();
     for (alert_id, alert) in &change.alerts {
-        let statement = match alert {
+        let notice = match alert {
             AlertChange::Raise {
                 step,
                 kind,
                 message,
-            } => sqlx::query(RAISE_ALERT)
-                .bind(*alert_id)
-                .bind(task.id().0)
-                .bind(i64::from(step.0))
-                .bind(task.definition(*step).name.as_str())
-                .bind(kind.as_str())
-                .bind(message)
-                .bind(change.at.as_millis()),
-            AlertChange::Close { step } => sqlx::query(CLOSE_ALERT)
-                .bind(task.id().0)
-                .bind(i64::from(step.0))
-                .bind(change.at.as_millis()),
+            } => {
+                let raised = statements
+                    .query(RAISE_ALERT)
+                    .bind(*alert_id)
+                    .bind(task.id().0)
+                    .bind(i64::from(step.0))
+                    .bind(task.definition(*step).name.as_str())
+                    .bind(kind.as_str())
+                    .bind(message)
+                    .bind(change.at.as_millis())
+                    .execute(&mut *tx)
+                    .await?;
+                let alert = AlertNotice::raised(*alert_id, kind.as_str(), message, change.at);
+                (raised.rows_affected() > 0).then(|| change.notice(*step, alert))
+            }
+            AlertChange::Close { step } => {
+                let closed = statements
+                    .query(CLOSE_ALERT)
+                    .bind(task.id().0)
+                    .bind(i64::from(step.0))
+                    .bind(change.at.as_millis())
+                    .fetch_optional(&mut *tx)
+                    .await?;
+                let closed = closed.map(|row| closed_alert(&row, change.at));
+                closed.transpose()?.map(|alert| change.notice(*step, alert))
+            }
         };
-        statement.execute(&mut *tx).await?;
+        if let Some(notice) = notice {
+            told.extend(sender.alert(&notice, task.version, change.at, Uuid::now_v7));
+        }
     }
-    Ok(())
+    Ok(told)
 }

@@ -1,47 +1,62 @@
 //! Migrations, under an advisory lock: instances that start together bring the schema up to date once.
 
+use std::sync::LazyLock;
+
 use sqlx::{
-    PgConnection, Row,
+    Connection, Executor, PgConnection, Row,
     migrate::{MigrateError, Migrator},
 };
 
-use super::{OpenError, connection, describe, options};
+use super::{OpenError, connect, fault, servers, statements::Statements};
 
-static MIGRATIONS: Migrator = sqlx::migrate!("migrations/postgres");
+/// Without the crate's own lock, which belongs to a connection: a pooler gives those out by the
+/// transaction.
+static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
+    let mut migrations = sqlx::migrate!("migrations/postgres");
+    migrations.set_locking(false);
+    migrations
+});
 
 /// `server_version_num` of PostgreSQL 15.
 const OLDEST_SERVER: u32 = 150_000;
 
+/// The lock's number means nothing; it must only stay the same. That a table exists already is no news to
+/// an operator.
+const LOCK: &str =
+    "SELECT pg_advisory_xact_lock(7306920155338694); SET LOCAL client_min_messages = warning";
+
+/// What the crate prepares for itself has a name: behind a pooler, none may be there before nor stay.
+const FORGET: &str = "DEALLOCATE ALL";
+
 /// Brings the schema up to date; answers its migration before and after.
 pub async fn migrate(url: &str) -> Result<(i64, i64), OpenError> {
-    let options = options(url, true)?;
-    let name = describe(&options);
-    let mut connection =
-        connection::connect(&options)
-            .await
-            .map_err(|error| OpenError::Unusable {
-                database: name.clone(),
-                reason: error.to_string(),
-            })?;
+    let servers = servers(url, Statements::Kept)?;
+    let name = servers.describe();
+    let mut connection = connect(&servers).await?;
     check_server(&mut connection, &name).await?;
     let before = applied(&mut connection, &name).await?;
     run(&mut connection, &name).await?;
     Ok((before, known()))
 }
 
+/// All in one transaction, which holds the lock: all migrations that are missing are applied, or none.
 pub(super) async fn run(connection: &mut PgConnection, name: &str) -> Result<(), OpenError> {
-    // That a table exists already is no news to an operator.
-    sqlx::query("SET client_min_messages = warning")
-        .execute(&mut *connection)
-        .await
-        .map_err(|error| unusable(name, error))?;
+    let failed = |error| fault(name, error);
+    let mut transaction = connection.begin().await.map_err(failed)?;
+    transaction.execute(LOCK).await.map_err(failed)?;
+    transaction.execute(FORGET).await.map_err(failed)?;
     MIGRATIONS
-        .run(&mut *connection)
+        .run(&mut *transaction)
         .await
         .map_err(|error| match error {
             MigrateError::VersionMissing(found) => newer(name, found),
+            MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
+                failed(error)
+            }
             error => unusable(name, error),
-        })
+        })?;
+    transaction.execute(FORGET).await.map_err(failed)?;
+    transaction.commit().await.map_err(failed)
 }
 
 /// Refuses a schema that is not the one that this version knows.
@@ -69,10 +84,11 @@ pub(super) async fn check_server(
     {
         return Err(unusable(name, "PostgreSQL 15 or newer is needed"));
     }
-    let encoding: String = sqlx::query_scalar("SELECT current_setting('server_encoding')")
-        .fetch_one(connection)
+    let asked = connection.fetch_one("SELECT current_setting('server_encoding') AS encoding");
+    let encoding: String = asked
         .await
-        .map_err(|error| unusable(name, error))?;
+        .and_then(|row| row.try_get("encoding"))
+        .map_err(|error| fault(name, error))?;
     if encoding != "UTF8" {
         let reason = format!("its encoding is {encoding}: make it with ENCODING 'UTF8'");
         return Err(unusable(name, reason));
@@ -83,22 +99,20 @@ pub(super) async fn check_server(
 /// The last migration that was applied; 0 before the first.
 async fn applied(connection: &mut PgConnection, name: &str) -> Result<i64, OpenError> {
     let found = async {
-        let row = sqlx::query("SELECT to_regclass('_sqlx_migrations') IS NOT NULL AS there")
-            .fetch_one(&mut *connection)
+        let row = connection
+            .fetch_one("SELECT to_regclass('_sqlx_migrations') IS NOT NULL AS there")
             .await?;
         if !row.try_get::<bool, _>("there")? {
             return Ok(0);
         }
-        let row = sqlx::query(
-            "SELECT coalesce(max(version), 0) AS version FROM _sqlx_migrations WHERE success",
-        )
-        .fetch_one(&mut *connection)
-        .await?;
+        let row = connection
+            .fetch_one(
+                "SELECT coalesce(max(version), 0) AS version FROM _sqlx_migrations WHERE success",
+            )
+            .await?;
         row.try_get("version")
     };
-    found
-        .await
-        .map_err(|error: sqlx::Error| unusable(name, error))
+    found.await.map_err(|error| fault(name, error))
 }
 
 fn known() -> i64 {

@@ -9,43 +9,77 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::{Executor, PgConnection, Row, raw_sql};
-use tokio::time::{Instant, sleep};
+use sqlx::{Executor, PgConnection, Row, postgres::PgRow, raw_sql};
+use tokio::time::{Instant, sleep, timeout_at};
 use tracing::warn;
 
-use super::{PgBackend, answered, answered_within, news::News, save};
+use super::{
+    PgBackend, answered, answered_within,
+    news::News,
+    outcome::{self, Mark},
+    save,
+    statements::Statements,
+};
 use crate::{
     domain::{
         AgentName, AgentSpec, InstanceId, Leases, StepRef, Task, TaskId, Timestamp, WorkflowName,
     },
     store::{
-        Alert, AlertId, Batch, KnownKey, Promoted, Saved, StoreError, Transaction, leases,
-        reading::LINES,
+        Alert, AlertId, Batch, KnownKey, Promoted, Saved, StoreError, Transaction, leases, outbox,
+        reading::{LINES, Statement},
         rows::{self, corrupt},
     },
 };
 
-/// One round trip. The settings end with the transaction, so that they hold behind a pooler too.
+/// How the writer's statements are planned and what ends its session.
 ///
-/// The writer's statements touch few rows by their keys, but the statistics are of a table that was empty
-/// a moment ago or is mostly ended work: a plan by way of a sequential scan, a hash of the table or the
-/// index of a state that most rows once had is 2 to 4 times slower, or much more. So every plan is pinned
-/// to nested loops over indexes in their own order, made once and kept; where that leaves a choice, the
-/// statement's form does not. With plans thus priced as a last resort, JIT would compile them: off.
+/// They touch few rows by their keys, but the statistics are of a table that was empty a moment ago or is
+/// mostly ended work: a plan by way of a sequential scan, a hash of the table or the index of a state that
+/// most rows once had is 2 to 4 times slower, or much more. So every plan is pinned to nested loops over
+/// indexes in their own order, made once and kept; where that leaves a choice, the statement's form does
+/// not. With plans thus priced as a last resort, JIT would compile them: off.
 ///
 /// A session that stands still inside a transaction, with its process stopped or its network cut, is
 /// ended by the server, so that the locks it holds stop others for no longer than that.
-///
-/// The transaction's id is what tells, after a connection lost at the commit, when it is over.
-pub(super) const BEGIN: &str = r#"
-BEGIN;
-SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
-       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
-       set_config('enable_sort', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true),
-       set_config('jit', 'off', true), set_config('synchronous_commit', 'on', true),
-       set_config('idle_in_transaction_session_timeout', '5s', true),
-       pg_current_xact_id()::text AS id,
-       floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now"#;
+macro_rules! settings {
+    ($only_for_the_transaction:literal) => {
+        concat!(
+            "SELECT ",
+            settings!(@ "enable_seqscan", "off", $only_for_the_transaction), ", ",
+            settings!(@ "enable_bitmapscan", "off", $only_for_the_transaction), ", ",
+            settings!(@ "enable_hashjoin", "off", $only_for_the_transaction), ", ",
+            settings!(@ "enable_mergejoin", "off", $only_for_the_transaction), ", ",
+            settings!(@ "enable_sort", "off", $only_for_the_transaction), ", ",
+            settings!(@ "plan_cache_mode", "force_generic_plan", $only_for_the_transaction), ", ",
+            settings!(@ "jit", "off", $only_for_the_transaction), ", ",
+            settings!(@ "synchronous_commit", "on", $only_for_the_transaction), ", ",
+            settings!(@ "idle_in_transaction_session_timeout", "5s", $only_for_the_transaction)
+        )
+    };
+    (@ $name:literal, $value:literal, $only_for_the_transaction:literal) => {
+        concat!("set_config('", $name, "', '", $value, "', ", $only_for_the_transaction, ")")
+    };
+}
+
+/// For a connection of the writer's own: once, not with each transaction.
+pub(super) const PIN: &str = settings!("false");
+
+/// One round trip. The transaction's id helps to tell, after a connection lost at the commit, whether it
+/// went through.
+macro_rules! begin {
+    ($settings:expr) => {
+        concat!(
+            "BEGIN; ",
+            $settings,
+            "SELECT pg_current_xact_id()::text AS id, ",
+            "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now"
+        )
+    };
+}
+
+const BEGIN: &str = begin!("");
+/// Behind a pooler every transaction may have another connection.
+const BEGIN_ANYWHERE: &str = begin!(concat!(settings!("true"), "; "));
 
 /// It waits for no lock. Most cuts are met here, because between batches the connection rests.
 const BEGIN_WITHIN: Duration = Duration::from_secs(5);
@@ -93,7 +127,7 @@ UPDATE alerts
 SET state = CASE state WHEN 'open' THEN 'acknowledged' ELSE state END,
     acknowledged_at = coalesce(acknowledged_at, $2), acknowledged_by = coalesce(acknowledged_by, $3)
 WHERE id = $1
-RETURNING id, task_id, step, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
+RETURNING id, task_id, step, receiver, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
 
 /// Relies on tasks_ended. Labels, alerts and keys go by cascade.
 const PURGE: &str = r#"
@@ -112,18 +146,12 @@ const HEARTBEAT: &str = r#"
 INSERT INTO heartbeat (id, at) VALUES (pg_backend_pid() % 64, $1)
 ON CONFLICT (id) DO UPDATE SET at = excluded.at"#;
 
-/// What became of a transaction, and whether a change that it made is there. The status alone does not
-/// tell: a server that crashed before any word of the transaction was on its disk gives the same id to
-/// another one.
-const OUTCOME: &str = r#"
-SELECT pg_xact_status($1::text::xid8) AS outcome,
-       EXISTS (SELECT FROM history WHERE task_id = $2 AND version = $3 AND at = $4) AS there"#;
-/// The server has not come to this id: it crashed, or another took its place, and begins before it.
-const UNKNOWN_ID: &str = "22023";
-
-/// How long a commit whose answer was lost is asked after. Longer than the server lets a session stand
-/// still in a transaction.
+/// How long a commit whose answer was lost is asked after, once there is somebody to ask. Longer than the
+/// server lets a session stand still in a transaction.
 const OUTCOME_WITHIN: Duration = Duration::from_secs(15);
+/// How long somebody to ask is waited for: meanwhile everybody waits, and while the database is away they
+/// are to hear so. To give up does no harm: what was saved after all is found when it is looked for.
+const SOMEBODY_WITHIN: Duration = Duration::from_secs(2);
 const OUTCOME_AGAIN: Duration = Duration::from_millis(100);
 
 pub(super) struct PgTransaction<'b> {
@@ -131,11 +159,11 @@ pub(super) struct PgTransaction<'b> {
     /// Gone once committed.
     connection: Option<PgConnection>,
     now: Timestamp,
-    id: String,
+    id: u64,
+    /// What it wrote that shows, once it is in the record, that it was committed.
+    mark: Option<Mark>,
     /// Holds locks that were not taken in the order of ids: it must not wait for any other.
     out_of_order: bool,
-    /// A change that was saved: its task and version. At this transaction's time nobody else makes it.
-    witness: Option<(TaskId, u64)>,
     /// A statement failed, so that the server would answer COMMIT by rolling back.
     failed: bool,
     news: News,
@@ -145,9 +173,16 @@ impl<'b> PgTransaction<'b> {
     pub async fn begin(backend: &'b mut PgBackend) -> Result<Self, StoreError> {
         let mut connection = backend.writer.take().await?;
         let asked = Instant::now();
-        let begun = answered_within(BEGIN_WITHIN, connection.fetch_one(raw_sql(BEGIN)));
+        let begin = match backend.writer.statements() {
+            Statements::Kept => BEGIN,
+            Statements::Forgotten => BEGIN_ANYWHERE,
+        };
+        // The row that counts is the last.
+        let begun = answered_within(BEGIN_WITHIN, connection.fetch_all(raw_sql(begin)));
         let row = match begun.await {
-            Ok(row) => row,
+            Ok(mut rows) => rows
+                .pop()
+                .ok_or_else(|| corrupt("a transaction without a time"))?,
             Err(error) => {
                 backend.writer.mend(Some(connection));
                 return Err(error);
@@ -157,16 +192,20 @@ impl<'b> PgTransaction<'b> {
             backend,
             connection: Some(connection),
             now: Timestamp::from_millis(0),
-            id: String::new(),
+            id: 0,
+            mark: None,
             out_of_order: false,
-            witness: None,
             failed: false,
             news: News::default(),
         };
         begun.now = Timestamp::from_millis(row.try_get("now")?);
-        begun.id = row.try_get("id")?;
+        begun.id = row.try_get::<&str, _>("id")?.parse().map_err(corrupt)?;
         begun.backend.clock.set(begun.now, asked);
         Ok(begun)
+    }
+
+    fn statements(&self) -> Statements {
+        self.backend.writer.statements()
     }
 
     fn connection(&mut self) -> Result<&mut PgConnection, StoreError> {
@@ -181,31 +220,24 @@ impl<'b> PgTransaction<'b> {
         done
     }
 
-    /// The answer to COMMIT was lost: the server knows what became of it. A wrong guess either way would
+    /// The answer to COMMIT was lost: the record tells what became of it. A wrong guess either way would
     /// be told to a caller.
     async fn outcome(&mut self, lost: StoreError) -> Result<(), StoreError> {
-        let Some(witness) = self.witness else {
-            // No command on a task: whatever else is written comes to the same when it is done again.
-            return Err(lost);
-        };
-        let until = Instant::now() + OUTCOME_WITHIN;
         warn!(error = %lost, "the answer to a commit was lost; asking what became of it");
-        let mut seen_committed = false;
+        let asked = Instant::now();
+        let mut until = asked + SOMEBODY_WITHIN;
         while Instant::now() < until {
-            if let Ok(mut connection) = self.backend.writer.another().await {
-                let asked = answered(self.ask(witness, &mut connection)).await;
-                if asked.is_ok() {
-                    self.connection = Some(connection);
-                }
-                match asked {
-                    Ok(Became::There) => return Ok(()),
-                    Ok(Became::Nothing) => return Err(lost),
-                    // It may have been committed between the two looks of one statement. Seen a second
-                    // time, the id is another's by now.
-                    Ok(Became::Committed) if seen_committed => return Err(lost),
-                    Ok(Became::Committed) => seen_committed = true,
-                    // The old session has not noticed yet, or not found the time.
-                    Ok(Became::Open) | Err(_) => {}
+            if let Ok(Ok(mut connection)) = timeout_at(until, self.backend.writer.another()).await {
+                until = asked + OUTCOME_WITHIN;
+                let (mark, statements) = (self.mark.as_ref(), self.statements());
+                match outcome::ask(&mut connection, self.id, mark, statements).await {
+                    Ok(Some(true)) => {
+                        self.connection = Some(connection);
+                        return Ok(());
+                    }
+                    Ok(Some(false)) => return Err(StoreError::Interrupted(lost.to_string())),
+                    // The old session has not noticed yet, or not found the time; or this one was lost.
+                    Ok(None) | Err(_) => {}
                 }
             }
             sleep(OUTCOME_AGAIN).await;
@@ -214,42 +246,6 @@ impl<'b> PgTransaction<'b> {
             "the connection was lost at a commit, and what became of it cannot be asked: {lost}"
         )))
     }
-
-    async fn ask(
-        &self,
-        (task, version): (TaskId, u64),
-        connection: &mut PgConnection,
-    ) -> Result<Became, sqlx::Error> {
-        let asked = sqlx::query(OUTCOME)
-            .bind(&self.id)
-            .bind(task.0)
-            .bind(version as i64)
-            .bind(self.now.as_millis());
-        let row = match asked.fetch_one(connection).await {
-            Err(sqlx::Error::Database(error)) if error.code().is_some_and(|c| c == UNKNOWN_ID) => {
-                return Ok(Became::Nothing);
-            }
-            row => row?,
-        };
-        if row.try_get("there")? {
-            return Ok(Became::There);
-        }
-        Ok(match row.try_get::<Option<&str>, _>("outcome")? {
-            Some("aborted") => Became::Nothing,
-            Some("committed") => Became::Committed,
-            _ => Became::Open,
-        })
-    }
-}
-
-/// What a transaction has come to, as far as the server can say.
-enum Became {
-    /// Its change is there.
-    There,
-    Nothing,
-    /// One of this id was committed, and the change was not there.
-    Committed,
-    Open,
 }
 
 impl Drop for PgTransaction<'_> {
@@ -261,6 +257,29 @@ impl Drop for PgTransaction<'_> {
 }
 
 #[async_trait]
+impl outbox::Session for PgTransaction<'_> {
+    type Row = PgRow;
+
+    const SKIP_LOCKED: &'static str = "FOR NO KEY UPDATE SKIP LOCKED";
+
+    fn at(&self) -> Timestamp {
+        self.now
+    }
+
+    async fn fetch(&mut self, statement: Statement) -> Result<Vec<PgRow>, StoreError> {
+        let query = self.statements().with_values(statement);
+        let found = answered(query.fetch_all(self.connection()?)).await;
+        self.noted(found)
+    }
+
+    async fn execute(&mut self, statement: Statement) -> Result<u64, StoreError> {
+        let query = self.statements().with_values(statement);
+        let done = answered(query.execute(self.connection()?)).await;
+        Ok(self.noted(done)?.rows_affected())
+    }
+}
+
+#[async_trait]
 impl Transaction for PgTransaction<'_> {
     fn now(&self) -> Timestamp {
         self.now
@@ -268,32 +287,40 @@ impl Transaction for PgTransaction<'_> {
 
     async fn load(&mut self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
         let definitions = self.backend.definitions.clone();
-        let loaded = answered(super::rows::load(self.connection()?, ids, &definitions)).await;
+        let statements = self.statements();
+        let loaded = super::rows::load(self.connection()?, ids, &definitions, statements);
+        let loaded = answered(loaded).await;
         self.noted(loaded)
     }
 
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError> {
-        let query = sqlx::query(IDEMPOTENCY).bind(keys);
+        let query = self.statements().query(IDEMPOTENCY).bind(keys);
         let found = answered(query.fetch_all(self.connection()?)).await;
         self.noted(found)?.iter().map(rows::known_key).collect()
     }
 
     async fn line(&mut self, agent: &AgentName, limit: usize) -> Result<Vec<StepRef>, StoreError> {
         self.out_of_order = true;
-        let query = sqlx::query(LINE).bind(agent.as_str()).bind(limit as i64);
+        let query = self
+            .statements()
+            .query(LINE)
+            .bind(agent.as_str())
+            .bind(limit as i64);
         let found = answered(query.fetch_all(self.connection()?)).await;
         self.noted(found)?.iter().map(rows::step_ref).collect()
     }
 
     async fn promote(&mut self) -> Result<Promoted, StoreError> {
         self.out_of_order = true;
-        let query = sqlx::query(PROMOTE).bind(self.now.as_millis());
+        let query = self.statements().query(PROMOTE).bind(self.now.as_millis());
         let promoted = answered(query.execute(self.connection()?)).await;
         self.news.work |= self.noted(promoted)?.rows_affected() > 0;
-        let lines = answered(sqlx::query(LINES).fetch_all(self.connection()?)).await;
+        let query = self.statements().query(LINES);
+        let lines = answered(query.fetch_all(self.connection()?)).await;
         let lines = self.noted(lines)?;
         let agents = lines.iter().map(|row| rows::agent_name(row, "agent"));
-        let next = answered(sqlx::query(NEXT_DUE).fetch_one(self.connection()?)).await;
+        let query = self.statements().query(NEXT_DUE);
+        let next = answered(query.fetch_one(self.connection()?)).await;
         Ok(Promoted {
             agents: agents.collect::<Result<_, _>>()?,
             next_due: rows::time(&self.noted(next)?, "due_at")?,
@@ -301,14 +328,11 @@ impl Transaction for PgTransaction<'_> {
     }
 
     async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError> {
-        let (now, wait) = (self.now, !self.out_of_order);
-        let saved = answered(save::save(self.connection()?, batch, now, wait)).await;
+        let (now, wait, statements) = (self.now, !self.out_of_order, self.statements());
+        let saved = save::save(self.connection()?, batch, now, wait, statements);
+        let saved = answered(saved).await;
         let saved = self.noted(saved)?;
-        let told = batch
-            .changes
-            .iter()
-            .find(|change| !change.events.is_empty());
-        self.witness = told.map(|change| (change.task.id(), change.task.version));
+        self.mark = Mark::of(batch);
         for change in &batch.changes {
             self.news.tasks |= change.task.is_settled();
             let mut steps = change.steps.iter();
@@ -319,7 +343,7 @@ impl Transaction for PgTransaction<'_> {
 
     async fn put_workflow(&mut self, name: &WorkflowName, body: &str) -> Result<u32, StoreError> {
         self.out_of_order = true;
-        let query = sqlx::query(LATEST_WORKFLOW).bind(name.as_str());
+        let query = self.statements().query(LATEST_WORKFLOW).bind(name.as_str());
         let latest = answered(query.fetch_optional(self.connection()?)).await;
         let version = match self.noted(latest)? {
             Some(row) => {
@@ -331,7 +355,9 @@ impl Transaction for PgTransaction<'_> {
             }
             None => 1,
         };
-        let query = sqlx::query(PUT_WORKFLOW)
+        let query = self
+            .statements()
+            .query(PUT_WORKFLOW)
             .bind(name.as_str())
             .bind(i64::from(version))
             .bind(body)
@@ -344,7 +370,9 @@ impl Transaction for PgTransaction<'_> {
 
     async fn put_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError> {
         self.out_of_order = true;
-        let query = sqlx::query(PUT_AGENT)
+        let query = self
+            .statements()
+            .query(PUT_AGENT)
             .bind(name.as_str())
             .bind(serde_json::to_string(spec).map_err(corrupt)?)
             .bind(self.now.as_millis());
@@ -356,7 +384,10 @@ impl Transaction for PgTransaction<'_> {
 
     async fn delete_agent(&mut self, name: &AgentName) -> Result<bool, StoreError> {
         self.out_of_order = true;
-        let query = sqlx::query("DELETE FROM agents WHERE name = $1").bind(name.as_str());
+        let query = self
+            .statements()
+            .query("DELETE FROM agents WHERE name = $1")
+            .bind(name.as_str());
         let deleted = answered(query.execute(self.connection()?)).await;
         let deleted = self.noted(deleted)?.rows_affected() > 0;
         self.news.registrations |= deleted;
@@ -365,7 +396,9 @@ impl Transaction for PgTransaction<'_> {
 
     async fn acknowledge(&mut self, alert: AlertId, by: &str) -> Result<Option<Alert>, StoreError> {
         self.out_of_order = true;
-        let query = sqlx::query(ACKNOWLEDGE)
+        let query = self
+            .statements()
+            .query(ACKNOWLEDGE)
             .bind(alert.0)
             .bind(self.now.as_millis())
             .bind(by);
@@ -375,7 +408,9 @@ impl Transaction for PgTransaction<'_> {
 
     async fn purge(&mut self, ended_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
         self.out_of_order = true;
-        let query = sqlx::query(PURGE)
+        let query = self
+            .statements()
+            .query(PURGE)
             .bind(ended_before.as_millis())
             .bind(limit as i64);
         let purged = answered(query.fetch_one(self.connection()?)).await;
@@ -383,10 +418,10 @@ impl Transaction for PgTransaction<'_> {
     }
 
     async fn leases(&mut self, instance: &InstanceId) -> Result<Leases, StoreError> {
-        let query = super::rows::query(leases::instance(instance));
+        let query = self.statements().with_values(leases::instance(instance));
         let record = answered(query.fetch_optional(self.connection()?)).await;
         let record = self.noted(record)?;
-        let query = super::rows::query(leases::supervisor());
+        let query = self.statements().with_values(leases::supervisor());
         let lease = answered(query.fetch_optional(self.connection()?)).await;
         let lease = self.noted(lease)?;
         Ok(Leases {
@@ -397,7 +432,7 @@ impl Transaction for PgTransaction<'_> {
 
     async fn save_leases(&mut self, before: &Leases, after: &Leases) -> Result<Saved, StoreError> {
         for change in leases::changes(before, after) {
-            let query = super::rows::query(change);
+            let query = self.statements().with_values(change);
             let changed = answered(query.execute(self.connection()?)).await;
             if self.noted(changed)?.rows_affected() == 0 {
                 return Ok(Saved::Stale);
@@ -407,7 +442,7 @@ impl Transaction for PgTransaction<'_> {
     }
 
     async fn forget_instances(&mut self, ended_before: Timestamp) -> Result<(), StoreError> {
-        let query = super::rows::query(leases::forget(ended_before));
+        let query = self.statements().with_values(leases::forget(ended_before));
         let forgotten = answered(query.execute(self.connection()?)).await;
         self.noted(forgotten)?;
         Ok(())
@@ -415,7 +450,10 @@ impl Transaction for PgTransaction<'_> {
 
     async fn heartbeat(&mut self) -> Result<(), StoreError> {
         self.out_of_order = true;
-        let query = sqlx::query(HEARTBEAT).bind(self.now.as_millis());
+        let query = self
+            .statements()
+            .query(HEARTBEAT)
+            .bind(self.now.as_millis());
         let beaten = answered(query.execute(self.connection()?)).await;
         self.noted(beaten)?;
         Ok(())

@@ -12,8 +12,8 @@ use crate::{
 };
 
 const LOAD_TASKS: &str = r#"
-SELECT id, "key", workflow, workflow_version, steps, policies, input, labels, priority, complete_within,
-       created_at, trace_id, version, state, paused, complete_by, ended_at, error, undo
+SELECT id, "key", workflow, workflow_version, steps, policies, input, reply_to, labels, priority,
+       complete_within, created_at, trace_id, version, state, paused, complete_by, ended_at, error, undo
 FROM tasks JOIN task_details ON task_id = id
 WHERE id IN (SELECT unhex(value) FROM json_each(?1))
 ORDER BY id"#;
@@ -36,6 +36,7 @@ pub(super) fn query(statement: Statement) -> Query<'static, Sqlite, SqliteArgume
             Value::Text(text) => query.bind(text),
             Value::Integer(number) => query.bind(number),
             Value::Uuid(id) => query.bind(id),
+            Value::MaybeUuid(id) => query.bind(id),
         };
     }
     query

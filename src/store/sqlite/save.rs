@@ -1,14 +1,17 @@
 //! Saving a batch: a statement for each table, whatever the number of rows, because behind an
-//! asynchronous driver a statement costs two thread wake-ups and a row in it next to nothing.
+//! asynchronous driver a statement costs two thread wake-ups and a row in it next to nothing. The rows of
+//! each are written while the connection's thread runs the statement before.
 
 use sqlx::SqliteConnection;
+use uuid::Uuid;
 
-use super::statement::{Rows, Statement, run};
+use super::statement::{Rows, Statement, run, run_and};
 use crate::{
-    domain::{AlertChange, StepIndex, Task, Timestamp},
+    domain::{AlertChange, AlertNotice, Message, Sender, StepIndex, Task, Timestamp},
     store::{
         Batch, Saved, StoreError,
         batch::TaskChange,
+        outbox::closed_alert,
         record::{self, DetailsRecord, StepRecord, TaskRecord},
     },
 };
@@ -24,6 +27,12 @@ SELECT * FROM (VALUES"#,
 
 static INSERT_DETAILS: Statement<4> = Statement::new(
     "INSERT INTO task_details (task_id, steps, policies, input) SELECT * FROM (VALUES",
+    ") WHERE column1 IS NOT NULL",
+);
+
+/// For those who are told: all others need no more than [`INSERT_DETAILS`].
+static INSERT_DETAILS_AND_REPLY: Statement<5> = Statement::new(
+    "INSERT INTO task_details (task_id, steps, policies, input, reply_to) SELECT * FROM (VALUES",
     ") WHERE column1 IS NOT NULL",
 );
 
@@ -78,7 +87,21 @@ ON CONFLICT DO NOTHING"#;
 /// Relies on alerts_unclosed.
 const CLOSE_ALERT: &str = r#"
 UPDATE alerts SET state = 'closed', closed_at = ?3
-WHERE task_id = ?1 AND idx = ?2 AND state <> 'closed'"#;
+WHERE task_id = ?1 AND idx = ?2 AND state <> 'closed'
+RETURNING id, kind, message, raised_at"#;
+
+static INSERT_MESSAGES: Statement<9> = Statement::new(
+    r#"
+INSERT INTO messages (id, receiver, subject, place, task_id, kind, url, body, created_at, state, tries)
+SELECT *, 'pending', 0 FROM (VALUES"#,
+    ") WHERE column1 IS NOT NULL",
+);
+
+/// Relies on the primary key.
+static ADD_TO_QUEUES: Statement<3> = Statement::new(
+    "INSERT INTO queues (receiver, subject, due_at, tries) SELECT *, 0 FROM (VALUES",
+    ") WHERE column1 IS NOT NULL ON CONFLICT (receiver, subject) DO NOTHING",
+);
 
 pub(super) async fn save(
     tx: &mut SqliteConnection,
@@ -87,20 +110,36 @@ pub(super) async fn save(
 ) -> Result<Saved, StoreError> {
     let changes = || batch.changes.iter();
     let created = || changes().filter(|change| change.base.is_none());
-    let inserted = INSERT_TASKS.over(created(), |rows, change| new_task(rows, &change.task));
-    run(tx, inserted).await?;
-    run(tx, INSERT_DETAILS.over(created(), details)).await?;
     let moved = || changes().filter_map(|change| Some((&change.task, change.base?)));
-    let updated = UPDATE_TASKS.over(moved(), |rows, (moved, base)| task(rows, moved, base));
-    let expected = moved().count() as u64;
-    if run(tx, updated).await? < expected {
+    let inserts = || INSERT_TASKS.over(created(), |rows, change| new_task(rows, &change.task));
+    // Those who are told take another form, so that all others need not carry it.
+    let is_told = |change: &&TaskChange| change.task.details.reply_to.is_some();
+    let details = || {
+        let mut inserted =
+            INSERT_DETAILS.over(created().filter(move |change| !is_told(change)), details);
+        let told = created().filter(is_told);
+        inserted.extend(INSERT_DETAILS_AND_REPLY.over(told, details_and_reply));
+        inserted
+    };
+    let updates = || UPDATE_TASKS.over(moved(), |rows, (moved, base)| task(rows, moved, base));
+    let steps = || {
+        let steps =
+            changes().flat_map(|change| change.steps.iter().map(move |at| (&change.task, *at)));
+        SAVE_STEPS.over(steps, |rows, (task, at)| step(rows, task, at, now))
+    };
+    let history = || {
+        let told = changes().filter(|change| !change.events.is_empty());
+        INSERT_HISTORY.over(told, history)
+    };
+
+    let (_, next) = run_and(tx, inserts(), details).await?;
+    let (_, next) = run_and(tx, next, updates).await?;
+    let (matched, next) = run_and(tx, next, steps).await?;
+    if matched < moved().count() as u64 {
         return Ok(Saved::Stale);
     }
-    let steps = changes().flat_map(|change| change.steps.iter().map(move |at| (&change.task, *at)));
-    let steps = SAVE_STEPS.over(steps, |rows, (task, at)| step(rows, task, at, now));
-    run(tx, steps).await?;
-    let told = changes().filter(|change| !change.events.is_empty());
-    run(tx, INSERT_HISTORY.over(told, history)).await?;
+    let (_, next) = run_and(tx, next, history).await?;
+    run(tx, next).await?;
     let labels = created().flat_map(|change| {
         let labels = change.task.details.labels.iter();
         labels.map(move |label| (change.task.id(), label))
@@ -118,23 +157,59 @@ pub(super) async fn save(
         rows.integer(now.as_millis());
     });
     run(tx, keys).await?;
+    let mut alerts = Vec::new();
     for change in changes() {
-        save_alerts(tx, change).await?;
+        alerts.extend(save_alerts(tx, change, &batch.sender).await?);
     }
+    save_messages(tx, &batch.messages, &alerts).await?;
     Ok(Saved::All)
 }
 
-/// Alerts are rare: a statement for each is no cost that matters.
-async fn save_alerts(tx: &mut SqliteConnection, change: &TaskChange) -> Result<(), StoreError> {
+/// Where nobody is told anything, this does nothing.
+async fn save_messages(
+    tx: &mut SqliteConnection,
+    replies: &[Message],
+    alerts: &[Message],
+) -> Result<(), StoreError> {
+    let messages: Vec<_> = replies.iter().chain(alerts).collect();
+    let inserted = INSERT_MESSAGES.over(messages.iter(), |rows, message| {
+        rows.id(message.id);
+        rows.text(message.receiver.as_str());
+        rows.id(message.subject);
+        rows.integer(message.place);
+        rows.maybe_id(message.task.map(|task| task.0));
+        rows.text(message.kind.as_str());
+        rows.maybe_text(message.url.as_deref());
+        rows.text(message.body.as_str());
+        rows.integer(message.at.as_millis());
+    });
+    run(tx, inserted).await?;
+    let queues = Batch::queues(&messages);
+    let queues = ADD_TO_QUEUES.over(queues.iter(), |rows, (receiver, subject, at)| {
+        rows.text(receiver.as_str());
+        rows.id(*subject);
+        rows.integer(at.as_millis());
+    });
+    run(tx, queues).await?;
+    Ok(())
+}
+
+/// Alerts are rare: a statement for each is no cost that matters. Answers what is told of them.
+async fn save_alerts(
+    tx: &mut SqliteConnection,
+    change: &TaskChange,
+    sender: &Sender,
+) -> Result<Vec<Message>, StoreError> {
     let task = &change.task;
+    let mut told = Vec::new();
     for (alert_id, alert) in &change.alerts {
-        match alert {
+        let notice = match alert {
             AlertChange::Raise {
                 step,
                 kind,
                 message,
             } => {
-                sqlx::query(RAISE_ALERT)
+                let raised = sqlx::query(RAISE_ALERT)
                     .bind(alert_id.as_bytes().as_slice())
                     .bind(task.id().0.as_bytes().as_slice())
                     .bind(step.0)
@@ -144,18 +219,25 @@ async fn save_alerts(tx: &mut SqliteConnection, change: &TaskChange) -> Result<(
                     .bind(change.at.as_millis())
                     .execute(&mut *tx)
                     .await?;
+                let alert = AlertNotice::raised(*alert_id, kind.as_str(), message, change.at);
+                (raised.rows_affected() > 0).then(|| change.notice(*step, alert))
             }
             AlertChange::Close { step } => {
-                sqlx::query(CLOSE_ALERT)
+                let closed = sqlx::query(CLOSE_ALERT)
                     .bind(task.id().0.as_bytes().as_slice())
                     .bind(step.0)
                     .bind(change.at.as_millis())
-                    .execute(&mut *tx)
+                    .fetch_all(&mut *tx)
                     .await?;
+                let closed = closed.first().map(|row| closed_alert(row, change.at));
+                closed.transpose()?.map(|alert| change.notice(*step, alert))
             }
+        };
+        if let Some(notice) = notice {
+            told.extend(sender.alert(&notice, task.version, change.at, Uuid::now_v7));
         }
     }
-    Ok(())
+    Ok(told)
 }
 
 fn new_task(rows: &mut Rows, task: &Task) {
@@ -179,6 +261,11 @@ fn details(rows: &mut Rows, change: &TaskChange) {
     rows.maybe_text(details.steps);
     rows.maybe_text(details.policies);
     rows.text(details.input);
+}
+
+fn details_and_reply(rows: &mut Rows, change: &TaskChange) {
+    details(rows, change);
+    rows.maybe_text(record::reply_to(&change.task));
 }
 
 fn task(rows: &mut Rows, task: &Task, base: u64) {

@@ -5,7 +5,9 @@
 use std::{
     cell::RefCell,
     fmt::Write,
+    pin::pin,
     sync::{Arc, OnceLock},
+    task::Poll,
 };
 
 use sqlx::{
@@ -91,6 +93,10 @@ impl Rows {
         self.add(id.into_bytes().to_vec());
     }
 
+    pub fn maybe_id(&mut self, id: Option<Uuid>) {
+        self.add(id.map(|id| id.into_bytes().to_vec()));
+    }
+
     /// What is shared already is not copied: the connection has a thread of its own, and memory that one
     /// thread asks for and another gives back costs more than the row.
     pub fn text(&mut self, text: impl Into<Arc<str>>) {
@@ -152,6 +158,23 @@ pub async fn run(tx: &mut SqliteConnection, statements: Vec<Filled>) -> Result<u
         affected += done.rows_affected();
     }
     Ok(affected)
+}
+
+/// [`run`], and `prepare` while the connection's thread is at it.
+pub async fn run_and<T>(
+    tx: &mut SqliteConnection,
+    statements: Vec<Filled>,
+    prepare: impl FnOnce() -> T,
+) -> Result<(u64, T), StoreError> {
+    let mut running = pin!(run(tx, statements));
+    // Polled once, it has handed the first statement over.
+    let begun = futures::poll!(running.as_mut());
+    let prepared = prepare();
+    let affected = match begun {
+        Poll::Ready(done) => done,
+        Poll::Pending => running.await,
+    };
+    Ok((affected?, prepared))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The writer's transaction.
 
 use async_trait::async_trait;
-use sqlx::{Row, Sqlite};
+use sqlx::{Row, Sqlite, sqlite::SqliteRow};
 
 use super::save;
 use crate::{
@@ -10,7 +10,9 @@ use crate::{
     },
     store::{
         Alert, AlertId, Batch, Definitions, KnownKey, Promoted, Saved, StoreError, Transaction,
-        leases, reading::LINES, rows,
+        leases, outbox,
+        reading::{LINES, Statement},
+        rows,
     },
 };
 
@@ -49,7 +51,7 @@ UPDATE alerts
 SET state = CASE state WHEN 'open' THEN 'acknowledged' ELSE state END,
     acknowledged_at = coalesce(acknowledged_at, ?2), acknowledged_by = coalesce(acknowledged_by, ?3)
 WHERE id = ?1
-RETURNING id, task_id, step, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
+RETURNING id, task_id, step, receiver, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
 
 /// Relies on tasks_ended. Steps, history, labels, alerts and keys go by cascade.
 const PURGE: &str = r#"
@@ -76,6 +78,28 @@ impl<'c> SqliteTransaction<'c> {
             definitions,
             now,
         }
+    }
+}
+
+#[async_trait]
+impl outbox::Session for SqliteTransaction<'_> {
+    type Row = SqliteRow;
+
+    /// Nobody else writes.
+    const SKIP_LOCKED: &'static str = "";
+
+    fn at(&self) -> Timestamp {
+        self.now
+    }
+
+    async fn fetch(&mut self, statement: Statement) -> Result<Vec<SqliteRow>, StoreError> {
+        let query = super::rows::query(statement);
+        Ok(query.fetch_all(&mut *self.tx).await?)
+    }
+
+    async fn execute(&mut self, statement: Statement) -> Result<u64, StoreError> {
+        let query = super::rows::query(statement);
+        Ok(query.execute(&mut *self.tx).await?.rows_affected())
     }
 }
 

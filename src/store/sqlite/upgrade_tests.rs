@@ -14,7 +14,9 @@ VALUES (x'0190f000000070008000000000000001', '{}', 0, 1, 2, 'processing', 0);
 INSERT INTO task_details (task_id, steps, input)
 VALUES (x'0190f000000070008000000000000001', '[{"name":"a","url":"http://127.0.0.1:1"}]', '{}');
 INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, locked_by, complete_by, queued)
-VALUES (x'0190f000000070008000000000000001', 0, 'a', 'http://127.0.0.1:1', 0, 'processing', 1, 0, 0, 'old-process', 9999999999999, 0)"#;
+VALUES (x'0190f000000070008000000000000001', 0, 'a', 'http://127.0.0.1:1', 0, 'processing', 1, 0, 0, 'old-process', 9999999999999, 0);
+INSERT INTO alerts (id, task_id, idx, step, kind, message, state, raised_at)
+VALUES (x'0190f000000070008000000000000002', x'0190f000000070008000000000000001', 0, 'a', 'task.error', 'step a', 'open', 2)"#;
 
 #[tokio::test]
 async fn a_database_from_before_instances_had_leases_is_brought_up_to_date() {
@@ -39,6 +41,15 @@ async fn a_database_from_before_instances_had_leases_is_brought_up_to_date() {
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].cause, Expiry::InstanceLost);
     assert!(reader.task(found[0].step.task).await.unwrap().is_some());
+    let query = super::super::AlertQuery {
+        state: Some(super::super::AlertState::Open),
+        task: Some(found[0].step.task),
+        before: None,
+        limit: 10,
+    };
+    let alerts = reader.alerts(&query).await.unwrap();
+    assert_eq!(alerts.len(), 1);
+    assert_eq!(alerts[0].message, "step a");
     let migrations = sqlx::query("SELECT count(*) AS count FROM _sqlx_migrations")
         .fetch_one(&mut backend.writer)
         .await

@@ -6,14 +6,17 @@ use std::{
 };
 
 use lru::LruCache;
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 use uuid::Uuid;
 
-use super::handle::{Accepted, Apply, Idempotency, Operation, Outcome, Request};
+use super::{
+    doubt::Doubts,
+    handle::{Accepted, Apply, Idempotency, Operation, Outcome, Request},
+};
 use crate::{
     domain::{
-        AgentName, Attempt, Call, Command, Draft, Effect, Refusal, StepIndex, StepRef, Task,
-        TaskId, Timestamp,
+        AgentName, Attempt, Call, Command, Draft, Effect, Refusal, Sender, StepIndex, StepRef,
+        Task, TaskId, Timestamp,
     },
     store::{
         Batch, CommandError, Dispatch, KnownKey, LocalScheduler, Permit, StoreError, Transaction,
@@ -36,8 +39,7 @@ pub(super) struct Decided {
     dispatches: Vec<Dispatch>,
     drained: Vec<AgentName>,
     dropped: Vec<(StepRef, Attempt)>,
-    /// Tasks out of the cache that refused something. See [`Decided::doubtful`].
-    doubted: Vec<TaskId>,
+    pub(super) doubts: Doubts,
     pub(super) batch: Batch,
 }
 
@@ -75,7 +77,7 @@ impl Decided {
             dispatches: Vec::new(),
             drained: Vec::new(),
             dropped: Vec::new(),
-            doubted: Vec::new(),
+            doubts: Doubts::default(),
             batch: Batch::default(),
         }
     }
@@ -104,7 +106,7 @@ impl Decided {
                         self.read_line(agent, tx, local).await?;
                     }
                 }
-                Request::Other { .. } | Request::Leases { .. } => {}
+                Request::Other { .. } | Request::Leases { .. } | Request::Outbox { .. } => {}
             }
         }
         if !keys.is_empty() {
@@ -166,11 +168,12 @@ impl Decided {
             let planned = match request {
                 Request::Submit {
                     details,
+                    reason,
                     idempotency,
                     ..
                 } => self.known(idempotency.as_ref()).unwrap_or_else(|| {
                     let id = details.id;
-                    let draft = Draft::submit(details.clone(), self.now);
+                    let draft = Draft::submit(details.clone(), self.now).because(reason.clone());
                     let new = Working {
                         base: None,
                         draft,
@@ -187,7 +190,7 @@ impl Decided {
                 Request::ClaimLines { .. } => Planned::Claimed(self.claim_lines(local)),
                 Request::Other { operation, .. } => Planned::Other(operate(operation, tx).await?),
                 // The writer has taken these out before.
-                Request::Leases { .. } => Planned::Other(Outcome::Done),
+                Request::Leases { .. } | Request::Outbox { .. } => Planned::Other(Outcome::Done),
             };
             self.answers.push(planned);
         }
@@ -229,7 +232,7 @@ impl Decided {
         };
         let current = working.version();
         if let Some(expected) = apply.if_version.filter(|expected| *expected != current) {
-            self.doubted.extend(working.cached.then_some(apply.task));
+            working.doubt(&mut self.doubts);
             return Planned::Refused(CommandError::VersionMismatch { expected, current });
         }
         let draft = &mut working.draft;
@@ -239,7 +242,7 @@ impl Decided {
             Ok(Effect::Call(_)) => {}
             Err(refusal) => {
                 let state = draft.task.status().as_str();
-                self.doubted.extend(working.cached.then_some(apply.task));
+                working.doubt(&mut self.doubts);
                 return Planned::Refused(CommandError::Refused { refusal, state });
             }
         }
@@ -288,7 +291,7 @@ impl Decided {
                     // Its request could not be made.
                     Ok(None) => {}
                     // It stands in line by the record.
-                    Err(_) => self.doubted.extend(working.cached.then_some(task)),
+                    Err(_) => working.doubt(&mut self.doubts),
                 }
                 self.claim_ready(task, local);
             }
@@ -297,7 +300,8 @@ impl Decided {
     }
 
     /// Turns the drafts that changed into what is saved.
-    pub(super) fn collect(&mut self) {
+    pub(super) fn collect(&mut self, sender: &Arc<Sender>) {
+        self.batch.sender = sender.clone();
         for (_, working) in self.tasks.drain() {
             let Working {
                 base, mut draft, ..
@@ -306,6 +310,10 @@ impl Decided {
                 continue;
             }
             draft.task.version += 1;
+            if draft.task.details.reply_to.is_some() {
+                let told = sender.replies(&draft.task, &draft.events, self.now, Uuid::now_v7);
+                self.batch.messages.extend(told);
+            }
             let task = draft.task.id();
             let dropped = draft.dropped.iter();
             self.dropped
@@ -326,20 +334,13 @@ impl Decided {
             .sort_unstable_by_key(|change| change.task.id());
     }
 
-    /// Tasks whose refusals cannot be believed where others share the store. What a cached task accepts is
-    /// held against the record when it is saved; what it refuses is saved nowhere, and a cached task that
-    /// another instance has moved on would refuse the same for ever.
-    pub(super) fn doubtful(&self) -> impl Iterator<Item = TaskId> {
-        let saved = |id: &TaskId| {
-            let changes = &self.batch.changes;
-            let found = changes.binary_search_by_key(id, |change| change.task.id());
-            found.is_ok()
-        };
-        self.doubted.iter().copied().filter(move |id| !saved(id))
-    }
-
     /// Tells this process what has just been committed.
-    pub(super) fn publish(&mut self, local: &dyn LocalScheduler, watchers: &Watchers) {
+    pub(super) fn publish(
+        &mut self,
+        local: &dyn LocalScheduler,
+        watchers: &Watchers,
+        outbox: &Notify,
+    ) {
         for (step, attempt) in self.dropped.drain(..) {
             local.dropped(step, attempt);
         }
@@ -356,6 +357,9 @@ impl Decided {
         }
         if !self.dispatches.is_empty() {
             local.dispatch(std::mem::take(&mut self.dispatches));
+        }
+        if self.batch.tells_somebody() {
+            outbox.notify_one();
         }
         watchers.tell(self.batch.changes.iter().map(|change| &change.task));
     }
@@ -404,6 +408,12 @@ impl Working {
         }
     }
 
+    fn doubt(&self, doubts: &mut Doubts) {
+        if let Some(version) = self.base.filter(|_| self.cached) {
+            doubts.add(self.draft.task.id(), version);
+        }
+    }
+
     fn version(&self) -> u64 {
         let unsaved = !self.draft.events.is_empty();
         self.draft.task.version + u64::from(unsaved)
@@ -429,6 +439,13 @@ impl Working {
 impl Batch {
     pub(super) fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.keys.is_empty()
+    }
+
+    /// Whether it may have written messages.
+    fn tells_somebody(&self) -> bool {
+        let tells_of_alerts = !self.sender.webhooks.is_empty();
+        !self.messages.is_empty()
+            || tells_of_alerts && self.changes.iter().any(|change| !change.alerts.is_empty())
     }
 }
 

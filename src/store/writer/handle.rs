@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use futures::future::OptionFuture;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{
     Writer, WriterSettings, leases,
     leases::{LeaseRequest, Renewed},
+    outbox::{OutboxAnswer, OutboxRequest},
 };
 use crate::{
     domain::{
@@ -33,6 +34,8 @@ pub struct Store {
     pub reader: SharedReader,
     pub watchers: Arc<Watchers>,
     pub definitions: Arc<Definitions>,
+    /// Woken when there is something to be delivered.
+    pub outbox: Arc<Notify>,
 }
 
 /// A command for one task.
@@ -67,6 +70,7 @@ pub(super) type Answer<T, E> = oneshot::Sender<Result<T, E>>;
 pub(super) enum Request {
     Submit {
         details: Arc<Details>,
+        reason: Option<String>,
         idempotency: Option<Idempotency>,
         answer: Answer<Accepted, CommandError>,
     },
@@ -87,6 +91,11 @@ pub(super) enum Request {
     Leases {
         asked: LeaseRequest,
         answer: Answer<Renewed, StoreError>,
+    },
+    /// As leases are.
+    Outbox {
+        asked: OutboxRequest,
+        answer: Answer<OutboxAnswer, StoreError>,
     },
 }
 
@@ -126,6 +135,9 @@ impl Request {
             Request::Leases { answer, .. } => {
                 let _ = answer.send(Err(error.clone()));
             }
+            Request::Outbox { answer, .. } => {
+                let _ = answer.send(Err(error.clone()));
+            }
         }
     }
 }
@@ -149,7 +161,8 @@ impl Store {
             }
             None => (requests.clone(), None),
         };
-        let writer = Writer::new(backend, local, watchers.clone(), settings);
+        let outbox = Arc::new(Notify::new());
+        let writer = Writer::new(backend, local, watchers.clone(), outbox.clone(), settings);
         let store = Self {
             requests,
             leases,
@@ -157,6 +170,7 @@ impl Store {
             reader,
             watchers,
             definitions,
+            outbox,
         };
         let writing = async move {
             futures::join!(writer.run(receiver), OptionFuture::from(apart));
@@ -164,15 +178,17 @@ impl Store {
         (store, writing)
     }
 
-    /// Records a task and its steps in one transaction (P4).
+    /// Records a task and its steps in one transaction (P4). The reason stands in its history.
     pub async fn submit(
         &self,
         details: Details,
+        reason: Option<String>,
         idempotency: Option<Idempotency>,
     ) -> Result<Accepted, CommandError> {
         let (answer, answered) = oneshot::channel();
         self.send(Request::Submit {
             details: Arc::new(details),
+            reason,
             idempotency,
             answer,
         })

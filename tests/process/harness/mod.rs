@@ -3,6 +3,9 @@
 
 mod api;
 mod database;
+mod load;
+mod messages;
+mod postgres;
 mod provost;
 mod remote;
 mod tasks;
@@ -12,6 +15,9 @@ use std::time::Duration;
 
 pub use api::{Answer, Api, Call, Events, id_of};
 pub use database::Database;
+pub use load::Load;
+pub use messages::{alerts, messages, until, until_messages, verify};
+pub use postgres::{Postgres, lasting_port, sql};
 pub use provost::{Provost, Setup};
 pub use remote::{Act, Gate, Hook, Remote, Seen};
 pub use tasks::{kinds, one_step, pipeline, step};

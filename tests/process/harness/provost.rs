@@ -79,6 +79,17 @@ impl Setup {
         }
     }
 
+    /// Starts it, and leaves it to the test to wait until it is [`Provost::ready`].
+    pub fn launch(self) -> Provost {
+        let folder = TempDir::new().unwrap();
+        Provost {
+            process: self.spawn(folder.path()),
+            api: Api::new("not ready"),
+            setup: self,
+            folder,
+        }
+    }
+
     /// Starts it where it must refuse to start. Its exit code and what it said.
     pub async fn refused(self) -> (Option<i32>, String) {
         let folder = TempDir::new().unwrap();

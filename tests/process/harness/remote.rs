@@ -107,6 +107,8 @@ pub struct Seen {
     pub headers: HashMap<String, String>,
     /// JSON, or null where there was none.
     pub body: Value,
+    /// As it came.
+    pub raw: String,
 }
 
 impl Seen {
@@ -237,6 +239,7 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>) {
             path: request.path,
             headers: request.headers,
             body: serde_json::from_slice(&request.body).unwrap_or_default(),
+            raw: String::from_utf8(request.body).unwrap_or_default(),
         };
         let act = (shared.behaviour)(&seen);
         shared.ledger.send_modify(|ledger| ledger.push(seen));

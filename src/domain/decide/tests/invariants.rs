@@ -113,6 +113,8 @@ enum Ask {
     Lose(usize, u32),
     Overdue,
     Retry(Option<usize>),
+    Again(usize),
+    SkipFailed,
     Skip(usize),
     Resolve(usize),
     Cancel,
@@ -140,6 +142,8 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
         2 => (step.clone(), behind).prop_map(|(s, b)| Ask::Lose(s, b)),
         1 => Just(Ask::Overdue),
         3 => proptest::option::of(step.clone()).prop_map(Ask::Retry),
+        2 => step.clone().prop_map(Ask::Again),
+        1 => Just(Ask::SkipFailed),
         1 => step.clone().prop_map(Ask::Skip),
         1 => step.prop_map(Ask::Resolve),
         1 => Just(Ask::Cancel),
@@ -226,6 +230,15 @@ impl Ask {
                 body: None,
                 reason: None,
             },
+            Ask::Again(step) => Command::RetryFrom {
+                step: StepIndex((step % task.steps.len()) as u16),
+                reason: None,
+            },
+            Ask::SkipFailed => Command::SkipFailed {
+                step: None,
+                output: None,
+                reason: None,
+            },
             Ask::Skip(step) => Command::Skip {
                 step: due(step),
                 output: None,
@@ -302,6 +315,8 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
     }
     for index in task.indexes() {
         let step = task.step(index);
+        let over = step.is_done() || step.status() == StepStatus::Undone;
+        prop_assert!(!over || step.earlier.is_none(), "{index:?} has two outputs");
         prop_assert!(
             !(task.is_ended() && step.is_live()),
             "{index:?} outlived its task"
@@ -388,8 +403,17 @@ fn all_followers(task: &Task, step: StepIndex) -> Vec<StepIndex> {
 
 /// What holds between two moments.
 fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCaseError> {
+    let again = matches!(command, Command::RetryFrom { .. });
     for index in before.indexes() {
         let (old, new) = (before.step(index), after.step(index));
+        if again {
+            prop_assert_eq!(
+                old.may_have_taken_effect(),
+                new.may_have_taken_effect(),
+                "what {:?} did was forgotten",
+                index
+            );
+        }
         let claimed = matches!(command, Command::Claim { step, .. } if *step == index);
         let expected = old.attempt.0 + u32::from(claimed);
         prop_assert_eq!(new.attempt.0, expected, "attempts count claims, one by one");
@@ -406,7 +430,7 @@ fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCas
             } => *step == index && !left_behind,
             _ => false,
         };
-        let retried = matches!(command, Command::Retry { .. }) && new.failure_count == 0;
+        let retried = (again || matches!(command, Command::Retry { .. })) && new.failure_count == 0;
         if !retried {
             let expected = old.failure_count + u32::from(expired);
             prop_assert_eq!(
@@ -415,7 +439,7 @@ fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCas
                 "failures count expiries, one by one"
             );
         }
-        if old.is_done() && after.undo.is_none() {
+        if old.is_done() && after.undo.is_none() && !again {
             prop_assert_eq!(old, new, "a step that is done never changes");
         }
     }

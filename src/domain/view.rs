@@ -1,4 +1,5 @@
-//! A task as callers see it. Written straight from the aggregate: payloads go out as they came in.
+//! A task as callers see it, in answers and in messages. Written straight from the aggregate: payloads
+//! go out as they came in.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +7,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::{
-    domain::{
-        Actor, Blocked, Doubt, Fault, Payload, Step, StepIndex, StepRef, StepState, Task, Timestamp,
-    },
-    store::{Reader, StoreError, TaskSummary},
+use super::{
+    Actor, Blocked, Doubt, Fault, Payload, ReplyTo, Step, StepIndex, StepState, Task, Timestamp,
 };
 
 /// A task with all its steps.
@@ -22,18 +20,13 @@ pub struct TaskView<'a> {
     /// What was submitted.
     #[schema(value_type = Object, example = json!({"sku": "book-7", "quantity": 1}))]
     input: &'a RawValue,
+    /// Where the submitter is told of it; null where nobody is.
+    #[schema(value_type = Option<ReplyToBody>)]
+    reply_to: Option<&'a ReplyTo>,
     /// That the task is undone, and why; null while it is not.
     undo: Option<UndoView<'a>>,
     /// In the order of the definition. Once the task is undone, what undoes them stands behind them.
-    steps: Vec<StepView<'a>>,
-}
-
-/// A task in a list: all but its input and its steps.
-#[derive(Serialize, ToSchema)]
-#[schema(as = TaskSummary)]
-pub struct SummaryView<'a> {
-    #[serde(flatten)]
-    head: Head<'a>,
+    pub steps: Vec<StepView<'a>>,
 }
 
 /// What every form of a task shows.
@@ -42,43 +35,43 @@ pub struct SummaryView<'a> {
 pub struct Head<'a> {
     /// UUIDv7, given at submission.
     #[schema(value_type = String, format = Uuid)]
-    id: uuid::Uuid,
+    pub id: uuid::Uuid,
     /// The caller's own id.
     #[schema(example = "order-1001")]
-    key: Option<&'a str>,
+    pub key: Option<&'a str>,
     /// The registered workflow, or null where the steps were given in place.
     #[schema(example = "order")]
-    workflow: Option<&'a str>,
+    pub workflow: Option<&'a str>,
     /// The workflow's version that this task keeps.
     #[schema(example = 3)]
-    workflow_version: Option<u32>,
+    pub workflow_version: Option<u32>,
     /// pending, processing, paused, processed, error, undoing, undone or cancelled.
     #[schema(example = "processing")]
-    state: &'static str,
+    pub state: &'static str,
     /// -100 to 100; higher is claimed first.
     #[schema(example = 0)]
-    priority: i64,
+    pub priority: i64,
     #[schema(value_type = BTreeMap<String, String>, example = json!({"customer": "acme"}))]
-    labels: Labels<'a>,
+    pub labels: Labels<'a>,
     #[schema(value_type = String, format = DateTime)]
-    created_at: Timestamp,
+    pub created_at: Timestamp,
     /// When the task must be finished; null without a limit.
     #[schema(value_type = Option<String>, format = DateTime)]
-    complete_by: Option<Timestamp>,
+    pub complete_by: Option<Timestamp>,
     /// When it was processed, undone or cancelled.
     #[schema(value_type = Option<String>, format = DateTime)]
-    ended_at: Option<Timestamp>,
+    pub ended_at: Option<Timestamp>,
     /// Counts the saved changes; the ETag is this number in quotes.
     #[schema(example = 7)]
-    version: u64,
+    pub version: u64,
     /// In state error: the first fault that an operator has to mend.
     #[schema(value_type = Option<FaultBody>)]
-    error: Option<&'a Fault>,
+    pub error: Option<&'a Fault>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Labels<'a> {
+pub enum Labels<'a> {
     Map(&'a BTreeMap<String, String>),
     Raw(&'a RawValue),
 }
@@ -153,7 +146,7 @@ pub struct StepView<'a> {
     #[schema(value_type = Option<String>, format = DateTime)]
     ended_at: Option<Timestamp>,
     /// Why it is not running; null while it runs and once it is over.
-    blocked_by: Option<Blocked>,
+    pub blocked_by: Option<Blocked>,
     /// What the remote service answered.
     #[schema(value_type = Option<Object>, example = json!({"id": "ch_1"}))]
     output: Option<&'a RawValue>,
@@ -163,6 +156,27 @@ pub struct StepView<'a> {
     /// The last transient fault, kept although a later try may have succeeded.
     #[schema(value_type = Option<FaultBody>)]
     last_fault: Option<&'a Fault>,
+}
+
+/// Where the submitter is told of the task.
+#[derive(ToSchema)]
+#[schema(as = ReplyTo)]
+#[allow(
+    dead_code,
+    reason = "only the shape of ReplyTo, for the OpenAPI document"
+)]
+pub struct ReplyToBody {
+    /// An address; or name a `receiver`.
+    #[schema(example = "http://127.0.0.1:9000/replies")]
+    url: Option<String>,
+    /// A configured receiver.
+    #[schema(example = "shop")]
+    receiver: Option<String>,
+    /// Of task.accepted, task.processed, task.error, task.undoing, task.undone, task.cancelled,
+    /// step.processed and step.error. Left out: task.processed, task.error, task.undone and
+    /// task.cancelled.
+    #[schema(example = json!(["task.processed", "task.error"]))]
+    events: Option<Vec<String>>,
 }
 
 /// What went wrong.
@@ -196,9 +210,19 @@ pub struct FaultBody {
 
 impl<'a> TaskView<'a> {
     pub fn new(task: &'a Task, now: Timestamp) -> Self {
+        Self::seen(task, Some(now))
+    }
+
+    /// For who reads it at some later time: what holds up a step at this moment is left out.
+    pub fn snapshot(task: &'a Task) -> Self {
+        Self::seen(task, None)
+    }
+
+    fn seen(task: &'a Task, now: Option<Timestamp>) -> Self {
         Self {
             head: Head::of_task(task),
             input: task.details.input.raw(),
+            reply_to: task.details.reply_to.as_deref(),
             undo: task.undo.as_ref().map(|undo| UndoView {
                 at: undo.at,
                 by: &undo.by,
@@ -214,30 +238,6 @@ impl<'a> TaskView<'a> {
                 .map(|index| StepView::new(task, index, now))
                 .collect(),
         }
-    }
-
-    /// Finds out the places in line of steps that wait for a free place.
-    pub async fn with_places(
-        mut self,
-        task: &Task,
-        reader: &dyn Reader,
-        knows: impl Fn(&crate::domain::AgentName) -> bool,
-    ) -> Result<Self, StoreError> {
-        for (index, view) in task.indexes().zip(&mut self.steps) {
-            if let Some(Blocked::Capacity { agent, ahead }) = &mut view.blocked_by {
-                if knows(agent) {
-                    let step = StepRef {
-                        task: task.id(),
-                        step: index,
-                    };
-                    *ahead = reader.place_in_line(task, step).await?;
-                } else {
-                    let agent = agent.clone();
-                    view.blocked_by = Some(Blocked::Agent { agent });
-                }
-            }
-        }
-        Ok(self)
     }
 }
 
@@ -262,30 +262,8 @@ impl<'a> Head<'a> {
     }
 }
 
-impl<'a> SummaryView<'a> {
-    pub fn new(summary: &'a TaskSummary) -> Self {
-        let workflow = summary.workflow.as_ref();
-        Self {
-            head: Head {
-                id: summary.id.0,
-                key: summary.key.as_deref(),
-                workflow: workflow.map(|workflow| workflow.name.as_str()),
-                workflow_version: workflow.map(|workflow| workflow.version),
-                state: summary.state.as_str(),
-                priority: summary.priority.get(),
-                labels: Labels::Raw(&summary.labels),
-                created_at: summary.created_at,
-                complete_by: summary.complete_by,
-                ended_at: summary.ended_at,
-                version: summary.version,
-                error: summary.error.as_ref(),
-            },
-        }
-    }
-}
-
 impl<'a> StepView<'a> {
-    fn new(task: &'a Task, index: StepIndex, now: Timestamp) -> Self {
+    fn new(task: &'a Task, index: StepIndex, now: Option<Timestamp>) -> Self {
         let definition = task.definition(index);
         let step: &'a Step = task.step(index);
         let (locked_by, complete_by) = match &step.state {
@@ -321,7 +299,7 @@ impl<'a> StepView<'a> {
             },
             started_at: step.started_at,
             ended_at: step.ended_at(),
-            blocked_by: task.blocked_by(index, now),
+            blocked_by: now.and_then(|now| task.blocked_by(index, now)),
             output: step.output().map(Payload::raw),
             error: match &step.state {
                 StepState::Error(fault) => Some(fault),

@@ -1,0 +1,143 @@
+//! One request outside of any step: the courier posts messages by it. The same policy of addresses
+//! holds, and the same TLS; redirects are not followed, and of the answer only the beginning is read.
+
+use std::{
+    num::NonZeroUsize,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use ::http::{HeaderMap, Method, Request, StatusCode, header, uri::PathAndQuery};
+use lru::LruCache;
+use url::{Position, Url};
+
+use super::{
+    address::{self, AddressPolicy},
+    answer, body,
+    connections::{Body, Connector, Unanswered},
+    http,
+    registry::AgentSettings,
+    retry::retry_after,
+    routing::{Way, way},
+};
+use crate::domain::Timestamp;
+
+/// To so many receivers connections are kept from one message to the next.
+const RECEIVERS: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+
+/// Posts to addresses that policy allows.
+#[derive(Clone)]
+pub struct Post {
+    connector: Connector,
+    policy: AddressPolicy,
+    timeout: Duration,
+    /// By origin.
+    ways: Arc<Mutex<LruCache<String, Way>>>,
+}
+
+/// How a receiver answered.
+#[derive(Debug)]
+pub struct Posted {
+    pub status: StatusCode,
+    pub retry_after: Option<Duration>,
+    /// The beginning of the answer, where it was no success.
+    pub excerpt: Option<String>,
+}
+
+/// Why there was no answer.
+#[derive(Debug)]
+pub enum NotPosted {
+    /// The address may not be called, or is none.
+    Refused(String),
+    /// Nobody took the connection, it broke off, or the answer did not come in time.
+    Broken(String),
+}
+
+impl Post {
+    /// `timeout` is that of a whole exchange.
+    pub fn new(settings: &AgentSettings, timeout: Duration) -> Self {
+        Self {
+            connector: http::connector(settings),
+            policy: AddressPolicy {
+                allow_private: settings.allow_private,
+            },
+            timeout,
+            ways: Arc::new(Mutex::new(LruCache::new(RECEIVERS))),
+        }
+    }
+
+    /// What can be said of an address before it is resolved.
+    pub fn check(&self, url: &str) -> Result<(), String> {
+        self.find(url).map(drop)
+    }
+
+    /// The URL may be a secret, and is not repeated.
+    fn find(&self, url: &str) -> Result<(Url, Way), String> {
+        let url = Url::parse(url).map_err(|error| format!("is not a URL: {error}"))?;
+        let origin = url.origin().ascii_serialization();
+        // A panic while holding the lock leaves the map valid.
+        let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = ways.get(&origin) {
+            return Ok((url, known.clone()));
+        }
+        let found = way(&origin, self.policy)?;
+        ways.put(origin, found.clone());
+        Ok((url, found))
+    }
+
+    /// `now` is for answers that name a date to come back at.
+    pub async fn post(
+        &self,
+        url: &str,
+        headers: HeaderMap,
+        body: String,
+        now: Timestamp,
+    ) -> Result<Posted, NotPosted> {
+        let (url, way) = self.find(url).map_err(NotPosted::Refused)?;
+        let target = PathAndQuery::try_from(&url[Position::BeforePath..Position::AfterQuery]);
+        let target = target.map_err(|error| {
+            NotPosted::Refused(format!("its path cannot be asked for: {error}"))
+        })?;
+        let mut request = Request::new(Body::from(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = target.into();
+        *request.headers_mut() = headers;
+        let own = request.headers_mut();
+        own.insert(header::HOST, way.host.clone());
+        own.insert(header::USER_AGENT, http::USER_AGENT);
+        let answered = async {
+            let answer = way.connections.send(&self.connector, request).await;
+            let answer = answer.map_err(|error| broken(&error))?;
+            let status = answer.head.status;
+            let retry_after = retry_after(&answer.head.headers, now);
+            // Read in any case, so that the connection can be kept.
+            let start = body::start(answer).await;
+            Ok(Posted {
+                status,
+                retry_after,
+                excerpt: match status.is_success() {
+                    true => None,
+                    false => answer::excerpt(&start),
+                },
+            })
+        };
+        match tokio::time::timeout(self.timeout, answered).await {
+            Ok(answered) => answered,
+            Err(_) => {
+                let within = self.timeout;
+                Err(NotPosted::Broken(format!("no answer within {within:?}")))
+            }
+        }
+    }
+}
+
+fn broken(error: &Unanswered) -> NotPosted {
+    if let Some(refusal) = address::refusal_in(error.error()) {
+        return NotPosted::Refused(refusal.to_string());
+    }
+    let cause = http::root_cause(error.error());
+    NotPosted::Broken(match error {
+        Unanswered::Unconnected(_) => format!("could not connect: {cause}"),
+        Unanswered::Broken(_) => format!("the exchange broke off: {cause}"),
+    })
+}

@@ -1,0 +1,52 @@
+//! Pictures as answers: which form is meant, and how it is labelled.
+
+use axum::{
+    body::Body,
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use utoipa::IntoParams;
+
+use super::{Problem, extract::Query};
+use crate::domain::Form;
+
+const MERMAID: &str = "text/vnd.mermaid; charset=utf-8";
+const DOT: &str = "text/vnd.graphviz; charset=utf-8";
+
+/// For the documentation of a picture: `params(PictureQuery)`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "its fields are read by the documentation only")]
+pub struct PictureQuery {
+    /// `mermaid` or `dot`. Left out: as Accept says, or else `mermaid`.
+    #[param(example = "mermaid")]
+    format: Option<String>,
+}
+
+/// The form that is asked for, by `format` or, without it, by Accept.
+pub fn form(query: &mut Query, headers: &HeaderMap) -> Result<Form, Problem> {
+    if let Some(form) = query.one_of("format", Form::ALL, Form::as_str)? {
+        return Ok(form);
+    }
+    let accepted = headers.get_all(header::ACCEPT).iter();
+    let wants_dot = accepted
+        .filter_map(|accepted| accepted.to_str().ok())
+        .any(|accepted| accepted.contains("text/vnd.graphviz"));
+    Ok(match wants_dot {
+        true => Form::Dot,
+        false => Form::Mermaid,
+    })
+}
+
+pub fn picture(form: Form, drawn: String) -> Response {
+    let content_type = match form {
+        Form::Mermaid => MERMAID,
+        Form::Dot => DOT,
+    };
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(content_type)),
+        // What Accept says decides about the form.
+        (header::VARY, HeaderValue::from_static("accept")),
+    ];
+    (StatusCode::OK, headers, Body::from(drawn)).into_response()
+}

@@ -1,0 +1,29 @@
+//! Lists of ids in a body: what a bulk request names.
+
+use uuid::Uuid;
+
+use crate::domain::{FieldFault, Fields};
+
+const MOST_IDS: usize = 1000;
+
+/// The field `ids`. Each that is none is at fault, with its place.
+pub fn ids(fields: &mut Fields<'_>, of: &str) -> Option<Vec<Uuid>> {
+    let texts = fields.string_list("ids", 36)?;
+    if texts.len() > MOST_IDS {
+        fields.fault(
+            "ids",
+            format!("{} ids are too many; at most {MOST_IDS}", texts.len()),
+        );
+    }
+    let mut ids = Vec::with_capacity(texts.len());
+    for (at, text) in texts.into_iter().enumerate() {
+        match Uuid::try_parse(&text) {
+            Ok(id) => ids.push(id),
+            Err(_) => fields.extend([FieldFault::new(
+                format!("{}/{at}", fields.pointer("ids")),
+                format!("{text:?} is not a {of}'s id"),
+            )]),
+        }
+    }
+    Some(ids)
+}

@@ -1,0 +1,372 @@
+//! Messages that are not delivered: those on their way, and dead letters (P34).
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{RawPathParams, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+use uuid::Uuid;
+
+use super::{
+    App, Problem,
+    answer::{Page, json},
+    extract::{JsonBody, PageQuery, Query, ids},
+    problem::{Kind, ProblemBody},
+};
+use crate::{
+    domain::{Fields, LONGEST_URL, ReceiverName, TaskId, Timestamp},
+    store::{Letter, MessageId, MessageQuery, MessageRecord, MessageState},
+};
+
+/// Messages handled in one go.
+const BATCH: usize = 200;
+
+pub fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(get, discard))
+        .routes(routes!(redeliver))
+        .routes(routes!(redeliver_many))
+        .routes(routes!(discard_many))
+}
+
+/// A message that is not delivered. One that is delivered is no longer kept.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Message)]
+pub struct MessageView {
+    /// What the receiver sees as `webhook-id`, and as `id` of the event, each time.
+    #[schema(value_type = String, format = "uuid", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")]
+    id: Uuid,
+    /// `task.processed` and so on; `alert.raised` and `alert.closed` for alert webhooks.
+    #[serde(rename = "type")]
+    #[schema(example = "task.processed")]
+    kind: String,
+    /// A configured receiver, `alerts:` and the name of an alert webhook, or the origin of `url`.
+    #[schema(example = "https://shop.example:443")]
+    receiver: String,
+    /// Where the submitter asked for it; null where the receiver's configuration says where.
+    #[schema(example = "https://shop.example/replies")]
+    url: Option<String>,
+    #[schema(value_type = Option<String>, format = "uuid", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c")]
+    task: Option<TaskId>,
+    /// `pending`, or `dead`: given up, until somebody has it redelivered.
+    #[schema(example = "dead")]
+    state: &'static str,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    /// How often it was tried.
+    #[schema(example = 41)]
+    tries: u32,
+    /// Null where another message of the same task to the same receiver comes first.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    next_try_at: Option<Timestamp>,
+    /// How the last try failed.
+    #[schema(example = "the receiver answered 410 Gone")]
+    error: Option<String>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    died_at: Option<Timestamp>,
+    /// What is sent. Only where one message is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    body: Option<Box<RawValue>>,
+}
+
+impl From<MessageRecord> for MessageView {
+    fn from(message: MessageRecord) -> Self {
+        Self {
+            id: message.id.0,
+            kind: message.kind,
+            receiver: message.receiver.to_string(),
+            url: message.url,
+            task: message.task,
+            state: message.state.as_str(),
+            created_at: message.created_at,
+            tries: message.tries,
+            next_try_at: message.next_try_at,
+            error: message.error,
+            died_at: message.died_at,
+            body: message
+                .body
+                .and_then(|body| RawValue::from_string(body).ok()),
+        }
+    }
+}
+
+/// List messages that are not delivered
+///
+/// Newest first; every filter that is given must hold. `state=dead` lists the dead letters.
+#[utoipa::path(
+    get, path = "/v1/messages", tag = "messages", operation_id = "list_messages",
+    params(
+        ("state" = Option<String>, Query, description = "`pending` or `dead`", example = "dead"),
+        ("receiver" = Option<String>, Query, description = "A configured receiver, or an origin", example = "https://shop.example:443"),
+        ("task" = Option<String>, Query, description = "The id of a task", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c"),
+        PageQuery,
+    ),
+    responses((status = 200, description = "A page of messages", body = Page<MessageView>)),
+)]
+async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response, Problem> {
+    let state = query.one_of("state", MessageState::ALL, MessageState::as_str)?;
+    let receiver = query.string("receiver").map(ReceiverName::new);
+    let task = query.value("task", "the id of a task, a UUID", |text| {
+        Uuid::try_parse(text).ok().map(TaskId)
+    })?;
+    let limit = query.limit()?;
+    let before = query.cursor(|text| Uuid::try_parse(text).ok().map(MessageId))?;
+    query.finish()?;
+    let asked = MessageQuery {
+        id: None,
+        state,
+        receiver,
+        task,
+        before,
+        limit: limit + 1,
+    };
+    let messages = app.store.reader.messages(&asked).await?;
+    let views = messages.into_iter().map(MessageView::from).collect();
+    let page = Page::new(views, limit, |view| view.id.to_string());
+    Ok(json(StatusCode::OK, &page))
+}
+
+/// Read a message, with what is sent
+#[utoipa::path(
+    get, path = "/v1/messages/{id}", tag = "messages", operation_id = "get_message",
+    params(("id" = String, Path, description = "The message's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
+    responses(
+        (status = 200, description = "The message", body = MessageView),
+        (status = 404, description = "There is no such message, or it was delivered", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+async fn get(
+    State(app): State<Arc<App>>,
+    params: RawPathParams,
+    query: Query,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    let message = find(&app, &params).await?;
+    Ok(json(StatusCode::OK, &MessageView::from(message)))
+}
+
+/// Redeliver a message
+///
+/// A dead letter is tried again, as if for the first time; a message that waits for a later time, at
+/// once. It keeps its id. A dead letter was passed by those behind it: the receiver can tell by its
+/// `time`, and by the version of the task.
+#[utoipa::path(
+    post, path = "/v1/messages/{id}/redeliver", tag = "messages", operation_id = "redeliver_message",
+    params(("id" = String, Path, description = "The message's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
+    responses(
+        (status = 202, description = "It is tried now", body = MessageView),
+        (status = 404, description = "There is no such message, or it was delivered", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+async fn redeliver(
+    State(app): State<Arc<App>>,
+    params: RawPathParams,
+    query: Query,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    let message = find(&app, &params).await?;
+    let id = message.id;
+    app.store
+        .handle_letters(Letter::Redeliver, vec![id])
+        .await?;
+    let now = app.store.reader.now().await?;
+    // It may be delivered already, and gone: this is what it was made.
+    let revived = match message.state {
+        MessageState::Pending => message,
+        MessageState::Dead => MessageRecord {
+            state: MessageState::Pending,
+            tries: 0,
+            error: None,
+            next_try_at: Some(now),
+            ..message
+        },
+    };
+    let view = MessageView::from(MessageRecord {
+        body: None,
+        ..revived
+    });
+    Ok(json(StatusCode::ACCEPTED, &view))
+}
+
+/// Discard a dead letter
+///
+/// For one that nobody wants any more. It is deleted.
+#[utoipa::path(
+    delete, path = "/v1/messages/{id}", tag = "messages", operation_id = "discard_message",
+    params(("id" = String, Path, description = "The message's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 404, description = "There is no such message, or it was delivered", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "It is still being delivered", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+async fn discard(
+    State(app): State<Arc<App>>,
+    params: RawPathParams,
+    query: Query,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    let message = find(&app, &params).await?;
+    let discarded = app.store.handle_letters(Letter::Discard, vec![message.id]);
+    if discarded.await?.is_empty() {
+        return Err(Problem::new(
+            Kind::MessagePending,
+            format!(
+                "message {} is still being delivered: only a dead letter is discarded",
+                message.id.0
+            ),
+        ));
+    }
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Which dead letters.
+#[derive(ToSchema)]
+#[schema(as = BulkLetters)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+struct BulkBody {
+    /// These; or give filters.
+    #[schema(max_items = 1000)]
+    ids: Option<Vec<String>>,
+    #[schema(example = "https://shop.example:443")]
+    receiver: Option<String>,
+    task: Option<String>,
+    /// Only count.
+    #[schema(example = true)]
+    dry_run: Option<bool>,
+}
+
+/// How it went.
+#[derive(Serialize, ToSchema)]
+struct BulkLettersResult {
+    /// Dead letters that the request names.
+    #[schema(example = 12)]
+    matched: usize,
+    /// Those that were redelivered, or discarded; 0 in a dry run.
+    #[schema(example = 12)]
+    done: usize,
+    #[schema(example = false)]
+    dry_run: bool,
+}
+
+/// Redeliver many dead letters
+///
+/// All of a receiver, of a task, these ids, or all there are.
+#[utoipa::path(
+    post, path = "/v1/messages/redeliver", tag = "messages", operation_id = "redeliver_messages",
+    request_body(content = BulkBody, example = json!({"receiver": "https://shop.example:443", "dry_run": true})),
+    responses(
+        (status = 200, description = "How many", body = BulkLettersResult),
+        (status = 422, description = "The body is not valid", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+async fn redeliver_many(
+    State(app): State<Arc<App>>,
+    query: Query,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    handle_many(&app, Letter::Redeliver, &body).await
+}
+
+/// Discard many dead letters
+///
+/// All of a receiver, of a task, these ids, or all there are. They are deleted.
+#[utoipa::path(
+    post, path = "/v1/messages/discard", tag = "messages", operation_id = "discard_messages",
+    request_body(content = BulkBody, example = json!({"receiver": "https://shop.example:443", "dry_run": true})),
+    responses(
+        (status = 200, description = "How many", body = BulkLettersResult),
+        (status = 422, description = "The body is not valid", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+async fn discard_many(
+    State(app): State<Arc<App>>,
+    query: Query,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    handle_many(&app, Letter::Discard, &body).await
+}
+
+async fn handle_many(app: &App, letter: Letter, body: &RawValue) -> Result<Response, Problem> {
+    let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
+    let ids = ids(&mut fields, "message");
+    let receiver = fields.string("receiver", LONGEST_URL);
+    let task = fields.string("task", 36);
+    if ids.is_some() && (receiver.is_some() || task.is_some()) {
+        fields.fault("ids", "give either ids or filters, not both");
+    }
+    let task = task.and_then(|text| {
+        let task = Uuid::try_parse(&text).ok().map(TaskId);
+        if task.is_none() {
+            fields.fault("task", format!("{text:?} is not a task's id"));
+        }
+        task
+    });
+    let dry_run = fields.boolean("dry_run").unwrap_or(false);
+    fields.finish().map_err(Problem::invalid)?;
+
+    let mut result = BulkLettersResult {
+        matched: 0,
+        done: 0,
+        dry_run,
+    };
+    let mut query = MessageQuery {
+        state: Some(MessageState::Dead),
+        receiver: receiver.map(ReceiverName::new),
+        task,
+        limit: BATCH,
+        ..MessageQuery::default()
+    };
+    let mut named = ids.map(|ids| ids.into_iter().map(MessageId));
+    loop {
+        let found = match &mut named {
+            Some(named) => {
+                let Some(id) = named.next() else { break };
+                query.id = Some(id);
+                app.store.reader.messages(&query).await?
+            }
+            None => app.store.reader.messages(&query).await?,
+        };
+        let found: Vec<_> = found.iter().map(|message| message.id).collect();
+        result.matched += found.len();
+        query.before = found.last().copied().filter(|_| named.is_none());
+        let is_last = found.len() < BATCH && named.is_none();
+        if !dry_run && !found.is_empty() {
+            result.done += app.store.handle_letters(letter, found).await?.len();
+        }
+        if is_last {
+            break;
+        }
+    }
+    Ok(json(StatusCode::OK, &result))
+}
+
+async fn find(app: &App, params: &RawPathParams) -> Result<MessageRecord, Problem> {
+    let text = params.iter().next().map_or("", |(_, value)| value);
+    let no_such_message = || {
+        Problem::new(
+            Kind::NoSuchMessage,
+            format!(
+                "there is no message {text:?}: it was delivered or discarded, or never was; GET /v1/messages lists what is not delivered"
+            ),
+        )
+    };
+    let id = Uuid::try_parse(text).map_err(|_| no_such_message())?;
+    let asked = MessageQuery {
+        id: Some(MessageId(id)),
+        limit: 1,
+        ..MessageQuery::default()
+    };
+    let found = app.store.reader.messages(&asked).await?;
+    found.into_iter().next().ok_or_else(no_such_message)
+}

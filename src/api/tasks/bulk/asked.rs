@@ -1,0 +1,176 @@
+//! Which tasks a bulk command means, and what it asks of each.
+
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::{
+    api::{
+        Problem,
+        extract::ids,
+        tasks::commands::{LONGEST_STEP, reason},
+    },
+    domain::{Command, Fields, Payload, StepName, TaskId, TaskStatus, Timestamp},
+    store::TaskFilter,
+};
+
+/// The longest name or label, in bytes.
+const LONGEST: usize = 255;
+/// How many tasks one request works through.
+const LIMIT: std::ops::RangeInclusive<i64> = 1..=100_000;
+const USUAL_LIMIT: i64 = 10_000;
+
+/// What is done to each of many tasks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Deed {
+    Retry,
+    Undo,
+    Cancel,
+    Skip,
+}
+
+impl Deed {
+    /// The states of tasks that it can be done to. Only these are looked through: done and ended tasks may
+    /// be many.
+    fn states(self) -> &'static [TaskStatus] {
+        use TaskStatus::{Error, Paused, Pending, Processing, Undoing};
+        match self {
+            Deed::Retry | Deed::Skip => &[Error],
+            Deed::Undo => &[Pending, Processing, Paused, Error],
+            Deed::Cancel => &[Pending, Processing, Paused, Error, Undoing],
+        }
+    }
+}
+
+/// A bulk command, read and checked.
+pub(super) struct Asked {
+    pub which: Which,
+    pub command: Command,
+    pub dry_run: bool,
+    /// The last task of the request before.
+    pub after: Option<TaskId>,
+    pub limit: usize,
+}
+
+pub(super) enum Which {
+    /// In order, each once.
+    Ids(Vec<TaskId>),
+    Filter(TaskFilter),
+}
+
+impl Asked {
+    /// Reads the body with all its faults at once.
+    pub fn read(deed: Deed, body: &RawValue) -> Result<Self, Problem> {
+        let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
+        let which = which(deed, &mut fields);
+        let dry_run = fields.boolean("dry_run").unwrap_or(false);
+        let limit = fields.integer("limit", LIMIT).unwrap_or(USUAL_LIMIT);
+        let after = cursor(&mut fields);
+        let reason = reason(&mut fields);
+        let command = match deed {
+            Deed::Retry => Command::Retry {
+                step: None,
+                body: None,
+                reason,
+            },
+            Deed::Undo => Command::Undo { reason },
+            Deed::Cancel => Command::Cancel { reason },
+            Deed::Skip => skip(&mut fields, reason),
+        };
+        fields.finish().map_err(Problem::invalid)?;
+        Ok(Self {
+            which,
+            command,
+            dry_run,
+            after,
+            // Within 1 to 100,000.
+            limit: limit as usize,
+        })
+    }
+}
+
+fn skip(fields: &mut Fields<'_>, reason: Option<String>) -> Command {
+    let step = fields.string("step", LONGEST_STEP);
+    let output = fields.raw("output").map(Payload::new);
+    if output.is_some() && step.is_none() {
+        fields.fault(
+            "output",
+            "is the output of one step: name it in `step`, or leave the output out",
+        );
+    }
+    Command::SkipFailed {
+        step: step.map(StepName::new),
+        output,
+        reason,
+    }
+}
+
+fn which(deed: Deed, fields: &mut Fields<'_>) -> Which {
+    let all = fields.boolean("all").unwrap_or(false);
+    let ids = ids(fields, "task");
+    let ids = ids.map(|mut ids| {
+        ids.sort_unstable();
+        ids.dedup();
+        ids.into_iter().map(TaskId).collect::<Vec<_>>()
+    });
+    let names_state = fields.peek("state").is_some();
+    let filter = filter(deed, fields);
+    let filtered = names_state || filter != TaskFilter::default();
+    match (&ids, filtered || all) {
+        (Some(_), true) => fields.fault("ids", "give either ids or filters, not both"),
+        (None, false) => fields.missing(
+            "all",
+            "give ids or a filter, or \"all\": true to mean every task that this can be done to",
+        ),
+        _ => {}
+    }
+    match ids {
+        Some(ids) => Which::Ids(ids),
+        None if filter.states.is_empty() => Which::Filter(TaskFilter {
+            states: deed.states().to_vec(),
+            ..filter
+        }),
+        None => Which::Filter(filter),
+    }
+}
+
+/// The filters of the list.
+fn filter(deed: Deed, fields: &mut Fields<'_>) -> TaskFilter {
+    let states: Vec<_> = deed
+        .states()
+        .iter()
+        .map(|state| (state.as_str(), *state))
+        .collect();
+    TaskFilter {
+        states: fields.choice("state", &states).into_iter().collect(),
+        workflow: fields.string("workflow", LONGEST),
+        key: fields.string("key", LONGEST),
+        agent: fields.string("agent", LONGEST),
+        labels: fields.string_map("labels", LONGEST).into_iter().collect(),
+        created_after: time(fields, "created_after"),
+        created_before: time(fields, "created_before"),
+    }
+}
+
+fn cursor(fields: &mut Fields<'_>) -> Option<TaskId> {
+    let text = fields.string("cursor", 64)?;
+    match text.parse::<Uuid>() {
+        Ok(id) => Some(TaskId(id)),
+        Err(_) => {
+            let message = "is not a cursor: pass next_cursor of the answer before, unchanged";
+            fields.fault("cursor", message);
+            None
+        }
+    }
+}
+
+fn time(fields: &mut Fields<'_>, name: &str) -> Option<Timestamp> {
+    let text = fields.string(name, 64)?;
+    let time = Timestamp::parse(&text);
+    if time.is_none() {
+        fields.fault(
+            name,
+            format!("{text:?} is not an RFC 3339 time such as \"2026-01-31T09:30:00Z\""),
+        );
+    }
+    time
+}

@@ -1,0 +1,309 @@
+//! One command for many tasks. A request works through them oldest first, in batches that leave room for
+//! others in the writer, and answers after a number of tasks or a time, with a cursor to go on with: its
+//! memory and its time are bounded however many tasks there are.
+
+mod asked;
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use futures::future::join_all;
+use serde::Serialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use self::asked::{Asked, Deed, Which};
+use super::json;
+use crate::{
+    api::{
+        App, Problem,
+        extract::{Caller, JsonBody, Query},
+        problem::ProblemBody,
+    },
+    domain::{Command, Draft, TaskId},
+    store::{Apply, CommandError},
+};
+
+/// Tasks asked in one go; the writer saves them together. Few enough for others to get a word in.
+const BATCH: usize = 100;
+/// After so long a request answers what it has done, before proxies on the way lose their patience.
+const LONGEST: Duration = Duration::from_secs(20);
+
+/// Which tasks, and how far to go.
+#[derive(ToSchema)]
+#[schema(as = Bulk)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct BulkBody {
+    /// These tasks; or give filters, all of which must hold.
+    #[schema(max_items = 1000)]
+    ids: Option<Vec<String>>,
+    /// One of the states that this can be done to; all of them if left out.
+    #[schema(example = "error")]
+    state: Option<String>,
+    #[schema(example = "order")]
+    workflow: Option<String>,
+    key: Option<String>,
+    #[schema(example = "payments")]
+    agent: Option<String>,
+    #[schema(example = json!({"customer": "acme"}))]
+    labels: Option<BTreeMap<String, String>>,
+    #[schema(format = DateTime)]
+    created_after: Option<String>,
+    #[schema(format = DateTime)]
+    created_before: Option<String>,
+    /// In place of ids and filters: every task that this can be done to.
+    all: Option<bool>,
+    /// Change nothing: say for how many it would be done, and why not for the others.
+    #[schema(example = true)]
+    dry_run: Option<bool>,
+    /// Why, for the history of each task.
+    reason: Option<String>,
+    /// Answer after so many tasks at the latest.
+    #[schema(default = 10000, minimum = 1, maximum = 100_000)]
+    limit: Option<u32>,
+    /// `next_cursor` of the answer before, to go on from there. The rest of the body stays the same.
+    cursor: Option<String>,
+}
+
+/// Which failed steps to go on without, and of which tasks.
+#[derive(ToSchema)]
+#[schema(as = BulkSkip)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct BulkSkipBody {
+    /// Only this step, where it is in error. Left out: every step in error.
+    #[schema(example = "notify")]
+    step: Option<String>,
+    /// With `step`: what later steps see as its output.
+    #[schema(value_type = Option<Object>, example = json!({"sent": false}))]
+    output: Option<String>,
+    #[serde(flatten)]
+    which: BulkBody,
+}
+
+/// How far a bulk command got.
+#[derive(Serialize, ToSchema)]
+pub struct BulkResult {
+    /// Tasks that this request came to.
+    #[schema(example = 12)]
+    matched: u64,
+    /// Those for which it was done; in a dry run: would be.
+    #[schema(example = 11)]
+    accepted: u64,
+    /// Those for which it was not, because their state does not allow it, or they are not there.
+    #[schema(example = 1)]
+    refused: u64,
+    /// The refused ones by the kind of problem.
+    #[schema(example = json!({"past-pivot": 1}))]
+    refusals: BTreeMap<&'static str, u64>,
+    #[schema(example = false)]
+    dry_run: bool,
+    /// In a dry run with filters: how many tasks match from here on, also beyond this answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = 12)]
+    total: Option<u64>,
+    /// There may be more: pass it as `cursor` to go on. Null once all is done.
+    #[schema(value_type = Option<String>, example = "019c7a5e-0000-7000-8000-000000000000")]
+    next_cursor: Option<TaskId>,
+}
+
+/// Declares the handler of a command for many tasks.
+macro_rules! bulk_command {
+    ($name:ident, $path:literal, $body:ty, $example:expr, $deed:expr, $summary:literal, $description:literal) => {
+        #[doc = $summary]
+        ///
+        #[doc = $description]
+        ///
+        /// Takes ids, or the filters of the list. Each task is changed by itself, oldest first; whatever
+        /// does not allow it is refused for that task alone and counted by the kind of problem. One request
+        /// works through at most `limit` tasks and for about 20 seconds; `next_cursor` then says where to go
+        /// on. It is safe to repeat: what was done is in another state, and is not done again. With
+        /// `dry_run` each task is judged by the same rules and nothing is changed.
+        #[utoipa::path(
+            post, path = $path, tag = "operate",
+            request_body(content = $body, example = $example),
+            responses(
+                (status = 200, description = "How far it got", body = BulkResult),
+                (status = 503, description = "The store cannot commit. `matched`, `accepted` and `next_cursor` say how far it got: go on from there", body = ProblemBody, content_type = "application/problem+json"),
+            )
+        )]
+        pub(super) async fn $name(
+            State(app): State<Arc<App>>,
+            caller: Caller,
+            query: Query,
+            JsonBody(body): JsonBody,
+        ) -> Result<Response, Problem> {
+            query.finish()?;
+            run(&app, &caller, $deed, &body).await
+        }
+    };
+}
+
+bulk_command!(
+    retry_tasks,
+    "/v1/tasks/retry",
+    BulkBody,
+    json!({"workflow": "order", "agent": "payments", "dry_run": true}),
+    Deed::Retry,
+    "Resubmit the failed steps of many tasks",
+    "For tasks in error, also those whose undo failed."
+);
+bulk_command!(
+    undo_tasks,
+    "/v1/tasks/undo",
+    BulkBody,
+    json!({"workflow": "order", "labels": {"campaign": "spring"}, "dry_run": true}),
+    Deed::Undo,
+    "Undo many tasks",
+    "For tasks that are pending, processing, paused or in error."
+);
+bulk_command!(
+    cancel_tasks,
+    "/v1/tasks/cancel",
+    BulkBody,
+    json!({"workflow": "order", "state": "paused", "dry_run": true}),
+    Deed::Cancel,
+    "Cancel many tasks",
+    "For tasks that have not ended. What is done stays done, and what is half undone stays so."
+);
+bulk_command!(
+    skip_tasks,
+    "/v1/tasks/skip",
+    BulkSkipBody,
+    json!({"step": "notify", "workflow": "order", "dry_run": true}),
+    Deed::Skip,
+    "Go on without the failed steps of many tasks",
+    "For tasks in error: skips every step in error, or the one that `step` names. Steps that are not in error are never skipped."
+);
+
+async fn run(app: &App, caller: &Caller, deed: Deed, body: &RawValue) -> Result<Response, Problem> {
+    let asked = Asked::read(deed, body)?;
+    let mut result = BulkResult {
+        matched: 0,
+        accepted: 0,
+        refused: 0,
+        refusals: BTreeMap::new(),
+        dry_run: asked.dry_run,
+        total: None,
+        next_cursor: asked.after,
+    };
+    if let (Which::Filter(filter), true) = (&asked.which, asked.dry_run) {
+        let total = app.store.reader.count_tasks(filter, asked.after).await?;
+        result.total = Some(total);
+    }
+    match walk(app, caller, &asked, &mut result).await {
+        Ok(()) => Ok(json(StatusCode::OK, &result)),
+        Err(problem) => Err(problem
+            .with("matched", result.matched)
+            .with("accepted", result.accepted)
+            .with("next_cursor", json!(result.next_cursor))),
+    }
+}
+
+/// Until all is done, or enough for one request. The result is right at every moment, whatever breaks.
+async fn walk(
+    app: &App,
+    caller: &Caller,
+    asked: &Asked,
+    result: &mut BulkResult,
+) -> Result<(), Problem> {
+    let started = Instant::now();
+    let mut left = asked.limit;
+    while left > 0 && started.elapsed() < LONGEST {
+        let wanted = BATCH.min(left);
+        let ids = match &asked.which {
+            Which::Ids(ids) => {
+                let from = ids.partition_point(|id| Some(*id) <= result.next_cursor);
+                ids[from..].iter().copied().take(wanted).collect()
+            }
+            Which::Filter(filter) => {
+                let reader = &app.store.reader;
+                reader.task_ids(filter, result.next_cursor, wanted).await?
+            }
+        };
+        let Some(last) = ids.last().copied() else {
+            result.next_cursor = None;
+            return Ok(());
+        };
+        match asked.dry_run {
+            true => judge(app, caller, &ids, &asked.command, result).await?,
+            false => command(app, caller, &ids, &asked.command, result).await?,
+        }
+        left -= ids.len();
+        result.next_cursor = Some(last);
+        if ids.len() < wanted {
+            result.next_cursor = None;
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Has the writer do it. A task that another instance or operator was faster with is refused by its state.
+async fn command(
+    app: &App,
+    caller: &Caller,
+    ids: &[TaskId],
+    command: &Command,
+    result: &mut BulkResult,
+) -> Result<(), Problem> {
+    let asked = ids.iter().map(|id| {
+        app.store.apply(Apply {
+            task: *id,
+            command: command.clone(),
+            by: caller.operator(),
+            if_version: None,
+            idempotency: None,
+        })
+    });
+    let mut broken = None;
+    for outcome in join_all(asked).await {
+        match outcome.map(drop) {
+            // The others of the batch may be through: all of them are counted.
+            Err(CommandError::Store(error)) => broken = Some(error),
+            outcome => result.count(outcome),
+        }
+    }
+    broken.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// As the writer would decide, on copies.
+async fn judge(
+    app: &App,
+    caller: &Caller,
+    ids: &[TaskId],
+    command: &Command,
+    result: &mut BulkResult,
+) -> Result<(), Problem> {
+    let now = app.store.reader.now().await?;
+    let tasks = app.store.reader.tasks_of(ids).await?;
+    for _ in tasks.len()..ids.len() {
+        result.count(Err(CommandError::NoTask));
+    }
+    for task in tasks {
+        let mut draft = Draft::on(task);
+        let outcome = draft.apply(command.clone(), &caller.operator(), now);
+        let state = draft.task.status().as_str();
+        let outcome = outcome.map(drop);
+        result.count(outcome.map_err(|refusal| CommandError::Refused { refusal, state }));
+    }
+    Ok(())
+}
+
+impl BulkResult {
+    fn count(&mut self, outcome: Result<(), CommandError>) {
+        self.matched += 1;
+        match outcome {
+            Ok(()) => self.accepted += 1,
+            Err(error) => {
+                self.refused += 1;
+                let kind = Problem::from(error).kind().slug();
+                *self.refusals.entry(kind).or_default() += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! A task submitted anew, with changes: what an operator does about one that went wrong for good.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{extract::State, http::Method, response::Response};
+use serde_json::value::RawValue;
+
+use super::{
+    commands::reason,
+    load,
+    submit::{LONGEST_NAME, Submission, accept, complete_within, labels, priority},
+};
+use crate::{
+    api::{
+        App, Problem,
+        extract::{
+            ConditionHeaders, Conditions, OptionalJsonBody, Query, TaskParams, TaskPath,
+            idempotency,
+        },
+        workflows,
+    },
+    domain::{
+        Definition, Details, FieldFault, Fields, Payload, ReplyTo, ReplyToBody, TaskView,
+        WorkflowRef, text,
+    },
+    store::CommandError,
+};
+
+/// What is different; all else is as it was in the task.
+#[derive(utoipa::ToSchema)]
+#[schema(as = Clone)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct CloneBody {
+    /// In place of the task's whole input.
+    #[schema(value_type = Option<Object>)]
+    input: Option<String>,
+    /// Changes to the task's input, as a JSON Merge Patch (RFC 7396): members replace or join those of the
+    /// same name, null takes one away. Not together with `input`.
+    #[schema(value_type = Option<Object>, example = json!({"card": "tok_other"}))]
+    input_patch: Option<String>,
+    #[schema(example = "order-1001", max_length = 255)]
+    key: Option<String>,
+    /// In place of all of the task's labels.
+    #[schema(example = json!({"customer": "acme"}))]
+    labels: Option<BTreeMap<String, String>>,
+    #[schema(minimum = -100, maximum = 100)]
+    priority: Option<i8>,
+    #[schema(example = "15m")]
+    complete_within: Option<String>,
+    /// Another version of the task's workflow: its number, or `latest`. Left out: the task's own.
+    #[schema(value_type = Option<String>, example = "latest")]
+    workflow_version: Option<String>,
+    /// In place of the task's own; null: nobody is told.
+    reply_to: Option<ReplyToBody>,
+    /// For the history of the new task.
+    #[schema(example = "the first card was declined")]
+    reason: Option<String>,
+}
+
+/// Submit a task anew, with changes
+///
+/// Makes a new task with the input, key, labels, priority, limit, reply address and definition of this one, except for what
+/// the body says. It is a submission like any other: durable before the answer, with calls under
+/// Idempotency-Keys of its own. Its history says from which task it was cloned. That task is not touched, and
+/// may have ended: what it did is neither undone nor taken over.
+#[utoipa::path(
+    post, path = "/v1/tasks/{id}/clone", tag = "operate", operation_id = "clone_task",
+    params(TaskParams, ConditionHeaders, ("traceparent" = Option<String>, Header, description = "W3C trace context: the new task's calls join this trace")),
+    request_body(content = Option<CloneBody>, description = "May be left out"),
+    responses(
+        (status = 202, description = "Accepted and durable; Location says where to poll", body = TaskView,
+            headers(("Location" = String, description = "The new task"))),
+        (status = 200, description = "With Prefer: wait, the new task came to rest in time", body = TaskView),
+        (status = 412, description = "The task has changed since If-Match", body = crate::api::problem::ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn clone(
+    State(app): State<Arc<App>>,
+    TaskPath(id): TaskPath,
+    conditions: Conditions,
+    query: Query,
+    OptionalJsonBody(body): OptionalJsonBody,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    let task = load(&app, id).await?;
+    if let Some(expected) = conditions
+        .if_match
+        .filter(|version| *version != task.version)
+    {
+        let current = task.version;
+        return Err(CommandError::VersionMismatch { expected, current }.into());
+    }
+    let submission = changed(&app, &task.details, body.as_deref()).await?;
+    let path = format!("/v1/tasks/{id}/clone");
+    let body = body.as_deref().map_or("", RawValue::get);
+    let idempotency = idempotency(&conditions, &Method::POST, &path, body.as_bytes());
+    accept(&app, submission, &conditions, idempotency).await
+}
+
+async fn changed(
+    app: &App,
+    details: &Details,
+    body: Option<&RawValue>,
+) -> Result<Submission, Problem> {
+    let mut fields = match body {
+        Some(body) => Fields::of(body, "").map_err(Problem::invalid)?,
+        None => Fields::default(),
+    };
+    let input = input(
+        &mut fields,
+        &details.input,
+        app.config.limits.max_request.as_usize(),
+    );
+    let key = fields.string("key", LONGEST_NAME);
+    let labels = fields.has("labels").then(|| labels(&mut fields));
+    let priority = priority(&mut fields);
+    let complete_within = complete_within(&mut fields);
+    let reply_to = match fields.has("reply_to") {
+        true => ReplyTo::read(&mut fields, &*app.receivers),
+        false => details.reply_to.as_deref().cloned(),
+    };
+    let reason = reason(&mut fields);
+    let (workflow, definition) = definition(app, &mut fields, details).await?;
+    fields.finish().map_err(Problem::invalid)?;
+    let origin = format!("cloned from {}", details.id);
+    Ok(Submission {
+        workflow,
+        definition,
+        key: key.or_else(|| details.key.as_deref().map(str::to_owned)),
+        input,
+        priority: priority.unwrap_or(details.priority),
+        complete_within: complete_within.or(details.complete_within),
+        labels: labels.unwrap_or_else(|| details.labels.clone()),
+        reply_to,
+        reason: Some(match reason {
+            Some(reason) => format!("{origin}: {reason}"),
+            None => origin,
+        }),
+    })
+}
+
+fn input(fields: &mut Fields<'_>, input: &Payload, longest: usize) -> Payload {
+    match (fields.value("input"), fields.value("input_patch")) {
+        (None, None) => input.clone(),
+        (Some(whole), None) => Payload::new(whole.to_owned()),
+        (None, Some(patch)) => {
+            let patched = input.merged(patch);
+            if patched.as_json().len() > longest {
+                let message =
+                    format!("makes the input longer than {longest} bytes: see limits.max_request");
+                fields.fault("input_patch", message);
+            }
+            patched
+        }
+        (Some(_), Some(_)) => {
+            fields.fault("input_patch", "give either input or input_patch, not both");
+            input.clone()
+        }
+    }
+}
+
+/// Steps given in place are judged by what is allowed and registered today, as any submission's are.
+async fn definition(
+    app: &App,
+    fields: &mut Fields<'_>,
+    details: &Details,
+) -> Result<(Option<WorkflowRef>, Arc<Definition>), Problem> {
+    let wanted = fields.peek("workflow_version").map(str::to_owned);
+    let before = (details.workflow.clone(), details.definition.clone());
+    let Some(workflow) = &details.workflow else {
+        if wanted.is_some() {
+            fields.value("workflow_version");
+            fields.fault(
+                "workflow_version",
+                "only goes with a workflow, and the task has its steps in place: leave it out",
+            );
+        }
+        let source = &details.definition.source;
+        let compiled = app.compile(source, &details.definition.policies).await?;
+        let compiled = compiled.map_err(not_accepted)?;
+        return Ok((None, Arc::new(compiled)));
+    };
+    let is_latest = wanted.as_deref().and_then(text).as_deref() == Some("latest");
+    let version = match is_latest {
+        true => {
+            fields.value("workflow_version");
+            None
+        }
+        false => match fields.integer("workflow_version", 1..=i64::from(u32::MAX)) {
+            // Within the range of versions.
+            Some(version) => Some(version as u32),
+            None => return Ok(before),
+        },
+    };
+    match workflows::resolve(app, &workflow.name, version).await? {
+        Some(known) => Ok((Some(known.workflow), known.definition)),
+        None => {
+            let name = &workflow.name;
+            let message = format!(
+                "there is no such version of workflow {name:?}; GET /v1/workflows/{name} shows the latest"
+            );
+            fields.fault("workflow_version", message);
+            Ok(before)
+        }
+    }
+}
+
+/// The faults are in the task's steps, which the body does not hold.
+fn not_accepted(faults: Vec<FieldFault>) -> Problem {
+    let faults = faults.into_iter().map(|fault| FieldFault {
+        message: format!(
+            "{}: {}, in the steps of the task that is cloned",
+            fault.pointer, fault.message
+        ),
+        pointer: String::new(),
+    });
+    Problem::invalid(faults.collect())
+}

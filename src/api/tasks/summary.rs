@@ -1,0 +1,39 @@
+//! A task in a list.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{
+    domain::{Head, Labels},
+    store::TaskSummary,
+};
+
+/// A task in a list: all but its input and its steps.
+#[derive(Serialize, ToSchema)]
+#[schema(as = TaskSummary)]
+pub struct SummaryView<'a> {
+    #[serde(flatten)]
+    head: Head<'a>,
+}
+
+impl<'a> SummaryView<'a> {
+    pub fn new(summary: &'a TaskSummary) -> Self {
+        let workflow = summary.workflow.as_ref();
+        Self {
+            head: Head {
+                id: summary.id.0,
+                key: summary.key.as_deref(),
+                workflow: workflow.map(|workflow| workflow.name.as_str()),
+                workflow_version: workflow.map(|workflow| workflow.version),
+                state: summary.state.as_str(),
+                priority: summary.priority.get(),
+                labels: Labels::Raw(&summary.labels),
+                created_at: summary.created_at,
+                complete_by: summary.complete_by,
+                ended_at: summary.ended_at,
+                version: summary.version,
+                error: summary.error.as_ref(),
+            },
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! A workflow as a picture.
+
+use std::sync::Arc;
+
+use axum::{extract::State, http::HeaderMap, response::Response};
+
+use super::{no_such_workflow, resolve};
+use crate::{
+    api::{
+        App, Problem,
+        drawing::{PictureQuery, form, picture},
+        extract::{NamePath, Query},
+    },
+    domain::{WorkflowName, draw},
+};
+
+/// Draw a workflow
+///
+/// Its steps with their agents and conditions, what follows what, what undoes what (dashed) and the point of
+/// no return, as Mermaid or as DOT for Graphviz.
+#[utoipa::path(
+    get, path = "/v1/workflows/{name}/graph", tag = "workflows", operation_id = "workflow_graph",
+    params(
+        ("name" = String, Path, description = "The workflow's name", example = "order"),
+        ("version" = Option<u32>, Query, description = "Counted from 1; the latest if left out", example = 3),
+        PictureQuery,
+    ),
+    responses((status = 200, description = "The picture",
+        content((String = "text/vnd.mermaid"), (String = "text/vnd.graphviz")))),
+)]
+pub(super) async fn graph(
+    State(app): State<Arc<App>>,
+    NamePath(name): NamePath,
+    headers: HeaderMap,
+    mut query: Query,
+) -> Result<Response, Problem> {
+    let form = form(&mut query, &headers)?;
+    let version = query.integer("version", 1..=i64::from(u32::MAX))?;
+    query.finish()?;
+    // Within the range of versions.
+    let version = version.map(|version| version as u32);
+    let name = WorkflowName::new(name);
+    let Some(known) = resolve(&app, &name, version).await? else {
+        return Err(no_such_workflow(&name, version));
+    };
+    let title = format!("{name}, version {}", known.workflow.version);
+    Ok(picture(form, draw(&title, &known.definition, None, form)))
+}

@@ -1,0 +1,164 @@
+//! One try of one message: signed, posted, weighed.
+
+use ::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use uuid::Uuid;
+
+use super::Receivers;
+use crate::{
+    agent::{NotPosted, Post, Posted},
+    domain::{Delivery, Timestamp, signatures},
+    store::{Head, Held},
+};
+
+const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+const TRY: HeaderName = HeaderName::from_static("provost-try");
+
+const CLOUD_EVENT: HeaderValue = HeaderValue::from_static("application/cloudevents+json");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+pub(super) async fn deliver(
+    receivers: &Receivers,
+    post: &Post,
+    held: &Held,
+    head: Head,
+    now: Timestamp,
+) -> Delivery {
+    let route = match receivers.route(&held.receiver, head.url.as_deref()) {
+        Ok(route) => route,
+        // Whoever changed the configuration may change it back.
+        Err(reason) => {
+            return Delivery::Failed {
+                reason,
+                retry_after: None,
+                receiver_failing: true,
+            };
+        }
+    };
+    let id = head.id.to_string();
+    let at = now.as_millis() / 1000;
+    let signature = signatures(route.secrets, &id, at, &head.body);
+    let headers = headers(&head.id, at, held.tries, signature, &head.body);
+    weigh(post.post(route.url, headers, head.body, now).await)
+}
+
+fn headers(id: &Uuid, at: i64, tries: u32, signature: Option<String>, body: &str) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(8);
+    let kind = match body.starts_with("{\"specversion\"") {
+        true => CLOUD_EVENT,
+        false => JSON,
+    };
+    headers.insert(header::CONTENT_TYPE, kind);
+    if let Ok(id) = HeaderValue::from_str(&id.to_string()) {
+        headers.insert(WEBHOOK_ID, id);
+    }
+    headers.insert(WEBHOOK_TIMESTAMP, HeaderValue::from(at));
+    if let Some(Ok(signature)) = signature.as_deref().map(HeaderValue::from_str) {
+        headers.insert(WEBHOOK_SIGNATURE, signature);
+    }
+    headers.insert(TRY, HeaderValue::from(tries));
+    headers
+}
+
+/// Any 2xx is an acknowledgement; 410 says that the receiver wants no more. Everything else may be
+/// different another time: a wrong configuration is mended too.
+fn weigh(posted: Result<Posted, NotPosted>) -> Delivery {
+    let posted = match posted {
+        Ok(posted) => posted,
+        Err(NotPosted::Refused(reason)) => return Delivery::Refused { reason },
+        Err(NotPosted::Broken(reason)) => {
+            return Delivery::Failed {
+                reason,
+                retry_after: None,
+                receiver_failing: true,
+            };
+        }
+    };
+    let status = posted.status;
+    if status.is_success() {
+        return Delivery::Taken;
+    }
+    let mut reason = match status.canonical_reason() {
+        Some(words) => format!("the receiver answered {} {words}", status.as_u16()),
+        None => format!("the receiver answered {}", status.as_u16()),
+    };
+    if status.is_redirection() {
+        reason.push_str("; redirects are never followed");
+    }
+    if let Some(excerpt) = &posted.excerpt {
+        let excerpt: String = excerpt.chars().take(LONGEST_EXCERPT).collect();
+        reason.push_str(&format!(": {excerpt}"));
+    }
+    if status == StatusCode::GONE {
+        return Delivery::Refused { reason };
+    }
+    Delivery::Failed {
+        reason,
+        retry_after: posted.retry_after,
+        // Other refusals may be for this one message.
+        receiver_failing: status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429),
+    }
+}
+
+/// Characters of an answer that are kept.
+const LONGEST_EXCERPT: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn answered(status: u16) -> Delivery {
+        weigh(Ok(Posted {
+            status: StatusCode::from_u16(status).unwrap(),
+            retry_after: Some(Duration::from_secs(7)),
+            excerpt: Some("why".to_owned()),
+        }))
+    }
+
+    #[test]
+    fn an_answer_counts_by_its_status() {
+        for status in [200, 202, 204] {
+            assert_eq!(answered(status), Delivery::Taken);
+        }
+        let reason = "the receiver answered 410 Gone: why".to_owned();
+        assert_eq!(answered(410), Delivery::Refused { reason });
+        for (status, failing) in [
+            (500, true),
+            (429, true),
+            (404, false),
+            (400, false),
+            (301, false),
+        ] {
+            let failed = answered(status);
+            let Delivery::Failed {
+                reason,
+                retry_after,
+                receiver_failing,
+            } = failed
+            else {
+                panic!("{status}: {failed:?}")
+            };
+            assert!(reason.contains(&status.to_string()), "{reason}");
+            assert_eq!(retry_after, Some(Duration::from_secs(7)));
+            assert_eq!(receiver_failing, failing, "{status}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_policy_refuses_is_not_tried_again() {
+        let reason = "a private address".to_owned();
+        let refused = weigh(Err(NotPosted::Refused(reason.clone())));
+        assert_eq!(refused, Delivery::Refused { reason });
+        let broken = weigh(Err(NotPosted::Broken("reset".to_owned())));
+        assert!(matches!(
+            broken,
+            Delivery::Failed {
+                receiver_failing: true,
+                ..
+            }
+        ));
+    }
+}

@@ -1,0 +1,52 @@
+//! What the courier counts. Receivers are no labels: who may submit must not be able to grow the
+//! metrics without bound.
+
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+
+pub struct Meters {
+    pub delivered: Counter,
+    pub failed: Counter,
+    pub dead: Counter,
+    seconds: Histogram,
+    lag: Histogram,
+    pub in_flight: Gauge,
+}
+
+impl Meters {
+    pub fn new() -> Self {
+        let result = |result: &'static str| counter!("provost_messages_total", "result" => result);
+        metrics::describe_counter!(
+            "provost_messages_total",
+            "Tries of messages to receivers, by what became of the message: delivered, failed (tried again) or dead"
+        );
+        metrics::describe_histogram!(
+            "provost_message_try_seconds",
+            metrics::Unit::Seconds,
+            "How long a receiver took to answer"
+        );
+        metrics::describe_histogram!(
+            "provost_message_lag_seconds",
+            metrics::Unit::Seconds,
+            "From the change that a message tells of to its delivery"
+        );
+        metrics::describe_gauge!("provost_messages_in_flight", "Messages under way now");
+        Self {
+            delivered: result("delivered"),
+            failed: result("failed"),
+            dead: result("dead"),
+            seconds: histogram!("provost_message_try_seconds"),
+            lag: histogram!("provost_message_lag_seconds"),
+            in_flight: gauge!("provost_messages_in_flight"),
+        }
+    }
+
+    pub fn tried(&self, took: Duration) {
+        self.seconds.record(took);
+    }
+
+    pub fn delivered_after(&self, lag: Duration) {
+        self.lag.record(lag);
+    }
+}

@@ -1,0 +1,242 @@
+//! Who receives messages, where, and which secrets sign them: as the configuration has it now. Nothing
+//! of it is kept with a message, so that a secret is rotated for those already waiting too.
+
+use crate::{
+    agent::Post,
+    config::{AlertWebhookConfig, Config, ReceiverConfig},
+    domain::{AlertWebhook, KnownReceivers, ReceiverName, Secret, WebAddress},
+};
+
+pub struct Receivers {
+    known: Vec<Known>,
+    webhooks: Vec<AlertWebhookConfig>,
+    allow_urls: bool,
+    allow_unsigned: bool,
+    post: Post,
+}
+
+struct Known {
+    name: String,
+    base: Option<WebAddress>,
+    secrets: Vec<Secret>,
+}
+
+/// Where a message goes, and what signs it.
+#[derive(PartialEq, Debug)]
+pub struct Route<'r> {
+    pub url: &'r str,
+    pub secrets: &'r [Secret],
+}
+
+impl Receivers {
+    pub fn new(config: &Config, post: Post) -> Self {
+        Self {
+            known: config.receivers.iter().map(Known::new).collect(),
+            webhooks: config.alert_webhooks.clone(),
+            allow_urls: config.allows_reply_urls(),
+            allow_unsigned: config.allows_unsigned(),
+            post,
+        }
+    }
+
+    /// Who is told of alerts.
+    pub fn alert_webhooks(config: &Config) -> Vec<AlertWebhook> {
+        let webhooks = config.alert_webhooks.iter();
+        let webhook = |webhook: &AlertWebhookConfig| AlertWebhook {
+            receiver: AlertWebhook::queue_of(&webhook.name),
+            format: webhook.format,
+        };
+        webhooks.map(webhook).collect()
+    }
+
+    /// Where a message goes that waits for `receiver`, at `url` where its submitter named one.
+    pub fn route<'r>(
+        &'r self,
+        receiver: &ReceiverName,
+        url: Option<&'r str>,
+    ) -> Result<Route<'r>, String> {
+        if let Some(url) = url {
+            let secrets = match WebAddress::parse(url) {
+                Ok(address) => self.secrets_for(&address),
+                Err(fault) => return Err(format!("the address {fault}")),
+            };
+            return Ok(Route { url, secrets });
+        }
+        let webhook =
+            |webhook: &&AlertWebhookConfig| AlertWebhook::queue_of(&webhook.name) == *receiver;
+        if let Some(webhook) = self.webhooks.iter().find(webhook) {
+            return Ok(Route {
+                url: &webhook.url.0.url,
+                secrets: &webhook.secrets,
+            });
+        }
+        let known = self
+            .known
+            .iter()
+            .find(|known| known.name == receiver.as_str());
+        let url = known.and_then(|known| Some((known, known.base.as_ref()?)));
+        match url {
+            Some((known, base)) => Ok(Route {
+                url: &base.url,
+                secrets: &known.secrets,
+            }),
+            None => Err(format!(
+                "no receiver {receiver} with a url is configured any more: add it to [[receivers]] again"
+            )),
+        }
+    }
+
+    /// The receiver that covers an address: the one whose URL says most of it.
+    fn covering(&self, address: &WebAddress) -> Option<&Known> {
+        let covers = |known: &&Known| {
+            let base = known.base.as_ref();
+            base.is_some_and(|base| address.is_below(base))
+        };
+        let length = |known: &&Known| known.base.as_ref().map(|base| base.url.len());
+        self.known.iter().filter(covers).max_by_key(length)
+    }
+
+    fn secrets_for(&self, address: &WebAddress) -> &[Secret] {
+        let everybody = || self.known.iter().find(|known| known.base.is_none());
+        let known = self.covering(address).or_else(everybody);
+        known.map_or(&[], |known| &known.secrets)
+    }
+}
+
+impl Known {
+    fn new(config: &ReceiverConfig) -> Self {
+        // The configuration was checked: what is no address there stopped the start.
+        let base = config.url.as_deref().map(WebAddress::parse);
+        Self {
+            name: config.name.clone(),
+            base: base.and_then(Result::ok),
+            secrets: config.secrets.clone(),
+        }
+    }
+}
+
+impl KnownReceivers for Receivers {
+    fn knows(&self, receiver: &str) -> bool {
+        let named = self.known.iter().find(|known| known.name == receiver);
+        named.is_some_and(|known| known.base.is_some())
+    }
+
+    fn allows(&self, address: &WebAddress) -> Result<Option<ReceiverName>, String> {
+        let covering = self.covering(address);
+        if !self.allow_urls && covering.is_none() {
+            return Err(
+                "is not allowed: it is not below the url of any of [[receivers]]; add it there, or set courier.allow_urls"
+                    .to_owned(),
+            );
+        }
+        if !self.allow_unsigned && self.secrets_for(address).is_empty() {
+            return Err(
+                "has no secret that could sign messages to it: give it one in [[receivers]], or set courier.allow_unsigned"
+                    .to_owned(),
+            );
+        }
+        self.post.check(&address.url)?;
+        Ok(covering.map(|known| ReceiverName::new(known.name.as_str())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        agent::AgentSettings,
+        config::{Auto, HiddenUrl},
+        domain::AlertFormat,
+    };
+
+    fn secret(byte: u8) -> Secret {
+        let base64 = ["Aaaa", "Bbbb", "Cccc"][usize::from(byte)].repeat(8);
+        Secret::parse(&format!("whsec_{base64}")).unwrap()
+    }
+
+    fn receivers(change: impl FnOnce(&mut Config)) -> Receivers {
+        let receiver = |name: &str, url: Option<&str>, byte| ReceiverConfig {
+            name: name.to_owned(),
+            url: url.map(str::to_owned),
+            secrets: vec![secret(byte)],
+        };
+        let url = "https://hooks.example/T1/secret".to_owned();
+        let mut config = Config {
+            receivers: vec![
+                receiver("shop", Some("https://shop.example"), 0),
+                receiver("replies", Some("https://shop.example/replies"), 1),
+            ],
+            alert_webhooks: vec![AlertWebhookConfig {
+                name: "chat".to_owned(),
+                url: HiddenUrl::try_from(url).unwrap(),
+                format: AlertFormat::Slack,
+                secrets: Vec::new(),
+            }],
+            ..Config::default()
+        };
+        change(&mut config);
+        let settings = AgentSettings {
+            allow_private: false,
+            ..AgentSettings::default()
+        };
+        Receivers::new(&config, Post::new(&settings, Duration::from_secs(1)))
+    }
+
+    fn allows(receivers: &Receivers, url: &str) -> Result<Option<ReceiverName>, String> {
+        receivers.allows(&WebAddress::parse(url).unwrap())
+    }
+
+    #[test]
+    fn the_receiver_that_says_most_of_an_address_signs_for_it() {
+        let known = receivers(|_| {});
+        let origin = ReceiverName::new("https://shop.example:443");
+        for (url, byte) in [
+            ("https://shop.example/replies/7", 1),
+            ("https://shop.example/other", 0),
+        ] {
+            let route = known.route(&origin, Some(url)).unwrap();
+            assert_eq!((route.url, route.secrets), (url, &[secret(byte)][..]));
+        }
+        let stranger = known.route(&origin, Some("https://other.example")).unwrap();
+        assert!(stranger.secrets.is_empty());
+        let known = receivers(|config| {
+            config.receivers[0].url = None;
+        });
+        let stranger = known.route(&origin, Some("https://other.example")).unwrap();
+        assert_eq!(stranger.secrets, [secret(0)]);
+    }
+
+    #[test]
+    fn names_lead_to_configured_addresses() {
+        let known = receivers(|_| {});
+        let named = known.route(&ReceiverName::new("replies"), None).unwrap();
+        assert_eq!(named.url, "https://shop.example/replies");
+        let webhook = AlertWebhook::queue_of("chat");
+        let webhook = known.route(&webhook, None).unwrap();
+        assert_eq!(webhook.url, "https://hooks.example/T1/secret");
+        let gone = known.route(&ReceiverName::new("gone"), None).unwrap_err();
+        assert!(gone.contains("[[receivers]]"), "{gone}");
+        assert!(known.knows("shop") && !known.knows("chat") && !known.knows("gone"));
+    }
+
+    #[test]
+    fn where_others_can_reach_it_only_known_addresses_are_written_to_and_every_message_is_signed() {
+        let open = receivers(|config| config.listen = "0.0.0.0:80".parse().unwrap());
+        let covered = allows(&open, "https://shop.example/r").unwrap();
+        assert_eq!(covered, Some(ReceiverName::new("shop")));
+        let refused = allows(&open, "https://other.example").unwrap_err();
+        assert!(refused.contains("courier.allow_urls"), "{refused}");
+        let any = receivers(|config| {
+            config.listen = "0.0.0.0:80".parse().unwrap();
+            config.courier.allow_urls = Auto::Fixed(true);
+        });
+        let refused = allows(&any, "https://other.example").unwrap_err();
+        assert!(refused.contains("courier.allow_unsigned"), "{refused}");
+        let local = receivers(|_| {});
+        assert_eq!(allows(&local, "https://other.example"), Ok(None));
+        let refused = allows(&local, "http://169.254.169.254/latest").unwrap_err();
+        assert!(refused.contains("allow_private_addresses"), "{refused}");
+    }
+}

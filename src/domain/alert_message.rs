@@ -1,0 +1,275 @@
+//! What alert webhooks are told: that an alert was raised, and that it has closed (P32).
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{
+    Message, ReceiverName, Sender, StepName, TaskId, Timestamp,
+    message::{CloudEvent, place},
+};
+
+/// Who is told of alerts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AlertWebhook {
+    pub receiver: ReceiverName,
+    pub format: AlertFormat,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AlertFormat {
+    /// The CloudEvents `alert.raised` and `alert.closed`.
+    #[default]
+    Generic,
+    /// A text, as the incoming webhooks of Slack and those that are compatible take it, when an alert
+    /// is raised.
+    Slack,
+}
+
+impl AlertWebhook {
+    /// The queue of a webhook's messages. A name that nobody can configure for a receiver, and that is
+    /// no origin.
+    pub fn queue_of(name: &str) -> ReceiverName {
+        ReceiverName::new(format!("alerts:{name}"))
+    }
+}
+
+/// An alert as it is told.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct AlertNotice {
+    pub id: Uuid,
+    pub kind: String,
+    pub message: String,
+    /// `open` or `closed`.
+    pub state: &'static str,
+    pub raised_at: Timestamp,
+    pub closed_at: Option<Timestamp>,
+    pub task: Option<TaskId>,
+    pub key: Option<Arc<str>>,
+    pub workflow: Option<String>,
+    pub step: Option<StepName>,
+    pub receiver: Option<ReceiverName>,
+}
+
+#[derive(Serialize)]
+struct Told<'a> {
+    alert: &'a AlertNotice,
+    /// Where to look.
+    link: String,
+}
+
+impl AlertNotice {
+    /// Just raised; what it is about is still to be said.
+    pub fn raised(id: Uuid, kind: &str, message: &str, at: Timestamp) -> Self {
+        Self {
+            id,
+            kind: kind.to_owned(),
+            message: message.to_owned(),
+            state: "open",
+            raised_at: at,
+            closed_at: None,
+            task: None,
+            key: None,
+            workflow: None,
+            step: None,
+            receiver: None,
+        }
+    }
+
+    #[must_use]
+    pub fn closed(self, at: Timestamp) -> Self {
+        Self {
+            state: "closed",
+            closed_at: Some(at),
+            ..self
+        }
+    }
+
+    /// What the messages about it are about: told in order.
+    fn subject(&self) -> Uuid {
+        self.task.map_or(self.id, |task| task.0)
+    }
+
+    /// Where to look at what is wrong.
+    fn path(&self) -> String {
+        match (&self.task, &self.receiver) {
+            (Some(task), _) => format!("/v1/tasks/{task}"),
+            (None, Some(receiver)) => {
+                format!(
+                    "/v1/messages?state=dead&receiver={}",
+                    encoded(receiver.as_str())
+                )
+            }
+            (None, None) => "/v1/alerts?state=open".to_owned(),
+        }
+    }
+}
+
+impl Sender {
+    /// What each webhook is told of an alert that was raised or closed at `at`. `version` is that of
+    /// its task; a later call for one subject has a higher one.
+    pub fn alert(
+        &self,
+        alert: &AlertNotice,
+        version: u64,
+        at: Timestamp,
+        mut new_id: impl FnMut() -> Uuid,
+    ) -> Vec<Message> {
+        let kind = match alert.closed_at {
+            Some(_) => "alert.closed",
+            None => "alert.raised",
+        };
+        // Messages to a webhook that cannot be delivered are no news for that webhook.
+        let others = |webhook: &&AlertWebhook| alert.receiver.as_ref() != Some(&webhook.receiver);
+        let told = self.webhooks.iter().filter(others).filter_map(|webhook| {
+            let id = new_id();
+            let body = match webhook.format {
+                AlertFormat::Generic => {
+                    let data = Told {
+                        alert,
+                        link: self.link(&alert.path()),
+                    };
+                    let source = self.link("/v1/alerts");
+                    let subject = alert.subject().to_string();
+                    CloudEvent::new(id, source, kind, subject, at, data).into_json()
+                }
+                AlertFormat::Slack if alert.closed_at.is_some() => return None,
+                AlertFormat::Slack => {
+                    serde_json::json!({ "text": self.slack_text(alert) }).to_string()
+                }
+            };
+            Some(Message {
+                id,
+                receiver: webhook.receiver.clone(),
+                subject: alert.subject(),
+                // Behind one another within a change; the id breaks ties between its steps.
+                place: place(version, usize::from(alert.closed_at.is_none())),
+                task: alert.task,
+                kind: kind.to_owned(),
+                url: None,
+                body,
+                at,
+            })
+        });
+        told.collect()
+    }
+
+    fn slack_text(&self, alert: &AlertNotice) -> String {
+        let mut text = format!(":rotating_light: *{}*", escaped(&alert.kind));
+        if let Some(task) = &alert.task {
+            let name = alert.key.as_deref().map_or(task.to_string(), str::to_owned);
+            text.push_str(&format!(" task {}", escaped(&name)));
+        }
+        if let Some(workflow) = &alert.workflow {
+            text.push_str(&format!(" ({})", escaped(workflow)));
+        }
+        text.push_str(&format!(": {}", escaped(&alert.message)));
+        if self.public_url.is_some() {
+            text.push_str(&format!("\n<{}|Look at it>", self.link(&alert.path())));
+        }
+        text
+    }
+}
+
+/// The three characters that mean something to Slack.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+/// As a value in a query.
+fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b if b.is_ascii_alphanumeric() || b"-._~".contains(&b) => encoded.push(char::from(b)),
+            b => encoded.push_str(&format!("%{b:02X}")),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+
+    fn sender(public_url: Option<&str>) -> Sender {
+        let webhook = |name, format| AlertWebhook {
+            receiver: AlertWebhook::queue_of(name),
+            format,
+        };
+        Sender {
+            public_url: public_url.map(str::to_owned),
+            webhooks: vec![
+                webhook("ops", AlertFormat::Generic),
+                webhook("chat", AlertFormat::Slack),
+            ],
+        }
+    }
+
+    fn alert() -> AlertNotice {
+        let message = "step charge: 402 <declined> & gone";
+        AlertNotice {
+            task: Some(TaskId(Uuid::from_u128(7))),
+            key: Some("order-1".into()),
+            workflow: Some("order".to_owned()),
+            step: Some(StepName::new("charge")),
+            ..AlertNotice::raised(Uuid::from_u128(5), "task.error", message, NOW)
+        }
+    }
+
+    fn told(sender: &Sender, alert: &AlertNotice) -> Vec<Message> {
+        sender.alert(alert, 3, NOW, || Uuid::from_u128(1))
+    }
+
+    #[test]
+    fn an_alert_is_told_in_each_webhooks_own_form_with_a_link_to_the_task() {
+        let messages = told(&sender(Some("https://p.example")), &alert());
+        let [generic, slack] = &messages[..] else {
+            panic!("{messages:?}")
+        };
+        let body: Value = serde_json::from_str(&generic.body).unwrap();
+        assert_eq!(body["type"], "alert.raised");
+        assert_eq!(body["source"], "https://p.example/v1/alerts");
+        assert_eq!(body["data"]["alert"]["step"], "charge");
+        let task = TaskId(Uuid::from_u128(7));
+        assert_eq!(
+            body["data"]["link"],
+            format!("https://p.example/v1/tasks/{task}")
+        );
+        let body: Value = serde_json::from_str(&slack.body).unwrap();
+        let text = format!(
+            ":rotating_light: *task.error* task order-1 (order): \
+             step charge: 402 &lt;declined&gt; &amp; gone\n<https://p.example/v1/tasks/{task}|Look at it>"
+        );
+        assert_eq!(body["text"], text);
+    }
+
+    #[test]
+    fn only_the_generic_form_tells_that_an_alert_has_closed() {
+        let messages = told(&sender(None), &alert().closed(NOW));
+        assert_eq!(messages.len(), 1);
+        assert_eq!(messages[0].kind, "alert.closed");
+    }
+
+    #[test]
+    fn a_webhook_that_cannot_be_reached_is_not_told_so() {
+        let about_itself = AlertNotice {
+            task: None,
+            receiver: Some(AlertWebhook::queue_of("ops")),
+            ..alert()
+        };
+        let messages = told(&sender(Some("https://p.example")), &about_itself);
+        assert_eq!(messages.len(), 1);
+        assert_eq!(messages[0].receiver.as_str(), "alerts:chat");
+        let link = "https://p.example/v1/messages?state=dead&receiver=alerts%3Aops";
+        assert!(messages[0].body.contains(link), "{}", messages[0].body);
+    }
+}

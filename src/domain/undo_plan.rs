@@ -1,0 +1,380 @@
+//! What an undo would do, said before it is asked for: the calls in their order, which of them a probe
+//! decides about, and which steps are passed over. Nothing is decided here: the undo is begun on a copy of
+//! the task, by the rules, and its calls are made as the claims would make them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{
+    Actor, AgentName, Call, Command, Doubt, Draft, OnUndo, Payload, Purpose, Span, StepIndex,
+    StepName, StepState, StepStatus, Target, Task, Timestamp, call,
+};
+
+/// The answer to the question what an undo would do.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct UndoPlan {
+    /// Whether an undo would begin if it were asked for now.
+    pub possible: bool,
+    /// The undo has begun: this is what is left of it.
+    pub under_way: bool,
+    /// Why it is not possible.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Calls under way, and what becomes of them.
+    pub running: Vec<Running>,
+    /// What would be called, in an order in which it could be.
+    pub calls: Vec<PlannedUndo>,
+    pub passed_over: Vec<PassedOver>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Running {
+    pub step: StepName,
+    pub complete_by: Timestamp,
+    /// Whether its call is waited for or dropped.
+    pub on_undo: OnUndo,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PlannedUndo {
+    pub step: StepName,
+    pub undoes: StepName,
+    pub state: &'static str,
+    /// Counted from 1: those of a stage can run side by side once those before have ended.
+    pub stage: usize,
+    /// What must be over before: what undoes the steps that followed, and their calls under way.
+    pub after: Vec<StepName>,
+    pub because: Because,
+    pub complete_within: Span,
+    /// Asked before, where it says whether there is anything to undo.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probe: Option<PlannedProbe>,
+    #[serde(flatten)]
+    pub call: PlannedCall,
+}
+
+/// Why there is something to undo.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Because {
+    /// The step is done.
+    Processed,
+    /// It may have taken effect without its outcome being known.
+    Unknown,
+    /// Its call is under way: how that ends decides.
+    Running,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PlannedProbe {
+    /// Only asked if the call under way ends without an answer.
+    pub only_if_unknown: bool,
+    #[serde(flatten)]
+    pub call: PlannedCall,
+}
+
+/// A request, or why it cannot be shown.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlannedCall {
+    Request(Box<PlannedRequest>),
+    CannotRender(CannotRender),
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct CannotRender {
+    /// What has to be known first.
+    pub until: Until,
+    pub message: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Until {
+    /// The step's call has ended: the undo reads its output.
+    CallEnded,
+    /// The probe has answered: it gives the output.
+    ProbeAnswered,
+    /// Nothing will make it possible: the undo would fail, and need an operator.
+    Never,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PlannedRequest {
+    pub agent: AgentName,
+    /// Where the step names an address in place of an agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    pub method: &'static str,
+    pub path: String,
+    /// What the definition says; values that may be secret are not shown.
+    pub headers: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<Payload>,
+    /// The length of a body that is too long to be shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body_bytes: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// The key of the calls that are undone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub undoes_key: Option<String>,
+    /// The key of the calls that are asked about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probes_key: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PassedOver {
+    pub step: StepName,
+    pub why: Why,
+    pub message: String,
+}
+
+/// Why nothing is called for a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    NeverBegan,
+    /// It was tried, and did not take effect: its service refused it for good, or its probe said so.
+    TookNoEffect,
+    Skipped,
+    /// It took effect, or may have, and nothing undoes it: it stays as it is.
+    NoUndo,
+    /// What undoes it was skipped: it stays as it is.
+    UndoSkipped,
+    /// It is undone already.
+    Undone,
+}
+
+/// No body is shown that is longer, in bytes: a plan of many steps must not grow without bound.
+const LONGEST_BODY: usize = 64 * 1024;
+
+/// The fingerprint of a plan is the version of the task that it was made from: all that it says follows
+/// from that record.
+pub fn undo_plan(task: &Task, now: Timestamp) -> UndoPlan {
+    let mut plan = UndoPlan {
+        possible: false,
+        under_way: task.undo.is_some() && !task.is_ended(),
+        reason: None,
+        running: Vec::new(),
+        calls: Vec::new(),
+        passed_over: Vec::new(),
+    };
+    let mut draft = Draft::on(task.clone());
+    // Who asks makes no difference to what follows.
+    let by = Actor::submitter();
+    match draft.apply(Command::Undo { reason: None }, &by, now) {
+        Ok(_) => plan.possible = true,
+        Err(refusal) => {
+            plan.reason = Some(refusal.to_string());
+            if !plan.under_way {
+                return plan;
+            }
+        }
+    }
+    let begun = Planner {
+        before: task,
+        task: &draft.task,
+        settled: settled(&draft.task),
+        doubted: doubted(&draft.task),
+        now,
+    };
+    begun.fill(&mut plan);
+    plan
+}
+
+/// The task as it is once every doubt is gone: what an undo calls when its probe said that there is
+/// something to undo.
+fn settled(task: &Task) -> Task {
+    let mut settled = task.clone();
+    for index in settled.indexes() {
+        settled.step_mut(index).doubt = Doubt::None;
+    }
+    settled
+}
+
+/// The task as it is where every step's outcome is unknown: what is called then first.
+fn doubted(task: &Task) -> Task {
+    let mut doubted = task.clone();
+    for index in doubted.details.definition.forward() {
+        doubted.step_mut(index).doubt = Doubt::Unknown;
+    }
+    doubted
+}
+
+struct Planner<'t> {
+    /// As it is now.
+    before: &'t Task,
+    /// Once its undo has begun.
+    task: &'t Task,
+    settled: Task,
+    doubted: Task,
+    now: Timestamp,
+}
+
+impl Planner<'_> {
+    fn fill(&self, plan: &mut UndoPlan) {
+        let definition = &self.task.details.definition;
+        // How many stages must be over before what undoes a step, by its place.
+        let mut stages = vec![0; definition.steps.len()];
+        for index in definition.order.iter().rev().copied() {
+            let followers = &definition.step(index).followers;
+            let before = followers.iter().map(|follower| stages[follower.at()]).max();
+            let stage = before.unwrap_or_default();
+            stages[index.at()] = stage;
+            let undo = definition.step(index).undo;
+            match undo.filter(|undo| self.will_run(*undo, index)) {
+                Some(undo) => {
+                    stages[index.at()] += 1;
+                    plan.calls.push(self.planned(undo, index, stage + 1));
+                }
+                None => plan.passed_over.push(self.passed_over(index)),
+            }
+        }
+        plan.calls.sort_by_key(|planned| planned.stage);
+        plan.running = definition
+            .forward()
+            .filter_map(|index| self.running(index))
+            .collect();
+    }
+
+    fn name(&self, index: StepIndex) -> StepName {
+        self.task.definition(index).name.clone()
+    }
+
+    fn running(&self, index: StepIndex) -> Option<Running> {
+        match self.before.step(index).state {
+            StepState::Processing { complete_by, .. } => Some(Running {
+                step: self.name(index),
+                complete_by,
+                on_undo: self.task.definition(index).on_undo,
+            }),
+            _ => None,
+        }
+    }
+
+    fn is_running(&self, index: StepIndex) -> bool {
+        self.task.step(index).status() == StepStatus::Processing
+    }
+
+    fn will_run(&self, undo: StepIndex, undone: StepIndex) -> bool {
+        let step = self.task.step(undone);
+        !self.task.step(undo).is_done() && (self.is_running(undone) || step.may_have_taken_effect())
+    }
+
+    fn planned(&self, undo: StepIndex, undone: StepIndex, stage: usize) -> PlannedUndo {
+        let because = if self.is_running(undone) {
+            Because::Running
+        } else if self.task.step(undone).doubt == Doubt::None {
+            Because::Processed
+        } else {
+            Because::Unknown
+        };
+        let after = self.task.undone_before(undone);
+        let has_probe = self.task.definition(undone).probe.is_some();
+        let until = match (because, has_probe) {
+            (Because::Running, _) => Until::CallEnded,
+            (Because::Unknown, true) => Until::ProbeAnswered,
+            _ => Until::Never,
+        };
+        PlannedUndo {
+            step: self.name(undo),
+            undoes: self.name(undone),
+            state: self.task.step(undo).status().as_str(),
+            stage,
+            after: after.into_iter().map(|index| self.name(index)).collect(),
+            because,
+            complete_within: self.task.definition(undo).complete_within,
+            probe: (has_probe && because != Because::Processed).then(|| PlannedProbe {
+                only_if_unknown: because == Because::Running,
+                call: self.rendered(&self.doubted, undo, Until::Never),
+            }),
+            call: self.rendered(&self.settled, undo, until),
+        }
+    }
+
+    fn rendered(&self, task: &Task, index: StepIndex, until: Until) -> PlannedCall {
+        match call(task, index, self.now, self.now) {
+            Ok(call) => PlannedCall::Request(Box::new(PlannedRequest::of(call))),
+            Err(error) => PlannedCall::CannotRender(CannotRender {
+                until,
+                message: error.to_string(),
+            }),
+        }
+    }
+
+    fn passed_over(&self, index: StepIndex) -> PassedOver {
+        let (before, step) = (self.before.step(index), self.task.step(index));
+        let may_have = self.is_running(index) || step.may_have_taken_effect();
+        let undo = self.task.definition(index).undo;
+        let (why, message) = if step.status() == StepStatus::Undone {
+            (Why::Undone, "it is undone already")
+        } else if may_have && undo.is_some() {
+            let message = "what undoes it was skipped: it stays as it is";
+            (Why::UndoSkipped, message)
+        } else if may_have {
+            let message = "it has no `undo`: what it did stays as it is";
+            (Why::NoUndo, message)
+        } else if before.status() == StepStatus::Skipped {
+            (Why::Skipped, "it was skipped")
+        } else if before.attempt.0 == 0 {
+            (Why::NeverBegan, "it never began")
+        } else {
+            (Why::TookNoEffect, "it did not take effect")
+        };
+        PassedOver {
+            step: self.name(index),
+            why,
+            message: message.to_owned(),
+        }
+    }
+}
+
+impl PlannedRequest {
+    fn of(call: Call) -> Self {
+        let length = call.body.as_ref().map(String::len);
+        let shown = length.is_some_and(|length| length <= LONGEST_BODY);
+        let hide = |(name, value): (String, String)| match is_secret(&name) {
+            true => (name, "***".to_owned()),
+            false => (name, value),
+        };
+        let (undoes_key, probes_key) = match call.purpose {
+            Purpose::Work => (None, None),
+            Purpose::Undo(key) => (Some(key), None),
+            Purpose::Probe(key) => (None, Some(key)),
+        };
+        let (agent, url) = match call.target {
+            Target::Agent(agent) => (agent, None),
+            Target::Url { url, origin } => (origin, Some(url.to_string())),
+        };
+        Self {
+            agent,
+            url,
+            method: call.method.as_str(),
+            path: call.path,
+            headers: call.headers.into_iter().map(hide).collect(),
+            body: call.body.filter(|_| shown).and_then(Payload::parse),
+            body_bytes: length.filter(|_| !shown),
+            // A probe carries none.
+            idempotency_key: probes_key.is_none().then_some(call.idempotency_key),
+            undoes_key,
+            probes_key,
+        }
+    }
+}
+
+/// Whether a header's value is not for everybody who may read tasks. Rather one too many than too few.
+fn is_secret(name: &str) -> bool {
+    const PARTS: [&str; 7] = [
+        "auth",
+        "cookie",
+        "token",
+        "secret",
+        "password",
+        "key",
+        "signature",
+    ];
+    PARTS.iter().any(|part| name.contains(part))
+}

@@ -1,0 +1,123 @@
+//! An address that somebody named to be called: checked once, with the origin that it leads to.
+
+use std::sync::Arc;
+
+use http::Uri;
+
+use super::render::path_fault;
+
+pub const LONGEST_URL: usize = 2000;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WebAddress {
+    /// As it was written.
+    pub url: Arc<str>,
+    /// `scheme://host:port`, always with its port and in lower case: one host is one origin.
+    pub origin: String,
+}
+
+impl WebAddress {
+    /// `http://` or `https://`, a host, and whatever path follows.
+    pub fn parse(url: &str) -> Result<Self, String> {
+        const FORM: &str = "give `http://` or `https://`, a host and an optional path";
+        if url.contains('#') {
+            return Err("has a fragment, which is never sent: leave it out".to_owned());
+        }
+        let uri: Uri = url.parse().map_err(|_| format!("is not a URL: {FORM}"))?;
+        let scheme = match uri.scheme_str() {
+            Some(scheme @ ("http" | "https")) => scheme,
+            _ => return Err(format!("is not a URL to call: {FORM}")),
+        };
+        let authority = uri
+            .authority()
+            .ok_or_else(|| format!("has no host: {FORM}"))?;
+        if authority.as_str().contains('@') {
+            return Err(
+                "holds a user name or password, which logs would show: send an `authorization` header"
+                    .to_owned(),
+            );
+        }
+        if uri.host().is_none_or(str::is_empty) {
+            return Err(format!("has no host: {FORM}"));
+        }
+        if let Some(fault) = path_fault(uri.path()) {
+            return Err(fault.to_owned());
+        }
+        let port = match (uri.port_u16(), scheme) {
+            (Some(port), _) => port,
+            (None, "https") => 443,
+            (None, _) => 80,
+        };
+        // The host's case does not matter, and one host is one origin.
+        let host = authority.host().to_ascii_lowercase();
+        Ok(Self {
+            url: url.into(),
+            origin: format!("{scheme}://{host}:{port}"),
+        })
+    }
+
+    /// Whether this address is `base` or lies below it: the same origin, and its path goes on from the
+    /// other's at a `/`. Nothing climbs out again: an address has no `..`.
+    pub fn is_below(&self, base: &WebAddress) -> bool {
+        if self.origin != base.origin {
+            return false;
+        }
+        let (path, base) = (self.path(), base.path());
+        let base = base.trim_end_matches('/');
+        path.strip_prefix(base)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']))
+    }
+
+    /// With its query.
+    fn path(&self) -> &str {
+        let behind_scheme = self.url.find("://").map_or(0, |at| at + 3);
+        let rest = &self.url[behind_scheme..];
+        rest.find(['/', '?']).map_or("", |at| &rest[at..])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(url: &str) -> WebAddress {
+        WebAddress::parse(url).unwrap()
+    }
+
+    #[test]
+    fn one_host_is_one_origin_however_it_is_written() {
+        assert_eq!(
+            address("HTTPS://Shop.example/x").origin,
+            "https://shop.example:443"
+        );
+        assert_eq!(address("http://[::1]:9000").origin, "http://[::1]:9000");
+    }
+
+    #[test]
+    fn an_address_lies_below_another_only_at_a_whole_part_of_its_path() {
+        let base = address("https://shop.example/replies");
+        for below in [
+            "https://shop.example/replies",
+            "https://SHOP.example:443/replies/7",
+            "https://shop.example/replies?order=7",
+        ] {
+            assert!(address(below).is_below(&base), "{below}");
+        }
+        for beside in [
+            "https://shop.example/",
+            "https://shop.example/repliesx",
+            "http://shop.example/replies",
+            "https://shop.example:8443/replies",
+            "https://other.example/replies",
+        ] {
+            assert!(!address(beside).is_below(&base), "{beside}");
+        }
+        for climbing in ["/replies/../admin", "/replies/%2E%2e/admin"] {
+            let climbing = format!("https://shop.example{climbing}");
+            assert!(WebAddress::parse(&climbing).is_err(), "{climbing}");
+        }
+        let all = address("https://shop.example");
+        assert!(address("https://shop.example").is_below(&all));
+        assert!(address("https://shop.example/any").is_below(&all));
+    }
+}

@@ -1,0 +1,391 @@
+//! Messages in their queues.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::harness::{Harness, New, refusal, success};
+use crate::{
+    domain::{Command, Fate, InstanceId, ReceiverName, ReplyTo, Span, TaskId, Timestamp},
+    store::{
+        AlertQuery, Held, Letter, MessageId, MessageQuery, MessageRecord, MessageState, Round,
+        Settled, Settlement,
+    },
+};
+
+const SHOP: &str = "http://shop:9000";
+const LONG: Span = Span::from_secs(600);
+
+fn told() -> New {
+    New {
+        reply_to: Some(ReplyTo {
+            url: Some(format!("{SHOP}/r").into()),
+            receiver: None,
+            events: ["task.accepted", "task.processed"].map(Into::into).into(),
+        }),
+        ..New::default()
+    }
+}
+
+async fn submit(h: &Harness) -> TaskId {
+    h.submit(told()).await.id()
+}
+
+async fn listed(h: &Harness, query: MessageQuery) -> Vec<MessageRecord> {
+    let query = MessageQuery {
+        limit: 100,
+        ..query
+    };
+    h.store.reader.messages(&query).await.unwrap()
+}
+
+async fn all(h: &Harness) -> Vec<MessageRecord> {
+    listed(h, MessageQuery::default()).await
+}
+
+async fn round(h: &Harness, by: &str, hold: Span, round: Round) -> Vec<Held> {
+    let by = InstanceId::new(by);
+    h.store.outbox_round(round, by, hold).await.unwrap()
+}
+
+async fn take(h: &Harness, by: &str, most: usize, hold: Span) -> Vec<Held> {
+    let wanted = vec![(ReceiverName::new(SHOP), most)];
+    let asked = Round {
+        wanted,
+        ..Round::default()
+    };
+    round(h, by, hold, asked).await
+}
+
+async fn settle(h: &Harness, by: &str, held: &Held, how: Settlement) {
+    let held = held.clone();
+    let asked = Round {
+        settled: vec![Settled { held, how }],
+        ..Round::default()
+    };
+    round(h, by, LONG, asked).await;
+}
+
+async fn head(h: &Harness, held: &Held) -> crate::store::Head {
+    let held = std::slice::from_ref(held);
+    let mut heads = h.store.reader.heads(held).await.unwrap();
+    heads.remove(0).unwrap()
+}
+
+/// Tries the first message of a queue that is held, with this outcome.
+async fn tried(h: &Harness, by: &str, held: &Held, fate: Fate) {
+    let message = head(h, held).await.id;
+    settle(h, by, held, Settlement::Tried { message, fate }).await;
+}
+
+fn dead() -> Fate {
+    let reason = "410 Gone".to_owned();
+    Fate::Dead { reason }
+}
+
+async fn alerts(h: &Harness) -> Vec<crate::store::Alert> {
+    let query = AlertQuery {
+        state: None,
+        task: None,
+        before: None,
+        limit: 10,
+    };
+    h.store.reader.alerts(&query).await.unwrap()
+}
+
+pub async fn a_message_is_saved_with_its_change_and_gone_when_delivered(h: Harness) {
+    h.places("x", 1);
+    let id = submit(&h).await;
+    let saved = all(&h).await;
+    assert_eq!(saved.len(), 1);
+    assert_eq!(saved[0].kind, "task.accepted");
+    assert_eq!(saved[0].task, Some(id));
+    assert_eq!(saved[0].receiver.as_str(), SHOP);
+    assert_eq!(saved[0].state, MessageState::Pending);
+    assert!(saved[0].next_try_at.is_some() && saved[0].body.is_none());
+    h.submit(New::default()).await;
+    assert_eq!(
+        all(&h).await.len(),
+        1,
+        "nobody wants to be told of this one"
+    );
+
+    let held = take(&h, "a", 10, LONG).await;
+    assert_eq!(held.len(), 1);
+    assert_eq!((held[0].subject, held[0].tries), (id.0, 1));
+    let first = head(&h, &held[0]).await;
+    let body: Value = serde_json::from_str(&first.body).unwrap();
+    assert_eq!(body["id"], first.id.to_string());
+    assert_eq!(body["data"]["task"]["version"], 1);
+    tried(&h, "a", &held[0], Fate::Delivered).await;
+    assert!(all(&h).await.is_empty());
+    assert!(h.store.reader.receivers().await.unwrap().is_empty());
+}
+
+pub async fn the_messages_of_a_task_go_one_after_the_other(h: Harness) {
+    h.places("x", 1);
+    let id = submit(&h).await;
+    h.reply(id, 0, 1, success(json!(1))).await.unwrap();
+    assert_eq!(all(&h).await.len(), 2);
+    let held = take(&h, "a", 10, LONG).await;
+    assert_eq!(held.len(), 1, "one queue");
+    assert!(take(&h, "b", 10, LONG).await.is_empty(), "it is held");
+    assert_eq!(head(&h, &held[0]).await.kind, "task.accepted");
+    tried(&h, "a", &held[0], Fate::Delivered).await;
+    let held = take(&h, "b", 10, LONG).await;
+    assert_eq!(held[0].tries, 1, "counted for each message");
+    assert_eq!(head(&h, &held[0]).await.kind, "task.processed");
+    // What is added while a queue is held comes after.
+    tried(&h, "b", &held[0], Fate::Delivered).await;
+    assert!(all(&h).await.is_empty());
+}
+
+pub async fn what_is_added_while_a_queue_is_held_is_not_lost(h: Harness) {
+    h.places("x", 1);
+    let id = submit(&h).await;
+    let held = take(&h, "a", 1, LONG).await.remove(0);
+    h.reply(id, 0, 1, success(json!(1))).await.unwrap();
+    tried(&h, "a", &held, Fate::Delivered).await;
+    let held = take(&h, "a", 1, LONG).await.remove(0);
+    assert_eq!(head(&h, &held).await.kind, "task.processed");
+}
+
+pub async fn a_failed_message_waits_for_its_time_and_counts_its_tries(h: Harness) {
+    submit(&h).await;
+    let held = take(&h, "a", 1, LONG).await.remove(0);
+    let now = h.store.reader.now().await.unwrap();
+    let again = |at: Timestamp| Fate::Again {
+        at,
+        reason: "500 <oh>".to_owned(),
+    };
+    tried(&h, "a", &held, again(now + LONG)).await;
+    assert!(take(&h, "a", 1, LONG).await.is_empty());
+    let (receiver, due_at) = h.store.reader.receivers().await.unwrap().remove(0);
+    assert_eq!((receiver.as_str(), due_at), (SHOP, now + LONG));
+    let waiting = all(&h).await.remove(0);
+    assert_eq!((waiting.tries, waiting.next_try_at), (1, Some(now + LONG)));
+    assert_eq!(waiting.error.as_deref(), Some("500 <oh>"));
+
+    // An operator has it tried at once; the first try is still the first.
+    let id = waiting.id;
+    let hurried = h.store.handle_letters(Letter::Redeliver, vec![id]).await;
+    assert_eq!(hurried.unwrap(), [id]);
+    let once_more = take(&h, "a", 1, LONG).await.remove(0);
+    assert_eq!((once_more.tries, once_more.since), (2, held.since));
+    settle(&h, "a", &once_more, Settlement::HandedBack).await;
+    assert_eq!(take(&h, "a", 1, LONG).await[0].tries, 2);
+}
+
+pub async fn a_queue_whose_holder_died_is_taken_up_and_its_late_word_changes_nothing(h: Harness) {
+    submit(&h).await;
+    let late = take(&h, "a", 1, Span::from_millis(0)).await.remove(0);
+    let held = loop {
+        if let Some(held) = take(&h, "b", 1, LONG).await.pop() {
+            break held;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    };
+    assert_eq!(held.tries, 2);
+    let now = h.store.reader.now().await.unwrap();
+    let again = Fate::Again {
+        at: now,
+        reason: "late".to_owned(),
+    };
+    tried(&h, "a", &late, again).await;
+    assert!(take(&h, "a", 1, LONG).await.is_empty(), "b holds it");
+    // Delivered is delivered, whoever says it; who holds the queue then finds it empty.
+    tried(&h, "a", &late, Fate::Delivered).await;
+    assert!(all(&h).await.is_empty());
+    let heads = h.store.reader.heads(std::slice::from_ref(&held)).await;
+    assert_eq!(heads.unwrap(), [None]);
+    settle(&h, "b", &held, Settlement::Empty).await;
+    assert!(h.store.reader.receivers().await.unwrap().is_empty());
+}
+
+pub async fn a_process_that_starts_again_frees_what_it_held(h: Harness) {
+    submit(&h).await;
+    submit(&h).await;
+    take(&h, "a", 1, LONG).await;
+    take(&h, "b", 1, LONG).await;
+    let free = |by: Option<&str>| h.store.free_queues(by.map(InstanceId::new));
+    assert_eq!(free(Some("c")).await.unwrap(), 0);
+    assert_eq!(free(Some("a")).await.unwrap(), 1);
+    assert_eq!(take(&h, "c", 10, LONG).await.len(), 1);
+    assert_eq!(free(None).await.unwrap(), 2);
+    assert_eq!(take(&h, "c", 10, LONG).await.len(), 2);
+}
+
+pub async fn a_dead_letter_raises_one_alert_that_closes_when_it_is_delivered_after_all(h: Harness) {
+    h.places("x", 2);
+    let id = submit(&h).await;
+    h.reply(id, 0, 1, success(json!(1))).await.unwrap();
+    let held = take(&h, "a", 1, LONG).await.remove(0);
+    tried(&h, "a", &held, dead()).await;
+    // Those behind it pass.
+    let held = take(&h, "a", 1, LONG).await.remove(0);
+    assert_eq!(head(&h, &held).await.kind, "task.processed");
+    tried(&h, "a", &held, dead()).await;
+    let letters = listed(
+        &h,
+        MessageQuery {
+            state: Some(MessageState::Dead),
+            receiver: Some(ReceiverName::new(SHOP)),
+            task: Some(id),
+            ..MessageQuery::default()
+        },
+    );
+    let letters = letters.await;
+    assert_eq!(letters.len(), 2);
+    assert_eq!(letters[0].error.as_deref(), Some("410 Gone"));
+    assert!(letters[0].died_at.is_some() && letters[0].tries == 1);
+    let raised = alerts(&h).await;
+    assert_eq!(raised.len(), 1, "one for the receiver");
+    assert_eq!(raised[0].kind, "message.undeliverable");
+    assert_eq!(raised[0].receiver.as_ref().unwrap().as_str(), SHOP);
+    assert!(raised[0].message.contains("410 Gone"));
+    let mended = || h.store.reader.mended();
+    assert!(mended().await.unwrap().is_empty());
+
+    let ids: Vec<MessageId> = letters.iter().map(|letter| letter.id).collect();
+    let unknown = MessageId(uuid::Uuid::from_u128(1));
+    let asked = vec![ids[0], unknown];
+    let done = h.store.handle_letters(Letter::Redeliver, asked).await;
+    assert_eq!(done.unwrap(), [ids[0]]);
+    let refused = h.store.handle_letters(Letter::Discard, vec![ids[0]]).await;
+    assert_eq!(refused.unwrap(), [], "it is no dead letter any more");
+    let discarded = h.store.handle_letters(Letter::Discard, vec![ids[1]]).await;
+    assert_eq!(discarded.unwrap(), [ids[1]]);
+    assert!(
+        mended().await.unwrap().is_empty(),
+        "one is on its way again"
+    );
+    let held = take(&h, "a", 1, LONG).await.remove(0);
+    assert_eq!(held.tries, 1);
+    tried(&h, "a", &held, Fate::Delivered).await;
+    let mended = mended().await.unwrap();
+    assert_eq!(mended, [ReceiverName::new(SHOP)]);
+    let asked = Round {
+        mended,
+        ..Round::default()
+    };
+    round(&h, "a", LONG, asked).await;
+    assert!(alerts(&h).await[0].closed_at.is_some());
+}
+
+pub async fn webhooks_are_told_once_that_an_alert_was_raised_and_that_it_has_closed(h: Harness) {
+    h.places("x", 2);
+    let id = h.submit(New::default()).await.id();
+    h.reply(id, 0, 1, refusal()).await.unwrap();
+    let retry = || Command::Retry {
+        step: None,
+        body: None,
+        reason: None,
+    };
+    h.apply(id, retry()).await.unwrap();
+    let told = all(&h).await;
+    let kinds: Vec<_> = told.iter().rev().map(|m| m.kind.as_str()).collect();
+    assert_eq!(kinds, ["alert.raised", "alert.closed"]);
+    assert!(told.iter().all(|m| m.receiver.as_str() == "alerts:ops"));
+    assert!(
+        told[0].next_try_at.is_none(),
+        "the second waits for the first"
+    );
+    // Nothing was open: nothing has closed.
+    let skip = Command::Cancel { reason: None };
+    h.apply(id, skip).await.unwrap();
+    assert_eq!(all(&h).await.len(), 2);
+}
+
+pub async fn a_receiver_that_is_given_up_loses_what_has_had_its_time(h: Harness) {
+    for _ in 0..3 {
+        submit(&h).await;
+    }
+    let held = take(&h, "a", 1, LONG).await.remove(0);
+    let message = head(&h, &held).await.id;
+    let now = h.store.reader.now().await.unwrap();
+    let given_up = |before: Timestamp| Round {
+        given_up: vec![(ReceiverName::new(SHOP), before, "500".to_owned())],
+        ..Round::default()
+    };
+    let long_ago = Timestamp::from_millis(now.as_millis() - LONG.as_millis());
+    round(&h, "a", LONG, given_up(long_ago)).await;
+    let fate = dead();
+    settle(&h, "a", &held, Settlement::Tried { message, fate }).await;
+    let count = |state| {
+        let state = Some(state);
+        listed(
+            &h,
+            MessageQuery {
+                state,
+                ..MessageQuery::default()
+            },
+        )
+    };
+    let of = |messages: Vec<MessageRecord>| {
+        let shop = messages.iter().filter(|m| m.receiver.as_str() == SHOP);
+        shop.count()
+    };
+    assert_eq!(of(count(MessageState::Dead).await), 1);
+    assert_eq!(of(count(MessageState::Pending).await), 2);
+    round(&h, "a", LONG, given_up(now + LONG)).await;
+    assert_eq!(of(count(MessageState::Dead).await), 3);
+    // Their queues are found empty, and gone.
+    for held in take(&h, "a", 10, LONG).await {
+        settle(&h, "a", &held, Settlement::Empty).await;
+    }
+    assert!(take(&h, "a", 10, LONG).await.is_empty());
+}
+
+pub async fn dead_letters_are_purged_with_age_and_outlive_their_task(h: Harness) {
+    h.places("x", 2);
+    let id = submit(&h).await;
+    let held = take(&h, "a", 1, LONG).await.remove(0);
+    tried(&h, "a", &held, dead()).await;
+    h.reply(id, 0, 1, success(json!(1))).await.unwrap();
+    let soon = h.store.reader.now().await.unwrap() + LONG;
+    assert_eq!(h.store.purge(soon, 10).await.unwrap(), 1);
+    assert_eq!(
+        of_shop(&h).await,
+        2,
+        "the task is gone, its messages are not"
+    );
+    let long_ago = Timestamp::from_millis(0);
+    assert_eq!(h.store.purge_letters(long_ago, 10).await.unwrap(), 0);
+    assert_eq!(h.store.purge_letters(soon, 10).await.unwrap(), 1);
+    assert_eq!(of_shop(&h).await, 1, "what is pending is not purged");
+    assert_eq!(h.store.reader.mended().await.unwrap().len(), 1);
+}
+
+async fn of_shop(h: &Harness) -> usize {
+    let shop = MessageQuery {
+        receiver: Some(ReceiverName::new(SHOP)),
+        ..MessageQuery::default()
+    };
+    listed(h, shop).await.len()
+}
+
+pub async fn messages_are_listed_in_pages_and_counted(h: Harness) {
+    for _ in 0..5 {
+        submit(&h).await;
+    }
+    let mut seen = Vec::new();
+    let mut query = MessageQuery {
+        limit: 2,
+        ..MessageQuery::default()
+    };
+    loop {
+        let page = h.store.reader.messages(&query).await.unwrap();
+        let Some(last) = page.last() else { break };
+        query.before = Some(last.id);
+        seen.extend(page.iter().map(|message| message.id));
+    }
+    assert_eq!(seen.len(), 5);
+    assert!(seen.is_sorted_by(|a, b| a > b));
+    let held = take(&h, "a", 1, LONG).await.remove(0);
+    tried(&h, "a", &held, dead()).await;
+    let counts = h.store.reader.counts().await.unwrap();
+    // The webhook is told of the alert.
+    assert_eq!((counts.messages_pending, counts.messages_dead), (5, 1));
+    let alerts = [("message.undeliverable".to_owned(), 1)];
+    assert_eq!(counts.open_alerts, alerts);
+}

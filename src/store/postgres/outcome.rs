@@ -1,0 +1,125 @@
+//! What became of a commit whose answer was lost.
+//!
+//! The transaction's id alone does not tell. After a crash, and after a failover, the server gives out
+//! again the ids of transactions of which nothing had reached its disk or its standby: the id may be
+//! another's by now, and that other may have committed. So the id only tells whether the old session is
+//! still at it; whether its transaction is in the record, an entry of the history tells that it wrote.
+
+use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
+use uuid::Uuid;
+
+use super::{answered, statements::Statements};
+use crate::store::{Batch, StoreError, record};
+
+/// An entry of the history that a transaction wrote. No other writes the same: it names who changed what
+/// and when.
+#[derive(Clone, Debug)]
+pub(super) struct Mark {
+    task: Uuid,
+    version: i64,
+    at: i64,
+    events: String,
+}
+
+/// Relies on the primary key.
+const MARKED: &str = r#"
+SELECT count(*) AS marked FROM history
+WHERE task_id = $1 AND version = $2 AND at = $3 AND events = $4"#;
+
+/// `transaction ID … is in the future`: the server has never heard of it, or not any more.
+const UNKNOWN_ID: &str = "22023";
+
+impl Mark {
+    pub fn of(batch: &Batch) -> Option<Self> {
+        let change = batch.changes.iter().find(|c| !c.events.is_empty())?;
+        Some(Self {
+            task: change.task.id().0,
+            version: change.task.version as i64,
+            at: change.at.as_millis(),
+            events: record::events(change),
+        })
+    }
+}
+
+/// Whether the transaction is in the record; `None` while it may still come. One that left no mark counts
+/// as lost: what such transactions do can be done twice.
+pub(super) async fn ask(
+    connection: &mut PgConnection,
+    id: u64,
+    mark: Option<&Mark>,
+    statements: Statements,
+) -> Result<Option<bool>, StoreError> {
+    // In simple statements, or within a transaction: a pooler gives out connections by the transaction.
+    let status = format!("SELECT pg_xact_status('{id}'::xid8) AS outcome");
+    let status = match connection.fetch_one(AssertSqlSafe(status)).await {
+        Ok(row) => row.try_get::<Option<String>, _>("outcome")?,
+        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(UNKNOWN_ID) => None,
+        Err(error) => return Err(error.into()),
+    };
+    if status.as_deref() == Some("in progress") {
+        return Ok(None);
+    }
+    let Some(mark) = mark else {
+        return Ok(Some(false));
+    };
+    answered(async {
+        let mut view = sqlx::Connection::begin(connection).await?;
+        let row = statements
+            .query(MARKED)
+            .bind(mark.task)
+            .bind(mark.version)
+            .bind(mark.at)
+            .bind(&mark.events)
+            .fetch_one(&mut *view)
+            .await?;
+        view.commit().await?;
+        Ok::<_, StoreError>(Some(row.try_get::<i64, _>("marked")? > 0))
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{Connection, PgConnection};
+
+    use super::*;
+    use crate::store::conformance::cluster;
+
+    const WRITE: &str = r#"
+BEGIN;
+INSERT INTO history (task_id, version, at, events)
+VALUES ('01900000-0000-7000-8000-000000000001', 2, 3, '[]');
+SELECT pg_current_xact_id()::text AS id"#;
+
+    fn mark(version: i64) -> Mark {
+        Mark {
+            task: Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0001),
+            version,
+            at: 3,
+            events: "[]".to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_written_tells_and_not_the_id_which_another_may_have_by_now() {
+        let url = cluster::new_database();
+        crate::store::postgres::migrate(&url).await.unwrap();
+        let mut writer = PgConnection::connect(&url).await.unwrap();
+        let mut asker = PgConnection::connect(&url).await.unwrap();
+        let rows = writer.fetch_all(WRITE).await.unwrap();
+        let id: String = rows.last().unwrap().get("id");
+        let id: u64 = id.parse().unwrap();
+        let mut asked = async |id: u64, mark: Option<Mark>| {
+            let asked = ask(&mut asker, id, mark.as_ref(), Statements::Kept);
+            asked.await.unwrap()
+        };
+        assert_eq!(asked(id, Some(mark(2))).await, None, "it may still come");
+        writer.execute("COMMIT").await.unwrap();
+        assert_eq!(asked(id, Some(mark(2))).await, Some(true));
+        // The id is of a transaction that committed, but it was not this one.
+        assert_eq!(asked(id, Some(mark(4))).await, Some(false));
+        assert_eq!(asked(id, None).await, Some(false));
+        // Nothing of it had reached the disk when the server crashed.
+        assert_eq!(asked(id + 1_000_000, Some(mark(4))).await, Some(false));
+    }
+}

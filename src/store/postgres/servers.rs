@@ -1,0 +1,398 @@
+//! The servers that a URL names: one, or several of which one takes writes and the others stand by.
+//! After a failover it is another one, and everybody follows.
+//!
+//! Several are asked at once, so that one whose machine is gone, and which never answers, holds up
+//! nobody. A standby is passed over. Two that both take writes are an old primary that came back and its
+//! successor: a promotion begins a new timeline, so the newest is right, and an instance that has seen it
+//! never goes back.
+
+use std::{
+    sync::{
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{StreamExt, stream::FuturesUnordered};
+use sqlx::{ConnectOptions, Executor, PgConnection, PgPool, Row, postgres::PgConnectOptions};
+use thiserror::Error;
+use tokio::time::{Instant, sleep_until};
+use tracing::info;
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long the others are waited for once one was found that takes writes: a newer primary may be slow
+/// to answer. Where the one that was found is the one that is known, there is less to fear.
+const OTHERS_WITHIN: Duration = Duration::from_secs(2);
+const OTHERS_WITHIN_IF_KNOWN: Duration = Duration::from_millis(500);
+
+/// Simple statements, because a pooler gives out connections by the transaction.
+const IS_STANDBY: &str = "SELECT pg_is_in_recovery() AS standby";
+/// The first eight digits of the name of a WAL file are the timeline.
+const TIMELINE: &str = r#"
+SELECT pg_is_in_recovery() AS standby,
+       CASE WHEN pg_is_in_recovery() THEN '' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END AS timeline"#;
+
+/// Why one server cannot be used.
+#[derive(Debug, Error)]
+pub(super) enum Unfit {
+    #[error("{0}")]
+    Sql(#[from] sqlx::Error),
+    #[error("it did not answer within {} seconds", CONNECT_WITHIN.as_secs())]
+    Silent,
+    #[error("it is a standby that takes no writes")]
+    Standby,
+    #[error("it is an old primary, on timeline {0}: another one was promoted after it")]
+    Superseded(u32),
+}
+
+impl Unfit {
+    /// Whether it may mend without anybody changing a setting.
+    fn is_passing(&self) -> bool {
+        match self {
+            Unfit::Silent | Unfit::Standby | Unfit::Superseded(_) => true,
+            Unfit::Sql(error) => is_passing(error),
+        }
+    }
+}
+
+/// Whether an error says that the server cannot be reached for now, and not that it refuses.
+pub(super) fn is_passing(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut => true,
+        sqlx::Error::Database(error) => {
+            let code = error.code().unwrap_or_default();
+            // Connections; shutting down, crashed, starting up; too many connections and their kind;
+            // a standby; a pooler that gave up on its server.
+            ["08", "57P", "53", "25006"]
+                .iter()
+                .any(|class| code.starts_with(class))
+        }
+        _ => false,
+    }
+}
+
+/// No server takes writes.
+#[derive(Debug)]
+pub(super) struct NoPrimary(Vec<(String, Unfit)>);
+
+impl NoPrimary {
+    pub fn is_passing(&self) -> bool {
+        self.0.iter().any(|(_, why)| why.is_passing())
+    }
+}
+
+impl std::fmt::Display for NoPrimary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let [(_, only)] = &self.0[..] {
+            return only.fmt(f);
+        }
+        for (number, (place, why)) in self.0.iter().enumerate() {
+            let gap = if number > 0 { "; " } else { "" };
+            write!(f, "{gap}{place}: {why}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The URL names none, or asks for something that makes no sense here.
+#[derive(Debug, Error)]
+pub(super) enum UrlError {
+    #[error("{0}")]
+    Sql(#[from] sqlx::Error),
+    #[error(
+        "target_session_attrs={0:?}: leave it out; a server that takes writes is needed and looked for"
+    )]
+    SessionAttrs(String),
+}
+
+#[derive(Debug)]
+pub(super) struct Servers {
+    all: Vec<PgConnectOptions>,
+    current: Mutex<Current>,
+    /// The newest timeline that was seen.
+    timeline: AtomicU32,
+    /// Of the readers, who follow.
+    pool: OnceLock<PgPool>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Current {
+    server: usize,
+    since: Instant,
+}
+
+struct Found {
+    server: usize,
+    timeline: u32,
+    connection: PgConnection,
+}
+
+impl Servers {
+    /// Of `postgres://user@one:5432,two:5432/name`. Each is set up by `with`.
+    pub fn new(
+        url: &str,
+        with: impl Fn(PgConnectOptions) -> PgConnectOptions,
+    ) -> Result<Self, UrlError> {
+        Ok(Self {
+            all: parse(url)?.into_iter().map(with).collect(),
+            current: Mutex::new(Current {
+                server: 0,
+                since: Instant::now(),
+            }),
+            timeline: AtomicU32::new(0),
+            pool: OnceLock::new(),
+        })
+    }
+
+    /// The one that was found last to take writes.
+    pub fn current(&self) -> PgConnectOptions {
+        self.all[self.lock().server].clone()
+    }
+
+    /// Whether a connection of this age leads to the current server.
+    pub fn is_current(&self, age: Duration) -> bool {
+        age < self.lock().since.elapsed() || self.all.len() == 1
+    }
+
+    /// From now on new connections of this pool lead to the current server.
+    pub fn lead(&self, pool: &PgPool) {
+        // Called once, when the database is opened.
+        let _ = self.pool.set(pool.clone());
+    }
+
+    /// Connects to the one that takes writes.
+    pub async fn connect(&self) -> Result<PgConnection, NoPrimary> {
+        let several = self.all.len() > 1;
+        let asked = self.all.iter().enumerate();
+        let mut asked: FuturesUnordered<_> = asked
+            .map(async |(server, options)| (server, connect(options, several).await))
+            .collect();
+        let mut best: Option<Found> = None;
+        let mut unfit = Vec::new();
+        let mut patience = Instant::now() + CONNECT_WITHIN;
+        loop {
+            let (server, answer) = tokio::select! {
+                answer = asked.next() => match answer {
+                    Some(answer) => answer,
+                    None => break,
+                },
+                () = sleep_until(patience), if best.is_some() => break,
+            };
+            match answer {
+                Ok((connection, timeline)) => {
+                    let found = Found {
+                        server,
+                        timeline,
+                        connection,
+                    };
+                    best = Some(match best {
+                        Some(best) => self.better(best, found),
+                        None => {
+                            patience = Instant::now() + self.wait_for_others(&found);
+                            found
+                        }
+                    });
+                }
+                Err(why) => unfit.push((place(&self.all[server]), why)),
+            }
+        }
+        let seen = self.timeline.load(Ordering::Relaxed);
+        match best {
+            Some(best) if best.timeline < seen => {
+                let why = Unfit::Superseded(best.timeline);
+                unfit.push((place(&self.all[best.server]), why));
+                Err(NoPrimary(unfit))
+            }
+            Some(best) => {
+                self.timeline.fetch_max(best.timeline, Ordering::Relaxed);
+                self.follow(best.server);
+                Ok(best.connection)
+            }
+            None => Err(NoPrimary(unfit)),
+        }
+    }
+
+    /// As if no server had been found: the one that was has failed with this.
+    pub fn unfit(&self, error: sqlx::Error) -> NoPrimary {
+        NoPrimary(vec![(place(&self.current()), error.into())])
+    }
+
+    fn wait_for_others(&self, found: &Found) -> Duration {
+        let seen = self.timeline.load(Ordering::Relaxed);
+        match found.timeline == seen && found.server == self.lock().server {
+            true => OTHERS_WITHIN_IF_KNOWN,
+            false => OTHERS_WITHIN,
+        }
+    }
+
+    fn better(&self, one: Found, other: Found) -> Found {
+        let current = self.lock().server;
+        let rank = |found: &Found| (found.timeline, found.server == current);
+        if rank(&other) > rank(&one) {
+            other
+        } else {
+            one
+        }
+    }
+
+    fn follow(&self, server: usize) {
+        let mut current = self.lock();
+        if current.server == server {
+            return;
+        }
+        *current = Current {
+            server,
+            since: Instant::now(),
+        };
+        let options = self.all[server].clone();
+        info!(
+            server = place(&options),
+            "this server of the database takes writes now"
+        );
+        if let Some(pool) = self.pool.get() {
+            pool.set_connect_options(options);
+        }
+    }
+
+    /// Who, where and which, and nothing else of the URL.
+    pub fn describe(&self) -> String {
+        let places: Vec<_> = self.all.iter().map(place).collect();
+        let first = &self.all[0];
+        format!(
+            "postgres://{}@{}/{}",
+            first.get_username(),
+            places.join(","),
+            first.get_database().unwrap_or(first.get_username()),
+        )
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        // A panic while holding the lock leaves the value valid.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Refuses a connection that leads to a standby: what it shows may be old.
+pub(super) async fn refuse_standby(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let row = connection.fetch_one(IS_STANDBY).await?;
+    if row.try_get::<bool, _>("standby")? {
+        return Err(sqlx::Error::Protocol(Unfit::Standby.to_string()));
+    }
+    Ok(())
+}
+
+/// The connection and, where there are several servers to compare, its timeline.
+async fn connect(options: &PgConnectOptions, several: bool) -> Result<(PgConnection, u32), Unfit> {
+    let connecting = async {
+        let mut connection = options.connect().await?;
+        let ask = if several { TIMELINE } else { IS_STANDBY };
+        let row = connection.fetch_one(ask).await?;
+        if row.try_get::<bool, _>("standby")? {
+            return Err(Unfit::Standby);
+        }
+        let timeline = match several {
+            true => u32::from_str_radix(row.try_get("timeline")?, 16).unwrap_or_default(),
+            false => 0,
+        };
+        Ok((connection, timeline))
+    };
+    match tokio::time::timeout(CONNECT_WITHIN, connecting).await {
+        Ok(connected) => connected,
+        Err(_) => Err(Unfit::Silent),
+    }
+}
+
+fn place(options: &PgConnectOptions) -> String {
+    let port = options.get_port();
+    match options.get_socket() {
+        Some(socket) => format!("{}:{port}", socket.display()),
+        None => format!("{}:{port}", options.get_host()),
+    }
+}
+
+/// One set of options for each host. The crate's own parser knows but one host.
+fn parse(url: &str) -> Result<Vec<PgConnectOptions>, UrlError> {
+    let (url, query) = match url.split_once('?') {
+        Some((url, query)) => (url, query),
+        None => (url, ""),
+    };
+    let mut parameters = Vec::new();
+    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+        match parameter.strip_prefix("target_session_attrs=") {
+            // What is done anyway.
+            Some("read-write" | "primary") => {}
+            Some(other) => return Err(UrlError::SessionAttrs(other.to_owned())),
+            None => parameters.push(parameter),
+        }
+    }
+    let query = match parameters.is_empty() {
+        true => String::new(),
+        false => format!("?{}", parameters.join("&")),
+    };
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+    hosts
+        .split(',')
+        .map(|host| Ok(format!("{scheme}://{user}{host}{path}{query}").parse()?))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described(url: &str) -> String {
+        Servers::new(url, |options| options).unwrap().describe()
+    }
+
+    #[test]
+    fn a_url_names_one_server_or_several_each_with_its_port() {
+        for (url, shown) in [
+            (
+                "postgres://ann@db.example/tasks",
+                "postgres://ann@db.example:5432/tasks",
+            ),
+            (
+                "postgres://ann:s3cret@one:6001,two,[::1]:6003/tasks?target_session_attrs=read-write&sslmode=disable",
+                "postgres://ann@one:6001,two:5432,[::1]:6003/tasks",
+            ),
+            (
+                "postgres://ann@%2Frun%2Fpostgresql/tasks",
+                "postgres://ann@/run/postgresql:5432/tasks",
+            ),
+            (
+                "postgres:///tasks?host=/run/pg&user=ann",
+                "postgres://ann@/run/pg:5432/tasks",
+            ),
+        ] {
+            assert_eq!(described(url), shown);
+        }
+    }
+
+    #[test]
+    fn a_url_that_asks_for_a_standby_or_has_a_bad_port_is_refused() {
+        for url in [
+            "postgres://ann@one,two/tasks?target_session_attrs=prefer-standby",
+            "postgres://ann@one:many/tasks",
+            "postgres://ann@one,two:many/tasks",
+        ] {
+            assert!(Servers::new(url, |options| options).is_err(), "{url}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_with_each_server_is_said() {
+        let url = "postgres://ann@127.0.0.1:1,127.0.0.1:2/tasks";
+        let servers = Servers::new(url, |options| options).unwrap();
+        let none = servers.connect().await.unwrap_err();
+        assert!(none.is_passing());
+        let said = none.to_string();
+        assert!(
+            said.contains("127.0.0.1:1: ") && said.contains("127.0.0.1:2: "),
+            "{said}"
+        );
+        assert!(said.contains("refused"), "{said}");
+    }
+}

@@ -1,0 +1,36 @@
+//! How PostgreSQL is asked.
+
+use sqlx::{AssertSqlSafe, Postgres, SqlSafeStr, postgres::PgArguments, query::Query};
+
+use crate::store::reading::{Statement, Value};
+
+/// Whether statements stay prepared, as they do where a connection is one's own for as long as it lasts.
+/// A pooler gives out connections by the transaction: there each statement is prepared anew and without a
+/// name, because a name would stay behind for whoever gets the connection next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Statements {
+    Kept,
+    Forgotten,
+}
+
+impl Statements {
+    pub fn query(self, sql: impl SqlSafeStr) -> Query<'static, Postgres, PgArguments> {
+        sqlx::query(sql).persistent(self == Self::Kept)
+    }
+
+    /// A statement with its values.
+    pub fn with_values(self, statement: Statement) -> Query<'static, Postgres, PgArguments> {
+        // Only the store's own words are in it: what comes from outside is bound.
+        let mut query = self.query(AssertSqlSafe(statement.sql));
+        for value in statement.values {
+            query = match value {
+                // No text here holds a NUL: what stands in its place finds nothing either.
+                Value::Text(text) => query.bind(text.map(|text| text.replace('\0', "\u{fffd}"))),
+                Value::Integer(number) => query.bind(number),
+                Value::Uuid(id) => query.bind(id),
+                Value::MaybeUuid(id) => query.bind(id),
+            };
+        }
+        query
+    }
+}

@@ -1,0 +1,139 @@
+//! What the courier and operators do with messages, each time in a transaction of its own: it locks
+//! queues, which a batch of commands locks only after its tasks, and waits for no task.
+
+use tokio::sync::oneshot;
+
+use super::{Store, TRIES, Writer, handle::Request};
+use crate::{
+    domain::{InstanceId, Span, Timestamp},
+    store::{Held, Letter, MessageId, Round, StoreError},
+};
+
+#[derive(Clone, Debug)]
+pub(super) enum OutboxRequest {
+    Round {
+        round: Round,
+        by: InstanceId,
+        /// How long what is taken is held at the longest.
+        hold: Span,
+    },
+    Letters(Letter, Vec<MessageId>),
+    Free(Option<InstanceId>),
+    Purge(Timestamp, usize),
+}
+
+pub(super) enum OutboxAnswer {
+    Held(Vec<Held>),
+    Handled(Vec<MessageId>),
+    Count(u64),
+}
+
+impl Store {
+    /// Lets go of queues and takes others, for at most `hold`.
+    pub async fn outbox_round(
+        &self,
+        round: Round,
+        by: InstanceId,
+        hold: Span,
+    ) -> Result<Vec<Held>, StoreError> {
+        match self
+            .outbox(OutboxRequest::Round { round, by, hold })
+            .await?
+        {
+            OutboxAnswer::Held(held) => Ok(held),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Answers which of the messages are there and in a state for it.
+    pub async fn handle_letters(
+        &self,
+        letter: Letter,
+        ids: Vec<MessageId>,
+    ) -> Result<Vec<MessageId>, StoreError> {
+        match self.outbox(OutboxRequest::Letters(letter, ids)).await? {
+            OutboxAnswer::Handled(ids) => Ok(ids),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Lets go of the queues that `by` held, or of all that are held: who held them is gone.
+    pub async fn free_queues(&self, by: Option<InstanceId>) -> Result<u64, StoreError> {
+        self.counted(OutboxRequest::Free(by)).await
+    }
+
+    /// Deletes up to `limit` dead letters that died before `died_before`.
+    pub async fn purge_letters(
+        &self,
+        died_before: Timestamp,
+        limit: usize,
+    ) -> Result<u64, StoreError> {
+        self.counted(OutboxRequest::Purge(died_before, limit)).await
+    }
+
+    async fn counted(&self, asked: OutboxRequest) -> Result<u64, StoreError> {
+        match self.outbox(asked).await? {
+            OutboxAnswer::Count(count) => Ok(count),
+            _ => Ok(0),
+        }
+    }
+
+    async fn outbox(&self, asked: OutboxRequest) -> Result<OutboxAnswer, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Request::Outbox { asked, answer }).await?;
+        answered.await.map_err(|_| StoreError::Stopping)?
+    }
+}
+
+impl Writer {
+    /// Answers what is asked of the outbox, and takes it out of what was gathered.
+    pub(super) async fn serve_outbox(&mut self, gathered: &mut Vec<Request>) {
+        let is_outbox = |request: &mut Request| matches!(request, Request::Outbox { .. });
+        for request in gathered.extract_if(.., is_outbox) {
+            if let Request::Outbox { asked, answer } = request {
+                let served = self.serve_outbox_request(&asked).await;
+                if served.is_ok() && matches!(asked, OutboxRequest::Letters(Letter::Redeliver, _)) {
+                    self.outbox.notify_one();
+                }
+                // A caller that is gone needs no answer.
+                let _ = answer.send(served);
+            }
+        }
+    }
+
+    async fn serve_outbox_request(
+        &mut self,
+        asked: &OutboxRequest,
+    ) -> Result<OutboxAnswer, StoreError> {
+        let mut interrupted = String::new();
+        for _ in 0..TRIES {
+            match self.try_serve_outbox(asked).await {
+                Err(StoreError::Interrupted(reason)) => interrupted = reason,
+                served => return served,
+            }
+        }
+        Err(StoreError::Unavailable(interrupted))
+    }
+
+    async fn try_serve_outbox(
+        &mut self,
+        asked: &OutboxRequest,
+    ) -> Result<OutboxAnswer, StoreError> {
+        let mut tx = self.backend.begin().await?;
+        let answer = match asked {
+            OutboxRequest::Round { round, by, hold } => {
+                let (until, sender) = (tx.now() + *hold, &self.settings.sender);
+                OutboxAnswer::Held(tx.outbox_round(round, by, until, sender).await?)
+            }
+            OutboxRequest::Letters(letter, ids) => {
+                OutboxAnswer::Handled(tx.handle_letters(*letter, ids).await?)
+            }
+            OutboxRequest::Free(by) => OutboxAnswer::Count(tx.free_queues(by.as_ref()).await?),
+            OutboxRequest::Purge(died_before, limit) => {
+                OutboxAnswer::Count(tx.purge_letters(*died_before, *limit).await?)
+            }
+        };
+        tx.commit().await?;
+        Ok(answer)
+    }
+}

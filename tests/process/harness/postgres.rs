@@ -1,0 +1,225 @@
+//! PostgreSQL servers of a test's own, which it may stop, restart and promote. What only needs a database
+//! shares the cluster of all tests (`cluster::new_database`), which is there already.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, TcpListener},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+};
+
+use crate::cluster::{as_owner, binaries};
+
+/// What a test of minutes needs, and no disk: these servers crash, but their machine does not.
+const SETTINGS: &str = "listen_addresses = '127.0.0.1'\nfsync = off\nmax_connections = 60\n\
+                        shared_buffers = 16MB\nlog_min_messages = warning\nmax_wal_senders = 4\n";
+
+/// A server. It ends with the test, however that ends.
+pub struct Postgres {
+    place: Place,
+    /// Ends the server and removes its folder as soon as this process holds its input no longer.
+    keeper: Child,
+}
+
+#[derive(Clone)]
+struct Place {
+    folder: PathBuf,
+    port: u16,
+}
+
+impl Postgres {
+    pub async fn start() -> Self {
+        blocking(|| {
+            let place = Place::new();
+            let data = place.data();
+            let made = as_owner(&binaries().join("initdb"))
+                .args(["--auth=trust", "--username=provost", "--encoding=UTF8"])
+                .args(["--locale=C.UTF-8", "--no-sync", "-D"])
+                .arg(&data)
+                .output();
+            expect(made);
+            Self::on(place, SETTINGS)
+        })
+        .await
+    }
+
+    /// A standby that this one waits for with every commit.
+    pub async fn synchronous_standby(&self) -> Self {
+        let primary = self.place.port;
+        let standby = blocking(move || {
+            let place = Place::new();
+            let copied = as_owner(&binaries().join("pg_basebackup"))
+                .args(["-h", "127.0.0.1", "-p", &primary.to_string()])
+                .args(["-U", "provost", "--checkpoint=fast", "--no-sync", "-D"])
+                .arg(place.data())
+                .output();
+            expect(copied);
+            fs::write(place.data().join("standby.signal"), "").unwrap();
+            let primary = format!(
+                "primary_conninfo = 'host=127.0.0.1 port={primary} user=provost application_name=standby'\n"
+            );
+            Self::on(place, &format!("{SETTINGS}{primary}"))
+        })
+        .await;
+        self.sql("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+            .await;
+        self.sql("SELECT pg_reload_conf()").await;
+        while self.sql("SELECT sync_state FROM pg_stat_replication").await != "sync" {}
+        standby
+    }
+
+    /// The URL of its database.
+    pub fn url(&self) -> String {
+        Self::url_of(&[self])
+    }
+
+    /// One URL for several servers.
+    pub fn url_of(servers: &[&Self]) -> String {
+        let places = servers.iter().map(|server| server.address());
+        let places: Vec<_> = places.collect();
+        format!("postgres://provost@{}/postgres", places.join(","))
+    }
+
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.place.port)
+    }
+
+    /// As a crash ends it: nothing is written any more.
+    pub async fn crash(&self) {
+        self.control(&["stop", "-m", "immediate"]).await;
+    }
+
+    /// Starts it after a crash or a stop.
+    pub async fn start_again(&self) {
+        self.control(&["start"]).await;
+    }
+
+    pub async fn crash_and_start_again(&self) {
+        self.control(&["restart", "-m", "immediate"]).await;
+    }
+
+    /// Makes a standby the primary.
+    pub async fn promote(&self) {
+        self.control(&["promote"]).await;
+    }
+
+    pub async fn sql(&self, statement: &str) -> String {
+        let (url, statement) = (self.url(), statement.to_owned());
+        blocking(move || super::sql(&url, &statement)).await
+    }
+
+    async fn control(&self, arguments: &[&str]) {
+        let place = self.place.clone();
+        let arguments: Vec<_> = arguments.iter().map(|word| (*word).to_owned()).collect();
+        blocking(move || place.control(&arguments)).await;
+    }
+
+    fn on(place: Place, settings: &str) -> Self {
+        fs::write(place.data().join("postgresql.auto.conf"), settings).unwrap();
+        // The folder of the checkout may be closed to the owner of the server.
+        let keeper = as_owner(Path::new("setsid"))
+            .args([
+                "sh",
+                "-c",
+                "cat; \"$0/pg_ctl\" -D \"$1/data\" -m immediate stop; rm -rf \"$1\"",
+            ])
+            .args([&binaries(), &place.folder])
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        place.control(&["start".to_owned()]);
+        Self { place, keeper }
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.place.folder.join("log")).unwrap_or_default();
+            let lines: Vec<_> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(20)..];
+            eprintln!(
+                "the last that PostgreSQL at {} said:\n{}",
+                self.place.port,
+                last.join("\n")
+            );
+        }
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder =
+            std::env::temp_dir().join(format!("provost-pg-{:032x}", rand::random::<u128>()));
+        expect(
+            as_owner(Path::new("mkdir"))
+                .args(["-m", "700"])
+                .arg(&folder)
+                .output(),
+        );
+        Self {
+            folder,
+            port: lasting_port(),
+        }
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    fn control(&self, arguments: &[String]) {
+        let controlled = as_owner(&binaries().join("pg_ctl"))
+            .args(arguments)
+            .args(["--wait", "--silent", "--timeout=60", "-D"])
+            .arg(self.data())
+            .arg("-l")
+            .arg(self.folder.join("log"))
+            .args([
+                "-o",
+                &format!("-p {} -k {}", self.port, self.folder.display()),
+            ])
+            .current_dir("/")
+            // The server inherits them, and a pipe would be waited for as long as it runs.
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        let log = || fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+        assert!(controlled.unwrap().success(), "{arguments:?}: {}", log());
+    }
+}
+
+/// A free port that is free again after a restart: the system gives those of this range to nobody who asks
+/// for any.
+pub fn lasting_port() -> u16 {
+    loop {
+        let port = 20_000 + rand::random::<u16>() % 12_000;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.unwrap()
+}
+
+fn expect(output: std::io::Result<Output>) -> Output {
+    let output = output.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    output
+}
+
+/// What psql prints, without decoration.
+pub fn sql(url: &str, statement: &str) -> String {
+    let output = Command::new(binaries().join("psql"))
+        .args([url, "-XqAtc", statement])
+        .output();
+    let output = expect(output);
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
