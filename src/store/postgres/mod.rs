@@ -38,7 +38,7 @@ const ACQUIRE_WITHIN: Duration = Duration::from_secs(3);
 /// How long a reader's connection may take to say that it is still there.
 const THERE_WITHIN: Duration = Duration::from_secs(1);
 /// After this long without an answer the connection is taken for cut. Twice as long as a lock is held by
-/// whoever stands still, see [`transaction::BEGIN`]; a large batch takes its time as well.
+/// whoever stands still, see [`transaction::PIN`]; a large batch takes its time as well.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug)]
