@@ -7,7 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use tokio::time::{Instant, sleep, timeout_at};
-use tracing::{debug, warn};
+use tracing::{Span, debug, debug_span, warn};
 
 use super::Local;
 use crate::{
@@ -20,6 +20,14 @@ use crate::{
 const SAVE_AGAIN: Duration = Duration::from_millis(200);
 /// The wait between looks whether this instance has a lease again.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// The span of an attempt, in that of its step, in that of its task. Its trace is the one that the call
+/// passes on.
+pub(super) fn span(call: &Call) -> Span {
+    let task = debug_span!("task", task = %call.step.task, key = call.task_key.as_deref());
+    let step = debug_span!(parent: &task, "step", step = %call.step_name);
+    debug_span!(parent: &step, "attempt", attempt = %call.attempt, traceparent = call.traceparent)
+}
 
 pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     let Dispatch {

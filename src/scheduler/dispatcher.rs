@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{info, warn};
+use tracing::{Instrument, info, warn};
 
 use super::{Dispatches, Local, call};
 use crate::{
@@ -47,7 +47,8 @@ impl Dispatcher {
         let (local, store) = (self.local.clone(), self.store.clone());
         self.local.running.start(step, attempt, || {
             let running = calls.spawn(async move {
-                call::run(dispatch, &local, &store).await;
+                let span = call::span(&dispatch.call);
+                call::run(dispatch, &local, &store).instrument(span).await;
                 local.running.remove(step, attempt);
             });
             running.abort_handle()
