@@ -31,9 +31,9 @@ use crate::{
 
 /// How long a readiness check waits for a commit.
 const COMMIT_WITHIN: Duration = Duration::from_secs(2);
-/// Counting costs the store something: scrapers share one count for so long.
 /// Counting takes at most this share of a reader's time, as one in so many.
 const COUNT_SHARE: u32 = 20;
+/// Counting costs the store something: scrapers share one count for so long.
 const COUNT_EVERY: Duration = Duration::from_secs(5);
 
 pub fn routes() -> OpenApiRouter<Arc<App>> {
