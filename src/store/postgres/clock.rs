@@ -17,17 +17,19 @@ const FRESH: Duration = Duration::from_secs(1);
 pub(super) struct Clock(Mutex<Option<(Timestamp, Instant)>>);
 
 impl Clock {
-    /// What the database answered when it was asked at `asked`.
-    pub fn set(&self, now: Timestamp, asked: Instant) {
+    /// What the database answered, and when the answer was there. Counted from then, this clock is behind
+    /// the database's by what the answer took, and never ahead of it: nothing is found to be due that the
+    /// writer would refuse because it is not.
+    pub fn set(&self, now: Timestamp, answered: Instant) {
         // A panic while holding the lock leaves the value valid.
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, asked));
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, answered));
     }
 
     /// `None` where the database has not been asked lately.
     pub fn at(&self, instant: Instant) -> Option<Timestamp> {
         let read = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (now, asked) = read?;
-        let since = instant.saturating_duration_since(asked);
+        let (now, answered) = read?;
+        let since = instant.saturating_duration_since(answered);
         let millis = u64::try_from(since.as_millis()).ok()?;
         (since < FRESH).then(|| now + Span::from_millis(millis))
     }
@@ -40,11 +42,11 @@ mod tests {
     #[test]
     fn the_clock_runs_on_and_is_asked_again_after_a_moment() {
         let clock = Clock::default();
-        let asked = Instant::now();
-        assert_eq!(clock.at(asked), None);
-        clock.set(Timestamp::from_millis(5000), asked);
-        let later = asked + Duration::from_millis(300);
+        let answered = Instant::now();
+        assert_eq!(clock.at(answered), None);
+        clock.set(Timestamp::from_millis(5000), answered);
+        let later = answered + Duration::from_millis(300);
         assert_eq!(clock.at(later), Some(Timestamp::from_millis(5300)));
-        assert_eq!(clock.at(asked + FRESH), None);
+        assert_eq!(clock.at(answered + FRESH), None);
     }
 }

@@ -45,8 +45,7 @@ impl Source for PgSource {
     type Row = PgRow;
 
     async fn now(&self) -> Result<Timestamp, StoreError> {
-        let asked = Instant::now();
-        if let Some(now) = self.clock.at(asked) {
+        if let Some(now) = self.clock.at(Instant::now()) {
             return Ok(now);
         }
         let found = self.view(vec![Statement::new(NOW)]).await?;
@@ -54,7 +53,7 @@ impl Source for PgSource {
         let millis = row.map(|row| number(row, "now")).transpose()?;
         let millis = millis.ok_or_else(|| StoreError::Corrupt("no time".to_owned()))?;
         let now = Timestamp::from_millis(millis);
-        self.clock.set(now, asked);
+        self.clock.set(now, Instant::now());
         Ok(now)
     }
 

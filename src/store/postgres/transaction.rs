@@ -172,7 +172,6 @@ pub(super) struct PgTransaction<'b> {
 impl<'b> PgTransaction<'b> {
     pub async fn begin(backend: &'b mut PgBackend) -> Result<Self, StoreError> {
         let mut connection = backend.writer.take().await?;
-        let asked = Instant::now();
         let begin = match backend.writer.statements() {
             Statements::Kept => BEGIN,
             Statements::Forgotten => BEGIN_ANYWHERE,
@@ -200,7 +199,7 @@ impl<'b> PgTransaction<'b> {
         };
         begun.now = Timestamp::from_millis(row.try_get("now")?);
         begun.id = row.try_get::<&str, _>("id")?.parse().map_err(corrupt)?;
-        begun.backend.clock.set(begun.now, asked);
+        begun.backend.clock.set(begun.now, Instant::now());
         Ok(begun)
     }
 
