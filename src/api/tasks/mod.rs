@@ -87,10 +87,12 @@ fn watch(app: &App, id: TaskId) -> Watch {
 
 /// The task as body, its version as ETag.
 async fn render(app: &App, status: StatusCode, task: &Task) -> Result<Response, Problem> {
-    let now = app.store.reader.now().await?;
+    // What was committed is answered for, even if the store cannot be asked any more where its steps stand.
+    let now = app.store.reader.now().await.unwrap_or(task.created_at);
     let view = TaskView::new(task, now);
     let knows = |agent: &AgentName| app.agents.get(agent).is_some();
-    let view = with_places(view, task, &*app.store.reader, knows).await?;
+    let placed = with_places(view, task, &*app.store.reader, knows).await;
+    let view = placed.unwrap_or_else(|_| TaskView::new(task, now));
     Ok(with_etag(json(status, &view), task))
 }
 
