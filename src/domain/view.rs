@@ -147,7 +147,7 @@ pub struct StepView<'a> {
     ended_at: Option<Timestamp>,
     /// Why it is not running; null while it runs and once it is over.
     pub blocked_by: Option<Blocked>,
-    /// What the remote service answered.
+    /// What the remote service answered; while the step is run again, what it answered before.
     #[schema(value_type = Option<Object>, example = json!({"id": "ch_1"}))]
     output: Option<&'a RawValue>,
     /// In state error: what went wrong.
