@@ -105,7 +105,7 @@ async fn sessions_that_end_under_load_cost_no_task() {
 }
 
 fn end_sessions(url: &str) {
-    let ended = Command::new(cluster::binaries().join("psql"))
+    let ended = Command::new(cluster::client("psql"))
         .args([url, "-qc"])
         .arg("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'provost'
               AND datname = current_database()")

@@ -8,7 +8,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use crate::cluster::{as_owner, binaries};
+use crate::cluster::{as_owner, binaries, client};
 
 /// What a test of minutes needs, and no disk: these servers crash, but their machine does not.
 const SETTINGS: &str = "listen_addresses = '127.0.0.1'\nfsync = off\nmax_connections = 60\n\
@@ -43,20 +43,23 @@ impl Postgres {
         .await
     }
 
-    /// A standby that this one waits for with every commit.
+    /// A standby that this one waits for with every commit. To be copied it is stopped for a moment:
+    /// `pg_basebackup`, which copies a server that runs, refuses those that are newer than itself.
     pub async fn synchronous_standby(&self) -> Self {
-        let primary = self.place.port;
+        self.control(&["stop", "-m", "fast"]).await;
+        let primary = self.place.clone();
         let standby = blocking(move || {
             let place = Place::new();
-            let copied = as_owner(&binaries().join("pg_basebackup"))
-                .args(["-h", "127.0.0.1", "-p", &primary.to_string()])
-                .args(["-U", "provost", "--checkpoint=fast", "--no-sync", "-D"])
-                .arg(place.data())
+            let copied = as_owner(Path::new("cp"))
+                .arg("-a")
+                .args([primary.data(), place.data()])
                 .output();
             expect(copied);
+            primary.control(&["start".to_owned()]);
             fs::write(place.data().join("standby.signal"), "").unwrap();
             let primary = format!(
-                "primary_conninfo = 'host=127.0.0.1 port={primary} user=provost application_name=standby'\n"
+                "primary_conninfo = 'host=127.0.0.1 port={} user=provost application_name=standby'\n",
+                primary.port
             );
             Self::on(place, &format!("{SETTINGS}{primary}"))
         })
@@ -217,7 +220,7 @@ fn expect(output: std::io::Result<Output>) -> Output {
 
 /// What psql prints, without decoration.
 pub fn sql(url: &str, statement: &str) -> String {
-    let output = Command::new(binaries().join("psql"))
+    let output = Command::new(client("psql"))
         .args([url, "-XqAtc", statement])
         .output();
     let output = expect(output);
