@@ -111,6 +111,11 @@ impl Postgres {
         blocking(move || super::sql(&url, &statement)).await
     }
 
+    /// What it has said.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.place.folder.join("log")).unwrap_or_default()
+    }
+
     async fn control(&self, arguments: &[&str]) {
         let place = self.place.clone();
         let arguments: Vec<_> = arguments.iter().map(|word| (*word).to_owned()).collect();
@@ -141,7 +146,7 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let log = fs::read_to_string(self.place.folder.join("log")).unwrap_or_default();
+            let log = self.log();
             let lines: Vec<_> = log.lines().collect();
             let last = &lines[lines.len().saturating_sub(20)..];
             eprintln!(
