@@ -190,16 +190,13 @@ impl Writer {
 
     /// `None`: a cached task was stale. It is out of the cache, and the batch is to be decided again.
     async fn try_write(&mut self, requests: &[Request]) -> Result<Option<Decided>, Failed> {
-        // Taken before the store's own time is read, so that a local deadline is never later than
-        // the complete-by it stands for.
-        let instant = tokio::time::Instant::now();
         let begun = self.backend.begin().await;
         let mut tx = begun.map_err(|error| match error {
             // The connection turned out to be lost; the next one may be there already.
             StoreError::Interrupted(_) => Failed::Save(error),
             error => Failed::Begin(error),
         })?;
-        let mut decided = Decided::new(tx.now(), instant);
+        let mut decided = Decided::new(tx.now(), tx.instant());
         decided
             .gather(requests, tx.as_mut(), &mut self.cache, &*self.local)
             .await?;
@@ -217,15 +214,15 @@ impl Writer {
                 return Ok(None);
             }
         }
-        if !decided.batch.is_empty() && tx.save(&decided.batch).await? == Saved::Stale {
-            drop(tx);
+        if decided.batch.is_empty() {
+            tx.commit().await?;
+        } else if tx.save_and_commit(&decided.batch).await? == Saved::Stale {
             debug!("a cached task was stale; the batch is decided again");
             for change in &decided.batch.changes {
                 self.cache.pop(&change.task.id());
             }
             return Ok(None);
         }
-        tx.commit().await?;
         Ok(Some(decided))
     }
 }

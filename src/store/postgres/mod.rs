@@ -91,8 +91,8 @@ pub async fn open(
         servers: servers.clone(),
         statements,
     };
-    let pinned = lead.pin(&mut writer).await;
-    pinned.map_err(|none| unopened(&servers, &none))?;
+    let writer = lead.pin(writer).await;
+    let writer = writer.map_err(|none| unopened(&servers, &none))?;
     let leases = lead.connect().await;
     let leases = leases.map_err(|none| unopened(&servers, &none))?;
     let following = servers.clone();

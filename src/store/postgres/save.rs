@@ -18,15 +18,19 @@ use crate::{
 /// Everything that every batch writes, in one statement, because each costs a round trip and two wake-ups
 /// on either side; what a batch lacks are empty arrays. Relies on the primary keys.
 ///
-/// Tasks that are known are saved by compare-and-set on the version, and nothing else is written unless
-/// all of them matched: `unmoved` is asked before each of the others. Their rows are locked first, one
-/// after the other in the order of the batch, which is that of ids: an update by itself promises no order.
-/// A row whose version moved on while its lock was waited for is left out, because the condition is looked
-/// at again then.
+/// Tasks that are known are saved by compare-and-set on the version, and nothing at all is written unless
+/// all of them match: `unmoved` is asked before each write, so that the statement can be a transaction by
+/// itself. Their rows are locked first, one after the other in the order of the batch, which is that of
+/// ids: an update by itself promises no order. A row whose version moved on while its lock was waited for
+/// is left out, because the condition is looked at again then; where none is left out, nobody has written
+/// anything of these tasks since, and what is read of their steps is what stands.
 ///
-/// The form leaves no choice of a plan: a LATERAL that locks is run for each row, and only a TID scan
-/// finds a row by its `ctid`. A plain join was seen to read the whole primary key, when it was planned for
-/// a table that was small at that moment.
+/// The form leaves no choice of a plan: a LATERAL that locks, and a subquery, are run for each row, and
+/// only a TID scan finds a row by its `ctid`. A plain join was seen to read the whole primary key, when it
+/// was planned for a table that was small at that moment.
+///
+/// A step whose row is known to be there is updated; the others, of new tasks and of undos, are inserted,
+/// or updated where they turn out to be there.
 macro_rules! save {
     ($locked:literal) => {
         concat!(
@@ -41,15 +45,15 @@ WITH mine AS MATERIALIZED (
         FOR NO KEY UPDATE "#,
             $locked,
             r#") AS locked),
-updated AS (
+unmoved AS MATERIALIZED (
+    SELECT count(*) = cardinality($1::uuid[]) AS "all" FROM mine),
+saved_tasks AS (
     UPDATE tasks
     SET version = version + 1, state = mine.state, paused = mine.paused, complete_by = mine.complete_by,
         overdue_at = mine.overdue_at, ended_at = mine.ended_at, error = mine.error, undo = mine.undo
     FROM mine
-    WHERE tasks.ctid = mine.place
+    WHERE tasks.ctid = mine.place AND (SELECT "all" FROM unmoved)
     RETURNING 1),
-unmoved AS MATERIALIZED (
-    SELECT count(*) = cardinality($1::uuid[]) AS "all" FROM updated),
 new_tasks AS (
     INSERT INTO tasks (id, version, state, paused, complete_by, overdue_at, ended_at, error, undo, "key",
                        workflow, workflow_version, labels, priority, complete_within, created_at, trace_id)
@@ -63,27 +67,50 @@ new_details AS (
     SELECT new.* FROM unnest($10::uuid[], $27::text[], $28::text[], $29::text[]) AS new
     WHERE (SELECT "all" FROM unmoved)),
 saved_steps AS (
-    INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended,
-                       locked_by, complete_by, ready_at, due_at, queued, started_at, ended_at, body, output,
-                       error, last_fault, doubt)
-    SELECT new.* FROM unnest($30::uuid[], $31::bigint[], $32::text[], $33::text[], $34::bigint[],
-                             $35::text[], $36::bigint[], $37::bigint[], $38::bigint[], $39::text[],
-                             $40::bigint[], $41::bigint[], $42::bigint[], $43::smallint[], $44::bigint[],
-                             $45::bigint[], $46::text[], $47::text[], $48::text[], $49::text[],
-                             $50::text[]) AS new
+    UPDATE steps
+    SET state = new.state, attempt = new.attempt, failure_count = new.failure_count,
+        extended = new.extended, doubt = new.doubt, locked_by = new.locked_by,
+        complete_by = new.complete_by, ready_at = new.ready_at, due_at = new.due_at, queued = new.queued,
+        started_at = new.started_at, ended_at = new.ended_at, body = new.body, output = new.output,
+        error = new.error, last_fault = new.last_fault
+    FROM (
+        SELECT known.*, (
+            SELECT steps.ctid FROM steps
+            WHERE steps.task_id = known.task_id AND steps.idx = known.idx) AS place
+        FROM unnest($30::uuid[], $31::bigint[], $32::text[], $33::bigint[], $34::bigint[], $35::bigint[],
+                    $36::text[], $37::text[], $38::bigint[], $39::bigint[], $40::bigint[], $41::smallint[],
+                    $42::bigint[], $43::bigint[], $44::text[], $45::text[], $46::text[], $47::text[])
+             AS known (task_id, idx, state, attempt, failure_count, extended, doubt, locked_by, complete_by,
+                       ready_at, due_at, queued, started_at, ended_at, body, output, error, last_fault)
+        ) AS new
+    WHERE steps.ctid = new.place AND (SELECT "all" FROM unmoved)
+    RETURNING 1),
+new_steps AS (
+    INSERT INTO steps (task_id, idx, state, attempt, failure_count, extended, doubt, locked_by, complete_by,
+                       ready_at, due_at, queued, started_at, ended_at, body, output, error, last_fault,
+                       name, agent, priority)
+    SELECT new.* FROM unnest($48::uuid[], $49::bigint[], $50::text[], $51::bigint[], $52::bigint[],
+                             $53::bigint[], $54::text[], $55::text[], $56::bigint[], $57::bigint[],
+                             $58::bigint[], $59::smallint[], $60::bigint[], $61::bigint[], $62::text[],
+                             $63::text[], $64::text[], $65::text[], $66::text[], $67::text[],
+                             $68::bigint[]) AS new
     WHERE (SELECT "all" FROM unmoved)
     ON CONFLICT (task_id, idx) DO UPDATE
     SET state = excluded.state, attempt = excluded.attempt, failure_count = excluded.failure_count,
-        extended = excluded.extended, locked_by = excluded.locked_by, complete_by = excluded.complete_by,
-        ready_at = excluded.ready_at, due_at = excluded.due_at, queued = excluded.queued,
-        started_at = excluded.started_at, ended_at = excluded.ended_at, body = excluded.body,
-        output = excluded.output, error = excluded.error, last_fault = excluded.last_fault,
-        doubt = excluded.doubt),
+        extended = excluded.extended, doubt = excluded.doubt, locked_by = excluded.locked_by,
+        complete_by = excluded.complete_by, ready_at = excluded.ready_at, due_at = excluded.due_at,
+        queued = excluded.queued, started_at = excluded.started_at, ended_at = excluded.ended_at,
+        body = excluded.body, output = excluded.output, error = excluded.error,
+        last_fault = excluded.last_fault),
 new_history AS (
     INSERT INTO history (task_id, version, at, events)
-    SELECT new.* FROM unnest($51::uuid[], $52::bigint[], $53::bigint[], $54::text[]) AS new
+    SELECT new.* FROM unnest($69::uuid[], $70::bigint[], $71::bigint[], $72::text[]) AS new
     WHERE (SELECT "all" FROM unmoved))
-SELECT "all" AS saved FROM unmoved"#
+SELECT "all" AS saved,
+       -- A row that is locked, or was there, and yet was not found: an error leaves nothing behind.
+       1 / (NOT "all" OR (SELECT count(*) FROM saved_tasks) = cardinality($1::uuid[])
+                     AND (SELECT count(*) FROM saved_steps) = cardinality($30::uuid[]))::int AS found
+FROM unmoved"#
         )
     };
 }
@@ -149,17 +176,12 @@ pub(super) async fn save(
         .filter(|change| change.base.is_none())
         .map(|change| &*change.task)
         .collect();
-    let steps: Vec<_> = changes
-        .iter()
-        .flat_map(|change| {
-            let steps = change.steps.iter();
-            steps.map(|index| StepRecord::of(&change.task, *index, now))
-        })
-        .collect();
+    let (known_steps, new_steps) = step_records(changes, now);
     let statement = statements.query(if wait { SAVE } else { SAVE_OR_SKIP });
     let statement = bind_known(statement, &known);
     let statement = bind_new(statement, &new);
-    let statement = bind_steps(statement, &steps);
+    let statement = bind_steps(statement, &known_steps);
+    let statement = bind_new_steps(statement, &new_steps);
     let row = bind_history(statement, changes).fetch_one(&mut *tx).await?;
     if !row.try_get::<bool, _>("saved")? {
         return Ok(Saved::Stale);
@@ -173,6 +195,17 @@ pub(super) async fn save(
     }
     save_messages(tx, &batch.messages, &alerts, statements).await?;
     Ok(Saved::All)
+}
+
+/// Whether [`save`] asks no more than one statement of the server for it.
+pub(super) fn is_one_statement(batch: &Batch) -> bool {
+    let is_plain = |change: &TaskChange| {
+        let details = &change.task.details;
+        let is_new = change.base.is_none();
+        change.alerts.is_empty()
+            && !(is_new && (details.reply_to.is_some() || !details.labels.is_empty()))
+    };
+    batch.keys.is_empty() && batch.messages.is_empty() && batch.changes.iter().all(is_plain)
 }
 
 type Statement = Query<'static, Postgres, PgArguments>;
@@ -218,17 +251,38 @@ fn bind_new(statement: Statement, new: &[&Task]) -> Statement {
         .bind(column(details, |task| task.input))
 }
 
+/// The steps that changed: those whose rows are there, and the others.
+fn step_records(
+    changes: &[TaskChange],
+    now: Timestamp,
+) -> (Vec<StepRecord<'_>>, Vec<StepRecord<'_>>) {
+    let (mut known, mut new) = (Vec::new(), Vec::new());
+    for change in changes {
+        let rows = match change.base {
+            // With the task; the rows of what undoes a step come when it is to be undone.
+            Some(_) => change.task.steps.len(),
+            None => 0,
+        };
+        for index in &change.steps {
+            let record = StepRecord::of(&change.task, *index, now);
+            match usize::from(index.0) < rows {
+                true => known.push(record),
+                false => new.push(record),
+            }
+        }
+    }
+    (known, new)
+}
+
 fn bind_steps(statement: Statement, steps: &[StepRecord]) -> Statement {
     statement
         .bind(column(steps, |step| step.task))
         .bind(column(steps, |step| i64::from(step.idx)))
-        .bind(column(steps, |step| &**step.name))
-        .bind(column(steps, |step| &**step.agent))
-        .bind(column(steps, |step| step.priority))
         .bind(column(steps, |step| step.state))
         .bind(column(steps, |step| i64::from(step.attempt)))
         .bind(column(steps, |step| i64::from(step.failure_count)))
         .bind(column(steps, |step| i64::from(step.extended)))
+        .bind(column(steps, |step| step.doubt))
         .bind(column(steps, |step| step.locked_by.map(|id| &**id)))
         .bind(column(steps, |step| step.complete_by))
         .bind(column(steps, |step| step.ready_at))
@@ -240,7 +294,13 @@ fn bind_steps(statement: Statement, steps: &[StepRecord]) -> Statement {
         .bind(column(steps, |step| step.output))
         .bind(column(steps, |step| step.error.as_deref()))
         .bind(column(steps, |step| step.last_fault.as_deref()))
-        .bind(column(steps, |step| step.doubt))
+}
+
+fn bind_new_steps(statement: Statement, steps: &[StepRecord]) -> Statement {
+    bind_steps(statement, steps)
+        .bind(column(steps, |step| &**step.name))
+        .bind(column(steps, |step| &**step.agent))
+        .bind(column(steps, |step| step.priority))
 }
 
 fn bind_history(statement: Statement, changes: &[TaskChange]) -> Statement {

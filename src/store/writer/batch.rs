@@ -31,6 +31,7 @@ const CLAIMS: usize = 64;
 
 pub(super) struct Decided {
     now: Timestamp,
+    /// Before `now`, so that a local deadline is never later than the complete-by it stands for.
     instant: Instant,
     tasks: HashMap<TaskId, Working>,
     keys: HashMap<String, KnownKey>,
