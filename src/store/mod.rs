@@ -54,6 +54,12 @@ pub trait Backend: Send + 'static {
     /// left behind is over, and what they held is an orphan.
     fn is_shared(&self) -> bool;
 
+    /// The same database on another connection, for batches that are saved beside the others: once, where
+    /// there can be two writers.
+    fn beside(&mut self) -> Option<Box<dyn Backend>> {
+        None
+    }
+
     /// The same database on another connection, for leases: once, where there can be two.
     fn for_leases(&mut self) -> Option<Box<dyn Backend>> {
         None

@@ -12,9 +12,9 @@ use tracing::{info, warn};
 
 use super::{
     StoreError,
+    outcome::Session,
     servers::{NoPrimary, Servers},
     statements::Statements,
-    outcome::Session,
     transaction::PIN,
 };
 
@@ -155,11 +155,7 @@ impl Connection {
     }
 }
 
-async fn mend(
-    connection: Option<Pinned>,
-    lead: Lead,
-    mut give: oneshot::Sender<Pinned>,
-) {
+async fn mend(connection: Option<Pinned>, lead: Lead, mut give: oneshot::Sender<Pinned>) {
     if let Some(mut pinned) = connection
         && let Ok(Ok(_)) =
             tokio::time::timeout(ROLLBACK_WITHIN, pinned.connection.execute("ROLLBACK")).await

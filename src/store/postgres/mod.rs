@@ -1,4 +1,4 @@
-//! PostgreSQL, 15 and newer: one database, any number of instances. One writer connection, one for
+//! PostgreSQL, 15 and newer: one database, any number of instances. Two writer connections, one for
 //! the leases, a bounded pool of readers, and one that listens for what other instances announce.
 
 mod clock;
@@ -61,7 +61,8 @@ pub struct Opened {
 
 pub struct PgBackend {
     writer: Connection,
-    /// Until it is asked for.
+    /// Until they are asked for.
+    beside: Option<Connection>,
     leases: Option<Connection>,
     clock: Arc<Clock>,
     definitions: Arc<Definitions>,
@@ -93,8 +94,11 @@ pub async fn open(
     };
     let writer = lead.pin(writer).await;
     let writer = writer.map_err(|none| unopened(&servers, &none))?;
-    let leases = lead.connect().await;
-    let leases = leases.map_err(|none| unopened(&servers, &none))?;
+    let connect = async || {
+        let connected = lead.connect().await;
+        connected.map_err(|none| unopened(&servers, &none))
+    };
+    let (beside, leases) = (connect().await?, connect().await?);
     let following = servers.clone();
     let pool = PgPoolOptions::new()
         .max_connections(settings.max_connections)
@@ -123,6 +127,7 @@ pub async fn open(
     let backend = PgBackend {
         clock: clock.clone(),
         writer: Connection::new(writer, lead.clone()),
+        beside: Some(Connection::new(beside, lead.clone())),
         leases: Some(Connection::new(leases, lead)),
         definitions: definitions.clone(),
         announcer,
@@ -197,6 +202,19 @@ fn fault(name: &str, error: sqlx::Error) -> OpenError {
     }
 }
 
+impl PgBackend {
+    fn on(&self, connection: Connection, announcer: Option<Announcer>) -> Self {
+        Self {
+            writer: connection,
+            beside: None,
+            leases: None,
+            clock: self.clock.clone(),
+            definitions: self.definitions.clone(),
+            announcer,
+        }
+    }
+}
+
 #[async_trait]
 impl Backend for PgBackend {
     async fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, StoreError> {
@@ -208,14 +226,14 @@ impl Backend for PgBackend {
         true
     }
 
+    fn beside(&mut self) -> Option<Box<dyn Backend>> {
+        let connection = self.beside.take()?;
+        Some(Box::new(self.on(connection, self.announcer.clone())))
+    }
+
     fn for_leases(&mut self) -> Option<Box<dyn Backend>> {
-        Some(Box::new(PgBackend {
-            writer: self.leases.take()?,
-            leases: None,
-            clock: self.clock.clone(),
-            definitions: self.definitions.clone(),
-            announcer: None,
-        }))
+        let connection = self.leases.take()?;
+        Some(Box::new(self.on(connection, None)))
     }
 }
 

@@ -383,7 +383,10 @@ impl Transaction for PgTransaction<'_> {
 
     async fn promote(&mut self) -> Result<Promoted, StoreError> {
         self.out_of_order = true;
-        let query = self.statements().query(PROMOTE).bind(self.moment.now.as_millis());
+        let query = self
+            .statements()
+            .query(PROMOTE)
+            .bind(self.moment.now.as_millis());
         let promoted = answered(query.execute(self.connection().await?)).await;
         self.news.work |= self.noted(promoted)?.rows_affected() > 0;
         let query = self.statements().query(LINES);
