@@ -8,6 +8,7 @@ mod outcome;
 mod read;
 mod rows;
 mod save;
+mod save_sql;
 mod schema;
 mod servers;
 mod statements;

@@ -1,10 +1,10 @@
-//! Saving a batch: one statement, whatever the number of rows, and one more for each thing that is rare.
-//! Each column travels as an array, and `unnest` makes rows of them again.
+//! Saving a batch: one statement, see [`save_sql`](super::save_sql), and one more for each thing that is
+//! rare.
 
 use sqlx::{PgConnection, Postgres, Row, postgres::PgArguments, query::Query};
 use uuid::Uuid;
 
-use super::statements::Statements;
+use super::{save_sql::Parts, statements::Statements};
 use crate::{
     domain::{AlertChange, AlertNotice, Message, Sender, Task, Timestamp},
     store::{
@@ -14,110 +14,6 @@ use crate::{
         record::{self, DetailsRecord, StepRecord, TaskRecord},
     },
 };
-
-/// Everything that every batch writes, in one statement, because each costs a round trip and two wake-ups
-/// on either side; what a batch lacks are empty arrays. Relies on the primary keys.
-///
-/// Tasks that are known are saved by compare-and-set on the version, and nothing at all is written unless
-/// all of them match: `unmoved` is asked before each write, so that the statement can be a transaction by
-/// itself. Their rows are locked first, one after the other in the order of the batch, which is that of
-/// ids: an update by itself promises no order. A row whose version moved on while its lock was waited for
-/// is left out, because the condition is looked at again then; where none is left out, nobody has written
-/// anything of these tasks since, and what is read of their steps is what stands.
-///
-/// The form leaves no choice of a plan: a LATERAL that locks, and a subquery, are run for each row, and
-/// only a TID scan finds a row by its `ctid`. A plain join was seen to read the whole primary key, when it
-/// was planned for a table that was small at that moment.
-///
-/// A step whose row is known to be there is updated; the others, of new tasks and of undos, are inserted,
-/// or updated where they turn out to be there.
-macro_rules! save {
-    ($locked:literal) => {
-        concat!(
-            r#"
-WITH mine AS MATERIALIZED (
-    SELECT new.*, locked.place
-    FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[],
-                $7::bigint[], $8::text[], $9::text[])
-         AS new (id, base, state, paused, complete_by, overdue_at, ended_at, error, undo)
-    CROSS JOIN LATERAL (
-        SELECT tasks.ctid AS place FROM tasks WHERE tasks.id = new.id AND tasks.version = new.base
-        FOR NO KEY UPDATE "#,
-            $locked,
-            r#") AS locked),
-unmoved AS MATERIALIZED (
-    SELECT count(*) = cardinality($1::uuid[]) AS "all" FROM mine),
-saved_tasks AS (
-    UPDATE tasks
-    SET version = version + 1, state = mine.state, paused = mine.paused, complete_by = mine.complete_by,
-        overdue_at = mine.overdue_at, ended_at = mine.ended_at, error = mine.error, undo = mine.undo
-    FROM mine
-    WHERE tasks.ctid = mine.place AND (SELECT "all" FROM unmoved)
-    RETURNING 1),
-new_tasks AS (
-    INSERT INTO tasks (id, version, state, paused, complete_by, overdue_at, ended_at, error, undo, "key",
-                       workflow, workflow_version, labels, priority, complete_within, created_at, trace_id)
-    SELECT new.* FROM unnest($10::uuid[], $11::bigint[], $12::text[], $13::boolean[], $14::bigint[],
-                             $15::bigint[], $16::bigint[], $17::text[], $18::text[], $19::text[],
-                             $20::text[], $21::bigint[], $22::text[], $23::bigint[], $24::bigint[],
-                             $25::bigint[], $26::text[]) AS new
-    WHERE (SELECT "all" FROM unmoved)),
-new_details AS (
-    INSERT INTO task_details (task_id, steps, policies, input)
-    SELECT new.* FROM unnest($10::uuid[], $27::text[], $28::text[], $29::text[]) AS new
-    WHERE (SELECT "all" FROM unmoved)),
-saved_steps AS (
-    UPDATE steps
-    SET state = new.state, attempt = new.attempt, failure_count = new.failure_count,
-        extended = new.extended, doubt = new.doubt, locked_by = new.locked_by,
-        complete_by = new.complete_by, ready_at = new.ready_at, due_at = new.due_at, queued = new.queued,
-        started_at = new.started_at, ended_at = new.ended_at, body = new.body, output = new.output,
-        error = new.error, last_fault = new.last_fault
-    FROM (
-        SELECT known.*, (
-            SELECT steps.ctid FROM steps
-            WHERE steps.task_id = known.task_id AND steps.idx = known.idx) AS place
-        FROM unnest($30::uuid[], $31::bigint[], $32::text[], $33::bigint[], $34::bigint[], $35::bigint[],
-                    $36::text[], $37::text[], $38::bigint[], $39::bigint[], $40::bigint[], $41::smallint[],
-                    $42::bigint[], $43::bigint[], $44::text[], $45::text[], $46::text[], $47::text[])
-             AS known (task_id, idx, state, attempt, failure_count, extended, doubt, locked_by, complete_by,
-                       ready_at, due_at, queued, started_at, ended_at, body, output, error, last_fault)
-        ) AS new
-    WHERE steps.ctid = new.place AND (SELECT "all" FROM unmoved)
-    RETURNING 1),
-new_steps AS (
-    INSERT INTO steps (task_id, idx, state, attempt, failure_count, extended, doubt, locked_by, complete_by,
-                       ready_at, due_at, queued, started_at, ended_at, body, output, error, last_fault,
-                       name, agent, priority)
-    SELECT new.* FROM unnest($48::uuid[], $49::bigint[], $50::text[], $51::bigint[], $52::bigint[],
-                             $53::bigint[], $54::text[], $55::text[], $56::bigint[], $57::bigint[],
-                             $58::bigint[], $59::smallint[], $60::bigint[], $61::bigint[], $62::text[],
-                             $63::text[], $64::text[], $65::text[], $66::text[], $67::text[],
-                             $68::bigint[]) AS new
-    WHERE (SELECT "all" FROM unmoved)
-    ON CONFLICT (task_id, idx) DO UPDATE
-    SET state = excluded.state, attempt = excluded.attempt, failure_count = excluded.failure_count,
-        extended = excluded.extended, doubt = excluded.doubt, locked_by = excluded.locked_by,
-        complete_by = excluded.complete_by, ready_at = excluded.ready_at, due_at = excluded.due_at,
-        queued = excluded.queued, started_at = excluded.started_at, ended_at = excluded.ended_at,
-        body = excluded.body, output = excluded.output, error = excluded.error,
-        last_fault = excluded.last_fault),
-new_history AS (
-    INSERT INTO history (task_id, version, at, events)
-    SELECT new.* FROM unnest($69::uuid[], $70::bigint[], $71::bigint[], $72::text[]) AS new
-    WHERE (SELECT "all" FROM unmoved))
-SELECT "all" AS saved,
-       -- A row that is locked, or was there, and yet was not found: an error leaves nothing behind.
-       1 / (NOT "all" OR (SELECT count(*) FROM saved_tasks) = cardinality($1::uuid[])
-                     AND (SELECT count(*) FROM saved_steps) = cardinality($30::uuid[]))::int AS found
-FROM unmoved"#
-        )
-    };
-}
-
-const SAVE: &str = save!("");
-/// What another instance is writing is as good as stale.
-const SAVE_OR_SKIP: &str = save!("SKIP LOCKED");
 
 /// Relies on the primary key.
 const SAVE_REPLIES: &str = r#"
@@ -176,12 +72,25 @@ pub(super) async fn save(
         .filter(|change| change.base.is_none())
         .map(|change| &*change.task)
         .collect();
-    let (known_steps, new_steps) = step_records(changes, now);
-    let statement = statements.query(if wait { SAVE } else { SAVE_OR_SKIP });
-    let statement = bind_known(statement, &known);
-    let statement = bind_new(statement, &new);
-    let statement = bind_steps(statement, &known_steps);
-    let statement = bind_new_steps(statement, &new_steps);
+    let steps = StepRecords::of(changes, now);
+    let parts = Parts {
+        known: !known.is_empty(),
+        wait,
+        new: !new.is_empty(),
+        undos: !steps.undos.is_empty(),
+    };
+    let mut statement = statements.query(parts.sql());
+    if parts.known {
+        statement = bind_known(statement, &known);
+        statement = bind_steps(statement, &steps.known);
+    }
+    if parts.new {
+        statement = bind_new(statement, &new);
+        statement = bind_new_steps(statement, &steps.new);
+    }
+    if parts.undos {
+        statement = bind_new_steps(statement, &steps.undos);
+    }
     let row = bind_history(statement, changes).fetch_one(&mut *tx).await?;
     if !row.try_get::<bool, _>("saved")? {
         return Ok(Saved::Stale);
@@ -246,32 +155,37 @@ fn bind_new(statement: Statement, new: &[&Task]) -> Statement {
         .bind(column(details, |task| task.complete_within))
         .bind(column(details, |task| task.created_at))
         .bind(column(details, |task| task.trace_id.as_deref()))
+        .bind(column(new, |task| task.id().0))
         .bind(column(details, |task| task.steps))
         .bind(column(details, |task| task.policies))
         .bind(column(details, |task| task.input))
 }
 
-/// The steps that changed: those whose rows are there, and the others.
-fn step_records(
-    changes: &[TaskChange],
-    now: Timestamp,
-) -> (Vec<StepRecord<'_>>, Vec<StepRecord<'_>>) {
-    let (mut known, mut new) = (Vec::new(), Vec::new());
-    for change in changes {
-        let rows = match change.base {
-            // With the task; the rows of what undoes a step come when it is to be undone.
-            Some(_) => change.task.steps.len(),
-            None => 0,
-        };
-        for index in &change.steps {
-            let record = StepRecord::of(&change.task, *index, now);
-            match usize::from(index.0) < rows {
-                true => known.push(record),
-                false => new.push(record),
+/// The steps that changed.
+#[derive(Default)]
+struct StepRecords<'c> {
+    known: Vec<StepRecord<'c>>,
+    new: Vec<StepRecord<'c>>,
+    /// Their rows come when what they undo is to be undone.
+    undos: Vec<StepRecord<'c>>,
+}
+
+impl<'c> StepRecords<'c> {
+    fn of(changes: &'c [TaskChange], now: Timestamp) -> Self {
+        let mut records = Self::default();
+        for change in changes {
+            for index in &change.steps {
+                let record = StepRecord::of(&change.task, *index, now);
+                let is_undo = usize::from(index.0) >= change.task.steps.len();
+                match (change.base, is_undo) {
+                    (None, _) => records.new.push(record),
+                    (Some(_), false) => records.known.push(record),
+                    (Some(_), true) => records.undos.push(record),
+                }
             }
         }
+        records
     }
-    (known, new)
 }
 
 fn bind_steps(statement: Statement, steps: &[StepRecord]) -> Statement {
