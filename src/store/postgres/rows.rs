@@ -5,22 +5,33 @@ use sqlx::PgConnection;
 use super::statements::Statements;
 use crate::{
     domain::{Task, TaskId},
-    store::{Definitions, StoreError, rows::Loading},
+    store::{
+        Definitions, StoreError,
+        rows::{Loading, number, task_id},
+    },
 };
 
+/// Relies on the primary keys, as does [`LOAD_STEPS`]. `OFFSET 0` leaves no choice of a plan: what stands
+/// before it is run for each id. A plain join was seen to read the whole primary key, when it was planned
+/// for a table that was empty at that moment.
 const LOAD_TASKS: &str = r#"
-SELECT id, "key", workflow, workflow_version, steps, policies, input, reply_to, labels, priority,
-       complete_within, created_at, trace_id, version, state, paused, complete_by, ended_at, error, undo
-FROM tasks JOIN task_details ON task_id = id
-WHERE id = ANY ($1)
-ORDER BY id"#;
+SELECT task.*, details.*
+FROM unnest($1::uuid[]) AS wanted (id)
+CROSS JOIN LATERAL (
+    SELECT id, "key", workflow, workflow_version, labels, priority, complete_within, created_at, trace_id,
+           version, state, paused, complete_by, ended_at, error, undo
+    FROM tasks WHERE tasks.id = wanted.id OFFSET 0) AS task
+CROSS JOIN LATERAL (
+    SELECT steps, policies, input, reply_to
+    FROM task_details WHERE task_id = wanted.id OFFSET 0) AS details"#;
 
 const LOAD_STEPS: &str = r#"
-SELECT task_id, idx, state, attempt, failure_count, extended, locked_by, complete_by, ready_at, started_at,
-       ended_at, body, output, error, last_fault, doubt
-FROM steps
-WHERE task_id = ANY ($1)
-ORDER BY task_id, idx"#;
+SELECT step.*
+FROM unnest($1::uuid[]) AS wanted (id)
+CROSS JOIN LATERAL (
+    SELECT task_id, idx, state, attempt, failure_count, extended, locked_by, complete_by, ready_at,
+           started_at, ended_at, body, output, error, last_fault, doubt
+    FROM steps WHERE task_id = wanted.id OFFSET 0) AS step"#;
 
 const LOAD_WORKFLOW: &str = "SELECT body FROM workflows WHERE name = $1 AND version = $2";
 
@@ -32,17 +43,24 @@ pub(super) async fn load(
     definitions: &Definitions,
     statements: Statements,
 ) -> Result<Vec<Task>, StoreError> {
-    let ids: Vec<_> = ids.iter().map(|id| id.0).collect();
-    let tasks = statements
+    let mut ids: Vec<_> = ids.iter().map(|id| id.0).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let mut tasks = statements
         .query(LOAD_TASKS)
         .bind(&ids)
         .fetch_all(&mut *connection)
         .await?;
-    let steps = statements
+    let mut steps = statements
         .query(LOAD_STEPS)
         .bind(&ids)
         .fetch_all(&mut *connection)
         .await?;
+    tasks.sort_by_cached_key(|row| task_id(row, "id").ok());
+    steps.sort_by_cached_key(|row| {
+        let index = number::<u16>(row, "idx").ok();
+        (task_id(row, "task_id").ok(), index)
+    });
     let mut loading = Loading::new(tasks, definitions);
     for workflow in loading.missing()? {
         let row = statements

@@ -9,26 +9,11 @@ use crate::{
     domain::{AlertChange, AlertNotice, Message, Sender, Task, Timestamp},
     store::{
         Batch, Saved, StoreError,
-        batch::TaskChange,
+        batch::{NewKey, TaskChange},
         outbox::closed_alert,
         record::{self, DetailsRecord, StepRecord, TaskRecord},
     },
 };
-
-/// Relies on the primary key.
-const SAVE_REPLIES: &str = r#"
-UPDATE task_details SET reply_to = new.reply_to
-FROM unnest($1::uuid[], $2::text[]) AS new (task_id, reply_to)
-WHERE task_details.task_id = new.task_id"#;
-
-const INSERT_LABELS: &str = r#"
-INSERT INTO task_labels (label, value, task_id)
-SELECT * FROM unnest($1::text[], $2::text[], $3::uuid[])"#;
-
-/// In the order of keys, because the second of two instances that insert one key waits for the first.
-const INSERT_KEYS: &str = r#"
-INSERT INTO idempotency_keys ("key", fingerprint, task_id, created_at)
-SELECT new.*, $4 FROM unnest($1::text[], $2::text[], $3::uuid[]) AS new"#;
 
 /// Relies on alerts_unclosed: an alert that is not closed yet stands for this one too.
 const RAISE_ALERT: &str = r#"
@@ -73,11 +58,17 @@ pub(super) async fn save(
         .map(|change| &*change.task)
         .collect();
     let steps = StepRecords::of(changes, now);
+    let labels = labels(&new);
+    // In the order of keys, because the second of two instances that insert one key waits for the first.
+    let mut keys: Vec<_> = batch.keys.iter().collect();
+    keys.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     let parts = Parts {
         known: !known.is_empty(),
         wait,
         new: !new.is_empty(),
         undos: !steps.undos.is_empty(),
+        labels: !labels.is_empty(),
+        keys: !keys.is_empty(),
     };
     let mut statement = statements.query(parts.sql());
     if parts.known {
@@ -91,13 +82,16 @@ pub(super) async fn save(
     if parts.undos {
         statement = bind_new_steps(statement, &steps.undos);
     }
+    if parts.labels {
+        statement = bind_labels(statement, &labels);
+    }
+    if parts.keys {
+        statement = bind_keys(statement, &keys, now);
+    }
     let row = bind_history(statement, changes).fetch_one(&mut *tx).await?;
     if !row.try_get::<bool, _>("saved")? {
         return Ok(Saved::Stale);
     }
-    save_replies(tx, &new, statements).await?;
-    insert_labels(tx, &new, statements).await?;
-    insert_keys(tx, batch, now, statements).await?;
     let mut alerts = Vec::new();
     for change in changes {
         alerts.extend(save_alerts(tx, change, &batch.sender, statements).await?);
@@ -108,13 +102,8 @@ pub(super) async fn save(
 
 /// Whether [`save`] asks no more than one statement of the server for it.
 pub(super) fn is_one_statement(batch: &Batch) -> bool {
-    let is_plain = |change: &TaskChange| {
-        let details = &change.task.details;
-        let is_new = change.base.is_none();
-        change.alerts.is_empty()
-            && !(is_new && (details.reply_to.is_some() || !details.labels.is_empty()))
-    };
-    batch.keys.is_empty() && batch.messages.is_empty() && batch.changes.iter().all(is_plain)
+    let mut changes = batch.changes.iter();
+    batch.messages.is_empty() && changes.all(|change| change.alerts.is_empty())
 }
 
 type Statement = Query<'static, Postgres, PgArguments>;
@@ -159,6 +148,7 @@ fn bind_new(statement: Statement, new: &[&Task]) -> Statement {
         .bind(column(details, |task| task.steps))
         .bind(column(details, |task| task.policies))
         .bind(column(details, |task| task.input))
+        .bind(column(new, |task| record::reply_to(task)))
 }
 
 /// The steps that changed.
@@ -217,6 +207,31 @@ fn bind_new_steps(statement: Statement, steps: &[StepRecord]) -> Statement {
         .bind(column(steps, |step| step.priority))
 }
 
+/// Each label of each task.
+fn labels<'t>(new: &[&'t Task]) -> Vec<(&'t str, &'t str, Uuid)> {
+    new.iter()
+        .flat_map(|task| {
+            let labels = task.details.labels.iter();
+            labels.map(|(label, value)| (label.as_str(), value.as_str(), task.id().0))
+        })
+        .collect()
+}
+
+fn bind_labels(statement: Statement, labels: &[(&str, &str, Uuid)]) -> Statement {
+    statement
+        .bind(column(labels, |(label, ..)| *label))
+        .bind(column(labels, |(_, value, _)| *value))
+        .bind(column(labels, |(.., task)| *task))
+}
+
+fn bind_keys(statement: Statement, keys: &[&NewKey], now: Timestamp) -> Statement {
+    statement
+        .bind(column(keys, |new| new.key.as_str()))
+        .bind(column(keys, |new| new.fingerprint.as_str()))
+        .bind(column(keys, |new| new.task.0))
+        .bind(column(keys, |_| now.as_millis()))
+}
+
 fn bind_history(statement: Statement, changes: &[TaskChange]) -> Statement {
     let told: Vec<_> = changes.iter().filter(|c| !c.events.is_empty()).collect();
     statement
@@ -224,72 +239,6 @@ fn bind_history(statement: Statement, changes: &[TaskChange]) -> Statement {
         .bind(column(&told, |change| change.task.version as i64))
         .bind(column(&told, |change| change.at.as_millis()))
         .bind(column(&told, |change| record::events(change)))
-}
-
-async fn insert_labels(
-    tx: &mut PgConnection,
-    new: &[&Task],
-    statements: Statements,
-) -> Result<(), StoreError> {
-    let labels: Vec<(&str, &str, Uuid)> = new
-        .iter()
-        .flat_map(|task| {
-            let labels = task.details.labels.iter();
-            labels.map(|(label, value)| (label.as_str(), value.as_str(), task.id().0))
-        })
-        .collect();
-    if !labels.is_empty() {
-        statements
-            .query(INSERT_LABELS)
-            .bind(column(&labels, |(label, ..)| *label))
-            .bind(column(&labels, |(_, value, _)| *value))
-            .bind(column(&labels, |(.., task)| *task))
-            .execute(tx)
-            .await?;
-    }
-    Ok(())
-}
-
-async fn insert_keys(
-    tx: &mut PgConnection,
-    batch: &Batch,
-    now: Timestamp,
-    statements: Statements,
-) -> Result<(), StoreError> {
-    let mut keys: Vec<_> = batch.keys.iter().collect();
-    keys.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-    if !keys.is_empty() {
-        statements
-            .query(INSERT_KEYS)
-            .bind(column(&keys, |new| new.key.as_str()))
-            .bind(column(&keys, |new| new.fingerprint.as_str()))
-            .bind(column(&keys, |new| new.task.0))
-            .bind(now.as_millis())
-            .execute(tx)
-            .await?;
-    }
-    Ok(())
-}
-
-/// For those who are told: all others need no more than the one statement.
-async fn save_replies(
-    tx: &mut PgConnection,
-    new: &[&Task],
-    statements: Statements,
-) -> Result<(), StoreError> {
-    let told: Vec<_> = new
-        .iter()
-        .filter(|task| task.details.reply_to.is_some())
-        .collect();
-    if !told.is_empty() {
-        statements
-            .query(SAVE_REPLIES)
-            .bind(column(&told, |task| task.id().0))
-            .bind(column(&told, |task| record::reply_to(task)))
-            .execute(tx)
-            .await?;
-    }
-    Ok(())
 }
 
 async fn save_messages(

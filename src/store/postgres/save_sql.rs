@@ -2,7 +2,7 @@
 //! two wake-ups on either side. Each column travels as an array, and `unnest` makes rows of them again. It
 //! has only the parts that a batch needs, in a few forms that stay prepared.
 
-use std::{fmt::Write, sync::LazyLock};
+use std::{fmt::Write, sync::OnceLock};
 
 /// A column and its type.
 type Column = (&'static str, &'static str);
@@ -30,7 +30,22 @@ const NEW_TASK: [Column; 8] = [
     ("trace_id", "text"),
 ];
 
-const DETAILS: [Column; 3] = [("steps", "text"), ("policies", "text"), ("input", "text")];
+const DETAILS: [Column; 5] = [
+    ("task_id", "uuid"),
+    ("steps", "text"),
+    ("policies", "text"),
+    ("input", "text"),
+    ("reply_to", "text"),
+];
+
+const LABELS: [Column; 3] = [("label", "text"), ("value", "text"), ("task_id", "uuid")];
+
+const KEYS: [Column; 4] = [
+    ("\"key\"", "text"),
+    ("fingerprint", "text"),
+    ("task_id", "uuid"),
+    ("created_at", "bigint"),
+];
 
 /// What a save may change of a step.
 const STEP: [Column; 16] = [
@@ -75,31 +90,30 @@ pub(super) struct Parts {
     pub new: bool,
     /// Steps of known tasks whose rows may not be there yet: those that undo others.
     pub undos: bool,
+    /// Of new tasks.
+    pub labels: bool,
+    /// Idempotency keys.
+    pub keys: bool,
 }
+
+const FORMS: usize = 1 << 6;
 
 impl Parts {
     pub fn sql(self) -> &'static str {
-        static FORMS: LazyLock<[String; 16]> =
-            LazyLock::new(|| std::array::from_fn(|number| Parts::numbered(number).write()));
-        &FORMS[self.number()]
-    }
-
-    fn number(self) -> usize {
-        let parts = [self.known, self.wait, self.new, self.undos];
-        let numbered = parts.iter().enumerate();
-        numbered
-            .map(|(place, part)| usize::from(*part) << place)
-            .sum()
-    }
-
-    fn numbered(number: usize) -> Self {
-        let part = |place: usize| number >> place & 1 == 1;
-        Self {
-            known: part(0),
-            wait: part(1),
-            new: part(2),
-            undos: part(3),
-        }
+        static WRITTEN: [OnceLock<String>; FORMS] = [const { OnceLock::new() }; FORMS];
+        let Self {
+            known,
+            wait,
+            new,
+            undos,
+            labels,
+            keys,
+        } = self;
+        let parts = [known, wait, new, undos, labels, keys];
+        let number = parts
+            .iter()
+            .fold(0, |number, part| (number << 1) | usize::from(*part));
+        WRITTEN[number].get_or_init(|| self.write())
     }
 
     fn write(self) -> String {
@@ -119,7 +133,13 @@ impl Parts {
                 &format!(" ON CONFLICT (task_id, idx) DO UPDATE SET {set}"),
             );
         }
-        form.history();
+        if self.labels {
+            form.insert("new_labels", "task_labels", &[&LABELS], "");
+        }
+        if self.keys {
+            form.insert("new_keys", "idempotency_keys", &[&KEYS], "");
+        }
+        form.insert("new_history", "history", &[&HISTORY], "");
         form.end()
     }
 }
@@ -216,20 +236,11 @@ impl Form {
     fn new_tasks(&mut self) {
         let id: &[Column] = &[("id", "uuid"), ("version", "bigint")];
         self.insert("new_tasks", "tasks", &[id, &TASK, &NEW_TASK], "");
-        self.insert(
-            "new_details",
-            "task_details",
-            &[&STEP_ID[..1], &DETAILS],
-            "",
-        );
+        self.insert("new_details", "task_details", &[&DETAILS], "");
     }
 
     fn new_steps(&mut self, name: &str, conflict: &str) {
         self.insert(name, "steps", &[&STEP_ID, &STEP, &NEW_STEP], conflict);
-    }
-
-    fn history(&mut self) {
-        self.insert("new_history", "history", &[&HISTORY], "");
     }
 
     fn insert(&mut self, name: &str, table: &str, columns: &[&[Column]], conflict: &str) {

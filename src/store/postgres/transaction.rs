@@ -91,6 +91,9 @@ const BEGIN_ANYWHERE: &str = begin!(
     "pg_current_xact_id()::text AS id, "
 );
 
+/// How often what does not fit together is read again.
+const LOADS: u32 = 3;
+
 /// It waits for no lock. Most cuts are met here, because between batches the connection rests.
 const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 
@@ -170,8 +173,8 @@ pub(super) struct PgTransaction<'b> {
     /// Gone once committed.
     connection: Option<Pinned>,
     moment: Moment,
-    /// Whether the server knows of it. Where the time is known it is only told when something other than
-    /// one lone save is asked of it.
+    /// Whether the server knows of it. Where the time is known it is only told when more is to be written
+    /// than by one statement. What is only read need not be read in it: a save finds out by the version.
     has_begun: bool,
     /// Behind a pooler.
     id: Option<u64>,
@@ -246,6 +249,11 @@ impl<'b> PgTransaction<'b> {
         if !self.has_begun {
             self.tell_server().await?;
         }
+        self.reading()
+    }
+
+    /// For what is only read.
+    fn reading(&mut self) -> Result<&mut PgConnection, StoreError> {
         let pinned = self.connection.as_mut().ok_or_else(used_after_its_end)?;
         Ok(&mut pinned.connection)
     }
@@ -265,7 +273,7 @@ impl<'b> PgTransaction<'b> {
     }
 
     /// What is in the record, or is known to be.
-    fn done(mut self: Box<Self>) {
+    fn done(&mut self) {
         if let Some(connection) = self.connection.take() {
             self.backend.writer.put_back(connection);
         }
@@ -316,7 +324,9 @@ fn used_after_its_end() -> StoreError {
 impl Drop for PgTransaction<'_> {
     fn drop(&mut self) {
         match self.connection.take() {
-            Some(connection) if self.has_begun => self.backend.writer.mend(Some(connection)),
+            Some(connection) if self.has_begun || self.failed => {
+                self.backend.writer.mend(Some(connection));
+            }
             Some(connection) => self.backend.writer.put_back(connection),
             None => {}
         }
@@ -359,14 +369,21 @@ impl Transaction for PgTransaction<'_> {
     async fn load(&mut self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
         let definitions = self.backend.definitions.clone();
         let statements = self.statements();
-        let loaded = super::rows::load(self.connection().await?, ids, &definitions, statements);
-        let loaded = answered(loaded).await;
-        self.noted(loaded)
+        let mut tried = 0;
+        loop {
+            tried += 1;
+            let loaded = super::rows::load(self.reading()?, ids, &definitions, statements);
+            match answered(loaded).await {
+                // A task and its steps may be of two moments, between which it began to be undone.
+                Err(StoreError::Corrupt(_)) if tried < LOADS => {}
+                loaded => return self.noted(loaded),
+            }
+        }
     }
 
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError> {
         let query = self.statements().query(IDEMPOTENCY).bind(keys);
-        let found = answered(query.fetch_all(self.connection().await?)).await;
+        let found = answered(query.fetch_all(self.reading()?)).await;
         self.noted(found)?.iter().map(rows::known_key).collect()
     }
 
@@ -546,7 +563,7 @@ impl Transaction for PgTransaction<'_> {
     }
 
     async fn save_and_commit(mut self: Box<Self>, batch: &Batch) -> Result<Saved, StoreError> {
-        if self.has_begun || !save::is_one_statement(batch) {
+        if self.has_begun || self.failed || !save::is_one_statement(batch) {
             if self.save(batch).await? == Saved::Stale {
                 return Ok(Saved::Stale);
             }
