@@ -100,14 +100,14 @@ impl Service {
         };
         let (store, writer) = Store::new(
             database.backend,
-            database.reader,
+            database.readers,
             database.definitions,
             local.clone(),
             settings,
         );
         let writer = parts.spawn("writer", writer);
         let registered = Arc::new(Registered::new(agents.clone(), config.agents.clone()));
-        let refresh = || registered.refresh(&*store.reader);
+        let refresh = || registered.refresh(&*store.housekeeping);
         start::insist(&store, "read what is registered", refresh).await?;
         let lease = config.instance.lease;
         let join = || Membership::join(store.clone(), instance.clone(), lease, standing.clone());

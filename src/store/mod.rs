@@ -184,3 +184,13 @@ pub trait Reader: Send + Sync + 'static {
 }
 
 pub type SharedReader = Arc<dyn Reader>;
+
+/// Who reads, each on connections of their own: however much callers ask for, and however long that takes,
+/// it holds up nothing that keeps tasks moving.
+#[derive(Clone)]
+pub struct Readers {
+    /// Of those who ask through the API, or wait there for a task.
+    pub callers: SharedReader,
+    /// Of the scheduler, the supervisor, the courier and what else goes on by itself.
+    pub housekeeping: SharedReader,
+}

@@ -1,5 +1,5 @@
 //! PostgreSQL, 15 and newer: one database, any number of instances. One writer connection, one for
-//! the leases, a bounded pool of readers, and one that listens for what other instances announce.
+//! the leases, two bounded pools of readers, and one that listens for what other instances announce.
 
 mod clock;
 mod connection;
@@ -16,23 +16,25 @@ mod transaction;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use sqlx::{ConnectOptions, Connection as _, PgConnection, postgres::PgPoolOptions};
+use sqlx::{ConnectOptions, Connection as _, PgConnection, PgPool, postgres::PgPoolOptions};
 
 pub use news::{Listener, News};
-pub use read::PgReader;
 pub use schema::migrate;
 
 use self::{
     clock::Clock,
     connection::{Connection, Lead},
     news::Announcer,
-    read::PgSource,
+    read::{PgReader, PgSource},
     servers::{NoPrimary, Servers},
     statements::Statements,
     transaction::PgTransaction,
 };
-use super::{Backend, Definitions, OpenError, StoreError, Transaction};
+use super::{Backend, Definitions, OpenError, Readers, StoreError, Transaction};
 
+/// Connections of what keeps tasks moving: its loops ask for little, but several may at once, and one that is
+/// stuck must not hold up all.
+const HOUSEKEEPING: u32 = 2;
 /// How long a read waits for a connection before it says that the database is unavailable.
 const ACQUIRE_WITHIN: Duration = Duration::from_secs(3);
 /// How long a reader's connection may take to say that it is still there.
@@ -43,7 +45,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Of the readers. The writer, the leases and the listener have one each besides.
+    /// Of callers' reads. The writer, the leases and the listener have one each besides, and housekeeping
+    /// has two.
     pub max_connections: u32,
     /// Off behind a pooler that gives out connections by the transaction: nothing may then depend on
     /// the connection, neither LISTEN nor prepared statements.
@@ -54,7 +57,7 @@ pub struct Settings {
 
 pub struct Opened {
     pub backend: PgBackend,
-    pub reader: PgReader,
+    pub readers: Readers,
     /// What other instances announce, where `listen` is on.
     pub listener: Option<Listener>,
 }
@@ -95,26 +98,11 @@ pub async fn open(
     pinned.map_err(|none| unopened(&servers, &none))?;
     let leases = lead.connect().await;
     let leases = leases.map_err(|none| unopened(&servers, &none))?;
-    let following = servers.clone();
-    let pool = PgPoolOptions::new()
-        .max_connections(settings.max_connections)
-        .acquire_timeout(ACQUIRE_WITHIN)
-        // The pool's own question whether a connection is still there waits for an answer as long as
-        // TCP does, a quarter of an hour after a cut that nobody reports; and it is asked of every
-        // connection that comes back, so that soon none would be left.
-        .test_before_acquire(false)
-        .after_connect(|connection, _| Box::pin(servers::refuse_standby(connection)))
-        .before_acquire(move |connection, about| {
-            let is_current = following.is_current(about.age);
-            Box::pin(async move { Ok(is_current && is_there(connection).await?) })
-        })
-        .after_release(|connection, _| Box::pin(is_there(connection)))
-        .connect_with(servers.current())
-        .await
-        .map_err(|error| fault(&name, error))?;
-    servers.lead(&pool);
+    let callers = pool(&servers, settings.max_connections);
+    let housekeeping = pool(&servers, HOUSEKEEPING);
+    servers.lead([callers.clone(), housekeeping.clone()]);
     let (announcer, listener) = if settings.listen {
-        let (announcer, listener) = news::start(pool.clone(), servers.clone());
+        let (announcer, listener) = news::start(housekeeping.clone(), servers.clone());
         (Some(announcer), Some(listener))
     } else {
         (None, None)
@@ -127,16 +115,41 @@ pub async fn open(
         definitions: definitions.clone(),
         announcer,
     };
-    Ok(Opened {
-        backend,
-        reader: PgReader::new(PgSource {
+    let reader = |pool| {
+        Arc::new(PgReader::new(PgSource {
             pool,
             statements,
-            clock,
-            definitions,
-        }),
+            clock: clock.clone(),
+            definitions: definitions.clone(),
+        }))
+    };
+    Ok(Opened {
+        backend,
+        readers: Readers {
+            callers: reader(callers),
+            housekeeping: reader(housekeeping),
+        },
         listener,
     })
+}
+
+/// Connects when it is first asked for a connection, and again after a loss.
+fn pool(servers: &Arc<Servers>, max_connections: u32) -> PgPool {
+    let following = servers.clone();
+    PgPoolOptions::new()
+        .max_connections(max_connections)
+        .acquire_timeout(ACQUIRE_WITHIN)
+        // The pool's own question whether a connection is still there waits for an answer as long as
+        // TCP does, a quarter of an hour after a cut that nobody reports; and it is asked of every
+        // connection that comes back, so that soon none would be left.
+        .test_before_acquire(false)
+        .after_connect(|connection, _| Box::pin(servers::refuse_standby(connection)))
+        .before_acquire(move |connection, about| {
+            let is_current = following.is_current(about.age);
+            Box::pin(async move { Ok(is_current && is_there(connection).await?) })
+        })
+        .after_release(|connection, _| Box::pin(is_there(connection)))
+        .connect_lazy_with(servers.current())
 }
 
 /// Whether [`open`] can read it.
@@ -262,6 +275,9 @@ pub(super) fn error(code: &str, message: String) -> StoreError {
         }
         code if code.starts_with("08") => StoreError::Interrupted(message),
         "53100" => StoreError::Full,
+        "57014" => StoreError::Unavailable(format!(
+            "the database ended a statement that took longer than it may, or that someone cancelled ({message}): ask for less at a time, by narrower filters or smaller pages, or look at what the database is busy with"
+        )),
         _ => StoreError::Unavailable(message),
     }
 }

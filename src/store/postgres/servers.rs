@@ -113,7 +113,7 @@ pub(super) struct Servers {
     /// The newest timeline that was seen.
     timeline: AtomicU32,
     /// Of the readers, who follow.
-    pool: OnceLock<PgPool>,
+    pools: OnceLock<[PgPool; 2]>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -141,7 +141,7 @@ impl Servers {
                 since: Instant::now(),
             }),
             timeline: AtomicU32::new(0),
-            pool: OnceLock::new(),
+            pools: OnceLock::new(),
         })
     }
 
@@ -155,10 +155,10 @@ impl Servers {
         age < self.lock().since.elapsed() || self.all.len() == 1
     }
 
-    /// From now on new connections of this pool lead to the current server.
-    pub fn lead(&self, pool: &PgPool) {
+    /// From now on new connections of these pools lead to the current server.
+    pub fn lead(&self, pools: [PgPool; 2]) {
         // Called once, when the database is opened.
-        let _ = self.pool.set(pool.clone());
+        let _ = self.pools.set(pools);
     }
 
     /// Connects to the one that takes writes.
@@ -250,8 +250,8 @@ impl Servers {
             server = place(&options),
             "this server of the database takes writes now"
         );
-        if let Some(pool) = self.pool.get() {
-            pool.set_connect_options(options);
+        for pool in self.pools.get().into_iter().flatten() {
+            pool.set_connect_options(options.clone());
         }
     }
 

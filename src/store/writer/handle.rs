@@ -15,8 +15,8 @@ use crate::{
         Actor, AgentName, AgentSpec, Command, Details, Task, TaskId, Timestamp, WorkflowName,
     },
     store::{
-        Alert, AlertId, Backend, CommandError, Definitions, LocalScheduler, Promoted, SharedReader,
-        StoreError, Watchers,
+        Alert, AlertId, Backend, CommandError, Definitions, LocalScheduler, Promoted, Readers,
+        SharedReader, StoreError, Watchers,
     },
 };
 
@@ -31,7 +31,10 @@ pub struct Store {
     pub(super) leases: mpsc::Sender<Request>,
     /// Whether other processes may use the same database meanwhile.
     pub is_shared: bool,
+    /// For callers; see [`Readers`].
     pub reader: SharedReader,
+    /// For what keeps tasks moving.
+    pub housekeeping: SharedReader,
     pub watchers: Arc<Watchers>,
     pub definitions: Arc<Definitions>,
     /// Woken when there is something to be delivered.
@@ -146,7 +149,7 @@ impl Store {
     /// A store, and its writer to be run. The writer ends when the last handle is dropped.
     pub fn new(
         mut backend: Box<dyn Backend>,
-        reader: SharedReader,
+        readers: Readers,
         definitions: Arc<Definitions>,
         local: Arc<dyn LocalScheduler>,
         settings: WriterSettings,
@@ -167,7 +170,8 @@ impl Store {
             requests,
             leases,
             is_shared,
-            reader,
+            reader: readers.callers,
+            housekeeping: readers.housekeeping,
             watchers,
             definitions,
             outbox,
