@@ -27,11 +27,20 @@ impl Clock {
 
     /// `None` where the database has not been asked lately.
     pub fn at(&self, instant: Instant) -> Option<Timestamp> {
+        let (now, since) = self.read(instant)?;
+        (since < FRESH).then(|| now + Span::from_millis(since.as_millis() as u64))
+    }
+
+    /// However long ago it was asked; `None` before the first time.
+    pub fn reckoned(&self, instant: Instant) -> Option<Timestamp> {
+        let (now, since) = self.read(instant)?;
+        Some(now + Span::from_millis(since.as_millis() as u64))
+    }
+
+    /// What the database answered last, and how long ago.
+    fn read(&self, instant: Instant) -> Option<(Timestamp, Duration)> {
         let read = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (now, answered) = read?;
-        let since = instant.saturating_duration_since(answered);
-        let millis = u64::try_from(since.as_millis()).ok()?;
-        (since < FRESH).then(|| now + Span::from_millis(millis))
+        read.map(|(now, answered)| (now, instant.saturating_duration_since(answered)))
     }
 }
 
@@ -48,5 +57,7 @@ mod tests {
         let later = answered + Duration::from_millis(300);
         assert_eq!(clock.at(later), Some(Timestamp::from_millis(5300)));
         assert_eq!(clock.at(answered + FRESH), None);
+        let reckoned = clock.reckoned(answered + Duration::from_secs(60));
+        assert_eq!(reckoned, Some(Timestamp::from_millis(65_000)));
     }
 }

@@ -84,6 +84,10 @@ impl Source for PgSource {
         Ok(now)
     }
 
+    fn reckoned(&self) -> Option<Timestamp> {
+        self.clock.reckoned(Instant::now())
+    }
+
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<PgRow>>, StoreError> {
         let asked = self.statements;
         self.read(async move |mut view| {

@@ -1,9 +1,10 @@
 //! The handle through which everyone else sends commands to the writer.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use futures::future::OptionFuture;
 use tokio::sync::{Notify, mpsc, oneshot};
+use uuid::{ContextV7, Uuid};
 
 use super::{
     Writer, WriterSettings, leases,
@@ -180,6 +181,21 @@ impl Store {
             futures::join!(writer.run(receiver), OptionFuture::from(apart));
         };
         (store, writing)
+    }
+
+    /// An id for a new task, by the store's clock: lists and lines are in the order of ids, and an instance whose
+    /// own clock is wrong must not put its tasks before those of others, or behind them.
+    pub fn new_task_id(&self) -> TaskId {
+        /// Those of one millisecond stay in the order in which they were made.
+        static ORDER: Mutex<ContextV7> = Mutex::new(ContextV7::new());
+        TaskId(match self.housekeeping.reckoned() {
+            Some(now) => {
+                let millis = u64::try_from(now.as_millis()).unwrap_or_default();
+                let (seconds, nanos) = (millis / 1000, (millis % 1000) * 1_000_000);
+                Uuid::new_v7(uuid::Timestamp::from_unix(&ORDER, seconds, nanos as u32))
+            }
+            None => Uuid::now_v7(),
+        })
     }
 
     /// Records a task and its steps in one transaction (P4). The reason stands in its history.
