@@ -11,7 +11,11 @@ mod handle;
 mod leases;
 mod outbox;
 
-use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{
+    num::NonZeroUsize,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use lru::LruCache;
 use rand::RngExt;
@@ -42,6 +46,9 @@ const TRIES: u32 = 16;
 /// other's way must not stay in step. Once is free, because most often one has simply gone before.
 const LONGEST_WAIT: Duration = Duration::from_millis(64);
 
+/// How long the writer does not say again that a batch could not be saved.
+const COMPLAIN_AGAIN: Duration = Duration::from_secs(5);
+
 /// Why a batch was not saved.
 enum Failed {
     /// No transaction could be begun: no batch can be saved now, whatever is in it.
@@ -67,6 +74,8 @@ struct Writer {
     is_shared: bool,
     settings: WriterSettings,
     metrics: super::metrics::WriterMetrics,
+    /// When it was last said that nothing can be saved, and how often it was not said since.
+    complained: Option<(Instant, u64)>,
 }
 
 impl Writer {
@@ -86,6 +95,7 @@ impl Writer {
             cache: LruCache::new(settings.cache_tasks),
             settings,
             metrics: super::metrics::WriterMetrics::new(),
+            complained: None,
         }
     }
 
@@ -125,6 +135,22 @@ impl Writer {
         }
     }
 
+    /// While the database is away every answer of a call is brought again and again: that is one thing to say,
+    /// and not a line for each.
+    fn complain(&mut self, error: &StoreError, commands: usize) {
+        let now = Instant::now();
+        let unsaid = match &mut self.complained {
+            Some((said, unsaid)) if now.duration_since(*said) < COMPLAIN_AGAIN => {
+                *unsaid += 1;
+                return;
+            }
+            Some((_, unsaid)) => *unsaid,
+            None => 0,
+        };
+        self.complained = Some((now, 0));
+        error!(%error, commands, unsaid, "a batch could not be saved");
+    }
+
     async fn write_each(&mut self, requests: Vec<Request>) {
         let mut requests = requests.into_iter();
         while let Some(request) = requests.next() {
@@ -143,7 +169,7 @@ impl Writer {
 
     /// Decides, saves, commits, answers. On an error nothing has changed and nobody was answered.
     async fn write(&mut self, requests: &mut Vec<Request>) -> Result<(), Failed> {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         let mut interrupted = None;
         for tried in 0..TRIES {
             if tried > 1 {
@@ -164,7 +190,7 @@ impl Writer {
                 }
                 Err(failed) => {
                     let (Failed::Begin(error) | Failed::Save(error)) = &failed;
-                    error!(%error, commands = requests.len(), "a batch could not be saved");
+                    self.complain(error, requests.len());
                     return Err(failed);
                 }
             };
