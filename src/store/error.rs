@@ -46,7 +46,7 @@ impl From<sqlx::Error> for StoreError {
             sqlx::Error::Database(database) => {
                 let code = database.code().unwrap_or_default();
                 match database.try_downcast_ref::<PgDatabaseError>() {
-                    Some(_) => postgres::error(&code, message),
+                    Some(said) => postgres::error(&code, said.message().to_owned()),
                     None => sqlite::error(&code, message),
                 }
             }

@@ -179,3 +179,14 @@ async fn a_read_that_takes_too_long_is_ended_behind_a_pooler_too() {
     let provost = setup.database_url(&pooler.url(&direct)).start().await;
     slow_reads::ends_slow_reads(&provost, &direct).await;
 }
+
+#[tokio::test]
+async fn what_needs_a_connection_of_its_own_is_refused_behind_a_pooler() {
+    let direct = tokio::task::spawn_blocking(cluster::new_database).await;
+    let direct = direct.unwrap();
+    let pooler = PgBouncer::start(&direct).await;
+    let setup = Provost::setup().database_url(&pooler.url(&direct));
+    let (code, said) = setup.refused().await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("postgres.listen = false"), "{said}");
+}

@@ -6,6 +6,7 @@ mod connection;
 mod news;
 mod outcome;
 mod read;
+mod remedy;
 mod rows;
 mod save;
 mod schema;
@@ -85,19 +86,31 @@ pub async fn open(
     let name = servers.describe();
     let mut writer = connect(&servers).await?;
     schema::check_server(&mut writer, &name).await?;
-    if settings.migrate {
-        schema::run(&mut writer, &name).await?;
-    } else {
-        schema::check(&mut writer, &name).await?;
+    let mut leases = connect(&servers).await?;
+    if statements == Statements::Kept {
+        let pooled = statements::are_pooled(&mut writer, &mut leases).await;
+        if pooled.map_err(|error| fault(&name, error))? {
+            return Err(OpenError::Unusable {
+                database: name,
+                reason: BEHIND_A_POOLER.to_owned(),
+            });
+        }
+    }
+    // Who may not change the schema need not be able to where there is nothing to change.
+    match schema::check(&mut writer, &name).await {
+        Err(OpenError::OlderSchema { .. }) if settings.migrate => {
+            schema::run(&mut writer, &name).await?;
+        }
+        checked => checked?,
     }
     let lead = Lead {
         servers: servers.clone(),
         statements,
     };
-    let pinned = lead.pin(&mut writer).await;
-    pinned.map_err(|none| unopened(&servers, &none))?;
-    let leases = lead.connect().await;
-    let leases = leases.map_err(|none| unopened(&servers, &none))?;
+    for connection in [&mut writer, &mut leases] {
+        let pinned = lead.pin(connection).await;
+        pinned.map_err(|none| unopened(&servers, &none))?;
+    }
     let callers = pool(&servers, settings.max_connections);
     let housekeeping = pool(&servers, HOUSEKEEPING);
     servers.lead([callers.clone(), housekeeping.clone()]);
@@ -152,10 +165,16 @@ fn pool(servers: &Arc<Servers>, max_connections: u32) -> PgPool {
         .connect_lazy_with(servers.current())
 }
 
-/// Whether [`open`] can read it.
+/// Whether it means to name a PostgreSQL database.
 pub fn is_url(url: &str) -> bool {
     let scheme = ["postgres://", "postgresql://"];
-    scheme.iter().any(|scheme| url.starts_with(scheme)) && servers(url, Statements::Kept).is_ok()
+    scheme.iter().any(|scheme| url.starts_with(scheme))
+}
+
+/// What is wrong with the URL, without repeating what may be a secret.
+pub fn fault_of_url(url: &str) -> Option<String> {
+    let servers = Servers::new(url, |options| options);
+    servers.err().map(|error| error.to_string())
 }
 
 /// The URL without its secrets: who, where and which, and nothing else.
@@ -172,8 +191,12 @@ fn servers(url: &str, statements: Statements) -> Result<Servers, OpenError> {
         Statements::Forgotten => 0,
     };
     let servers = Servers::new(url, |options| {
+        let name = options
+            .get_application_name()
+            .unwrap_or("provost")
+            .to_owned();
         options
-            .application_name("provost")
+            .application_name(&name)
             // Poolers refuse parameters at connecting that they do not know.
             .extra_float_digits(None)
             .statement_cache_capacity(kept)
@@ -202,7 +225,7 @@ fn unopened(servers: &Servers, none: &NoPrimary) -> OpenError {
 
 /// What an error means for who opens the database.
 fn fault(name: &str, error: sqlx::Error) -> OpenError {
-    let (database, reason) = (name.to_owned(), error.to_string());
+    let (database, reason) = (name.to_owned(), remedy::explain(&error));
     if servers::is_passing(&error) {
         OpenError::Unreachable { database, reason }
     } else {
@@ -263,6 +286,8 @@ where
     }
 }
 
+const BEHIND_A_POOLER: &str = "a pooler gives out its connections by the transaction: set postgres.listen = false, which turns off all that needs a connection of its own";
+
 /// What an error of the server, by its code, means for the transaction that met it.
 pub(super) fn error(code: &str, message: String) -> StoreError {
     match code {
@@ -275,6 +300,8 @@ pub(super) fn error(code: &str, message: String) -> StoreError {
         }
         code if code.starts_with("08") => StoreError::Interrupted(message),
         "53100" => StoreError::Full,
+        // A prepared statement is there already, or not there.
+        "42P05" | "26000" => StoreError::Unavailable(format!("{message}: {BEHIND_A_POOLER}")),
         "57014" => StoreError::Unavailable(format!(
             "the database ended a statement that took longer than it may, or that someone cancelled ({message}): ask for less at a time, by narrower filters or smaller pages, or look at what the database is busy with"
         )),

@@ -20,6 +20,8 @@ use thiserror::Error;
 use tokio::time::{Instant, sleep_until};
 use tracing::info;
 
+use super::remedy;
+
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// How long the others are waited for once one was found that takes writes: a newer primary may be slow
 /// to answer. Where the one that was found is the one that is known, there is less to fear.
@@ -36,7 +38,7 @@ SELECT pg_is_in_recovery() AS standby,
 /// Why one server cannot be used.
 #[derive(Debug, Error)]
 pub(super) enum Unfit {
-    #[error("{0}")]
+    #[error("{}", remedy::explain(.0))]
     Sql(#[from] sqlx::Error),
     #[error("it did not answer within {} seconds", CONNECT_WITHIN.as_secs())]
     Silent,
@@ -98,12 +100,58 @@ impl std::fmt::Display for NoPrimary {
 /// The URL names none, or asks for something that makes no sense here.
 #[derive(Debug, Error)]
 pub(super) enum UrlError {
-    #[error("{0}")]
+    #[error("{}", of_crate(.0))]
     Sql(#[from] sqlx::Error),
     #[error(
         "target_session_attrs={0:?}: leave it out; a server that takes writes is needed and looked for"
     )]
     SessionAttrs(String),
+    /// The crate would pass it over: a misspelt sslmode would leave the connection without TLS.
+    #[error("there is no parameter {0:?}: known are {known}", known = PARAMETERS.join(", "))]
+    Unknown(String),
+    /// Perhaps not a parameter at all.
+    #[error(
+        "what stands after the ? is no parameter: known are {known}; in a password ? is written %3F",
+        known = PARAMETERS.join(", ")
+    )]
+    Unreadable,
+}
+
+/// Without the words that say that it is about settings.
+fn of_crate(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::Configuration(fault) => fault.to_string(),
+        error => error.to_string(),
+    }
+}
+
+/// What may stand after the `?`, besides `target_session_attrs`.
+const PARAMETERS: [&str; 12] = [
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "application_name",
+    "options",
+];
+
+fn check_parameter(parameter: &str) -> Result<(), UrlError> {
+    let (name, _) = parameter.split_once('=').ok_or(UrlError::Unreadable)?;
+    let setting = name.split('[').next().unwrap_or(name);
+    if PARAMETERS.contains(&name) || setting == "options" {
+        return Ok(());
+    }
+    let is_name = |byte: u8| byte.is_ascii_lowercase() || matches!(byte, b'_' | b'-');
+    Err(match name.bytes().all(is_name) {
+        true => UrlError::Unknown(name.to_owned()),
+        false => UrlError::Unreadable,
+    })
 }
 
 #[derive(Debug)]
@@ -323,7 +371,10 @@ fn parse(url: &str) -> Result<Vec<PgConnectOptions>, UrlError> {
             // What is done anyway.
             Some("read-write" | "primary") => {}
             Some(other) => return Err(UrlError::SessionAttrs(other.to_owned())),
-            None => parameters.push(parameter),
+            None => {
+                check_parameter(parameter)?;
+                parameters.push(parameter);
+            }
         }
     }
     let query = match parameters.is_empty() {
@@ -377,9 +428,39 @@ mod tests {
             "postgres://ann@one,two/tasks?target_session_attrs=prefer-standby",
             "postgres://ann@one:many/tasks",
             "postgres://ann@one,two:many/tasks",
+            "postgres://ann@one/tasks?sslmod=require",
+            "postgres://ann@one/tasks?sslmode=maybe",
         ] {
             assert!(Servers::new(url, |options| options).is_err(), "{url}");
         }
+    }
+
+    #[test]
+    fn an_unknown_parameter_is_named_unless_it_may_be_a_piece_of_a_password() {
+        let said = |url: &str| {
+            Servers::new(url, |options| options)
+                .unwrap_err()
+                .to_string()
+        };
+        let misspelt = said("postgres://ann@one/tasks?sslmod=require");
+        assert!(
+            misspelt.contains("\"sslmod\"") && misspelt.contains("sslmode,"),
+            "{misspelt}"
+        );
+        for url in [
+            "postgres://ann:s3?cret@one/tasks",
+            "postgres://ann:s3?Cret=@one/tasks?sslmode=require",
+        ] {
+            let said = said(url);
+            assert!(
+                said.contains("%3F") && !said.to_lowercase().contains("cret"),
+                "{said}"
+            );
+        }
+        assert_eq!(
+            described("postgres://ann@one/tasks?options[search_path]=p&application_name=shop"),
+            "postgres://ann@one:5432/tasks"
+        );
     }
 
     #[tokio::test]
