@@ -285,7 +285,7 @@ impl Default for StoreConfig {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PostgresConfig {
-    /// For what callers read. What keeps tasks moving has five of its own besides.
+    /// For what callers read. What keeps tasks moving has six of its own besides.
     pub max_connections: u32,
     /// Hear at once what other instances announce.
     pub listen: bool,

@@ -27,6 +27,7 @@ mod writer;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 
 pub use batch::{Batch, Saved};
 pub use definitions::Definitions;
@@ -53,6 +54,12 @@ pub trait Backend: Send + 'static {
     /// left behind is over, and what they held is an orphan.
     fn is_shared(&self) -> bool;
 
+    /// The same database on another connection, for batches that are saved beside the others: once, where
+    /// there can be two writers.
+    fn beside(&mut self) -> Option<Box<dyn Backend>> {
+        None
+    }
+
     /// The same database on another connection, for leases: once, where there can be two.
     fn for_leases(&mut self) -> Option<Box<dyn Backend>> {
         None
@@ -63,6 +70,10 @@ pub trait Backend: Send + 'static {
 #[async_trait]
 pub trait Transaction: Outbox {
     fn now(&self) -> Timestamp;
+
+    /// A moment of this process's clock at which the store's had not gone beyond `now`: what is counted
+    /// from here ends no later than what is counted from there.
+    fn instant(&self) -> Instant;
 
     /// The tasks among `ids` that exist, in any order.
     async fn load(&mut self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError>;
@@ -105,6 +116,15 @@ pub trait Transaction: Outbox {
     async fn heartbeat(&mut self) -> Result<(), StoreError>;
 
     async fn commit(self: Box<Self>) -> Result<(), StoreError>;
+
+    /// Saves a batch and commits. On [`Saved::Stale`] nothing was committed.
+    async fn save_and_commit(mut self: Box<Self>, batch: &Batch) -> Result<Saved, StoreError> {
+        if self.save(batch).await? == Saved::Stale {
+            return Ok(Saved::Stale);
+        }
+        self.commit().await?;
+        Ok(Saved::All)
+    }
 }
 
 /// Reads, each a consistent view of its own, never waiting for the writer.

@@ -1,32 +1,36 @@
-//! Group commit: one writer saves whatever has arrived in one transaction.
+//! Group commit: whatever has arrived is saved in one transaction.
 //!
 //! It never lingers for more: a lone command is a batch of one, and while a commit is under way the
 //! next batch gathers by itself, so the cost of a command falls as the load rises. Commands are
 //! decided on cached aggregates; only what is not cached is read, in one statement a batch. A caller
 //! is answered after the commit, and only then.
+//!
+//! Where the database takes several writers there are two lanes: while one waits for its commit, the
+//! other decides and sends the next batch. See [`intake`].
 
 mod batch;
 mod doubt;
 mod handle;
+mod intake;
 mod leases;
 mod outbox;
 
 use std::{
     num::NonZeroUsize,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use lru::LruCache;
 use rand::RngExt;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tracing::{debug, error, warn};
 
 pub use handle::{Accepted, Apply, Idempotency, Store};
 pub use leases::Renewed;
 
-use self::{batch::Decided, handle::Request};
-use super::{Backend, LocalScheduler, Saved, StoreError, Watchers};
+use self::{batch::Decided, handle::Request, intake::Intake};
+use super::{Backend, Batch, LocalScheduler, Saved, StoreError, Watchers};
 use crate::domain::{Sender, Task, TaskId};
 
 #[derive(Clone, Debug)]
@@ -63,60 +67,120 @@ impl From<StoreError> for Failed {
     }
 }
 
-struct Writer {
-    backend: Box<dyn Backend>,
+/// What the lanes of one process share.
+pub(super) struct Writer {
+    intake: Intake,
+    /// Commands on tasks are saved by several lanes beside each other; whatever else there is goes alone.
+    turns: RwLock<()>,
     local: Arc<dyn LocalScheduler>,
     watchers: Arc<Watchers>,
     /// Woken when there is something to be delivered.
     outbox: Arc<Notify>,
-    cache: LruCache<TaskId, Arc<Task>>,
+    cache: Mutex<Cache>,
     /// Whether other instances may have moved on what is cached.
     is_shared: bool,
     settings: WriterSettings,
     metrics: super::metrics::WriterMetrics,
     /// When it was last said that nothing can be saved, and how often it was not said since.
-    complained: Option<(Instant, u64)>,
+    complained: Mutex<Option<(Instant, u64)>>,
+}
+
+type Cache = LruCache<TaskId, Arc<Task>>;
+
+/// Saves one batch after the other, on a connection of its own.
+struct Lane<'w> {
+    writer: &'w Writer,
+    backend: Box<dyn Backend>,
+}
+
+/// Ends when dropped.
+enum Turn<'w> {
+    Beside { _others: RwLockReadGuard<'w, ()> },
+    Alone { _all: RwLockWriteGuard<'w, ()> },
 }
 
 impl Writer {
-    fn new(
-        backend: Box<dyn Backend>,
-        local: Arc<dyn LocalScheduler>,
-        watchers: Arc<Watchers>,
-        outbox: Arc<Notify>,
-        settings: WriterSettings,
-    ) -> Self {
-        Self {
-            is_shared: backend.is_shared(),
-            backend,
-            local,
-            watchers,
-            outbox,
-            cache: LruCache::new(settings.cache_tasks),
-            settings,
-            metrics: super::metrics::WriterMetrics::new(),
-            complained: None,
+    /// Writes until every [`Store`] handle is gone and what they sent is done.
+    pub async fn run(self, lanes: Vec<Box<dyn Backend>>) {
+        let writer = &self;
+        let lanes = lanes.into_iter();
+        let lanes = lanes.map(|backend| Lane { writer, backend }.run());
+        futures::future::join_all(lanes).await;
+    }
+
+    async fn turn(&self, batch: &[Request]) -> Turn<'_> {
+        match batch.iter().all(Request::is_command) {
+            true => Turn::Beside {
+                _others: self.turns.read().await,
+            },
+            false => Turn::Alone {
+                _all: self.turns.write().await,
+            },
         }
     }
 
-    /// Runs until every [`Store`] handle is gone and what they sent is done.
-    async fn run(mut self, mut requests: mpsc::Receiver<Request>) {
-        let mut gathered = Vec::with_capacity(self.settings.batch);
-        while requests.recv_many(&mut gathered, self.settings.batch).await > 0 {
-            // One turn for everybody who is ready to run now: under load their commands come along in
-            // this batch, and a lone command has nobody to wait for.
-            tokio::task::yield_now().await;
-            while gathered.len() < self.settings.batch
-                && let Ok(request) = requests.try_recv()
-            {
-                gathered.push(request);
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        // A panic while holding the lock leaves the cache valid: at worst it is behind.
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has just been committed.
+    fn remember(&self, batch: &Batch) {
+        let mut cache = self.cache();
+        for change in &batch.changes {
+            let task = &change.task;
+            if task.is_ended() {
+                cache.pop(&task.id());
+            } else {
+                cache.put(task.id(), task.clone());
             }
+            self.metrics.observe(change);
+        }
+    }
+
+    /// While the database is away every answer of a call is brought again and again: that is one thing to say,
+    /// and not a line for each.
+    fn complain(&self, error: &StoreError, commands: usize) {
+        let now = Instant::now();
+        // A panic while holding the lock leaves the value valid.
+        let complained = self.complained.lock();
+        let mut complained = complained.unwrap_or_else(PoisonError::into_inner);
+        let unsaid = match &mut *complained {
+            Some((said, unsaid)) if now.duration_since(*said) < COMPLAIN_AGAIN => {
+                *unsaid += 1;
+                return;
+            }
+            Some((_, unsaid)) => *unsaid,
+            None => 0,
+        };
+        *complained = Some((now, 0));
+        error!(%error, commands, unsaid, "a batch could not be saved");
+    }
+
+    fn forget(&self, tasks: impl IntoIterator<Item = TaskId>) {
+        let mut cache = self.cache();
+        for task in tasks {
+            cache.pop(&task);
+        }
+    }
+}
+
+impl Lane<'_> {
+    async fn run(mut self) {
+        let writer = self.writer;
+        let mut gathered = Vec::with_capacity(writer.settings.batch);
+        while let Some(_taken) = writer
+            .intake
+            .next(writer.settings.batch, &mut gathered)
+            .await
+        {
+            let _turn = writer.turn(&gathered).await;
             self.serve_leases(&mut gathered).await;
             self.serve_outbox(&mut gathered).await;
             if gathered.is_empty() {
                 continue;
             }
-            self.metrics.batch_size.record(gathered.len() as f64);
+            writer.metrics.batch_size.record(gathered.len() as f64);
             match self.write(&mut gathered).await {
                 Ok(()) => {}
                 // What may be done already must not be done again.
@@ -133,22 +197,6 @@ impl Writer {
             }
             gathered.clear();
         }
-    }
-
-    /// While the database is away every answer of a call is brought again and again: that is one thing to say,
-    /// and not a line for each.
-    fn complain(&mut self, error: &StoreError, commands: usize) {
-        let now = Instant::now();
-        let unsaid = match &mut self.complained {
-            Some((said, unsaid)) if now.duration_since(*said) < COMPLAIN_AGAIN => {
-                *unsaid += 1;
-                return;
-            }
-            Some((_, unsaid)) => *unsaid,
-            None => 0,
-        };
-        self.complained = Some((now, 0));
-        error!(%error, commands, unsaid, "a batch could not be saved");
     }
 
     async fn write_each(&mut self, requests: Vec<Request>) {
@@ -190,22 +238,15 @@ impl Writer {
                 }
                 Err(failed) => {
                     let (Failed::Begin(error) | Failed::Save(error)) = &failed;
-                    self.complain(error, requests.len());
+                    self.writer.complain(error, requests.len());
                     return Err(failed);
                 }
             };
-            self.metrics.commit_seconds.record(started.elapsed());
-            for change in &decided.batch.changes {
-                let task = &change.task;
-                if task.is_ended() {
-                    self.cache.pop(&task.id());
-                } else {
-                    self.cache.put(task.id(), task.clone());
-                }
-                self.metrics.observe(change);
-            }
-            decided.publish(&*self.local, &self.watchers, &self.outbox);
-            decided.answer(std::mem::take(requests), &self.metrics);
+            let writer = self.writer;
+            writer.metrics.commit_seconds.record(started.elapsed());
+            writer.remember(&decided.batch);
+            decided.publish(&*writer.local, &writer.watchers, &writer.outbox);
+            decided.answer(std::mem::take(requests), &writer.metrics);
             return Ok(());
         }
         let reason = interrupted
@@ -216,42 +257,39 @@ impl Writer {
 
     /// `None`: a cached task was stale. It is out of the cache, and the batch is to be decided again.
     async fn try_write(&mut self, requests: &[Request]) -> Result<Option<Decided>, Failed> {
-        // Taken before the store's own time is read, so that a local deadline is never later than
-        // the complete-by it stands for.
-        let instant = tokio::time::Instant::now();
+        let writer = self.writer;
         let begun = self.backend.begin().await;
         let mut tx = begun.map_err(|error| match error {
             // The connection turned out to be lost; the next one may be there already.
             StoreError::Interrupted(_) => Failed::Save(error),
             error => Failed::Begin(error),
         })?;
-        let mut decided = Decided::new(tx.now(), instant);
+        let mut decided = Decided::new(tx.now(), tx.instant());
         decided
-            .gather(requests, tx.as_mut(), &mut self.cache, &*self.local)
+            .gather(requests, tx.as_mut(), &writer.cache, &*writer.local)
             .await?;
-        decided.decide(requests, tx.as_mut(), &*self.local).await?;
-        decided.collect(&self.settings.sender);
-        if self.is_shared {
+        decided
+            .decide(requests, tx.as_mut(), &*writer.local)
+            .await?;
+        decided.collect(&writer.settings.sender);
+        if writer.is_shared {
             let (doubts, batch) = (&decided.doubts, &decided.batch);
             let moved = doubts.justified(batch, tx.as_mut()).await?;
             if !moved.is_empty() {
                 drop(tx);
                 debug!("a cached task that refused was stale; the batch is decided again");
-                for task in moved {
-                    self.cache.pop(&task);
-                }
+                writer.forget(moved);
                 return Ok(None);
             }
         }
-        if !decided.batch.is_empty() && tx.save(&decided.batch).await? == Saved::Stale {
-            drop(tx);
+        if decided.batch.is_empty() {
+            tx.commit().await?;
+        } else if tx.save_and_commit(&decided.batch).await? == Saved::Stale {
             debug!("a cached task was stale; the batch is decided again");
-            for change in &decided.batch.changes {
-                self.cache.pop(&change.task.id());
-            }
+            let changes = decided.batch.changes.iter();
+            writer.forget(changes.map(|change| change.task.id()));
             return Ok(None);
         }
-        tx.commit().await?;
         Ok(Some(decided))
     }
 }

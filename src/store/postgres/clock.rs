@@ -2,7 +2,7 @@
 //! not ask the database each time.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -14,33 +14,69 @@ use crate::domain::{Span, Timestamp};
 const FRESH: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-pub(super) struct Clock(Mutex<Option<(Timestamp, Instant)>>);
+pub(super) struct Clock(Mutex<Option<Reading>>);
+
+/// What the database said, at some moment between these two of this process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    pub now: Timestamp,
+    pub asked: Instant,
+    pub answered: Instant,
+}
+
+/// A time of the database's clock beside one of this process's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Moment {
+    /// The database's clock is not behind this, and at most a little ahead.
+    pub now: Timestamp,
+    /// When the database's clock had not gone beyond `now` yet.
+    pub instant: Instant,
+}
 
 impl Clock {
-    /// What the database answered, and when the answer was there. Counted from then, this clock is behind
-    /// the database's by what the answer took, and never ahead of it: nothing is found to be due that the
-    /// writer would refuse because it is not.
-    pub fn set(&self, now: Timestamp, answered: Instant) {
-        // A panic while holding the lock leaves the value valid.
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, answered));
+    /// Of two readings the one that tells the later time is the better one: neither is ahead of the
+    /// database, and time that was told does not go back.
+    pub fn set(&self, reading: Reading) {
+        let mut best = self.lock();
+        let known = best.and_then(|best| best.at(reading.answered));
+        if known.is_none_or(|known| known.now <= reading.now) {
+            *best = Some(reading);
+        }
     }
 
     /// `None` where the database has not been asked lately.
-    pub fn at(&self, instant: Instant) -> Option<Timestamp> {
-        let (now, since) = self.read(instant)?;
-        (since < FRESH).then(|| now + Span::from_millis(since.as_millis() as u64))
+    pub fn at(&self, instant: Instant) -> Option<Moment> {
+        let best = *self.lock();
+        best?.at(instant)
     }
 
     /// However long ago it was asked; `None` before the first time.
     pub fn reckoned(&self, instant: Instant) -> Option<Timestamp> {
-        let (now, since) = self.read(instant)?;
-        Some(now + Span::from_millis(since.as_millis() as u64))
+        let best = *self.lock();
+        Some(best?.read_on(instant).now)
     }
 
-    /// What the database answered last, and how long ago.
-    fn read(&self, instant: Instant) -> Option<(Timestamp, Duration)> {
-        let read = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        read.map(|(now, answered)| (now, instant.saturating_duration_since(answered)))
+    fn lock(&self) -> MutexGuard<'_, Option<Reading>> {
+        // A panic while holding the lock leaves the value valid.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reading {
+    /// Counted from when the answer was there, this is behind the database's clock by what the answer
+    /// took, and never ahead of it: nothing is found to be due that the writer would refuse because it
+    /// is not.
+    fn at(self, instant: Instant) -> Option<Moment> {
+        let since = instant.saturating_duration_since(self.answered);
+        (since < FRESH).then(|| self.read_on(instant))
+    }
+
+    fn read_on(self, instant: Instant) -> Moment {
+        let since = instant.saturating_duration_since(self.answered);
+        Moment {
+            now: self.now + Span::from_millis(since.as_millis() as u64),
+            instant: self.asked + since,
+        }
     }
 }
 
@@ -51,13 +87,46 @@ mod tests {
     #[test]
     fn the_clock_runs_on_and_is_asked_again_after_a_moment() {
         let clock = Clock::default();
-        let answered = Instant::now();
+        let asked = Instant::now();
+        let answered = asked + Duration::from_millis(20);
         assert_eq!(clock.at(answered), None);
-        clock.set(Timestamp::from_millis(5000), answered);
-        let later = answered + Duration::from_millis(300);
-        assert_eq!(clock.at(later), Some(Timestamp::from_millis(5300)));
+        let now = Timestamp::from_millis(5000);
+        clock.set(Reading {
+            now,
+            asked,
+            answered,
+        });
+        let since = Duration::from_millis(300);
+        let moment = Moment {
+            now: Timestamp::from_millis(5300),
+            instant: asked + since,
+        };
+        assert_eq!(clock.at(answered + since), Some(moment));
         assert_eq!(clock.at(answered + FRESH), None);
         let reckoned = clock.reckoned(answered + Duration::from_secs(60));
         assert_eq!(reckoned, Some(Timestamp::from_millis(65_000)));
+    }
+
+    #[test]
+    fn an_answer_that_took_long_does_not_set_the_clock_back() {
+        let clock = Clock::default();
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let read = |now, asked, answered| Reading {
+            now: Timestamp::from_millis(now),
+            asked: at(asked),
+            answered: at(answered),
+        };
+        let told = |millis| clock.at(at(millis)).unwrap().now.as_millis();
+        clock.set(read(5000, 0, 1));
+        clock.set(read(5100, 101, 150));
+        assert_eq!(told(150), 5149);
+        clock.set(read(5200, 199, 200));
+        assert_eq!(told(200), 5200);
+        // The database's clock was set back: once the old reading has had its time, it counts.
+        clock.set(read(100, 300, 301));
+        assert_eq!(told(301), 5301);
+        clock.set(read(1100, 1300, 1301));
+        assert_eq!(told(1301), 1100);
     }
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use rand::RngExt;
-use sqlx::{Executor, PgConnection};
+use sqlx::{Executor, PgConnection, Row, raw_sql};
 use tokio::{
     sync::oneshot,
     time::{Instant, sleep, timeout_at},
@@ -12,6 +12,7 @@ use tracing::{info, warn};
 
 use super::{
     StoreError,
+    outcome::Session,
     servers::{NoPrimary, Servers},
     statements::Statements,
     transaction::PIN,
@@ -37,35 +38,53 @@ pub(super) struct Lead {
     pub statements: Statements,
 }
 
+/// A connection on which the writer's statements are planned as they should be.
+pub(super) struct Pinned {
+    pub connection: PgConnection,
+    /// `None` behind a pooler.
+    pub session: Option<Session>,
+}
+
 impl Lead {
-    /// A connection on which the writer's statements are planned as they should be.
-    pub async fn connect(&self) -> Result<PgConnection, NoPrimary> {
-        let mut connection = self.servers.connect().await?;
-        self.pin(&mut connection).await?;
-        Ok(connection)
+    pub async fn connect(&self) -> Result<Pinned, NoPrimary> {
+        self.pin(self.servers.connect().await?).await
     }
 
-    pub async fn pin(&self, connection: &mut PgConnection) -> Result<(), NoPrimary> {
-        if self.statements == Statements::Kept {
-            let pinned = connection.execute(PIN).await;
-            pinned.map_err(|error| self.servers.unfit(error))?;
-        }
-        Ok(())
+    pub async fn pin(&self, mut connection: PgConnection) -> Result<Pinned, NoPrimary> {
+        let session = match self.statements {
+            Statements::Kept => {
+                let session = session(&mut connection).await;
+                Some(session.map_err(|error| self.servers.unfit(error))?)
+            }
+            Statements::Forgotten => None,
+        };
+        Ok(Pinned {
+            connection,
+            session,
+        })
     }
 }
 
+async fn session(connection: &mut PgConnection) -> Result<Session, sqlx::Error> {
+    let row = connection.fetch_one(raw_sql(PIN)).await?;
+    Ok(Session {
+        process: row.try_get("process")?,
+        since: row.try_get("since")?,
+    })
+}
+
 enum State {
-    Here(PgConnection),
+    Here(Pinned),
     /// Being rolled back, or connected anew.
     Coming {
-        on_its_way: oneshot::Receiver<PgConnection>,
+        on_its_way: oneshot::Receiver<Pinned>,
         wait_until: Instant,
     },
     Lent,
 }
 
 impl Connection {
-    pub fn new(connection: PgConnection, lead: Lead) -> Self {
+    pub fn new(connection: Pinned, lead: Lead) -> Self {
         Self {
             lead,
             state: State::Here(connection),
@@ -73,7 +92,7 @@ impl Connection {
     }
 
     /// Lends the connection; it comes back by [`Connection::put_back`] or [`Connection::mend`].
-    pub async fn take(&mut self) -> Result<PgConnection, StoreError> {
+    pub async fn take(&mut self) -> Result<Pinned, StoreError> {
         if matches!(self.state, State::Lent) {
             // Whoever had it is gone, and it with them.
             self.mend(None);
@@ -110,13 +129,13 @@ impl Connection {
         self.lead.statements
     }
 
-    pub fn put_back(&mut self, connection: PgConnection) {
+    pub fn put_back(&mut self, connection: Pinned) {
         self.state = State::Here(connection);
     }
 
     /// Rolls back what is open on the connection, so that its locks are held no longer, or makes a new
     /// one. In the background: nobody waits for it who does not write.
-    pub fn mend(&mut self, connection: Option<PgConnection>) {
+    pub fn mend(&mut self, connection: Option<Pinned>) {
         let (give, on_its_way) = oneshot::channel();
         self.state = State::Coming {
             on_its_way,
@@ -130,23 +149,19 @@ impl Connection {
     }
 
     /// Another connection beside the one that is lent.
-    pub async fn another(&self) -> Result<PgConnection, StoreError> {
+    pub async fn another(&self) -> Result<Pinned, StoreError> {
         let connected = self.lead.connect().await;
         connected.map_err(|none| StoreError::Unavailable(none.to_string()))
     }
 }
 
-async fn mend(
-    connection: Option<PgConnection>,
-    lead: Lead,
-    mut give: oneshot::Sender<PgConnection>,
-) {
-    if let Some(mut connection) = connection
+async fn mend(connection: Option<Pinned>, lead: Lead, mut give: oneshot::Sender<Pinned>) {
+    if let Some(mut pinned) = connection
         && let Ok(Ok(_)) =
-            tokio::time::timeout(ROLLBACK_WITHIN, connection.execute("ROLLBACK")).await
+            tokio::time::timeout(ROLLBACK_WITHIN, pinned.connection.execute("ROLLBACK")).await
     {
         // Nobody waits for it any more at the end of the process.
-        let _ = give.send(connection);
+        let _ = give.send(pinned);
         return;
     }
     let mut wait = FIRST_WAIT;

@@ -1,4 +1,4 @@
-//! PostgreSQL, 15 and newer: one database, any number of instances. One writer connection, one for
+//! PostgreSQL, 15 and newer: one database, any number of instances. Two writer connections, one for
 //! the leases, two bounded pools of readers, and one that listens for what other instances announce.
 
 mod clock;
@@ -9,6 +9,7 @@ mod read;
 mod remedy;
 mod rows;
 mod save;
+mod save_sql;
 mod schema;
 mod servers;
 mod statements;
@@ -46,8 +47,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Of callers' reads. The writer, the leases and the listener have one each besides, and housekeeping
-    /// has two.
+    /// Of callers' reads. Besides there are two that write, one for the leases, one that listens, and
+    /// two for housekeeping.
     pub max_connections: u32,
     /// Off behind a pooler that gives out connections by the transaction: nothing may then depend on
     /// the connection, neither LISTEN nor prepared statements.
@@ -65,7 +66,8 @@ pub struct Opened {
 
 pub struct PgBackend {
     writer: Connection,
-    /// Until it is asked for.
+    /// Until they are asked for.
+    beside: Option<Connection>,
     leases: Option<Connection>,
     clock: Arc<Clock>,
     definitions: Arc<Definitions>,
@@ -86,9 +88,9 @@ pub async fn open(
     let name = servers.describe();
     let mut writer = connect(&servers).await?;
     schema::check_server(&mut writer, &name).await?;
-    let mut leases = connect(&servers).await?;
+    let mut beside = connect(&servers).await?;
     if statements == Statements::Kept {
-        let pooled = statements::are_pooled(&mut writer, &mut leases).await;
+        let pooled = statements::are_pooled(&mut writer, &mut beside).await;
         if pooled.map_err(|error| fault(&name, error))? {
             return Err(OpenError::Unusable {
                 database: name,
@@ -107,10 +109,12 @@ pub async fn open(
         servers: servers.clone(),
         statements,
     };
-    for connection in [&mut writer, &mut leases] {
+    let pin = async |connection| {
         let pinned = lead.pin(connection).await;
-        pinned.map_err(|none| unopened(&servers, &none))?;
-    }
+        pinned.map_err(|none| unopened(&servers, &none))
+    };
+    let (writer, beside) = (pin(writer).await?, pin(beside).await?);
+    let leases = pin(connect(&servers).await?).await?;
     let callers = pool(&servers, settings.max_connections);
     let housekeeping = pool(&servers, HOUSEKEEPING);
     servers.lead([callers.clone(), housekeeping.clone()]);
@@ -124,6 +128,7 @@ pub async fn open(
     let backend = PgBackend {
         clock: clock.clone(),
         writer: Connection::new(writer, lead.clone()),
+        beside: Some(Connection::new(beside, lead.clone())),
         leases: Some(Connection::new(leases, lead)),
         definitions: definitions.clone(),
         announcer,
@@ -233,6 +238,19 @@ fn fault(name: &str, error: sqlx::Error) -> OpenError {
     }
 }
 
+impl PgBackend {
+    fn on(&self, connection: Connection, announcer: Option<Announcer>) -> Self {
+        Self {
+            writer: connection,
+            beside: None,
+            leases: None,
+            clock: self.clock.clone(),
+            definitions: self.definitions.clone(),
+            announcer,
+        }
+    }
+}
+
 #[async_trait]
 impl Backend for PgBackend {
     async fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, StoreError> {
@@ -244,14 +262,14 @@ impl Backend for PgBackend {
         true
     }
 
+    fn beside(&mut self) -> Option<Box<dyn Backend>> {
+        let connection = self.beside.take()?;
+        Some(Box::new(self.on(connection, self.announcer.clone())))
+    }
+
     fn for_leases(&mut self) -> Option<Box<dyn Backend>> {
-        Some(Box::new(PgBackend {
-            writer: self.leases.take()?,
-            leases: None,
-            clock: self.clock.clone(),
-            definitions: self.definitions.clone(),
-            announcer: None,
-        }))
+        let connection = self.leases.take()?;
+        Some(Box::new(self.on(connection, None)))
     }
 }
 

@@ -65,6 +65,7 @@ impl News {
 }
 
 /// Tells the other instances, soon, and once for much that happens together.
+#[derive(Clone)]
 pub(super) struct Announcer {
     due: Arc<AtomicU8>,
     wake: mpsc::Sender<()>,

@@ -1,9 +1,14 @@
 //! What became of a commit whose answer was lost.
 //!
-//! The transaction's id alone does not tell. After a crash, and after a failover, the server gives out
-//! again the ids of transactions of which nothing had reached its disk or its standby: the id may be
-//! another's by now, and that other may have committed. So the id only tells whether the old session is
-//! still at it; whether its transaction is in the record, an entry of the history tells that it wrote.
+//! Whether it is in the record, an entry of the history tells that it wrote. Before that counts, the old
+//! session must be done with it: the server may not have noticed the loss yet, and may even get the
+//! statement after it, out of what the network held back.
+//!
+//! A session of one's own is known by its process and the time it began, so that no other is taken for
+//! it after a crash or a failover. One that rests is told to end. Behind a pooler sessions are lent by the
+//! transaction, and there only the transaction's id tells. It does not tell more than that: after a crash
+//! and after a failover the server gives out again the ids of transactions of which nothing had reached
+//! its disk or its standby, and the id may be another's by now.
 
 use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
 use uuid::Uuid;
@@ -26,6 +31,26 @@ const MARKED: &str = r#"
 SELECT count(*) AS marked FROM history
 WHERE task_id = $1 AND version = $2 AND at = $3 AND events = $4"#;
 
+/// Who may still be at it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Author<'s> {
+    Session(&'s Session),
+    Transaction(u64),
+}
+
+/// A session of one's own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Session {
+    pub process: i32,
+    pub since: String,
+}
+
+/// One row while the session is there. It is told to end when nothing runs in it; what it does ends well
+/// or not, and the session with it where the server learns of the loss.
+const SESSION: &str = r#"
+SELECT CASE WHEN state = 'idle' THEN pg_terminate_backend(pid) END
+FROM pg_stat_activity WHERE pid = $1 AND backend_start::text = $2"#;
+
 /// `transaction ID … is in the future`: the server has never heard of it, or not any more.
 const UNKNOWN_ID: &str = "22023";
 
@@ -45,18 +70,15 @@ impl Mark {
 /// as lost: what such transactions do can be done twice.
 pub(super) async fn ask(
     connection: &mut PgConnection,
-    id: u64,
+    author: Author<'_>,
     mark: Option<&Mark>,
     statements: Statements,
 ) -> Result<Option<bool>, StoreError> {
-    // In simple statements, or within a transaction: a pooler gives out connections by the transaction.
-    let status = format!("SELECT pg_xact_status('{id}'::xid8) AS outcome");
-    let status = match connection.fetch_one(AssertSqlSafe(status)).await {
-        Ok(row) => row.try_get::<Option<String>, _>("outcome")?,
-        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(UNKNOWN_ID) => None,
-        Err(error) => return Err(error.into()),
+    let is_at_it = match author {
+        Author::Session(session) => session.is_there(connection, statements).await?,
+        Author::Transaction(id) => is_in_progress(connection, id).await?,
     };
-    if status.as_deref() == Some("in progress") {
+    if is_at_it {
         return Ok(None);
     }
     let Some(mark) = mark else {
@@ -76,6 +98,32 @@ pub(super) async fn ask(
         Ok::<_, StoreError>(Some(row.try_get::<i64, _>("marked")? > 0))
     })
     .await
+}
+
+impl Session {
+    async fn is_there(
+        &self,
+        connection: &mut PgConnection,
+        statements: Statements,
+    ) -> Result<bool, StoreError> {
+        let found = statements
+            .query(SESSION)
+            .bind(self.process)
+            .bind(&self.since)
+            .fetch_optional(connection);
+        Ok(answered(found).await?.is_some())
+    }
+}
+
+/// A simple statement: a pooler gives out connections by the transaction.
+async fn is_in_progress(connection: &mut PgConnection, id: u64) -> Result<bool, StoreError> {
+    let status = format!("SELECT pg_xact_status('{id}'::xid8) AS outcome");
+    let status = match connection.fetch_one(AssertSqlSafe(status)).await {
+        Ok(row) => row.try_get::<Option<String>, _>("outcome")?,
+        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(UNKNOWN_ID) => None,
+        Err(error) => return Err(error.into()),
+    };
+    Ok(status.as_deref() == Some("in progress"))
 }
 
 #[cfg(test)]
@@ -110,7 +158,8 @@ SELECT pg_current_xact_id()::text AS id"#;
         let id: String = rows.last().unwrap().get("id");
         let id: u64 = id.parse().unwrap();
         let mut asked = async |id: u64, mark: Option<Mark>| {
-            let asked = ask(&mut asker, id, mark.as_ref(), Statements::Kept);
+            let author = Author::Transaction(id);
+            let asked = ask(&mut asker, author, mark.as_ref(), Statements::Kept);
             asked.await.unwrap()
         };
         assert_eq!(asked(id, Some(mark(2))).await, None, "it may still come");

@@ -6,7 +6,12 @@ use async_trait::async_trait;
 use sqlx::{PgPool, Postgres, postgres::PgRow};
 use tokio::time::Instant;
 
-use super::{answered, clock::Clock, rows, statements::Statements};
+use super::{
+    answered,
+    clock::{Clock, Reading},
+    rows,
+    statements::Statements,
+};
 use crate::{
     domain::{Task, TaskId, Timestamp},
     store::{
@@ -72,15 +77,20 @@ impl Source for PgSource {
     type Row = PgRow;
 
     async fn now(&self) -> Result<Timestamp, StoreError> {
-        if let Some(now) = self.clock.at(Instant::now()) {
-            return Ok(now);
+        let asked = Instant::now();
+        if let Some(moment) = self.clock.at(asked) {
+            return Ok(moment.now);
         }
         let found = self.view(vec![Statement::new(NOW)]).await?;
         let row = found.first().and_then(|rows| rows.first());
         let millis = row.map(|row| number(row, "now")).transpose()?;
         let millis = millis.ok_or_else(|| StoreError::Corrupt("no time".to_owned()))?;
         let now = Timestamp::from_millis(millis);
-        self.clock.set(now, Instant::now());
+        self.clock.set(Reading {
+            now,
+            asked,
+            answered: Instant::now(),
+        });
         Ok(now)
     }
 

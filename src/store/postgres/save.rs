@@ -1,10 +1,10 @@
-//! Saving a batch: one statement, whatever the number of rows, and one more for each thing that is rare.
-//! Each column travels as an array, and `unnest` makes rows of them again.
+//! Saving a batch: one statement, see [`save_sql`](super::save_sql), and one more for each thing that is
+//! rare.
 
 use sqlx::{PgConnection, Postgres, Row, postgres::PgArguments, query::Query};
 use uuid::Uuid;
 
-use super::statements::Statements;
+use super::{save_sql::Parts, statements::Statements};
 use crate::{
     domain::{AlertChange, AlertNotice, Message, Sender, Task, Timestamp},
     store::{
@@ -14,83 +14,6 @@ use crate::{
         record::{self, DetailsRecord, StepRecord, TaskRecord},
     },
 };
-
-/// Everything that every batch writes, in one statement, because each costs a round trip and two wake-ups
-/// on either side; what a batch lacks are empty arrays. Relies on the primary keys.
-///
-/// Tasks that are known are saved by compare-and-set on the version, and nothing else is written unless
-/// all of them matched: `unmoved` is asked before each of the others. Their rows are locked first, one
-/// after the other in the order of the batch, which is that of ids: an update by itself promises no order.
-/// A row whose version moved on while its lock was waited for is left out, because the condition is looked
-/// at again then.
-///
-/// The form leaves no choice of a plan: a LATERAL that locks is run for each row, and only a TID scan
-/// finds a row by its `ctid`. A plain join was seen to read the whole primary key, when it was planned for
-/// a table that was small at that moment.
-macro_rules! save {
-    ($locked:literal) => {
-        concat!(
-            r#"
-WITH mine AS MATERIALIZED (
-    SELECT new.*, locked.place
-    FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[],
-                $7::bigint[], $8::text[], $9::text[])
-         AS new (id, base, state, paused, complete_by, overdue_at, ended_at, error, undo)
-    CROSS JOIN LATERAL (
-        SELECT tasks.ctid AS place FROM tasks WHERE tasks.id = new.id AND tasks.version = new.base
-        FOR NO KEY UPDATE "#,
-            $locked,
-            r#") AS locked),
-updated AS (
-    UPDATE tasks
-    SET version = version + 1, state = mine.state, paused = mine.paused, complete_by = mine.complete_by,
-        overdue_at = mine.overdue_at, ended_at = mine.ended_at, error = mine.error, undo = mine.undo
-    FROM mine
-    WHERE tasks.ctid = mine.place
-    RETURNING 1),
-unmoved AS MATERIALIZED (
-    SELECT count(*) = cardinality($1::uuid[]) AS "all" FROM updated),
-new_tasks AS (
-    INSERT INTO tasks (id, version, state, paused, complete_by, overdue_at, ended_at, error, undo, "key",
-                       workflow, workflow_version, labels, priority, complete_within, created_at, trace_id)
-    SELECT new.* FROM unnest($10::uuid[], $11::bigint[], $12::text[], $13::boolean[], $14::bigint[],
-                             $15::bigint[], $16::bigint[], $17::text[], $18::text[], $19::text[],
-                             $20::text[], $21::bigint[], $22::text[], $23::bigint[], $24::bigint[],
-                             $25::bigint[], $26::text[]) AS new
-    WHERE (SELECT "all" FROM unmoved)),
-new_details AS (
-    INSERT INTO task_details (task_id, steps, policies, input)
-    SELECT new.* FROM unnest($10::uuid[], $27::text[], $28::text[], $29::text[]) AS new
-    WHERE (SELECT "all" FROM unmoved)),
-saved_steps AS (
-    INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended,
-                       locked_by, complete_by, ready_at, due_at, queued, started_at, ended_at, body, output,
-                       error, last_fault, doubt)
-    SELECT new.* FROM unnest($30::uuid[], $31::bigint[], $32::text[], $33::text[], $34::bigint[],
-                             $35::text[], $36::bigint[], $37::bigint[], $38::bigint[], $39::text[],
-                             $40::bigint[], $41::bigint[], $42::bigint[], $43::smallint[], $44::bigint[],
-                             $45::bigint[], $46::text[], $47::text[], $48::text[], $49::text[],
-                             $50::text[]) AS new
-    WHERE (SELECT "all" FROM unmoved)
-    ON CONFLICT (task_id, idx) DO UPDATE
-    SET state = excluded.state, attempt = excluded.attempt, failure_count = excluded.failure_count,
-        extended = excluded.extended, locked_by = excluded.locked_by, complete_by = excluded.complete_by,
-        ready_at = excluded.ready_at, due_at = excluded.due_at, queued = excluded.queued,
-        started_at = excluded.started_at, ended_at = excluded.ended_at, body = excluded.body,
-        output = excluded.output, error = excluded.error, last_fault = excluded.last_fault,
-        doubt = excluded.doubt),
-new_history AS (
-    INSERT INTO history (task_id, version, at, events)
-    SELECT new.* FROM unnest($51::uuid[], $52::bigint[], $53::bigint[], $54::text[]) AS new
-    WHERE (SELECT "all" FROM unmoved))
-SELECT "all" AS saved FROM unmoved"#
-        )
-    };
-}
-
-const SAVE: &str = save!("");
-/// What another instance is writing is as good as stale.
-const SAVE_OR_SKIP: &str = save!("SKIP LOCKED");
 
 /// Relies on the primary key.
 const SAVE_REPLIES: &str = r#"
@@ -149,17 +72,25 @@ pub(super) async fn save(
         .filter(|change| change.base.is_none())
         .map(|change| &*change.task)
         .collect();
-    let steps: Vec<_> = changes
-        .iter()
-        .flat_map(|change| {
-            let steps = change.steps.iter();
-            steps.map(|index| StepRecord::of(&change.task, *index, now))
-        })
-        .collect();
-    let statement = statements.query(if wait { SAVE } else { SAVE_OR_SKIP });
-    let statement = bind_known(statement, &known);
-    let statement = bind_new(statement, &new);
-    let statement = bind_steps(statement, &steps);
+    let steps = StepRecords::of(changes, now);
+    let parts = Parts {
+        known: !known.is_empty(),
+        wait,
+        new: !new.is_empty(),
+        undos: !steps.undos.is_empty(),
+    };
+    let mut statement = statements.query(parts.sql());
+    if parts.known {
+        statement = bind_known(statement, &known);
+        statement = bind_steps(statement, &steps.known);
+    }
+    if parts.new {
+        statement = bind_new(statement, &new);
+        statement = bind_new_steps(statement, &steps.new);
+    }
+    if parts.undos {
+        statement = bind_new_steps(statement, &steps.undos);
+    }
     let row = bind_history(statement, changes).fetch_one(&mut *tx).await?;
     if !row.try_get::<bool, _>("saved")? {
         return Ok(Saved::Stale);
@@ -173,6 +104,17 @@ pub(super) async fn save(
     }
     save_messages(tx, &batch.messages, &alerts, statements).await?;
     Ok(Saved::All)
+}
+
+/// Whether [`save`] asks no more than one statement of the server for it.
+pub(super) fn is_one_statement(batch: &Batch) -> bool {
+    let is_plain = |change: &TaskChange| {
+        let details = &change.task.details;
+        let is_new = change.base.is_none();
+        change.alerts.is_empty()
+            && !(is_new && (details.reply_to.is_some() || !details.labels.is_empty()))
+    };
+    batch.keys.is_empty() && batch.messages.is_empty() && batch.changes.iter().all(is_plain)
 }
 
 type Statement = Query<'static, Postgres, PgArguments>;
@@ -213,22 +155,48 @@ fn bind_new(statement: Statement, new: &[&Task]) -> Statement {
         .bind(column(details, |task| task.complete_within))
         .bind(column(details, |task| task.created_at))
         .bind(column(details, |task| task.trace_id.as_deref()))
+        .bind(column(new, |task| task.id().0))
         .bind(column(details, |task| task.steps))
         .bind(column(details, |task| task.policies))
         .bind(column(details, |task| task.input))
+}
+
+/// The steps that changed.
+#[derive(Default)]
+struct StepRecords<'c> {
+    known: Vec<StepRecord<'c>>,
+    new: Vec<StepRecord<'c>>,
+    /// Their rows come when what they undo is to be undone.
+    undos: Vec<StepRecord<'c>>,
+}
+
+impl<'c> StepRecords<'c> {
+    fn of(changes: &'c [TaskChange], now: Timestamp) -> Self {
+        let mut records = Self::default();
+        for change in changes {
+            for index in &change.steps {
+                let record = StepRecord::of(&change.task, *index, now);
+                let is_undo = usize::from(index.0) >= change.task.steps.len();
+                match (change.base, is_undo) {
+                    (None, _) => records.new.push(record),
+                    (Some(_), false) => records.known.push(record),
+                    (Some(_), true) => records.undos.push(record),
+                }
+            }
+        }
+        records
+    }
 }
 
 fn bind_steps(statement: Statement, steps: &[StepRecord]) -> Statement {
     statement
         .bind(column(steps, |step| step.task))
         .bind(column(steps, |step| i64::from(step.idx)))
-        .bind(column(steps, |step| &**step.name))
-        .bind(column(steps, |step| &**step.agent))
-        .bind(column(steps, |step| step.priority))
         .bind(column(steps, |step| step.state))
         .bind(column(steps, |step| i64::from(step.attempt)))
         .bind(column(steps, |step| i64::from(step.failure_count)))
         .bind(column(steps, |step| i64::from(step.extended)))
+        .bind(column(steps, |step| step.doubt))
         .bind(column(steps, |step| step.locked_by.map(|id| &**id)))
         .bind(column(steps, |step| step.complete_by))
         .bind(column(steps, |step| step.ready_at))
@@ -240,7 +208,13 @@ fn bind_steps(statement: Statement, steps: &[StepRecord]) -> Statement {
         .bind(column(steps, |step| step.output))
         .bind(column(steps, |step| step.error.as_deref()))
         .bind(column(steps, |step| step.last_fault.as_deref()))
-        .bind(column(steps, |step| step.doubt))
+}
+
+fn bind_new_steps(statement: Statement, steps: &[StepRecord]) -> Statement {
+    bind_steps(statement, steps)
+        .bind(column(steps, |step| &**step.name))
+        .bind(column(steps, |step| &**step.agent))
+        .bind(column(steps, |step| step.priority))
 }
 
 fn bind_history(statement: Statement, changes: &[TaskChange]) -> Statement {

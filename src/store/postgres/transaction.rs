@@ -15,8 +15,10 @@ use tracing::warn;
 
 use super::{
     PgBackend, answered, answered_within,
+    clock::{Moment, Reading},
+    connection::Pinned,
     news::News,
-    outcome::{self, Mark},
+    outcome::{self, Author, Mark},
     save,
     statements::Statements,
 };
@@ -61,25 +63,33 @@ macro_rules! settings {
     };
 }
 
-/// For a connection of the writer's own: once, not with each transaction.
-pub(super) const PIN: &str = settings!("false");
+/// For a connection of the writer's own: once, not with each transaction. Answers which session it is.
+pub(super) const PIN: &str = concat!(
+    settings!("false"),
+    ", pg_backend_pid() AS process, ",
+    "(SELECT backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()) AS since"
+);
 
-/// One round trip. The transaction's id helps to tell, after a connection lost at the commit, whether it
-/// went through.
+/// One round trip.
 macro_rules! begin {
-    ($settings:expr) => {
+    ($settings:expr, $id:expr) => {
         concat!(
             "BEGIN; ",
             $settings,
-            "SELECT pg_current_xact_id()::text AS id, ",
+            "SELECT ",
+            $id,
             "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now"
         )
     };
 }
 
-const BEGIN: &str = begin!("");
-/// Behind a pooler every transaction may have another connection.
-const BEGIN_ANYWHERE: &str = begin!(concat!(settings!("true"), "; "));
+const BEGIN: &str = begin!("", "");
+/// Behind a pooler every transaction may have another connection: each is set up anew, and only its id
+/// helps to tell, after a connection lost at the commit, whether it went through.
+const BEGIN_ANYWHERE: &str = begin!(
+    concat!(settings!("true"), "; "),
+    "pg_current_xact_id()::text AS id, "
+);
 
 /// It waits for no lock. Most cuts are met here, because between batches the connection rests.
 const BEGIN_WITHIN: Duration = Duration::from_secs(5);
@@ -157,9 +167,13 @@ const OUTCOME_AGAIN: Duration = Duration::from_millis(100);
 pub(super) struct PgTransaction<'b> {
     backend: &'b mut PgBackend,
     /// Gone once committed.
-    connection: Option<PgConnection>,
-    now: Timestamp,
-    id: u64,
+    connection: Option<Pinned>,
+    moment: Moment,
+    /// Whether the server knows of it. Where the time is known it is only told when something other than
+    /// one lone save is asked of it.
+    has_begun: bool,
+    /// Behind a pooler.
+    id: Option<u64>,
     /// What it wrote that shows, once it is in the record, that it was committed.
     mark: Option<Mark>,
     /// Holds locks that were not taken in the order of ids: it must not wait for any other.
@@ -171,47 +185,68 @@ pub(super) struct PgTransaction<'b> {
 
 impl<'b> PgTransaction<'b> {
     pub async fn begin(backend: &'b mut PgBackend) -> Result<Self, StoreError> {
-        let mut connection = backend.writer.take().await?;
-        let begin = match backend.writer.statements() {
-            Statements::Kept => BEGIN,
-            Statements::Forgotten => BEGIN_ANYWHERE,
-        };
-        // The row that counts is the last.
-        let begun = answered_within(BEGIN_WITHIN, connection.fetch_all(raw_sql(begin)));
-        let row = match begun.await {
-            Ok(mut rows) => rows
-                .pop()
-                .ok_or_else(|| corrupt("a transaction without a time"))?,
-            Err(error) => {
-                backend.writer.mend(Some(connection));
-                return Err(error);
-            }
+        let connection = backend.writer.take().await?;
+        let instant = Instant::now();
+        let known = match backend.writer.statements() {
+            Statements::Kept => backend.clock.at(instant),
+            Statements::Forgotten => None,
         };
         let mut begun = Self {
             backend,
             connection: Some(connection),
-            now: Timestamp::from_millis(0),
-            id: 0,
+            moment: known.unwrap_or(Moment {
+                now: Timestamp::from_millis(0),
+                instant,
+            }),
+            has_begun: false,
+            id: None,
             mark: None,
             out_of_order: false,
             failed: false,
             news: News::default(),
         };
-        begun.now = Timestamp::from_millis(row.try_get("now")?);
-        begun.id = row.try_get::<&str, _>("id")?.parse().map_err(corrupt)?;
-        begun.backend.clock.set(begun.now, Instant::now());
+        if known.is_none() {
+            begun.moment.now = begun.tell_server().await?;
+        }
         Ok(begun)
+    }
+
+    /// Answers the server's time.
+    async fn tell_server(&mut self) -> Result<Timestamp, StoreError> {
+        let begin = match self.statements() {
+            Statements::Kept => BEGIN,
+            Statements::Forgotten => BEGIN_ANYWHERE,
+        };
+        self.has_begun = true;
+        let pinned = self.connection.as_mut().ok_or_else(used_after_its_end)?;
+        let asked = Instant::now();
+        // The row that counts is the last.
+        let begun = answered_within(BEGIN_WITHIN, pinned.connection.fetch_all(raw_sql(begin)));
+        let row = begun.await?.pop();
+        let row = row.ok_or_else(|| corrupt("a transaction without a time"))?;
+        let now = Timestamp::from_millis(row.try_get("now")?);
+        self.backend.clock.set(Reading {
+            now,
+            asked,
+            answered: Instant::now(),
+        });
+        if self.statements() == Statements::Forgotten {
+            self.id = Some(row.try_get::<&str, _>("id")?.parse().map_err(corrupt)?);
+        }
+        Ok(now)
     }
 
     fn statements(&self) -> Statements {
         self.backend.writer.statements()
     }
 
-    fn connection(&mut self) -> Result<&mut PgConnection, StoreError> {
-        // It is there until the commit, which takes the transaction with it.
-        self.connection
-            .as_mut()
-            .ok_or_else(|| corrupt("a transaction was used after its end"))
+    /// The connection, once the server knows of the transaction.
+    async fn connection(&mut self) -> Result<&mut PgConnection, StoreError> {
+        if !self.has_begun {
+            self.tell_server().await?;
+        }
+        let pinned = self.connection.as_mut().ok_or_else(used_after_its_end)?;
+        Ok(&mut pinned.connection)
     }
 
     fn noted<T>(&mut self, done: Result<T, StoreError>) -> Result<T, StoreError> {
@@ -219,19 +254,45 @@ impl<'b> PgTransaction<'b> {
         done
     }
 
-    /// The answer to COMMIT was lost: the record tells what became of it. A wrong guess either way would
+    fn note(&mut self, batch: &Batch) {
+        self.mark = Mark::of(batch);
+        for change in &batch.changes {
+            self.news.tasks |= change.task.is_settled();
+            let mut steps = change.steps.iter();
+            self.news.work |= steps.any(|step| change.task.due_at(*step).is_some());
+        }
+    }
+
+    /// What is in the record, or is known to be.
+    fn done(mut self: Box<Self>) {
+        if let Some(connection) = self.connection.take() {
+            self.backend.writer.put_back(connection);
+        }
+        if let Some(announcer) = &self.backend.announcer {
+            announcer.announce(self.news);
+        }
+    }
+
+    /// The answer to a commit was lost: the record tells what became of it. A wrong guess either way would
     /// be told to a caller.
     async fn outcome(&mut self, lost: StoreError) -> Result<(), StoreError> {
         warn!(error = %lost, "the answer to a commit was lost; asking what became of it");
+        // What is left of the old connection is of no use: its answer may still be on its way.
+        let session = self.connection.take().and_then(|pinned| pinned.session);
         let asked = Instant::now();
         let mut until = asked + SOMEBODY_WITHIN;
         while Instant::now() < until {
-            if let Ok(Ok(mut connection)) = timeout_at(until, self.backend.writer.another()).await {
+            if let Ok(Ok(mut pinned)) = timeout_at(until, self.backend.writer.another()).await {
                 until = asked + OUTCOME_WITHIN;
+                let author = match (&session, self.id) {
+                    (Some(session), _) => Author::Session(session),
+                    (None, Some(id)) => Author::Transaction(id),
+                    (None, None) => return Err(corrupt("a transaction that nobody knows")),
+                };
                 let (mark, statements) = (self.mark.as_ref(), self.statements());
-                match outcome::ask(&mut connection, self.id, mark, statements).await {
+                match outcome::ask(&mut pinned.connection, author, mark, statements).await {
                     Ok(Some(true)) => {
-                        self.connection = Some(connection);
+                        self.connection = Some(pinned);
                         return Ok(());
                     }
                     Ok(Some(false)) => return Err(StoreError::Interrupted(lost.to_string())),
@@ -247,10 +308,16 @@ impl<'b> PgTransaction<'b> {
     }
 }
 
+fn used_after_its_end() -> StoreError {
+    corrupt("a transaction was used after its end")
+}
+
 impl Drop for PgTransaction<'_> {
     fn drop(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            self.backend.writer.mend(Some(connection));
+        match self.connection.take() {
+            Some(connection) if self.has_begun => self.backend.writer.mend(Some(connection)),
+            Some(connection) => self.backend.writer.put_back(connection),
+            None => {}
         }
     }
 }
@@ -262,18 +329,18 @@ impl outbox::Session for PgTransaction<'_> {
     const SKIP_LOCKED: &'static str = "FOR NO KEY UPDATE SKIP LOCKED";
 
     fn at(&self) -> Timestamp {
-        self.now
+        self.moment.now
     }
 
     async fn fetch(&mut self, statement: Statement) -> Result<Vec<PgRow>, StoreError> {
         let query = self.statements().with_values(statement);
-        let found = answered(query.fetch_all(self.connection()?)).await;
+        let found = answered(query.fetch_all(self.connection().await?)).await;
         self.noted(found)
     }
 
     async fn execute(&mut self, statement: Statement) -> Result<u64, StoreError> {
         let query = self.statements().with_values(statement);
-        let done = answered(query.execute(self.connection()?)).await;
+        let done = answered(query.execute(self.connection().await?)).await;
         Ok(self.noted(done)?.rows_affected())
     }
 }
@@ -281,20 +348,24 @@ impl outbox::Session for PgTransaction<'_> {
 #[async_trait]
 impl Transaction for PgTransaction<'_> {
     fn now(&self) -> Timestamp {
-        self.now
+        self.moment.now
+    }
+
+    fn instant(&self) -> Instant {
+        self.moment.instant
     }
 
     async fn load(&mut self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
         let definitions = self.backend.definitions.clone();
         let statements = self.statements();
-        let loaded = super::rows::load(self.connection()?, ids, &definitions, statements);
+        let loaded = super::rows::load(self.connection().await?, ids, &definitions, statements);
         let loaded = answered(loaded).await;
         self.noted(loaded)
     }
 
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError> {
         let query = self.statements().query(IDEMPOTENCY).bind(keys);
-        let found = answered(query.fetch_all(self.connection()?)).await;
+        let found = answered(query.fetch_all(self.connection().await?)).await;
         self.noted(found)?.iter().map(rows::known_key).collect()
     }
 
@@ -305,21 +376,24 @@ impl Transaction for PgTransaction<'_> {
             .query(LINE)
             .bind(agent.as_str())
             .bind(limit as i64);
-        let found = answered(query.fetch_all(self.connection()?)).await;
+        let found = answered(query.fetch_all(self.connection().await?)).await;
         self.noted(found)?.iter().map(rows::step_ref).collect()
     }
 
     async fn promote(&mut self) -> Result<Promoted, StoreError> {
         self.out_of_order = true;
-        let query = self.statements().query(PROMOTE).bind(self.now.as_millis());
-        let promoted = answered(query.execute(self.connection()?)).await;
+        let query = self
+            .statements()
+            .query(PROMOTE)
+            .bind(self.moment.now.as_millis());
+        let promoted = answered(query.execute(self.connection().await?)).await;
         self.news.work |= self.noted(promoted)?.rows_affected() > 0;
         let query = self.statements().query(LINES);
-        let lines = answered(query.fetch_all(self.connection()?)).await;
+        let lines = answered(query.fetch_all(self.connection().await?)).await;
         let lines = self.noted(lines)?;
         let agents = lines.iter().map(|row| rows::agent_name(row, "agent"));
         let query = self.statements().query(NEXT_DUE);
-        let next = answered(query.fetch_one(self.connection()?)).await;
+        let next = answered(query.fetch_one(self.connection().await?)).await;
         Ok(Promoted {
             agents: agents.collect::<Result<_, _>>()?,
             next_due: rows::time(&self.noted(next)?, "due_at")?,
@@ -327,23 +401,18 @@ impl Transaction for PgTransaction<'_> {
     }
 
     async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError> {
-        let (now, wait, statements) = (self.now, !self.out_of_order, self.statements());
-        let saved = save::save(self.connection()?, batch, now, wait, statements);
+        let (now, wait, statements) = (self.moment.now, !self.out_of_order, self.statements());
+        let saved = save::save(self.connection().await?, batch, now, wait, statements);
         let saved = answered(saved).await;
         let saved = self.noted(saved)?;
-        self.mark = Mark::of(batch);
-        for change in &batch.changes {
-            self.news.tasks |= change.task.is_settled();
-            let mut steps = change.steps.iter();
-            self.news.work |= steps.any(|step| change.task.due_at(*step).is_some());
-        }
+        self.note(batch);
         Ok(saved)
     }
 
     async fn put_workflow(&mut self, name: &WorkflowName, body: &str) -> Result<u32, StoreError> {
         self.out_of_order = true;
         let query = self.statements().query(LATEST_WORKFLOW).bind(name.as_str());
-        let latest = answered(query.fetch_optional(self.connection()?)).await;
+        let latest = answered(query.fetch_optional(self.connection().await?)).await;
         let version = match self.noted(latest)? {
             Some(row) => {
                 let version: u32 = rows::number(&row, "version")?;
@@ -360,8 +429,8 @@ impl Transaction for PgTransaction<'_> {
             .bind(name.as_str())
             .bind(i64::from(version))
             .bind(body)
-            .bind(self.now.as_millis());
-        let put = answered(query.execute(self.connection()?)).await;
+            .bind(self.moment.now.as_millis());
+        let put = answered(query.execute(self.connection().await?)).await;
         self.noted(put)?;
         self.news.registrations = true;
         Ok(version)
@@ -374,8 +443,8 @@ impl Transaction for PgTransaction<'_> {
             .query(PUT_AGENT)
             .bind(name.as_str())
             .bind(serde_json::to_string(spec).map_err(corrupt)?)
-            .bind(self.now.as_millis());
-        let put = answered(query.execute(self.connection()?)).await;
+            .bind(self.moment.now.as_millis());
+        let put = answered(query.execute(self.connection().await?)).await;
         self.noted(put)?;
         self.news.registrations = true;
         Ok(())
@@ -387,7 +456,7 @@ impl Transaction for PgTransaction<'_> {
             .statements()
             .query("DELETE FROM agents WHERE name = $1")
             .bind(name.as_str());
-        let deleted = answered(query.execute(self.connection()?)).await;
+        let deleted = answered(query.execute(self.connection().await?)).await;
         let deleted = self.noted(deleted)?.rows_affected() > 0;
         self.news.registrations |= deleted;
         Ok(deleted)
@@ -399,9 +468,9 @@ impl Transaction for PgTransaction<'_> {
             .statements()
             .query(ACKNOWLEDGE)
             .bind(alert.0)
-            .bind(self.now.as_millis())
+            .bind(self.moment.now.as_millis())
             .bind(by);
-        let row = answered(query.fetch_optional(self.connection()?)).await;
+        let row = answered(query.fetch_optional(self.connection().await?)).await;
         self.noted(row)?.as_ref().map(rows::alert).transpose()
     }
 
@@ -412,16 +481,16 @@ impl Transaction for PgTransaction<'_> {
             .query(PURGE)
             .bind(ended_before.as_millis())
             .bind(limit as i64);
-        let purged = answered(query.fetch_one(self.connection()?)).await;
+        let purged = answered(query.fetch_one(self.connection().await?)).await;
         rows::number(&self.noted(purged)?, "purged")
     }
 
     async fn leases(&mut self, instance: &InstanceId) -> Result<Leases, StoreError> {
         let query = self.statements().with_values(leases::instance(instance));
-        let record = answered(query.fetch_optional(self.connection()?)).await;
+        let record = answered(query.fetch_optional(self.connection().await?)).await;
         let record = self.noted(record)?;
         let query = self.statements().with_values(leases::supervisor());
-        let lease = answered(query.fetch_optional(self.connection()?)).await;
+        let lease = answered(query.fetch_optional(self.connection().await?)).await;
         let lease = self.noted(lease)?;
         Ok(Leases {
             instance: record.as_ref().map(leases::record).transpose()?,
@@ -432,7 +501,7 @@ impl Transaction for PgTransaction<'_> {
     async fn save_leases(&mut self, before: &Leases, after: &Leases) -> Result<Saved, StoreError> {
         for change in leases::changes(before, after) {
             let query = self.statements().with_values(change);
-            let changed = answered(query.execute(self.connection()?)).await;
+            let changed = answered(query.execute(self.connection().await?)).await;
             if self.noted(changed)?.rows_affected() == 0 {
                 return Ok(Saved::Stale);
             }
@@ -442,7 +511,7 @@ impl Transaction for PgTransaction<'_> {
 
     async fn forget_instances(&mut self, ended_before: Timestamp) -> Result<(), StoreError> {
         let query = self.statements().with_values(leases::forget(ended_before));
-        let forgotten = answered(query.execute(self.connection()?)).await;
+        let forgotten = answered(query.execute(self.connection().await?)).await;
         self.noted(forgotten)?;
         Ok(())
     }
@@ -452,8 +521,8 @@ impl Transaction for PgTransaction<'_> {
         let query = self
             .statements()
             .query(HEARTBEAT)
-            .bind(self.now.as_millis());
-        let beaten = answered(query.execute(self.connection()?)).await;
+            .bind(self.moment.now.as_millis());
+        let beaten = answered(query.execute(self.connection().await?)).await;
         self.noted(beaten)?;
         Ok(())
     }
@@ -464,21 +533,40 @@ impl Transaction for PgTransaction<'_> {
                 "a transaction in which a statement failed cannot be committed",
             ));
         }
-        match answered(self.connection()?.execute("COMMIT")).await {
-            Ok(_) => {}
-            Err(lost @ StoreError::Interrupted(_)) => {
-                // What is left of the old connection is of no use: its answer may still be on its way.
-                self.connection = None;
-                self.outcome(lost).await?;
+        if self.has_begun {
+            match answered(self.connection().await?.execute("COMMIT")).await {
+                Ok(_) => {}
+                Err(lost @ StoreError::Interrupted(_)) => self.outcome(lost).await?,
+                Err(error) => return Err(error),
             }
+        }
+        self.done();
+        Ok(())
+    }
+
+    async fn save_and_commit(mut self: Box<Self>, batch: &Batch) -> Result<Saved, StoreError> {
+        if self.has_begun || !save::is_one_statement(batch) {
+            if self.save(batch).await? == Saved::Stale {
+                return Ok(Saved::Stale);
+            }
+            self.commit().await?;
+            return Ok(Saved::All);
+        }
+        // The statement is its own transaction: one round trip instead of three.
+        self.note(batch);
+        self.has_begun = true;
+        let (now, statements) = (self.moment.now, self.statements());
+        let saved = save::save(self.connection().await?, batch, now, true, statements);
+        match answered(saved).await {
+            Ok(Saved::All) => {}
+            Ok(Saved::Stale) => {
+                self.has_begun = false;
+                return Ok(Saved::Stale);
+            }
+            Err(lost @ StoreError::Interrupted(_)) => self.outcome(lost).await?,
             Err(error) => return Err(error),
         }
-        if let Some(connection) = self.connection.take() {
-            self.backend.writer.put_back(connection);
-        }
-        if let Some(announcer) = &self.backend.announcer {
-            announcer.announce(self.news);
-        }
-        Ok(())
+        self.done();
+        Ok(Saved::All)
     }
 }

@@ -23,6 +23,7 @@ use sqlx::{
     migrate::{MigrateError, Migrator},
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
+use tokio::time::Instant;
 
 pub use backup::backup;
 use read::{SqliteReader, SqliteSource};
@@ -229,10 +230,12 @@ impl Backend for SqliteBackend {
         self.replace_stuck_writer().await?;
         // A deferred transaction that later wants to write can fail whatever the busy timeout.
         let tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        let instant = Instant::now();
         Ok(Box::new(SqliteTransaction::new(
             tx,
             &self.definitions,
             now(),
+            instant,
         )))
     }
 

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use sqlx::{Row, Sqlite, sqlite::SqliteRow};
+use tokio::time::Instant;
 
 use super::save;
 use crate::{
@@ -65,6 +66,7 @@ pub(super) struct SqliteTransaction<'c> {
     tx: sqlx::Transaction<'c, Sqlite>,
     definitions: &'c Definitions,
     now: Timestamp,
+    instant: Instant,
 }
 
 impl<'c> SqliteTransaction<'c> {
@@ -72,11 +74,13 @@ impl<'c> SqliteTransaction<'c> {
         tx: sqlx::Transaction<'c, Sqlite>,
         definitions: &'c Definitions,
         now: Timestamp,
+        instant: Instant,
     ) -> Self {
         Self {
             tx,
             definitions,
             now,
+            instant,
         }
     }
 }
@@ -107,6 +111,10 @@ impl outbox::Session for SqliteTransaction<'_> {
 impl Transaction for SqliteTransaction<'_> {
     fn now(&self) -> Timestamp {
         self.now
+    }
+
+    fn instant(&self) -> Instant {
+        self.instant
     }
 
     async fn load(&mut self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {

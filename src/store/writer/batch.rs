@@ -2,14 +2,14 @@
 
 use std::{
     collections::{HashMap, hash_map::Entry},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
-use lru::LruCache;
 use tokio::{sync::Notify, time::Instant};
 use uuid::Uuid;
 
 use super::{
+    Cache,
     doubt::Doubts,
     handle::{Accepted, Apply, Idempotency, Operation, Outcome, Request},
 };
@@ -31,6 +31,7 @@ const CLAIMS: usize = 64;
 
 pub(super) struct Decided {
     now: Timestamp,
+    /// Before `now`, so that a local deadline is never later than the complete-by it stands for.
     instant: Instant,
     tasks: HashMap<TaskId, Working>,
     keys: HashMap<String, KnownKey>,
@@ -87,7 +88,7 @@ impl Decided {
         &mut self,
         requests: &[Request],
         tx: &mut dyn Transaction,
-        cache: &mut LruCache<TaskId, Arc<Task>>,
+        cache: &Mutex<Cache>,
         local: &dyn LocalScheduler,
     ) -> Result<(), StoreError> {
         let mut wanted = Vec::new();
@@ -115,6 +116,21 @@ impl Decided {
         }
         let in_line = self.lines.iter().flat_map(|line| &line.steps);
         wanted.extend(in_line.map(|step| step.task));
+        let mut missing = self.look_up(wanted, cache);
+        if !missing.is_empty() {
+            missing.sort_unstable();
+            missing.dedup();
+            for task in tx.load(&missing).await? {
+                self.tasks.insert(task.id(), Working::on(task, false));
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers what is not cached.
+    fn look_up(&mut self, wanted: Vec<TaskId>, cache: &Mutex<Cache>) -> Vec<TaskId> {
+        // A panic while holding the lock leaves the cache valid.
+        let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
         let mut missing = Vec::new();
         for id in wanted {
             if let Entry::Vacant(entry) = self.tasks.entry(id) {
@@ -127,14 +143,7 @@ impl Decided {
                 }
             }
         }
-        if !missing.is_empty() {
-            missing.sort_unstable();
-            missing.dedup();
-            for task in tx.load(&missing).await? {
-                self.tasks.insert(task.id(), Working::on(task, false));
-            }
-        }
-        Ok(())
+        missing
     }
 
     async fn read_line(

@@ -3,11 +3,14 @@
 use std::sync::{Arc, Mutex};
 
 use futures::future::OptionFuture;
-use tokio::sync::{Notify, mpsc, oneshot};
+use lru::LruCache;
+use tokio::sync::{Notify, RwLock, mpsc, oneshot};
 use uuid::{ContextV7, Uuid};
 
 use super::{
-    Writer, WriterSettings, leases,
+    Writer, WriterSettings,
+    intake::Intake,
+    leases,
     leases::{LeaseRequest, Renewed},
     outbox::{OutboxAnswer, OutboxRequest},
 };
@@ -17,7 +20,7 @@ use crate::{
     },
     store::{
         Alert, AlertId, Backend, CommandError, Definitions, LocalScheduler, Promoted, Readers,
-        SharedReader, StoreError, Watchers,
+        SharedReader, StoreError, Watchers, metrics::WriterMetrics,
     },
 };
 
@@ -103,6 +106,13 @@ pub(super) enum Request {
     },
 }
 
+impl Request {
+    /// Whether it is about tasks that it names.
+    pub fn is_command(&self) -> bool {
+        matches!(self, Request::Submit { .. } | Request::Apply { .. })
+    }
+}
+
 /// Rare writes that are not commands on a task.
 pub(super) enum Operation {
     Promote,
@@ -166,7 +176,20 @@ impl Store {
             None => (requests.clone(), None),
         };
         let outbox = Arc::new(Notify::new());
-        let writer = Writer::new(backend, local, watchers.clone(), outbox.clone(), settings);
+        let mut lanes = Vec::from_iter(backend.beside());
+        lanes.push(backend);
+        let writer = Writer {
+            intake: Intake::new(receiver, lanes.len()),
+            turns: RwLock::new(()),
+            local,
+            watchers: watchers.clone(),
+            outbox: outbox.clone(),
+            cache: Mutex::new(LruCache::new(settings.cache_tasks)),
+            is_shared,
+            settings,
+            metrics: WriterMetrics::new(),
+            complained: Mutex::default(),
+        };
         let store = Self {
             requests,
             leases,
@@ -178,7 +201,7 @@ impl Store {
             outbox,
         };
         let writing = async move {
-            futures::join!(writer.run(receiver), OptionFuture::from(apart));
+            futures::join!(writer.run(lanes), OptionFuture::from(apart));
         };
         (store, writing)
     }

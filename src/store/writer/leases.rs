@@ -12,7 +12,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Store, TRIES, Writer, handle::Request};
+use super::{Lane, Store, TRIES, handle::Request};
 use crate::{
     domain::{Gone, Holder, Lease, Renewal, Span, Taken, Term, Timestamp},
     store::{Backend, Saved, StoreError},
@@ -98,7 +98,7 @@ impl LeaseRequest {
     }
 }
 
-impl Writer {
+impl Lane<'_> {
     /// Answers the requests for leases and takes them out of what was gathered. They come first: the
     /// batch behind them may be long, and a lease runs out meanwhile.
     pub(super) async fn serve_leases(&mut self, gathered: &mut Vec<Request>) {

@@ -3,7 +3,7 @@
 
 use tokio::sync::oneshot;
 
-use super::{Store, TRIES, Writer, handle::Request};
+use super::{Lane, Store, TRIES, handle::Request};
 use crate::{
     domain::{InstanceId, Span, Timestamp},
     store::{Held, Letter, MessageId, Round, StoreError},
@@ -85,7 +85,7 @@ impl Store {
     }
 }
 
-impl Writer {
+impl Lane<'_> {
     /// Answers what is asked of the outbox, and takes it out of what was gathered.
     pub(super) async fn serve_outbox(&mut self, gathered: &mut Vec<Request>) {
         let is_outbox = |request: &mut Request| matches!(request, Request::Outbox { .. });
@@ -93,7 +93,7 @@ impl Writer {
             if let Request::Outbox { asked, answer } = request {
                 let served = self.serve_outbox_request(&asked).await;
                 if served.is_ok() && matches!(asked, OutboxRequest::Letters(Letter::Redeliver, _)) {
-                    self.outbox.notify_one();
+                    self.writer.outbox.notify_one();
                 }
                 // A caller that is gone needs no answer.
                 let _ = answer.send(served);
@@ -122,7 +122,7 @@ impl Writer {
         let mut tx = self.backend.begin().await?;
         let answer = match asked {
             OutboxRequest::Round { round, by, hold } => {
-                let (until, sender) = (tx.now() + *hold, &self.settings.sender);
+                let (until, sender) = (tx.now() + *hold, &self.writer.settings.sender);
                 OutboxAnswer::Held(tx.outbox_round(round, by, until, sender).await?)
             }
             OutboxRequest::Letters(letter, ids) => {

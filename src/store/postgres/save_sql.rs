@@ -1,0 +1,275 @@
+//! The statement that saves a batch: one, whatever the number of rows, because each costs a round trip and
+//! two wake-ups on either side. Each column travels as an array, and `unnest` makes rows of them again. It
+//! has only the parts that a batch needs, in a few forms that stay prepared.
+
+use std::{fmt::Write, sync::LazyLock};
+
+/// A column and its type.
+type Column = (&'static str, &'static str);
+
+/// What a save may change of a task.
+const TASK: [Column; 7] = [
+    ("state", "text"),
+    ("paused", "boolean"),
+    ("complete_by", "bigint"),
+    ("overdue_at", "bigint"),
+    ("ended_at", "bigint"),
+    ("error", "text"),
+    ("undo", "text"),
+];
+
+/// The rest of it.
+const NEW_TASK: [Column; 8] = [
+    ("\"key\"", "text"),
+    ("workflow", "text"),
+    ("workflow_version", "bigint"),
+    ("labels", "text"),
+    ("priority", "bigint"),
+    ("complete_within", "bigint"),
+    ("created_at", "bigint"),
+    ("trace_id", "text"),
+];
+
+const DETAILS: [Column; 3] = [("steps", "text"), ("policies", "text"), ("input", "text")];
+
+/// What a save may change of a step.
+const STEP: [Column; 16] = [
+    ("state", "text"),
+    ("attempt", "bigint"),
+    ("failure_count", "bigint"),
+    ("extended", "bigint"),
+    ("doubt", "text"),
+    ("locked_by", "text"),
+    ("complete_by", "bigint"),
+    ("ready_at", "bigint"),
+    ("due_at", "bigint"),
+    ("queued", "smallint"),
+    ("started_at", "bigint"),
+    ("ended_at", "bigint"),
+    ("body", "text"),
+    ("output", "text"),
+    ("error", "text"),
+    ("last_fault", "text"),
+];
+
+/// The rest of it.
+const NEW_STEP: [Column; 3] = [("name", "text"), ("agent", "text"), ("priority", "bigint")];
+
+const STEP_ID: [Column; 2] = [("task_id", "uuid"), ("idx", "bigint")];
+
+const HISTORY: [Column; 4] = [
+    ("task_id", "uuid"),
+    ("version", "bigint"),
+    ("at", "bigint"),
+    ("events", "text"),
+];
+
+/// What there is to be saved; the parameters stand in the order of the parts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Parts {
+    /// Tasks that are there, and their steps.
+    pub known: bool,
+    /// Whether a task's row that another instance has locked is waited for; else it is as good as stale.
+    pub wait: bool,
+    /// New tasks and their steps.
+    pub new: bool,
+    /// Steps of known tasks whose rows may not be there yet: those that undo others.
+    pub undos: bool,
+}
+
+impl Parts {
+    pub fn sql(self) -> &'static str {
+        static FORMS: LazyLock<[String; 16]> =
+            LazyLock::new(|| std::array::from_fn(|number| Parts::numbered(number).write()));
+        &FORMS[self.number()]
+    }
+
+    fn number(self) -> usize {
+        let parts = [self.known, self.wait, self.new, self.undos];
+        let numbered = parts.iter().enumerate();
+        numbered
+            .map(|(place, part)| usize::from(*part) << place)
+            .sum()
+    }
+
+    fn numbered(number: usize) -> Self {
+        let part = |place: usize| number >> place & 1 == 1;
+        Self {
+            known: part(0),
+            wait: part(1),
+            new: part(2),
+            undos: part(3),
+        }
+    }
+
+    fn write(self) -> String {
+        let mut form = Form::default();
+        if self.known {
+            form.known_tasks(self.wait);
+            form.known_steps();
+        }
+        if self.new {
+            form.new_tasks();
+            form.new_steps("new_steps", "");
+        }
+        if self.undos {
+            let set = set(&STEP, "excluded");
+            form.new_steps(
+                "undo_steps",
+                &format!(" ON CONFLICT (task_id, idx) DO UPDATE SET {set}"),
+            );
+        }
+        form.history();
+        form.end()
+    }
+}
+
+#[derive(Default)]
+struct Form {
+    sql: String,
+    parameters: usize,
+    /// Nothing is written unless this holds.
+    condition: &'static str,
+    /// The numbers of the parameters that tell which tasks and steps are known.
+    known: Option<(usize, usize)>,
+}
+
+impl Form {
+    fn part(&mut self, name: &str, body: &str) {
+        let joint = if self.sql.is_empty() { "WITH " } else { ",\n" };
+        // Writing to a string does not fail.
+        let _ = write!(self.sql, "{joint}{name} AS {body}");
+    }
+
+    /// An array for each column: a FROM item of rows.
+    fn rows(&mut self, columns: &[&[Column]]) -> String {
+        let columns = columns.concat();
+        let arrays: Vec<_> = columns
+            .iter()
+            .map(|(_, kind)| {
+                self.parameters += 1;
+                format!("${}::{kind}[]", self.parameters)
+            })
+            .collect();
+        let (arrays, names) = (arrays.join(", "), names(&[&columns]));
+        format!("unnest({arrays}) AS new ({names})")
+    }
+
+    /// By compare-and-set on the version, and nothing at all is written unless all of them match: `unmoved`
+    /// is asked before each write, so that the statement can be a transaction by itself. The rows are locked
+    /// first, one after the other in the order of the batch, which is that of ids: an update by itself
+    /// promises no order. A row whose version moved on while its lock was waited for is left out, because
+    /// the condition is looked at again then; where none is left out nobody has written anything of these
+    /// tasks since, and what is read of their steps is what stands.
+    ///
+    /// The form leaves no choice of a plan: a LATERAL that locks, and a subquery in a list, are run for
+    /// each row by the primary key, and only a TID scan finds a row by its `ctid`. A plain join was seen to
+    /// read the whole primary key, when it was planned for a table that was small at that moment.
+    fn known_tasks(&mut self, wait: bool) {
+        let ids = self.parameters + 1;
+        let rows = self.rows(&[&[("id", "uuid"), ("base", "bigint")], &TASK]);
+        let skip = if wait { "" } else { " SKIP LOCKED" };
+        self.part(
+            "mine",
+            &format!(
+                "MATERIALIZED (
+    SELECT new.*, locked.place FROM {rows}
+    CROSS JOIN LATERAL (
+        SELECT tasks.ctid AS place FROM tasks WHERE tasks.id = new.id AND tasks.version = new.base
+        FOR NO KEY UPDATE{skip}) AS locked)"
+            ),
+        );
+        self.part(
+            "unmoved",
+            &format!(
+                "MATERIALIZED (
+    SELECT count(*) = cardinality(${ids}::uuid[]) AS \"all\" FROM mine)"
+            ),
+        );
+        self.condition = " AND (SELECT \"all\" FROM unmoved)";
+        let (set, condition) = (set(&TASK, "mine"), self.condition);
+        self.part(
+            "saved_tasks",
+            &format!(
+                "(
+    UPDATE tasks SET version = version + 1, {set}
+    FROM mine WHERE tasks.ctid = mine.place{condition}
+    RETURNING 1)"
+            ),
+        );
+        self.known = Some((ids, self.parameters + 1));
+    }
+
+    fn known_steps(&mut self) {
+        let rows = self.rows(&[&STEP_ID, &STEP]);
+        let (set, condition) = (set(&STEP, "known"), self.condition);
+        self.part("saved_steps", &format!("(
+    UPDATE steps SET {set}
+    FROM (
+        SELECT new.*, (
+            SELECT steps.ctid FROM steps WHERE steps.task_id = new.task_id AND steps.idx = new.idx) AS place
+        FROM {rows}) AS known
+    WHERE steps.ctid = known.place{condition}
+    RETURNING 1)"));
+    }
+
+    fn new_tasks(&mut self) {
+        let id: &[Column] = &[("id", "uuid"), ("version", "bigint")];
+        self.insert("new_tasks", "tasks", &[id, &TASK, &NEW_TASK], "");
+        self.insert(
+            "new_details",
+            "task_details",
+            &[&STEP_ID[..1], &DETAILS],
+            "",
+        );
+    }
+
+    fn new_steps(&mut self, name: &str, conflict: &str) {
+        self.insert(name, "steps", &[&STEP_ID, &STEP, &NEW_STEP], conflict);
+    }
+
+    fn history(&mut self) {
+        self.insert("new_history", "history", &[&HISTORY], "");
+    }
+
+    fn insert(&mut self, name: &str, table: &str, columns: &[&[Column]], conflict: &str) {
+        let (names, rows, condition) = (names(columns), self.rows(columns), self.condition);
+        self.part(
+            name,
+            &format!(
+                "(
+    INSERT INTO {table} ({names})
+    SELECT new.* FROM {rows} WHERE true{condition}{conflict})"
+            ),
+        );
+    }
+
+    /// A row that is locked, or was there, and yet was not found, is an error that leaves nothing behind.
+    fn end(self) -> String {
+        let Self { mut sql, known, .. } = self;
+        sql.push_str(&match known {
+            None => "\nSELECT true AS saved".to_owned(),
+            Some((tasks, steps)) => format!(
+                "
+SELECT \"all\" AS saved,
+    1 / (NOT \"all\" OR (SELECT count(*) FROM saved_tasks) = cardinality(${tasks}::uuid[])
+                  AND (SELECT count(*) FROM saved_steps) = cardinality(${steps}::uuid[]))::int AS found
+FROM unmoved"
+            ),
+        });
+        sql
+    }
+}
+
+fn names(columns: &[&[Column]]) -> String {
+    let names: Vec<_> = columns.concat().iter().map(|(name, _)| *name).collect();
+    names.join(", ")
+}
+
+fn set(columns: &[Column], from: &str) -> String {
+    let set: Vec<_> = columns
+        .iter()
+        .map(|(name, _)| format!("{name} = {from}.{name}"))
+        .collect();
+    set.join(", ")
+}
