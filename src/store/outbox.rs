@@ -115,15 +115,16 @@ pub trait Outbox: Send {
 }
 
 /// Relies on queues_due: goes from one receiver to the next, so that long queues cost no more than
-/// short ones.
+/// short ones. Not by `min`, see [`super::reading::LINES`].
 const RECEIVERS: &str = r#"
 WITH RECURSIVE known (receiver) AS (
-    SELECT min(receiver) FROM queues
+    SELECT (SELECT receiver FROM queues ORDER BY receiver LIMIT 1)
     UNION ALL
-    SELECT (SELECT min(receiver) FROM queues WHERE receiver > known.receiver)
+    SELECT (SELECT receiver FROM queues WHERE receiver > known.receiver ORDER BY receiver LIMIT 1)
     FROM known WHERE known.receiver IS NOT NULL
 )
-SELECT receiver, (SELECT min(due_at) FROM queues WHERE queues.receiver = known.receiver) AS due_at
+SELECT receiver, (SELECT due_at FROM queues WHERE queues.receiver = known.receiver
+                  ORDER BY due_at LIMIT 1) AS due_at
 FROM known WHERE receiver IS NOT NULL"#;
 
 /// Relies on queues_due.

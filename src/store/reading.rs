@@ -24,12 +24,14 @@ const HISTORY: &str = r#"
 SELECT version, at, events FROM history
 WHERE task_id = $1 AND version > $2 ORDER BY version LIMIT $3"#;
 
-/// Goes from one agent to the next by steps_line, so that long lines cost no more than short ones.
+/// Goes from one agent to the next by steps_line, so that long lines cost no more than short ones. Not by
+/// `min`: up to version 16, PostgreSQL reads whole lines for it where they were empty when it planned.
 pub const LINES: &str = r#"
 WITH RECURSIVE line (agent) AS (
-    SELECT min(agent) FROM steps WHERE due_at IS NOT NULL AND queued = 1
+    SELECT (SELECT agent FROM steps WHERE due_at IS NOT NULL AND queued = 1 ORDER BY agent LIMIT 1)
     UNION ALL
-    SELECT (SELECT min(agent) FROM steps WHERE due_at IS NOT NULL AND queued = 1 AND agent > line.agent)
+    SELECT (SELECT agent FROM steps WHERE due_at IS NOT NULL AND queued = 1 AND agent > line.agent
+            ORDER BY agent LIMIT 1)
     FROM line WHERE line.agent IS NOT NULL
 )
 SELECT agent FROM line WHERE agent IS NOT NULL"#;

@@ -2,11 +2,13 @@
 //! starts it; a watchdog ends it when no test has needed it for a minute. It does not sync to disk: tests
 //! of what survives a power cut start their own.
 
+mod programs;
 mod proxy;
 mod server;
 
 use std::{
     fs::{self, File},
+    hash::{DefaultHasher, Hash, Hasher},
     net::{Ipv4Addr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -15,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use programs::{binaries, client};
 pub use proxy::Proxy;
 pub use server::{Server, url};
 
@@ -24,7 +27,7 @@ const START_WITHIN: Duration = Duration::from_secs(60);
 pub fn new_database() -> String {
     let port = port_of_cluster();
     let name = format!("t{:032x}", rand::random::<u128>());
-    let created = as_owner(&binaries().join("psql"))
+    let created = as_owner(&client("psql"))
         .args(["-h", "127.0.0.1", "-U", "provost", "-d", "postgres"])
         .args(["-p", &port.to_string()])
         .args(["-qc", &format!("CREATE DATABASE {name}")])
@@ -36,20 +39,6 @@ pub fn new_database() -> String {
         String::from_utf8_lossy(&created.stderr)
     );
     format!("postgres://provost@127.0.0.1:{port}/{name}")
-}
-
-/// Where `initdb` and `postgres` are: the newest version that the system's packages installed.
-pub fn binaries() -> PathBuf {
-    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
-    let newest = versions
-        .filter_map(|version| {
-            let path = version.ok()?.path();
-            let number: u32 = path.file_name()?.to_str()?.parse().ok()?;
-            path.join("bin/initdb").exists().then_some((number, path))
-        })
-        .max();
-    let (_, path) = newest.expect("PostgreSQL is not installed: scripts/prepare installs it");
-    path.join("bin")
 }
 
 /// A command that runs as the user who owns the cluster: PostgreSQL refuses to run as root.
@@ -68,10 +57,14 @@ fn is_root() -> bool {
 }
 
 fn port_of_cluster() -> u16 {
-    // One for each checkout and user.
+    // One for each checkout, user and installation of PostgreSQL. Its socket is in it too, whose path must
+    // be short.
     let user = if is_root() { "root" } else { "user" };
     let checkout = env!("CARGO_MANIFEST_DIR").replace('/', "-");
-    let name = format!("provost-test-postgres-{user}{checkout}");
+    let mut installation = DefaultHasher::new();
+    binaries().hash(&mut installation);
+    let installation = installation.finish() as u32;
+    let name = format!("provost-test-postgres-{user}{checkout}-{installation:08x}");
     let place = |end: &str| std::env::temp_dir().join(format!("{name}{end}"));
     let (folder, lock, alive) = (place(""), place(".lock"), place(".alive"));
     let locked = File::options()
@@ -156,7 +149,7 @@ fn start(folder: &Path, lock: &Path, alive: &Path) -> u16 {
 }
 
 fn is_ready(port: u16) -> bool {
-    let asked = Command::new(binaries().join("pg_isready"))
+    let asked = Command::new(client("pg_isready"))
         .args(["-h", "127.0.0.1", "-p", &port.to_string()])
         .output();
     asked.is_ok_and(|asked| asked.status.success())

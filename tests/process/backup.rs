@@ -9,17 +9,17 @@ use std::{
 
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::{process::Command, task::JoinSet, time::timeout};
+use tokio::{task::JoinSet, time::timeout};
 
 use crate::harness::{
-    Act, Api, Database, Gate, PATIENCE, Provost, Remote, one_step, pipeline, step,
+    Act, Api, Database, Gate, PATIENCE, Provost, Remote, binary, one_step, pipeline, step,
 };
 
 const SUBMITTERS: usize = 6;
 const STEPS: [&str; 3] = ["reserve", "charge", "ship"];
 
 async fn backup(database: &Path, to: &Path) -> Output {
-    let backup = Command::new(env!("CARGO_BIN_EXE_provost"))
+    let backup = binary()
         .arg("backup")
         .arg("--to")
         .arg(to)

@@ -16,7 +16,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::harness::{Api, PATIENCE};
+use crate::harness::{Api, PATIENCE, binary};
 
 const PAGE: &str = include_str!("../../docs/examples.md");
 /// What the page says where nothing else is configured.
@@ -86,7 +86,7 @@ struct Demo {
 impl Demo {
     async fn start() -> Self {
         let folder = TempDir::new().unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_provost"))
+        let mut child = binary()
             .args(["demo", "--listen", "127.0.0.1:0"])
             // Where it makes its database, so that nothing is left behind.
             .env("TMPDIR", folder.path())

@@ -37,6 +37,7 @@ mod lists;
 mod one_owner;
 mod operator;
 mod outage;
+mod plans;
 mod pooler;
 mod record;
 mod replies;

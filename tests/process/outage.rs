@@ -6,7 +6,9 @@ use futures::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Api, Gate, Load, Postgres, Provost, Remote, lasting_port, pipeline};
+use crate::harness::{
+    Answer, Api, Gate, Load, Postgres, Provost, Remote, binary, lasting_port, pipeline,
+};
 
 /// What needs no database. All else must say that there is none.
 const WITHOUT: [&str; 9] = [
@@ -195,7 +197,7 @@ async fn started_before_its_database_it_waits_for_it_and_says_so() {
         assert!(answer.header("retry-after").is_some(), "{path}: {answer:?}");
         answer.expect_problem(503, "store-unavailable");
     }
-    let check = tokio::process::Command::new(env!("CARGO_BIN_EXE_provost"))
+    let check = binary()
         .args(["migrate", "--database-url", &database.url()])
         .output();
     let migrated = check.await.unwrap();
@@ -237,7 +239,7 @@ async fn a_start_that_only_a_person_can_mend_ends_at_once_and_says_how() {
 #[tokio::test]
 async fn who_may_not_change_the_schema_starts_where_there_is_nothing_to_change() {
     let database = Postgres::start().await;
-    let migrated = tokio::process::Command::new(env!("CARGO_BIN_EXE_provost"))
+    let migrated = binary()
         .args(["migrate", "--database-url", &database.url()])
         .status();
     assert!(migrated.await.unwrap().success());

@@ -1,12 +1,10 @@
 //! Two instances on one PostgreSQL: neither caller nor step notices which of them does what.
 
-use std::process::Command;
-
 use serde_json::{Value, json};
 
 use crate::{
     cluster,
-    harness::{Act, Gate, Provost, Remote, Setup, kinds, pipeline, sql},
+    harness::{Act, Gate, Provost, Remote, Setup, binary, kinds, pipeline, sql},
 };
 
 async fn new_database() -> String {
@@ -105,13 +103,11 @@ async fn sessions_that_end_under_load_cost_no_task() {
 }
 
 fn end_sessions(url: &str) {
-    let ended = Command::new(cluster::binaries().join("psql"))
-        .args([url, "-qc"])
-        .arg("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'provost'
-              AND datname = current_database()")
-        .output()
-        .unwrap();
-    assert!(ended.status.success(), "{ended:?}");
+    sql(
+        url,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'provost'
+         AND datname = current_database()",
+    );
 }
 
 #[tokio::test]
@@ -120,24 +116,25 @@ async fn migrate_says_what_it_did_and_serve_can_leave_it_to_it() {
     let (code, said) = on(&url).set("POSTGRES__MIGRATE", "false").refused().await;
     assert_eq!(code, Some(1));
     assert!(said.contains("provost migrate"), "{said}");
-    let migrate = |url: &str| {
-        let run = Command::new(env!("CARGO_BIN_EXE_provost"))
+    let migrate = async |url: &str| {
+        let run = binary()
             .args(["migrate", "--database-url", url])
             .current_dir(std::env::temp_dir())
             .output()
+            .await
             .unwrap();
         assert!(run.status.success(), "{run:?}");
         String::from_utf8(run.stdout).unwrap()
     };
-    assert!(migrate(&url).contains("from migration 0 to"));
-    assert!(migrate(&url).contains("up to date"));
+    assert!(migrate(&url).await.contains("from migration 0 to"));
+    assert!(migrate(&url).await.contains("up to date"));
     let started = on(&url).set("POSTGRES__MIGRATE", "false").start().await;
     let ready: Value = started.get("/readyz").await.expect(200);
     assert_eq!(ready["status"], "ready");
     let folder = tempfile::tempdir().unwrap();
     let file = format!("sqlite://{}/p.db", folder.path().display());
-    assert!(migrate(&file).contains("from migration 0 to"));
-    assert!(migrate(&file).contains("up to date"));
+    assert!(migrate(&file).await.contains("from migration 0 to"));
+    assert!(migrate(&file).await.contains("up to date"));
 }
 
 /// The clock of the database, moved an hour on for all who use it, so that everybody else's is wrong.

@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use crate::harness::{Provost, Remote, one_step};
+use crate::harness::{Provost, Remote, binary, one_step};
 
 #[tokio::test]
 async fn health_says_alive_and_ready() {
     let provost = Provost::start().await;
     assert_eq!(provost.get("/livez").await.status, 200);
     assert_eq!(provost.get("/readyz").await.status, 200);
-    let check = tokio::process::Command::new(env!("CARGO_BIN_EXE_provost"))
+    let check = binary()
         .args(["healthcheck", "--listen", provost.address()])
         .output();
     let check = check.await.unwrap();

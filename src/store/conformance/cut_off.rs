@@ -11,16 +11,16 @@ use std::{
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use sqlx::{Connection, PgConnection, Row};
-use tokio::{sync::mpsc, time::timeout};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
+use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 
 use super::{
     cluster::{self, Proxy, Server},
-    harness::{Harness, New, postgres, postgres_at, sqlite},
+    harness::{Harness, New, postgres, postgres_at, postgres_with, sqlite},
     leases,
 };
 use crate::{
-    domain::{Command, Span},
+    domain::{Command, Span, Task},
     store::{Backend, CommandError, Definitions, StoreError, Transaction, postgres as pg},
 };
 
@@ -209,4 +209,121 @@ async fn loses_and_sees_the_id_again(server: &Server) -> bool {
         Err(other) => panic!("{other}"),
     }
     taken == lost
+}
+
+/// Commits wait until the test lets go of an advisory lock.
+const COMMITS_WAIT: [&str; 2] = [
+    "CREATE FUNCTION wait_for_test() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        PERFORM pg_advisory_xact_lock(7); RETURN NULL; END $$",
+    "CREATE CONSTRAINT TRIGGER wait_for_test AFTER UPDATE ON tasks DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION wait_for_test()",
+];
+const LOCK: &str = "SELECT pg_advisory_lock(7)";
+const UNLOCK: &str = "SELECT pg_advisory_unlock(7)";
+
+/// A command whose commit waits, sent through a proxy.
+struct Waiting {
+    h: Arc<Harness>,
+    proxy: Proxy,
+    outside: PgConnection,
+    task: Arc<Task>,
+    pausing: JoinHandle<Result<Arc<Task>, CommandError>>,
+}
+
+impl Waiting {
+    async fn at(server: &Server, listen: bool) -> Self {
+        let proxy = Proxy::before(server.port()).await;
+        let opened = postgres_with(cluster::url(proxy.port()), listen).await;
+        let h = Arc::new(Harness::new(opened).await);
+        let task = h.submit(New::default()).await;
+        let mut outside = outside(&server.url()).await;
+        for statement in COMMITS_WAIT.into_iter().chain([LOCK]) {
+            sqlx::query(statement).execute(&mut outside).await.unwrap();
+        }
+        let pausing = tokio::spawn({
+            let (h, id) = (h.clone(), task.id());
+            async move { h.apply(id, Command::Pause { reason: None }).await }
+        });
+        let mut waiting = Self {
+            h,
+            proxy,
+            outside,
+            task,
+            pausing,
+        };
+        waiting.sees("wait_event = 'advisory'").await;
+        waiting
+    }
+
+    /// Comes back when there is such a session of the store's.
+    async fn sees(&mut self, session: &'static str) {
+        let asked = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND {session}"
+        );
+        let seen = async {
+            let mut seen = 0_i64;
+            while seen == 0 {
+                let query = sqlx::query_scalar(AssertSqlSafe(asked.clone()));
+                seen = query.fetch_one(&mut self.outside).await.unwrap();
+            }
+        };
+        timeout(Duration::from_secs(30), seen).await.unwrap();
+    }
+
+    async fn let_commit(&mut self) {
+        let unlocked = sqlx::query(UNLOCK).execute(&mut self.outside).await;
+        unlocked.unwrap();
+    }
+
+    async fn was_done_once(self) {
+        let paused = self.pausing.await.unwrap().unwrap();
+        assert_eq!(paused.version, self.task.version + 1);
+        assert_eq!(self.h.read(self.task.id()).await, *paused);
+    }
+}
+
+/// The server only learns that nobody listens when it wants to answer.
+#[tokio::test]
+async fn a_commit_that_goes_on_after_the_connection_is_lost_is_waited_for_and_told_as_done() {
+    let asked = [
+        (true, "query LIKE '%pg_terminate_backend(pid)%'"),
+        (false, "query LIKE '%pg_xact_status(%'"),
+    ];
+    for (listen, asks) in asked {
+        let server = Server::start().await;
+        let mut waiting = Waiting::at(&server, listen).await;
+        waiting.proxy.cut();
+        waiting.proxy.heal();
+        waiting.sees(asks).await;
+        assert!(!waiting.pausing.is_finished());
+        waiting.let_commit().await;
+        waiting.was_done_once().await;
+    }
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_the_network_swallows_is_told_as_done() {
+    let server = Server::start().await;
+    let mut waiting = Waiting::at(&server, true).await;
+    waiting.proxy.hang();
+    waiting.let_commit().await;
+    waiting
+        .sees("state = 'idle' AND query LIKE '%saved_tasks%'")
+        .await;
+    waiting.proxy.heal_for_new_ones();
+    waiting.was_done_once().await;
+}
+
+#[tokio::test]
+async fn a_command_that_the_network_swallows_is_done_once_all_the_same() {
+    let server = Server::start().await;
+    let proxy = Proxy::before(server.port()).await;
+    let h = Harness::new(postgres_with(cluster::url(proxy.port()), true).await).await;
+    let task = h.submit(New::default()).await;
+    proxy.hang();
+    proxy.heal_for_new_ones();
+    let paused = h.apply(task.id(), Command::Pause { reason: None });
+    let paused = paused.await.unwrap();
+    assert_eq!(paused.version, task.version + 1);
+    assert_eq!(h.read(task.id()).await, *paused);
 }

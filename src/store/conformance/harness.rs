@@ -62,10 +62,15 @@ pub async fn postgres() -> Opened {
 }
 
 pub async fn postgres_at(url: String) -> Opened {
+    postgres_with(url, true).await
+}
+
+/// Without `listen` as behind a pooler.
+pub async fn postgres_with(url: String, listen: bool) -> Opened {
     let definitions = definitions();
     let settings = postgres::Settings {
         max_connections: 4,
-        listen: true,
+        listen,
         migrate: true,
     };
     let opened = postgres::open(&url, settings, definitions.clone())

@@ -23,7 +23,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// How long after a loss the writer waits for the new connection before it turns its callers away: a
 /// session that was ended is back within milliseconds, and nobody need hear of it. When that time is over,
-/// callers hear at once that there is none.
+/// callers hear at once that there is none; but they wait as long again once any other connection was made,
+/// because this one will be there in a moment too.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct Connection {
@@ -103,7 +104,8 @@ impl Connection {
                 mut on_its_way,
                 wait_until,
             } => {
-                match timeout_at(wait_until, &mut on_its_way).await {
+                let patience = self.lead.servers.last_connected() + PATIENCE;
+                match timeout_at(wait_until.max(patience), &mut on_its_way).await {
                     Ok(Ok(connection)) => return Ok(connection),
                     // The one who was mending it is gone: with the runtime, or by a panic.
                     Ok(Err(_)) => self.mend(None),
@@ -167,6 +169,7 @@ async fn mend(connection: Option<Pinned>, lead: Lead, mut give: oneshot::Sender<
     let mut wait = FIRST_WAIT;
     let mut failures = 0_u32;
     loop {
+        let tried = Instant::now();
         match lead.connect().await {
             Ok(connection) => {
                 if failures > 0 {
@@ -184,6 +187,7 @@ async fn mend(connection: Option<Pinned>, lead: Lead, mut give: oneshot::Sender<
         let wait_now = wait.mul_f64(rand::rng().random_range(0.5..1.0));
         tokio::select! {
             () = sleep(wait_now) => {}
+            () = lead.servers.connected_after(tried) => {}
             () = give.closed() => return,
         }
         wait = (wait * 2).min(LONGEST_WAIT);

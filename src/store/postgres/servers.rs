@@ -17,7 +17,10 @@ use std::{
 use futures::{StreamExt, stream::FuturesUnordered};
 use sqlx::{ConnectOptions, Executor, PgConnection, PgPool, Row, postgres::PgConnectOptions};
 use thiserror::Error;
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 use tracing::info;
 
 use super::remedy;
@@ -162,6 +165,8 @@ pub(super) struct Servers {
     timeline: AtomicU32,
     /// Of the readers, who follow.
     pools: OnceLock<[PgPool; 2]>,
+    /// When a connection was made last.
+    connected: watch::Sender<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -190,6 +195,7 @@ impl Servers {
             }),
             timeline: AtomicU32::new(0),
             pools: OnceLock::new(),
+            connected: watch::Sender::new(Instant::now()),
         })
     }
 
@@ -255,10 +261,23 @@ impl Servers {
             Some(best) => {
                 self.timeline.fetch_max(best.timeline, Ordering::Relaxed);
                 self.follow(best.server);
+                self.connected.send_replace(Instant::now());
                 Ok(best.connection)
             }
             None => Err(NoPrimary(unfit)),
         }
+    }
+
+    /// When a connection was made last.
+    pub fn last_connected(&self) -> Instant {
+        *self.connected.borrow()
+    }
+
+    /// Comes back once a connection was made after this moment: whoever waits to try again need not.
+    pub async fn connected_after(&self, moment: Instant) {
+        let mut connected = self.connected.subscribe();
+        // The sender lives as long as this does.
+        let _ = connected.wait_for(|last| *last > moment).await;
     }
 
     /// As if no server had been found: the one that was has failed with this.

@@ -115,9 +115,10 @@ UPDATE steps SET queued = 1
 FROM due
 WHERE steps.ctid = due.place"#;
 
-/// Relies on steps_delayed.
-const NEXT_DUE: &str =
-    "SELECT min(due_at) AS due_at FROM steps WHERE due_at IS NOT NULL AND queued = 0";
+/// Relies on steps_delayed. Not by `min`, see [`LINES`].
+const NEXT_DUE: &str = r#"
+SELECT (SELECT due_at FROM steps WHERE due_at IS NOT NULL AND queued = 0 ORDER BY due_at LIMIT 1)
+       AS due_at"#;
 
 const IDEMPOTENCY: &str =
     r#"SELECT "key", fingerprint, task_id FROM idempotency_keys WHERE "key" = ANY ($1)"#;

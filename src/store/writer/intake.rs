@@ -192,3 +192,167 @@ impl Request {
         task.map(Subject::Task).into_iter().chain(key)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
+
+    use futures::poll;
+    use tokio::sync::oneshot;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{
+        domain::{Actor, Command},
+        store::Idempotency,
+    };
+
+    fn intake(lanes: usize) -> (mpsc::Sender<Request>, Intake) {
+        let (requests, receiver) = mpsc::channel(64);
+        (requests, Intake::new(receiver, lanes))
+    }
+
+    /// `mark` tells one command on a task from another.
+    fn command(task: u128, mark: u64, key: Option<&str>) -> Request {
+        Request::Apply {
+            apply: Apply {
+                task: TaskId(Uuid::from_u128(task)),
+                command: Command::Resume { reason: None },
+                by: Actor::operator("ann"),
+                if_version: Some(mark),
+                idempotency: key.map(|key| Idempotency {
+                    key: key.to_owned(),
+                    fingerprint: String::new(),
+                }),
+            },
+            answer: oneshot::channel().0,
+        }
+    }
+
+    fn marks(batch: &[Request]) -> Vec<u64> {
+        let mark = |request: &Request| match request {
+            Request::Apply { apply, .. } => apply.if_version,
+            _ => None,
+        };
+        batch.iter().filter_map(mark).collect()
+    }
+
+    /// What comes of it within many turns; `None`: it waits.
+    async fn settle<T>(future: impl Future<Output = T>) -> Option<T> {
+        let mut future = std::pin::pin!(future);
+        for _ in 0..50 {
+            if let Poll::Ready(done) = poll!(&mut future) {
+                return Some(done);
+            }
+            tokio::task::yield_now().await;
+        }
+        None
+    }
+
+    #[tokio::test]
+    async fn a_lone_command_waits_for_nobody() {
+        for lanes in [1, 2] {
+            let (requests, intake) = intake(lanes);
+            requests.send(command(1, 1, None)).await.unwrap();
+            let mut batch = Vec::new();
+            assert!(settle(intake.next(8, &mut batch)).await.is_some());
+            assert_eq!(marks(&batch), [1]);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_becomes_of_a_task_stays_in_order() {
+        let (requests, intake) = intake(2);
+        let (mut one, mut other) = (Vec::new(), Vec::new());
+        requests.send(command(1, 1, None)).await.unwrap();
+        let taken = intake.next(8, &mut one).await;
+        for (task, mark) in [(1, 2), (2, 3), (1, 4), (3, 5)] {
+            requests.send(command(task, mark, None)).await.unwrap();
+        }
+        let beside = intake.next(8, &mut other).await;
+        assert_eq!(marks(&other), [3, 5], "the first task is being saved");
+        one.clear();
+        assert!(settle(intake.next(8, &mut one)).await.is_none());
+        drop(taken);
+        assert!(settle(intake.next(8, &mut one)).await.is_some());
+        assert_eq!(marks(&one), [2, 4]);
+        drop(beside);
+    }
+
+    #[tokio::test]
+    async fn what_has_no_room_in_a_batch_keeps_its_place() {
+        let (requests, intake) = intake(2);
+        for (task, mark) in [(1, 1), (2, 2), (3, 3), (2, 4), (1, 5)] {
+            requests.send(command(task, mark, None)).await.unwrap();
+        }
+        let mut batch = Vec::new();
+        let mut seen = Vec::new();
+        while seen.len() < 5 {
+            let _taken = intake.next(2, &mut batch).await.unwrap();
+            seen.extend(marks(&batch));
+            batch.clear();
+        }
+        assert_eq!(seen, [1, 2, 3, 4, 5]);
+    }
+
+    #[tokio::test]
+    async fn two_requests_under_one_key_are_not_decided_on_side_by_side() {
+        let (requests, intake) = intake(2);
+        let (mut one, mut other) = (Vec::new(), Vec::new());
+        requests.send(command(1, 1, Some("k"))).await.unwrap();
+        let taken = intake.next(8, &mut one).await;
+        requests.send(command(2, 2, Some("k"))).await.unwrap();
+        assert!(settle(intake.next(8, &mut other)).await.is_none());
+        drop(taken);
+        assert!(settle(intake.next(8, &mut other)).await.is_some());
+        assert_eq!(marks(&other), [2]);
+    }
+
+    #[tokio::test]
+    async fn beside_a_batch_half_as_much_is_gathered_and_no_longer_than_it_lasts() {
+        let (requests, intake) = intake(2);
+        let mut one = Vec::new();
+        for task in 1..=4 {
+            requests.send(command(task, 1, None)).await.unwrap();
+        }
+        let taken = intake.next(8, &mut one).await;
+        assert_eq!(one.len(), 4);
+        let mut other = Vec::new();
+        requests.send(command(5, 5, None)).await.unwrap();
+        {
+            let mut next = std::pin::pin!(intake.next(8, &mut other));
+            assert!(settle(&mut next).await.is_none(), "one is less than half");
+            requests.send(command(6, 6, None)).await.unwrap();
+            let beside = settle(&mut next).await;
+            drop(beside.expect("two are half of four"));
+        }
+        assert_eq!(marks(&other), [5, 6]);
+        other.clear();
+        requests.send(command(7, 7, None)).await.unwrap();
+        {
+            let mut next = std::pin::pin!(intake.next(8, &mut other));
+            assert!(settle(&mut next).await.is_none());
+            drop(taken);
+            assert!(settle(&mut next).await.is_some(), "nothing is under way");
+        }
+        assert_eq!(marks(&other), [7]);
+    }
+
+    #[tokio::test]
+    async fn what_was_sent_before_the_end_is_still_handed_out() {
+        let (requests, intake) = intake(2);
+        let (mut one, mut other) = (Vec::new(), Vec::new());
+        requests.send(command(1, 1, None)).await.unwrap();
+        let taken = intake.next(8, &mut one).await;
+        requests.send(command(1, 2, None)).await.unwrap();
+        drop(requests);
+        {
+            let mut next = std::pin::pin!(intake.next(8, &mut other));
+            assert!(settle(&mut next).await.is_none());
+            drop(taken);
+            assert!(settle(&mut next).await.unwrap().is_some());
+        }
+        assert_eq!(marks(&other), [2]);
+        assert!(intake.next(8, &mut Vec::new()).await.is_none());
+    }
+}

@@ -18,7 +18,7 @@ pub use database::Database;
 pub use load::Load;
 pub use messages::{alerts, messages, until, until_messages, verify};
 pub use postgres::{Postgres, lasting_port, sql};
-pub use provost::{Provost, Setup};
+pub use provost::{Provost, Setup, binary};
 pub use remote::{Act, Gate, Hook, Remote, Seen};
 pub use tasks::{kinds, one_step, pipeline, step};
 

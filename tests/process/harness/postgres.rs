@@ -8,7 +8,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use crate::cluster::{as_owner, binaries};
+use crate::cluster::{as_owner, binaries, client};
 
 /// What a test of minutes needs, and no disk: these servers crash, but their machine does not.
 const SETTINGS: &str = "listen_addresses = '127.0.0.1'\nfsync = off\nmax_connections = 60\n\
@@ -43,20 +43,23 @@ impl Postgres {
         .await
     }
 
-    /// A standby that this one waits for with every commit.
+    /// A standby that this one waits for with every commit. To be copied it is stopped for a moment:
+    /// `pg_basebackup`, which copies a server that runs, refuses those that are newer than itself.
     pub async fn synchronous_standby(&self) -> Self {
-        let primary = self.place.port;
+        self.control(&["stop", "-m", "fast"]).await;
+        let primary = self.place.clone();
         let standby = blocking(move || {
             let place = Place::new();
-            let copied = as_owner(&binaries().join("pg_basebackup"))
-                .args(["-h", "127.0.0.1", "-p", &primary.to_string()])
-                .args(["-U", "provost", "--checkpoint=fast", "--no-sync", "-D"])
-                .arg(place.data())
+            let copied = as_owner(Path::new("cp"))
+                .arg("-a")
+                .args([primary.data(), place.data()])
                 .output();
             expect(copied);
+            primary.control(&["start".to_owned()]);
             fs::write(place.data().join("standby.signal"), "").unwrap();
             let primary = format!(
-                "primary_conninfo = 'host=127.0.0.1 port={primary} user=provost application_name=standby'\n"
+                "primary_conninfo = 'host=127.0.0.1 port={} user=provost application_name=standby'\n",
+                primary.port
             );
             Self::on(place, &format!("{SETTINGS}{primary}"))
         })
@@ -108,6 +111,11 @@ impl Postgres {
         blocking(move || super::sql(&url, &statement)).await
     }
 
+    /// What it has said.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.place.folder.join("log")).unwrap_or_default()
+    }
+
     async fn control(&self, arguments: &[&str]) {
         let place = self.place.clone();
         let arguments: Vec<_> = arguments.iter().map(|word| (*word).to_owned()).collect();
@@ -138,7 +146,7 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let log = fs::read_to_string(self.place.folder.join("log")).unwrap_or_default();
+            let log = self.log();
             let lines: Vec<_> = log.lines().collect();
             let last = &lines[lines.len().saturating_sub(20)..];
             eprintln!(
@@ -217,7 +225,7 @@ fn expect(output: std::io::Result<Output>) -> Output {
 
 /// What psql prints, without decoration.
 pub fn sql(url: &str, statement: &str) -> String {
-    let output = Command::new(binaries().join("psql"))
+    let output = Command::new(client("psql"))
         .args([url, "-XqAtc", statement])
         .output();
     let output = expect(output);

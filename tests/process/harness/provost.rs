@@ -19,6 +19,17 @@ use tokio::{
 
 use super::{Api, PATIENCE};
 
+/// The binary, without what is set around the tests: that must not change what they test.
+pub fn binary() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_provost"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("PROVOST_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 /// What it is started with.
 #[derive(Clone, Default)]
 pub struct Setup {
@@ -109,7 +120,7 @@ impl Setup {
         let database = self.database.clone();
         let database = database.unwrap_or_else(|| folder.join("provost.db"));
         let database = format!("sqlite://{}", database.display());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_provost"));
+        let mut command = binary();
         command
             .args(["serve", "--log-json", "--listen"])
             .arg(self.listen.as_deref().unwrap_or("127.0.0.1:0"))
@@ -121,12 +132,6 @@ impl Setup {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
-        // What is set around the tests must not change what they test.
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("PROVOST_") {
-                command.env_remove(name);
-            }
-        }
         for (setting, value) in &self.env {
             command.env(format!("PROVOST_{setting}"), value);
         }
