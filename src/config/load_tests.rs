@@ -184,7 +184,10 @@ fn a_wrong_database_is_refused_without_its_password() {
             "postgres://me:hunter2@db:many/provost",
         )],
     );
-    assert_eq!(refused.found, "\"postgres://(hidden)\"");
+    assert_eq!(
+        refused.found,
+        "\"postgres://(hidden)\": invalid port number"
+    );
     assert!(
         refused
             .allowed

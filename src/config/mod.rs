@@ -285,7 +285,7 @@ impl Default for StoreConfig {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PostgresConfig {
-    /// Of those that read. Writing takes one more, listening another.
+    /// For what callers read. What keeps tasks moving has six of its own besides.
     pub max_connections: u32,
     /// Hear at once what other instances announce.
     pub listen: bool,
@@ -296,7 +296,7 @@ pub struct PostgresConfig {
 impl Default for PostgresConfig {
     fn default() -> Self {
         Self {
-            max_connections: 8,
+            max_connections: 6,
             listen: true,
             migrate: true,
         }

@@ -4,6 +4,7 @@ use figment::value::Value;
 use serde_json::Value as Json;
 
 use super::tokens::HIDDEN;
+use crate::store::postgres;
 
 pub fn json(value: &Value) -> Json {
     // Settings come from TOML, text and our own types: all have a JSON form.
@@ -22,7 +23,14 @@ pub fn found(path: &str, value: &Value) -> String {
 /// The URL of another kind of database may hold a password anywhere.
 fn database_without_secrets(url: &str) -> String {
     match url.split_once("://") {
-        Some((scheme, _)) if scheme != "sqlite" => quoted(&format!("{scheme}://{HIDDEN}")),
+        Some((scheme, _)) if scheme != "sqlite" => {
+            let shown = quoted(&format!("{scheme}://{HIDDEN}"));
+            let fault = postgres::is_url(url).then(|| postgres::fault_of_url(url));
+            match fault.flatten() {
+                Some(fault) => format!("{shown}: {fault}"),
+                None => shown,
+            }
+        }
         _ => quoted(url),
     }
 }

@@ -225,7 +225,8 @@ impl FromStr for DatabaseUrl {
     /// SQLite because they would change what a commit means.
     fn from_str(text: &str) -> Result<Self, ()> {
         if postgres::is_url(text) {
-            return Ok(Self::Postgres(text.to_owned()));
+            let url = || Self::Postgres(text.to_owned());
+            return postgres::fault_of_url(text).map_or_else(|| Ok(url()), |_| Err(()));
         }
         let path = text.strip_prefix("sqlite://").ok_or(())?;
         let usable = !path.is_empty()
@@ -362,6 +363,7 @@ mod tests {
             "mysql://u:p@h/d",
             "postgres://h:many/d",
             "postgres:d",
+            "postgres://h/d?sslmod=require",
         ] {
             assert_eq!(parse(text), Err(()), "{text}");
         }

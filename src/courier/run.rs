@@ -183,7 +183,7 @@ impl Courier {
     }
 
     async fn plan(&mut self, next: &mut Instant) -> Result<Round, StoreError> {
-        let reader = &self.store.reader;
+        let reader = &self.store.housekeeping;
         let mut waiting = reader.receivers().await?;
         let mended = reader.mended().await?;
         let now = reader.now().await?;
@@ -228,7 +228,7 @@ impl Courier {
         if self.held.is_empty() {
             return Ok(());
         }
-        let heads = self.store.reader.heads(&self.held).await?;
+        let heads = self.store.housekeeping.heads(&self.held).await?;
         for (held, head) in std::mem::take(&mut self.held).into_iter().zip(heads) {
             match head {
                 Some(head) => self.fly(held, head),
@@ -245,7 +245,7 @@ impl Courier {
     fn fly(&mut self, held: Held, head: Head) {
         self.pace.started(&held.receiver);
         let (receivers, post) = (self.receivers.clone(), self.post.clone());
-        let (reader, persistence) = (self.store.reader.clone(), self.settings.persistence);
+        let (reader, persistence) = (self.store.housekeeping.clone(), self.settings.persistence);
         self.flights.spawn(async move {
             let began = Instant::now();
             let (message, kind, created_at) = (head.id, head.kind.clone(), head.created_at);

@@ -35,7 +35,7 @@ async fn shared() -> Harness {
     let opened = sqlite().await;
     Harness::new(Opened {
         backend: Box::new(Shared(opened.backend)),
-        reader: opened.reader,
+        readers: opened.readers,
         definitions: opened.definitions,
         database: opened.database,
     })

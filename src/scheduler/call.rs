@@ -103,7 +103,7 @@ impl<'a> SavedNotes<'a> {
     }
 
     async fn is_held(&self, call: &Call) -> Result<bool, StoreError> {
-        let task = self.store.reader.task(call.step.task).await?;
+        let task = self.store.housekeeping.task(call.step.task).await?;
         Ok(task.is_some_and(|task| {
             let step = task.step(call.step.step);
             step.attempt == call.attempt && step.status() == StepStatus::Processing

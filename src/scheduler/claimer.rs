@@ -48,12 +48,14 @@ async fn look(local: &Local, store: &Store, polled: bool) -> Result<(), StoreErr
             local.lines.grew(agent);
         }
         if let Some(due) = promoted.next_due {
-            local.lines.due_in(due.since(store.reader.now().await?));
+            local
+                .lines
+                .due_in(due.since(store.housekeeping.now().await?));
         }
     }
     // A promotion has found all lines already.
     if everywhere && !polled {
-        for agent in store.reader.lines().await? {
+        for agent in store.housekeeping.lines().await? {
             local.lines.grew(&agent);
         }
     }

@@ -25,7 +25,7 @@ pub async fn resume_interrupted(local: &Local, store: &Store) -> Result<(), Stor
     let mut after = None;
     let mut resumed = 0;
     loop {
-        let orphans = store.reader.processing(own, after, BATCH).await?;
+        let orphans = store.housekeeping.processing(own, after, BATCH).await?;
         let Some((last, _)) = orphans.last() else {
             break;
         };
@@ -33,7 +33,7 @@ pub async fn resume_interrupted(local: &Local, store: &Store) -> Result<(), Stor
         resumed += orphans.len();
         release(local, store, orphans, Release::Restart).await;
     }
-    for agent in store.reader.lines().await? {
+    for agent in store.housekeeping.lines().await? {
         local.expect_line(&agent);
     }
     if resumed > 0 {
@@ -77,7 +77,7 @@ async fn held(
     let mut held = HashSet::new();
     let mut after = None;
     loop {
-        let page = store.reader.processing(Some(instance), after, BATCH);
+        let page = store.housekeeping.processing(Some(instance), after, BATCH);
         let page = page.await?;
         let Some((last, _)) = page.last() else {
             return Ok(held);

@@ -155,7 +155,7 @@ async fn purge_ended(
     batch: usize,
     stopping: &CancellationToken,
 ) -> Result<u64, StoreError> {
-    let now = store.reader.now().await?;
+    let now = store.housekeeping.now().await?;
     let before = Timestamp::from_millis(now.as_millis().saturating_sub(keep.as_millis()));
     let mut deleted = 0;
     while !stopping.is_cancelled() {

@@ -5,7 +5,7 @@ use std::{num::NonZeroUsize, sync::Arc};
 use crate::{
     config::{Config, DatabaseUrl},
     store::{
-        Backend, Definitions, OpenError, SharedReader,
+        Backend, Definitions, OpenError, Readers,
         postgres::{self, Listener},
         sqlite,
     },
@@ -16,7 +16,7 @@ const DEFINITIONS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 pub(super) struct Database {
     pub backend: Box<dyn Backend>,
-    pub reader: SharedReader,
+    pub readers: Readers,
     pub definitions: Arc<Definitions>,
     pub listener: Option<Listener>,
 }
@@ -26,10 +26,10 @@ pub(super) async fn open(config: &Config) -> Result<Database, OpenError> {
     match &config.database_url {
         DatabaseUrl::Sqlite(path) => {
             let max_size = config.store.max_size.map(|size| size.as_u64());
-            let (backend, reader) = sqlite::open(path, max_size, definitions.clone()).await?;
+            let (backend, readers) = sqlite::open(path, max_size, definitions.clone()).await?;
             Ok(Database {
                 backend: Box::new(backend),
-                reader: Arc::new(reader),
+                readers,
                 definitions,
                 listener: None,
             })
@@ -43,7 +43,7 @@ pub(super) async fn open(config: &Config) -> Result<Database, OpenError> {
             let opened = postgres::open(url, settings, definitions.clone()).await?;
             Ok(Database {
                 backend: Box::new(opened.backend),
-                reader: Arc::new(opened.reader),
+                readers: opened.readers,
                 definitions,
                 listener: opened.listener,
             })

@@ -100,14 +100,16 @@ impl Service {
         };
         let (store, writer) = Store::new(
             database.backend,
-            database.reader,
+            database.readers,
             database.definitions,
             local.clone(),
             settings,
         );
         let writer = parts.spawn("writer", writer);
+        // If the start fails, what was started has not failed: it is told before it loses its store.
+        let undone = parts.stop.clone().drop_guard();
         let registered = Arc::new(Registered::new(agents.clone(), config.agents.clone()));
-        let refresh = || registered.refresh(&*store.reader);
+        let refresh = || registered.refresh(&*store.housekeeping);
         start::insist(&store, "read what is registered", refresh).await?;
         let lease = config.instance.lease;
         let join = || Membership::join(store.clone(), instance.clone(), lease, standing.clone());
@@ -164,6 +166,7 @@ impl Service {
         let server = door.serve(api::router(app), goodbye.clone());
         let server = parts.spawn("server", server);
         info!(%address, %instance, %database, "provost is ready");
+        undone.disarm();
         Ok(Self {
             address,
             agents,

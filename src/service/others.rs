@@ -73,7 +73,7 @@ impl Others {
                 () = sleep(jittered(REGISTRATIONS)) => {}
             }
             self.workflows.forget();
-            if let Err(error) = self.registered.refresh(&*self.store.reader).await {
+            if let Err(error) = self.registered.refresh(&*self.store.housekeeping).await {
                 debug!(%error, "what other instances registered could not be looked at");
             }
         }

@@ -12,7 +12,7 @@ pub enum StoreError {
         "the disk that holds the database is full, or the database has reached its size limit: free some space; the service goes on by itself"
     )]
     Full,
-    #[error("the store cannot be reached right now: {0}")]
+    #[error("the store cannot do this right now: {0}")]
     Unavailable(String),
     /// Whether the transaction was saved is not known, and nobody can be asked: another try could do
     /// all of it twice.
@@ -46,13 +46,16 @@ impl From<sqlx::Error> for StoreError {
             sqlx::Error::Database(database) => {
                 let code = database.code().unwrap_or_default();
                 match database.try_downcast_ref::<PgDatabaseError>() {
-                    Some(_) => postgres::error(&code, message),
+                    Some(said) => postgres::error(&code, said.message().to_owned()),
                     None => sqlite::error(&code, message),
                 }
             }
             sqlx::Error::ColumnDecode { .. }
             | sqlx::Error::ColumnNotFound(_)
             | sqlx::Error::Decode(_) => StoreError::Corrupt(message),
+            sqlx::Error::PoolTimedOut => StoreError::Unavailable(
+                "no connection to read with was to be had in time: either the database cannot be reached, or more is read at once than there are connections (of PostgreSQL: postgres.max_connections)".to_owned(),
+            ),
             // Of a connection to a server.
             sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => {
                 StoreError::Interrupted(message)

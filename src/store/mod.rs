@@ -131,6 +131,9 @@ pub trait Transaction: Outbox {
 #[async_trait]
 pub trait Reader: Send + Sync + 'static {
     async fn now(&self) -> Result<Timestamp, StoreError>;
+    /// As [`Reader::now`] was when the store was asked last, read on by this process's own clock: never waits,
+    /// and is good to the second or better. `None` before the first time.
+    fn reckoned(&self) -> Option<Timestamp>;
     async fn task(&self, id: TaskId) -> Result<Option<Task>, StoreError>;
     /// The tasks among `ids` that exist, in any order.
     async fn tasks_of(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError>;
@@ -204,3 +207,13 @@ pub trait Reader: Send + Sync + 'static {
 }
 
 pub type SharedReader = Arc<dyn Reader>;
+
+/// Who reads, each on connections of their own: however much callers ask for, and however long that takes,
+/// it holds up nothing that keeps tasks moving.
+#[derive(Clone)]
+pub struct Readers {
+    /// Of those who ask through the API, or wait there for a task.
+    pub callers: SharedReader,
+    /// Of the scheduler, the supervisor, the courier and what else goes on by itself.
+    pub housekeeping: SharedReader,
+}

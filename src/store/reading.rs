@@ -121,6 +121,8 @@ pub trait Source: Send + Sync + 'static {
     type Row: Columns + Send + Sync;
 
     async fn now(&self) -> Result<Timestamp, StoreError>;
+    /// See [`Reader::reckoned`].
+    fn reckoned(&self) -> Option<Timestamp>;
     /// What each of the statements finds, all at one moment.
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Self::Row>>, StoreError>;
     /// The tasks among `ids` that exist, each of one moment.
@@ -275,6 +277,10 @@ impl<S: Source> SqlReader<S> {
 impl<S: Source> Reader for SqlReader<S> {
     async fn now(&self) -> Result<Timestamp, StoreError> {
         self.source.now().await
+    }
+
+    fn reckoned(&self) -> Option<Timestamp> {
+        self.source.reckoned()
     }
 
     async fn task(&self, id: TaskId) -> Result<Option<Task>, StoreError> {

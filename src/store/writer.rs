@@ -18,7 +18,7 @@ mod outbox;
 use std::{
     num::NonZeroUsize,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use lru::LruCache;
@@ -50,6 +50,9 @@ const TRIES: u32 = 16;
 /// other's way must not stay in step. Once is free, because most often one has simply gone before.
 const LONGEST_WAIT: Duration = Duration::from_millis(64);
 
+/// How long the writer does not say again that a batch could not be saved.
+const COMPLAIN_AGAIN: Duration = Duration::from_secs(5);
+
 /// Why a batch was not saved.
 enum Failed {
     /// No transaction could be begun: no batch can be saved now, whatever is in it.
@@ -78,6 +81,8 @@ pub(super) struct Writer {
     is_shared: bool,
     settings: WriterSettings,
     metrics: super::metrics::WriterMetrics,
+    /// When it was last said that nothing can be saved, and how often it was not said since.
+    complained: Mutex<Option<(Instant, u64)>>,
 }
 
 type Cache = LruCache<TaskId, Arc<Task>>;
@@ -131,6 +136,25 @@ impl Writer {
             }
             self.metrics.observe(change);
         }
+    }
+
+    /// While the database is away every answer of a call is brought again and again: that is one thing to say,
+    /// and not a line for each.
+    fn complain(&self, error: &StoreError, commands: usize) {
+        let now = Instant::now();
+        // A panic while holding the lock leaves the value valid.
+        let complained = self.complained.lock();
+        let mut complained = complained.unwrap_or_else(PoisonError::into_inner);
+        let unsaid = match &mut *complained {
+            Some((said, unsaid)) if now.duration_since(*said) < COMPLAIN_AGAIN => {
+                *unsaid += 1;
+                return;
+            }
+            Some((_, unsaid)) => *unsaid,
+            None => 0,
+        };
+        *complained = Some((now, 0));
+        error!(%error, commands, unsaid, "a batch could not be saved");
     }
 
     fn forget(&self, tasks: impl IntoIterator<Item = TaskId>) {
@@ -193,7 +217,7 @@ impl Lane<'_> {
 
     /// Decides, saves, commits, answers. On an error nothing has changed and nobody was answered.
     async fn write(&mut self, requests: &mut Vec<Request>) -> Result<(), Failed> {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         let mut interrupted = None;
         for tried in 0..TRIES {
             if tried > 1 {
@@ -214,7 +238,7 @@ impl Lane<'_> {
                 }
                 Err(failed) => {
                     let (Failed::Begin(error) | Failed::Save(error)) = &failed;
-                    error!(%error, commands = requests.len(), "a batch could not be saved");
+                    self.writer.complain(error, requests.len());
                     return Err(failed);
                 }
             };

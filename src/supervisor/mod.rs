@@ -46,7 +46,7 @@ impl Supervisor {
             }
         }
         while let Some(term) = self.standing.term(Instant::now()) {
-            let overdue = self.store.reader.overdue(self.batch).await?;
+            let overdue = self.store.housekeeping.overdue(self.batch).await?;
             let full = overdue.len() == self.batch;
             let asked = overdue.into_iter().map(|task| (task, Command::Overdue));
             let done = self.ask(term, asked).await?;
@@ -63,7 +63,10 @@ impl Supervisor {
 
     /// What is to be recovered now.
     pub async fn find(&self) -> Result<Vec<ExpiredStep>, StoreError> {
-        self.store.reader.expired(&self.instance, self.batch).await
+        self.store
+            .housekeeping
+            .expired(&self.instance, self.batch)
+            .await
     }
 
     /// Asks for the recovery of the attempts that were seen. If one is over by now, because another

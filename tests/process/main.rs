@@ -47,6 +47,7 @@ mod settings;
 mod shared;
 mod shutdown;
 mod slow_answers;
+mod slow_reads;
 mod submission;
 mod surface;
 mod taken_over;

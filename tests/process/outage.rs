@@ -216,15 +216,68 @@ async fn started_before_its_database_it_waits_for_it_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_start_that_only_a_person_can_mend_ends_at_once() {
+async fn a_start_that_only_a_person_can_mend_ends_at_once_and_says_how() {
     let database = Postgres::start().await;
-    let nobody = database.url().replace("provost@", "nobody@");
-    let (code, said) = Provost::setup().database_url(&nobody).refused().await;
-    assert_eq!(code, Some(1), "{said}");
-    assert!(
-        said.contains("nobody") && said.contains("cannot be opened"),
-        "{said}"
-    );
+    let url = database.url();
+    database.sql("CREATE ROLE guest LOGIN").await;
+    for (url, remedy) in [
+        (url.replace("provost@", "nobody@"), "pg_hba.conf"),
+        (url.replace("/postgres", "/nowhere"), "createdb"),
+        (url.replace("provost@", "guest@"), "provost migrate"),
+        (format!("{url}?sslmode=require"), "sslmode"),
+    ] {
+        let (code, said) = Provost::setup().database_url(&url).refused().await;
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("cannot be opened"), "{said}");
+        assert!(
+            said.contains(remedy) && !said.contains(" at line "),
+            "{said}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn who_may_not_change_the_schema_starts_where_there_is_nothing_to_change() {
+    let database = Postgres::start().await;
+    let migrated = binary()
+        .args(["migrate", "--database-url", &database.url()])
+        .status();
+    assert!(migrated.await.unwrap().success());
+    database
+        .sql("CREATE ROLE guest LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO guest")
+        .await;
+    let guest = database.url().replace("provost@", "guest@");
+    let remote = Remote::quick().await;
+    let provost = Provost::setup().database_url(&guest).start().await;
+    let task = provost.run(&pipeline(&remote.url(), &["one"])).await;
+    assert_eq!(task["state"], "processed");
+}
+
+#[tokio::test]
+async fn that_nothing_can_be_saved_is_not_said_again_for_every_answer_that_waits() {
+    let database = Postgres::start().await;
+    let gate = Gate::closed();
+    let remote = Remote::with({
+        let gate = gate.clone();
+        move |_| gate.then(json!(1))
+    })
+    .await;
+    let provost = Provost::setup().database_url(&database.url()).start().await;
+    for _ in 0..8 {
+        provost.submit(&pipeline(&remote.url(), &["one"])).await;
+    }
+    remote.requests(8).await;
+    database.crash().await;
+    gate.open();
+    provost.says("a batch could not be saved").await;
+    let began = std::time::Instant::now();
+    // Each time it is asked to save something that it cannot.
+    for _ in 0..100 {
+        assert_eq!(provost.get("/readyz").await.status, 503);
+    }
+    let said = provost.log().matches("a batch could not be saved").count();
+    let most = 2 + began.elapsed().as_secs() / 5;
+    assert!(said as u64 <= most, "said {said} times, and not {most}");
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use crate::{
     cluster::{self, as_owner},
     harness::{Act, Gate, Provost, Remote, lasting_port, pipeline, sql},
+    slow_reads,
 };
 
 /// Connections to the database that all clients of the pooler share.
@@ -167,4 +168,25 @@ async fn instances_work_through_a_pooler_that_gives_out_connections_by_the_trans
         let log = instance.log();
         assert!(!log.contains("prepared statement"), "{log}");
     }
+}
+
+#[tokio::test]
+async fn a_read_that_takes_too_long_is_ended_behind_a_pooler_too() {
+    let direct = tokio::task::spawn_blocking(cluster::new_database).await;
+    let direct = direct.unwrap();
+    let pooler = PgBouncer::start(&direct).await;
+    let setup = Provost::setup().set("POSTGRES__LISTEN", "false");
+    let provost = setup.database_url(&pooler.url(&direct)).start().await;
+    slow_reads::ends_slow_reads(&provost, &direct).await;
+}
+
+#[tokio::test]
+async fn what_needs_a_connection_of_its_own_is_refused_behind_a_pooler() {
+    let direct = tokio::task::spawn_blocking(cluster::new_database).await;
+    let direct = direct.unwrap();
+    let pooler = PgBouncer::start(&direct).await;
+    let setup = Provost::setup().database_url(&pooler.url(&direct));
+    let (code, said) = setup.refused().await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("postgres.listen = false"), "{said}");
 }

@@ -136,3 +136,45 @@ async fn migrate_says_what_it_did_and_serve_can_leave_it_to_it() {
     assert!(migrate(&file).await.contains("from migration 0 to"));
     assert!(migrate(&file).await.contains("up to date"));
 }
+
+/// The clock of the database, moved an hour on for all who use it, so that everybody else's is wrong.
+const CLOCK_MOVED: [&str; 3] = [
+    "CREATE SCHEMA moved",
+    "CREATE FUNCTION moved.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+        $$ SELECT pg_catalog.clock_timestamp() + interval '1 hour' $$",
+    "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = moved, pg_catalog', current_database()); END $$",
+];
+
+#[tokio::test]
+async fn time_is_the_database_s_also_in_the_order_of_ids() {
+    let remote = Remote::script([Act::Hang, Act::Ok(json!("again"))]).await;
+    let url = new_database().await;
+    for statement in CLOCK_MOVED {
+        sql(&url, statement);
+    }
+    let (a, b) = pair(&url).await;
+    let submission = json!({ "steps": [
+        { "name": "only", "url": remote.url(), "complete_within": "500ms" }] });
+    let id = a.submit(&submission).await;
+    let task = b.settled(&id).await;
+    assert_eq!(task["steps"][0]["attempt"], 2, "{task:#}");
+    let by_database = "SELECT abs(extract(epoch FROM clock_timestamp()) * 1000 - created_at) < 120000
+        AND abs(('x' || left(replace(id::text, '-', ''), 12))::bit(48)::bigint - created_at) < 2000 FROM tasks";
+    assert_eq!(sql(&url, by_database), "t", "{task:#}");
+}
+
+#[tokio::test]
+async fn two_that_run_at_once_may_not_share_an_id() {
+    let named = on(&new_database().await)
+        .set("INSTANCE_ID", "twin")
+        .set("INSTANCE__LEASE", "1s");
+    let first = named.clone().start().await;
+    let (code, said) = named.refused().await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("twin is in use by another process that is alive"),
+        "{said}"
+    );
+    assert!(!said.contains("ended by itself"), "{said}");
+    assert_eq!(first.get("/readyz").await.status, 200);
+}

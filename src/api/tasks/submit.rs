@@ -8,7 +8,6 @@ use axum::{
     response::Response,
 };
 use serde_json::value::RawValue;
-use uuid::Uuid;
 
 use super::{accepted, render, settled, watch};
 use crate::{
@@ -150,7 +149,7 @@ pub(super) async fn accept(
     idempotency: Option<Idempotency>,
 ) -> Result<Response, Problem> {
     let Some(wait) = conditions.prefer_wait else {
-        let id = TaskId(Uuid::now_v7());
+        let id = app.store.new_task_id();
         let stored = store(app, submission, id, conditions, idempotency).await?;
         let replayed = matches!(stored, Accepted::Before(_));
         let task = accepted(app, stored).await?;
@@ -158,7 +157,7 @@ pub(super) async fn accept(
         locate(&mut response, task.id(), replayed);
         return Ok(response);
     };
-    let id = TaskId(Uuid::now_v7());
+    let id = app.store.new_task_id();
     // Armed before the task exists: it may end before this code runs on.
     let mut watching = watch(app, id);
     let stored = store(app, submission, id, conditions, idempotency).await?;

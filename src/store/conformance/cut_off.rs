@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     domain::{Command, Span, Task},
-    store::{Backend, CommandError, Definitions, Reader, StoreError, Transaction, postgres as pg},
+    store::{Backend, CommandError, Definitions, StoreError, Transaction, postgres as pg},
 };
 
 async fn outside(url: &str) -> PgConnection {
@@ -120,7 +120,7 @@ async fn readers_come_back_after_a_cut_that_nobody_reports() {
     let url = cluster::url(proxy.port()).replace("/postgres?", &format!("/{name}?"));
     let definitions = Arc::new(Definitions::new(NonZeroUsize::MIN));
     let opened = pg::open(&url, settings, definitions).await.unwrap();
-    let reader = Arc::new(opened.reader);
+    let reader = opened.readers.callers;
     // Each time another moment of a read is met.
     for _ in 0..4 {
         let (tell, mut told) = mpsc::unbounded_channel();

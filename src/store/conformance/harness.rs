@@ -19,13 +19,13 @@ use crate::{
     },
     store::{
         Accepted, Apply, Backend, CommandError, Definitions, Dispatch, LocalScheduler, Permit,
-        SharedReader, Store, WriterSettings, postgres, sqlite,
+        Readers, Store, WriterSettings, postgres, sqlite,
     },
 };
 
 pub struct Opened {
     pub backend: Box<dyn Backend>,
-    pub reader: SharedReader,
+    pub readers: Readers,
     pub definitions: Arc<Definitions>,
     pub database: Database,
 }
@@ -45,12 +45,12 @@ pub async fn sqlite() -> Opened {
     let folder = tempfile::tempdir().unwrap();
     let definitions = definitions();
     let path = folder.path().join("provost.db");
-    let (backend, reader) = sqlite::open(&path, None, definitions.clone())
+    let (backend, readers) = sqlite::open(&path, None, definitions.clone())
         .await
         .unwrap();
     Opened {
         backend: Box::new(backend),
-        reader: Arc::new(reader),
+        readers,
         definitions,
         database: Database::Sqlite(folder),
     }
@@ -78,7 +78,7 @@ pub async fn postgres_with(url: String, listen: bool) -> Opened {
         .unwrap();
     Opened {
         backend: Box::new(opened.backend),
-        reader: Arc::new(opened.reader),
+        readers: opened.readers,
         definitions,
         database: Database::Postgres(url),
     }
@@ -245,7 +245,7 @@ impl Harness {
         };
         let (store, writer) = Store::new(
             opened.backend,
-            opened.reader,
+            opened.readers,
             opened.definitions,
             notes.clone(),
             settings,

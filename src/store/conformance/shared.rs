@@ -485,7 +485,7 @@ async fn nothing_is_kept_on_a_connection_where_listening_is_off() {
     assert!(opened.listener.is_none());
     let h = Harness::new(super::harness::Opened {
         backend: Box::new(opened.backend),
-        reader: Arc::new(opened.reader),
+        readers: opened.readers,
         definitions,
         database: Database::Postgres(url),
     })

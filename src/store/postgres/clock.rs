@@ -50,6 +50,12 @@ impl Clock {
         best?.at(instant)
     }
 
+    /// However long ago it was asked; `None` before the first time.
+    pub fn reckoned(&self, instant: Instant) -> Option<Timestamp> {
+        let best = *self.lock();
+        Some(best?.read_on(instant).now)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Reading>> {
         // A panic while holding the lock leaves the value valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -62,11 +68,15 @@ impl Reading {
     /// is not.
     fn at(self, instant: Instant) -> Option<Moment> {
         let since = instant.saturating_duration_since(self.answered);
-        let millis = u64::try_from(since.as_millis()).ok()?;
-        (since < FRESH).then(|| Moment {
-            now: self.now + Span::from_millis(millis),
+        (since < FRESH).then(|| self.read_on(instant))
+    }
+
+    fn read_on(self, instant: Instant) -> Moment {
+        let since = instant.saturating_duration_since(self.answered);
+        Moment {
+            now: self.now + Span::from_millis(since.as_millis() as u64),
             instant: self.asked + since,
-        })
+        }
     }
 }
 
@@ -93,6 +103,8 @@ mod tests {
         };
         assert_eq!(clock.at(answered + since), Some(moment));
         assert_eq!(clock.at(answered + FRESH), None);
+        let reckoned = clock.reckoned(answered + Duration::from_secs(60));
+        assert_eq!(reckoned, Some(Timestamp::from_millis(65_000)));
     }
 
     #[test]

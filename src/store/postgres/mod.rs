@@ -1,11 +1,12 @@
 //! PostgreSQL, 15 and newer: one database, any number of instances. Two writer connections, one for
-//! the leases, a bounded pool of readers, and one that listens for what other instances announce.
+//! the leases, two bounded pools of readers, and one that listens for what other instances announce.
 
 mod clock;
 mod connection;
 mod news;
 mod outcome;
 mod read;
+mod remedy;
 mod rows;
 mod save;
 mod save_sql;
@@ -17,23 +18,25 @@ mod transaction;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use sqlx::{ConnectOptions, Connection as _, PgConnection, postgres::PgPoolOptions};
+use sqlx::{ConnectOptions, Connection as _, PgConnection, PgPool, postgres::PgPoolOptions};
 
 pub use news::{Listener, News};
-pub use read::PgReader;
 pub use schema::migrate;
 
 use self::{
     clock::Clock,
     connection::{Connection, Lead},
     news::Announcer,
-    read::PgSource,
+    read::{PgReader, PgSource},
     servers::{NoPrimary, Servers},
     statements::Statements,
     transaction::PgTransaction,
 };
-use super::{Backend, Definitions, OpenError, StoreError, Transaction};
+use super::{Backend, Definitions, OpenError, Readers, StoreError, Transaction};
 
+/// Connections of what keeps tasks moving: its loops ask for little, but several may at once, and one that is
+/// stuck must not hold up all.
+const HOUSEKEEPING: u32 = 2;
 /// How long a read waits for a connection before it says that the database is unavailable.
 const ACQUIRE_WITHIN: Duration = Duration::from_secs(3);
 /// How long a reader's connection may take to say that it is still there.
@@ -44,7 +47,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Of the readers. The writer, the leases and the listener have one each besides.
+    /// Of callers' reads. Besides there are two that write, one for the leases, one that listens, and
+    /// two for housekeeping.
     pub max_connections: u32,
     /// Off behind a pooler that gives out connections by the transaction: nothing may then depend on
     /// the connection, neither LISTEN nor prepared statements.
@@ -55,7 +59,7 @@ pub struct Settings {
 
 pub struct Opened {
     pub backend: PgBackend,
-    pub reader: PgReader,
+    pub readers: Readers,
     /// What other instances announce, where `listen` is on.
     pub listener: Option<Listener>,
 }
@@ -84,42 +88,38 @@ pub async fn open(
     let name = servers.describe();
     let mut writer = connect(&servers).await?;
     schema::check_server(&mut writer, &name).await?;
-    if settings.migrate {
-        schema::run(&mut writer, &name).await?;
-    } else {
-        schema::check(&mut writer, &name).await?;
+    let mut beside = connect(&servers).await?;
+    if statements == Statements::Kept {
+        let pooled = statements::are_pooled(&mut writer, &mut beside).await;
+        if pooled.map_err(|error| fault(&name, error))? {
+            return Err(OpenError::Unusable {
+                database: name,
+                reason: BEHIND_A_POOLER.to_owned(),
+            });
+        }
+    }
+    // Who may not change the schema need not be able to where there is nothing to change.
+    match schema::check(&mut writer, &name).await {
+        Err(OpenError::OlderSchema { .. }) if settings.migrate => {
+            schema::run(&mut writer, &name).await?;
+        }
+        checked => checked?,
     }
     let lead = Lead {
         servers: servers.clone(),
         statements,
     };
-    let writer = lead.pin(writer).await;
-    let writer = writer.map_err(|none| unopened(&servers, &none))?;
-    let connect = async || {
-        let connected = lead.connect().await;
-        connected.map_err(|none| unopened(&servers, &none))
+    let pin = async |connection| {
+        let pinned = lead.pin(connection).await;
+        pinned.map_err(|none| unopened(&servers, &none))
     };
-    let (beside, leases) = (connect().await?, connect().await?);
-    let following = servers.clone();
-    let pool = PgPoolOptions::new()
-        .max_connections(settings.max_connections)
-        .acquire_timeout(ACQUIRE_WITHIN)
-        // The pool's own question whether a connection is still there waits for an answer as long as
-        // TCP does, a quarter of an hour after a cut that nobody reports; and it is asked of every
-        // connection that comes back, so that soon none would be left.
-        .test_before_acquire(false)
-        .after_connect(|connection, _| Box::pin(servers::refuse_standby(connection)))
-        .before_acquire(move |connection, about| {
-            let is_current = following.is_current(about.age);
-            Box::pin(async move { Ok(is_current && is_there(connection).await?) })
-        })
-        .after_release(|connection, _| Box::pin(is_there(connection)))
-        .connect_with(servers.current())
-        .await
-        .map_err(|error| fault(&name, error))?;
-    servers.lead(&pool);
+    let (writer, beside) = (pin(writer).await?, pin(beside).await?);
+    let leases = pin(connect(&servers).await?).await?;
+    let callers = pool(&servers, settings.max_connections);
+    let housekeeping = pool(&servers, HOUSEKEEPING);
+    servers.lead([callers.clone(), housekeeping.clone()]);
     let (announcer, listener) = if settings.listen {
-        let (announcer, listener) = news::start(pool.clone(), servers.clone());
+        let (announcer, listener) = news::start(housekeeping.clone(), servers.clone());
         (Some(announcer), Some(listener))
     } else {
         (None, None)
@@ -133,22 +133,53 @@ pub async fn open(
         definitions: definitions.clone(),
         announcer,
     };
-    Ok(Opened {
-        backend,
-        reader: PgReader::new(PgSource {
+    let reader = |pool| {
+        Arc::new(PgReader::new(PgSource {
             pool,
             statements,
-            clock,
-            definitions,
-        }),
+            clock: clock.clone(),
+            definitions: definitions.clone(),
+        }))
+    };
+    Ok(Opened {
+        backend,
+        readers: Readers {
+            callers: reader(callers),
+            housekeeping: reader(housekeeping),
+        },
         listener,
     })
 }
 
-/// Whether [`open`] can read it.
+/// Connects when it is first asked for a connection, and again after a loss.
+fn pool(servers: &Arc<Servers>, max_connections: u32) -> PgPool {
+    let following = servers.clone();
+    PgPoolOptions::new()
+        .max_connections(max_connections)
+        .acquire_timeout(ACQUIRE_WITHIN)
+        // The pool's own question whether a connection is still there waits for an answer as long as
+        // TCP does, a quarter of an hour after a cut that nobody reports; and it is asked of every
+        // connection that comes back, so that soon none would be left.
+        .test_before_acquire(false)
+        .after_connect(|connection, _| Box::pin(servers::refuse_standby(connection)))
+        .before_acquire(move |connection, about| {
+            let is_current = following.is_current(about.age);
+            Box::pin(async move { Ok(is_current && is_there(connection).await?) })
+        })
+        .after_release(|connection, _| Box::pin(is_there(connection)))
+        .connect_lazy_with(servers.current())
+}
+
+/// Whether it means to name a PostgreSQL database.
 pub fn is_url(url: &str) -> bool {
     let scheme = ["postgres://", "postgresql://"];
-    scheme.iter().any(|scheme| url.starts_with(scheme)) && servers(url, Statements::Kept).is_ok()
+    scheme.iter().any(|scheme| url.starts_with(scheme))
+}
+
+/// What is wrong with the URL, without repeating what may be a secret.
+pub fn fault_of_url(url: &str) -> Option<String> {
+    let servers = Servers::new(url, |options| options);
+    servers.err().map(|error| error.to_string())
 }
 
 /// The URL without its secrets: who, where and which, and nothing else.
@@ -165,8 +196,12 @@ fn servers(url: &str, statements: Statements) -> Result<Servers, OpenError> {
         Statements::Forgotten => 0,
     };
     let servers = Servers::new(url, |options| {
+        let name = options
+            .get_application_name()
+            .unwrap_or("provost")
+            .to_owned();
         options
-            .application_name("provost")
+            .application_name(&name)
             // Poolers refuse parameters at connecting that they do not know.
             .extra_float_digits(None)
             .statement_cache_capacity(kept)
@@ -195,7 +230,7 @@ fn unopened(servers: &Servers, none: &NoPrimary) -> OpenError {
 
 /// What an error means for who opens the database.
 fn fault(name: &str, error: sqlx::Error) -> OpenError {
-    let (database, reason) = (name.to_owned(), error.to_string());
+    let (database, reason) = (name.to_owned(), remedy::explain(&error));
     if servers::is_passing(&error) {
         OpenError::Unreachable { database, reason }
     } else {
@@ -269,6 +304,8 @@ where
     }
 }
 
+const BEHIND_A_POOLER: &str = "a pooler gives out its connections by the transaction: set postgres.listen = false, which turns off all that needs a connection of its own";
+
 /// What an error of the server, by its code, means for the transaction that met it.
 pub(super) fn error(code: &str, message: String) -> StoreError {
     match code {
@@ -281,6 +318,11 @@ pub(super) fn error(code: &str, message: String) -> StoreError {
         }
         code if code.starts_with("08") => StoreError::Interrupted(message),
         "53100" => StoreError::Full,
+        // A prepared statement is there already, or not there.
+        "42P05" | "26000" => StoreError::Unavailable(format!("{message}: {BEHIND_A_POOLER}")),
+        "57014" => StoreError::Unavailable(format!(
+            "the database ended a statement that took longer than it may, or that someone cancelled ({message}): ask for less at a time, by narrower filters or smaller pages, or look at what the database is busy with"
+        )),
         _ => StoreError::Unavailable(message),
     }
 }

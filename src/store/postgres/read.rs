@@ -1,4 +1,4 @@
-//! Reads, on a bounded pool of connections.
+//! Reads, on bounded pools of connections: one for callers, one for what keeps tasks moving.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -27,10 +27,17 @@ const NOW: &str = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::b
 
 /// Every read is a transaction: it sees one moment, cannot write, and behind a pooler its statements
 /// stay on one connection from their preparation to their end.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+///
+/// A statement that takes too long is ended by the server: it would go on there, for nobody, after its caller
+/// has long been answered. For this transaction only, as behind a pooler the next is somebody else's. Shorter
+/// than [`ANSWER_WITHIN`], so that it is the server that ends it, and the connection is kept.
+const BEGIN: &str =
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '9s'";
 
 /// Relies on the primary key.
 const VERSIONS: &str = "SELECT id, version FROM tasks WHERE id = ANY ($1)";
+
+type View = sqlx::Transaction<'static, Postgres>;
 
 pub struct PgSource {
     pub(super) pool: PgPool,
@@ -40,8 +47,28 @@ pub struct PgSource {
 }
 
 impl PgSource {
-    async fn begin(&self) -> Result<sqlx::Transaction<'static, Postgres>, StoreError> {
-        Ok(self.pool.begin_with(BEGIN).await?)
+    /// Reads on, to its end, when nobody waits for it any more. Broken off, its connection would be closed
+    /// and replaced while the server is still at work for it: callers who hang up and ask again would have
+    /// it do more at once than the pool has connections.
+    async fn read<T, F>(
+        &self,
+        read: impl FnOnce(View) -> F + Send + 'static,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send,
+    {
+        let pool = self.pool.clone();
+        let reading = tokio::spawn(async move {
+            let view = answered(pool.begin_with(BEGIN)).await?;
+            answered(read(view)).await
+        });
+        match reading.await {
+            Ok(found) => found.map_err(StoreError::into_unavailable),
+            Err(broken) => Err(StoreError::Unavailable(format!(
+                "the read was broken off: {broken}"
+            ))),
+        }
     }
 }
 
@@ -67,42 +94,36 @@ impl Source for PgSource {
         Ok(now)
     }
 
+    fn reckoned(&self) -> Option<Timestamp> {
+        self.clock.reckoned(Instant::now())
+    }
+
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<PgRow>>, StoreError> {
-        answered(async {
-            let mut view = self.begin().await?;
+        let asked = self.statements;
+        self.read(async move |mut view| {
             let mut found = Vec::with_capacity(statements.len());
             for statement in statements {
-                found.push(
-                    self.statements
-                        .with_values(statement)
-                        .fetch_all(&mut *view)
-                        .await?,
-                );
+                let statement = asked.with_values(statement);
+                found.push(statement.fetch_all(&mut *view).await?);
             }
-            Ok::<_, StoreError>(found)
+            Ok(found)
         })
         .await
-        .map_err(StoreError::into_unavailable)
     }
 
     async fn load(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
-        answered(async {
-            let mut view = self.begin().await?;
-            rows::load(&mut view, ids, &self.definitions, self.statements).await
-        })
-        .await
-        .map_err(StoreError::into_unavailable)
+        let (ids, asked) = (ids.to_vec(), self.statements);
+        let definitions = self.definitions.clone();
+        let load =
+            async move |mut view: View| rows::load(&mut view, &ids, &definitions, asked).await;
+        self.read(load).await
     }
 
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError> {
         let ids: Vec<_> = known.iter().map(|(id, _)| id.0).collect();
         let versions = self.statements.query(VERSIONS).bind(ids);
-        let found = answered(async {
-            let mut view = self.begin().await?;
-            Ok::<_, StoreError>(versions.fetch_all(&mut *view).await?)
-        })
-        .await
-        .map_err(StoreError::into_unavailable)?;
+        let read = async move |mut view: View| Ok(versions.fetch_all(&mut *view).await?);
+        let found = self.read(read).await?;
         let known: HashMap<_, _> = known.iter().copied().collect();
         let mut newer = Vec::new();
         for row in &found {

@@ -23,6 +23,8 @@ use tokio::{
 };
 use tracing::info;
 
+use super::remedy;
+
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// How long the others are waited for once one was found that takes writes: a newer primary may be slow
 /// to answer. Where the one that was found is the one that is known, there is less to fear.
@@ -39,7 +41,7 @@ SELECT pg_is_in_recovery() AS standby,
 /// Why one server cannot be used.
 #[derive(Debug, Error)]
 pub(super) enum Unfit {
-    #[error("{0}")]
+    #[error("{}", remedy::explain(.0))]
     Sql(#[from] sqlx::Error),
     #[error("it did not answer within {} seconds", CONNECT_WITHIN.as_secs())]
     Silent,
@@ -101,12 +103,58 @@ impl std::fmt::Display for NoPrimary {
 /// The URL names none, or asks for something that makes no sense here.
 #[derive(Debug, Error)]
 pub(super) enum UrlError {
-    #[error("{0}")]
+    #[error("{}", of_crate(.0))]
     Sql(#[from] sqlx::Error),
     #[error(
         "target_session_attrs={0:?}: leave it out; a server that takes writes is needed and looked for"
     )]
     SessionAttrs(String),
+    /// The crate would pass it over: a misspelt sslmode would leave the connection without TLS.
+    #[error("there is no parameter {0:?}: known are {known}", known = PARAMETERS.join(", "))]
+    Unknown(String),
+    /// Perhaps not a parameter at all.
+    #[error(
+        "what stands after the ? is no parameter: known are {known}; in a password ? is written %3F",
+        known = PARAMETERS.join(", ")
+    )]
+    Unreadable,
+}
+
+/// Without the words that say that it is about settings.
+fn of_crate(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::Configuration(fault) => fault.to_string(),
+        error => error.to_string(),
+    }
+}
+
+/// What may stand after the `?`, besides `target_session_attrs`.
+const PARAMETERS: [&str; 12] = [
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "application_name",
+    "options",
+];
+
+fn check_parameter(parameter: &str) -> Result<(), UrlError> {
+    let (name, _) = parameter.split_once('=').ok_or(UrlError::Unreadable)?;
+    let setting = name.split('[').next().unwrap_or(name);
+    if PARAMETERS.contains(&name) || setting == "options" {
+        return Ok(());
+    }
+    let is_name = |byte: u8| byte.is_ascii_lowercase() || matches!(byte, b'_' | b'-');
+    Err(match name.bytes().all(is_name) {
+        true => UrlError::Unknown(name.to_owned()),
+        false => UrlError::Unreadable,
+    })
 }
 
 #[derive(Debug)]
@@ -116,7 +164,7 @@ pub(super) struct Servers {
     /// The newest timeline that was seen.
     timeline: AtomicU32,
     /// Of the readers, who follow.
-    pool: OnceLock<PgPool>,
+    pools: OnceLock<[PgPool; 2]>,
     /// When a connection was made last.
     connected: watch::Sender<Instant>,
 }
@@ -146,7 +194,7 @@ impl Servers {
                 since: Instant::now(),
             }),
             timeline: AtomicU32::new(0),
-            pool: OnceLock::new(),
+            pools: OnceLock::new(),
             connected: watch::Sender::new(Instant::now()),
         })
     }
@@ -161,10 +209,10 @@ impl Servers {
         age < self.lock().since.elapsed() || self.all.len() == 1
     }
 
-    /// From now on new connections of this pool lead to the current server.
-    pub fn lead(&self, pool: &PgPool) {
+    /// From now on new connections of these pools lead to the current server.
+    pub fn lead(&self, pools: [PgPool; 2]) {
         // Called once, when the database is opened.
-        let _ = self.pool.set(pool.clone());
+        let _ = self.pools.set(pools);
     }
 
     /// Connects to the one that takes writes.
@@ -269,8 +317,8 @@ impl Servers {
             server = place(&options),
             "this server of the database takes writes now"
         );
-        if let Some(pool) = self.pool.get() {
-            pool.set_connect_options(options);
+        for pool in self.pools.get().into_iter().flatten() {
+            pool.set_connect_options(options.clone());
         }
     }
 
@@ -342,7 +390,10 @@ fn parse(url: &str) -> Result<Vec<PgConnectOptions>, UrlError> {
             // What is done anyway.
             Some("read-write" | "primary") => {}
             Some(other) => return Err(UrlError::SessionAttrs(other.to_owned())),
-            None => parameters.push(parameter),
+            None => {
+                check_parameter(parameter)?;
+                parameters.push(parameter);
+            }
         }
     }
     let query = match parameters.is_empty() {
@@ -396,9 +447,39 @@ mod tests {
             "postgres://ann@one,two/tasks?target_session_attrs=prefer-standby",
             "postgres://ann@one:many/tasks",
             "postgres://ann@one,two:many/tasks",
+            "postgres://ann@one/tasks?sslmod=require",
+            "postgres://ann@one/tasks?sslmode=maybe",
         ] {
             assert!(Servers::new(url, |options| options).is_err(), "{url}");
         }
+    }
+
+    #[test]
+    fn an_unknown_parameter_is_named_unless_it_may_be_a_piece_of_a_password() {
+        let said = |url: &str| {
+            Servers::new(url, |options| options)
+                .unwrap_err()
+                .to_string()
+        };
+        let misspelt = said("postgres://ann@one/tasks?sslmod=require");
+        assert!(
+            misspelt.contains("\"sslmod\"") && misspelt.contains("sslmode,"),
+            "{misspelt}"
+        );
+        for url in [
+            "postgres://ann:s3?cret@one/tasks",
+            "postgres://ann:s3?Cret=@one/tasks?sslmode=require",
+        ] {
+            let said = said(url);
+            assert!(
+                said.contains("%3F") && !said.to_lowercase().contains("cret"),
+                "{said}"
+            );
+        }
+        assert_eq!(
+            described("postgres://ann@one/tasks?options[search_path]=p&application_name=shop"),
+            "postgres://ann@one:5432/tasks"
+        );
     }
 
     #[tokio::test]

@@ -1,6 +1,9 @@
 //! How PostgreSQL is asked.
 
-use sqlx::{AssertSqlSafe, Postgres, SqlSafeStr, postgres::PgArguments, query::Query};
+use sqlx::{
+    AssertSqlSafe, Executor, PgConnection, Postgres, Row, SqlSafeStr, postgres::PgArguments,
+    query::Query,
+};
 
 use crate::store::reading::{Statement, Value};
 
@@ -11,6 +14,31 @@ use crate::store::reading::{Statement, Value};
 pub(super) enum Statements {
     Kept,
     Forgotten,
+}
+
+/// Asked so often: a pooler with other work gives now this connection and now that.
+const ASK: usize = 3;
+
+/// Whether two connections, both open, lead to one session of the server: as they do through a pooler that gives
+/// out connections by the transaction. A name that one prepared would then stand for another's statement.
+pub(super) async fn are_pooled(
+    one: &mut PgConnection,
+    other: &mut PgConnection,
+) -> Result<bool, sqlx::Error> {
+    for _ in 0..ASK {
+        if session(one).await? == session(other).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+async fn session(connection: &mut PgConnection) -> Result<i32, sqlx::Error> {
+    // A simple statement, because of that very pooler.
+    let row = connection
+        .fetch_one("SELECT pg_backend_pid() AS session")
+        .await?;
+    row.try_get("session")
 }
 
 impl Statements {

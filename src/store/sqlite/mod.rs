@@ -26,11 +26,10 @@ use sqlx::{
 use tokio::time::Instant;
 
 pub use backup::backup;
-pub use read::SqliteReader;
-use read::SqliteSource;
+use read::{SqliteReader, SqliteSource};
 
 use self::transaction::SqliteTransaction;
-use super::{Backend, Definitions, OpenError, StoreError, Transaction};
+use super::{Backend, Definitions, OpenError, Readers, SharedReader, StoreError, Transaction};
 use crate::domain::Timestamp;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
@@ -39,6 +38,8 @@ static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 const PAGE_SIZE: u32 = 8192;
 /// Readers take turns on these; each costs a thread and its page cache.
 const READERS: u32 = 4;
+/// See [`Readers`].
+const HOUSEKEEPERS: u32 = 1;
 
 /// The database file, locked for this process.
 #[derive(Debug)]
@@ -55,7 +56,7 @@ pub async fn open(
     path: &Path,
     max_size: Option<u64>,
     definitions: Arc<Definitions>,
-) -> Result<(SqliteBackend, SqliteReader), OpenError> {
+) -> Result<(SqliteBackend, Readers), OpenError> {
     let name = path.display().to_string();
     let unusable = |reason: String| OpenError::Unusable {
         database: name.clone(),
@@ -67,27 +68,33 @@ pub async fn open(
         .await
         .map_err(|error| unusable(error.to_string()))?;
     bring_up_to_date(&mut writer, &name).await?;
-    let pool = SqlitePoolOptions::new()
-        .max_connections(READERS)
-        .acquire_timeout(Duration::from_secs(10))
-        .connect_with(
-            options
-                .clone()
-                .pragma("query_only", "on")
-                .pragma("cache_size", "-1024"),
-        )
-        .await
-        .map_err(|error| unusable(error.to_string()))?;
+    let reader = async |connections| -> Result<SharedReader, OpenError> {
+        let pool = SqlitePoolOptions::new()
+            .max_connections(connections)
+            .acquire_timeout(Duration::from_secs(10))
+            .connect_with(
+                options
+                    .clone()
+                    .pragma("query_only", "on")
+                    .pragma("cache_size", "-1024"),
+            )
+            .await
+            .map_err(|error| unusable(error.to_string()))?;
+        let definitions = definitions.clone();
+        let reader: SharedReader = Arc::new(SqliteReader::new(SqliteSource { pool, definitions }));
+        Ok(reader)
+    };
+    let readers = Readers {
+        callers: reader(READERS).await?,
+        housekeeping: reader(HOUSEKEEPERS).await?,
+    };
     let backend = SqliteBackend {
         writer,
         options,
-        definitions: definitions.clone(),
+        definitions,
         _lock: lock,
     };
-    Ok((
-        backend,
-        SqliteReader::new(SqliteSource { pool, definitions }),
-    ))
+    Ok((backend, readers))
 }
 
 fn options(path: &Path, max_size: Option<u64>) -> SqliteConnectOptions {

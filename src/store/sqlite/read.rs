@@ -29,6 +29,10 @@ impl Source for SqliteSource {
         Ok(now())
     }
 
+    fn reckoned(&self) -> Option<Timestamp> {
+        Some(now())
+    }
+
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<SqliteRow>>, StoreError> {
         let mut view = self.pool.begin().await?;
         let mut found = Vec::with_capacity(statements.len());

@@ -34,8 +34,8 @@ async fn a_database_from_before_instances_had_leases_is_brought_up_to_date() {
     before.close().await.unwrap();
 
     let definitions = Arc::new(Definitions::new(NonZeroUsize::MIN));
-    let (mut backend, reader) = open(&path, None, definitions).await.unwrap();
-    let reader: &dyn super::super::Reader = &reader;
+    let (mut backend, readers) = open(&path, None, definitions).await.unwrap();
+    let reader = &readers.callers;
     let found = reader.expired(&InstanceId::new("new-process"), 10).await;
     let found = found.unwrap();
     assert_eq!(found.len(), 1);

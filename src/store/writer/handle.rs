@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use futures::future::OptionFuture;
 use lru::LruCache;
 use tokio::sync::{Notify, RwLock, mpsc, oneshot};
+use uuid::{ContextV7, Uuid};
 
 use super::{
     Writer, WriterSettings,
@@ -18,8 +19,8 @@ use crate::{
         Actor, AgentName, AgentSpec, Command, Details, Task, TaskId, Timestamp, WorkflowName,
     },
     store::{
-        Alert, AlertId, Backend, CommandError, Definitions, LocalScheduler, Promoted, SharedReader,
-        StoreError, Watchers, metrics::WriterMetrics,
+        Alert, AlertId, Backend, CommandError, Definitions, LocalScheduler, Promoted, Readers,
+        SharedReader, StoreError, Watchers, metrics::WriterMetrics,
     },
 };
 
@@ -34,7 +35,10 @@ pub struct Store {
     pub(super) leases: mpsc::Sender<Request>,
     /// Whether other processes may use the same database meanwhile.
     pub is_shared: bool,
+    /// For callers; see [`Readers`].
     pub reader: SharedReader,
+    /// For what keeps tasks moving.
+    pub housekeeping: SharedReader,
     pub watchers: Arc<Watchers>,
     pub definitions: Arc<Definitions>,
     /// Woken when there is something to be delivered.
@@ -156,7 +160,7 @@ impl Store {
     /// A store, and its writer to be run. The writer ends when the last handle is dropped.
     pub fn new(
         mut backend: Box<dyn Backend>,
-        reader: SharedReader,
+        readers: Readers,
         definitions: Arc<Definitions>,
         local: Arc<dyn LocalScheduler>,
         settings: WriterSettings,
@@ -184,12 +188,14 @@ impl Store {
             is_shared,
             settings,
             metrics: WriterMetrics::new(),
+            complained: Mutex::default(),
         };
         let store = Self {
             requests,
             leases,
             is_shared,
-            reader,
+            reader: readers.callers,
+            housekeeping: readers.housekeeping,
             watchers,
             definitions,
             outbox,
@@ -198,6 +204,21 @@ impl Store {
             futures::join!(writer.run(lanes), OptionFuture::from(apart));
         };
         (store, writing)
+    }
+
+    /// An id for a new task, by the store's clock: lists and lines are in the order of ids, and an instance whose
+    /// own clock is wrong must not put its tasks before those of others, or behind them.
+    pub fn new_task_id(&self) -> TaskId {
+        /// Those of one millisecond stay in the order in which they were made.
+        static ORDER: Mutex<ContextV7> = Mutex::new(ContextV7::new());
+        TaskId(match self.housekeeping.reckoned() {
+            Some(now) => {
+                let millis = u64::try_from(now.as_millis()).unwrap_or_default();
+                let (seconds, nanos) = (millis / 1000, (millis % 1000) * 1_000_000);
+                Uuid::new_v7(uuid::Timestamp::from_unix(&ORDER, seconds, nanos as u32))
+            }
+            None => Uuid::now_v7(),
+        })
     }
 
     /// Records a task and its steps in one transaction (P4). The reason stands in its history.

@@ -1,0 +1,132 @@
+//! Reads on PostgreSQL that take too long: they hold up neither what keeps tasks moving nor the database.
+
+use std::{future::IntoFuture, time::Duration};
+
+use serde_json::json;
+use sqlx::{Connection, PgConnection};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    cluster,
+    harness::{Act, Api, PATIENCE, Provost, Remote},
+};
+
+/// Of the instance under test.
+const READERS: i64 = 2;
+
+/// A read that waits for as long as [`Labels`] are locked.
+const STALLED: &str = "/v1/tasks?label=customer:acme";
+
+/// The labels of all tasks, which callers may filter by and nothing else reads; of tasks without any they are not
+/// written either.
+struct Labels(PgConnection);
+
+impl Labels {
+    async fn lock(url: &str) -> Self {
+        let mut database = PgConnection::connect(url).await.unwrap();
+        for statement in ["BEGIN", "LOCK TABLE task_labels IN ACCESS EXCLUSIVE MODE"] {
+            sqlx::query(statement).execute(&mut database).await.unwrap();
+        }
+        Self(database)
+    }
+
+    /// How many statements wait for them in the server.
+    async fn waiting(&mut self) -> i64 {
+        const WAITING: &str = "SELECT count(*) FROM pg_locks
+            WHERE relation = 'task_labels'::regclass AND NOT granted";
+        let asked = sqlx::query_scalar(WAITING).fetch_one(&mut self.0).await;
+        asked.unwrap()
+    }
+
+    /// Waits until it is so many.
+    async fn awaited_by(&mut self, statements: i64) {
+        let mut last = -1;
+        let so_many = async {
+            while last != statements {
+                last = self.waiting().await;
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let came = timeout(PATIENCE, so_many).await;
+        assert!(came.is_ok(), "{last} statements wait, not {statements}");
+    }
+}
+
+/// Callers who take every reader there is; when one is done, so is the obstacle.
+async fn stall(api: &Api, labels: &mut Labels) -> JoinSet<u16> {
+    let mut stalled = JoinSet::new();
+    for _ in 0..READERS * 2 {
+        let api = api.clone();
+        stalled.spawn(async move { api.get(STALLED).await.status });
+    }
+    labels.awaited_by(READERS).await;
+    stalled
+}
+
+async fn on_a_new_database() -> (Provost, String) {
+    let url = tokio::task::spawn_blocking(cluster::new_database).await;
+    let url = url.unwrap();
+    let setup = Provost::setup()
+        .database_url(&url)
+        .set("POSTGRES__MAX_CONNECTIONS", &READERS.to_string());
+    (setup.start().await, url)
+}
+
+#[tokio::test]
+async fn recovery_goes_on_while_callers_hold_every_reader() {
+    let remote = Remote::script([Act::Hang, Act::Ok(json!("the answer"))]).await;
+    let (provost, url) = on_a_new_database().await;
+    let mut labels = Labels::lock(&url).await;
+    let mut stalled = stall(&provost, &mut labels).await;
+    let step = json!({ "name": "only", "url": remote.url(), "complete_within": "300ms" });
+    provost.submit(&json!({ "steps": [step] })).await;
+    tokio::select! {
+        seen = remote.requests(2) => assert_eq!(seen[1].attempt(), 2),
+        _ = async {
+            // Those who found no reader are turned away before.
+            for _ in 0..READERS + 1 {
+                stalled.join_next().await;
+            }
+        } => panic!("the step was not recovered before the readers were free again"),
+    }
+}
+
+#[tokio::test]
+async fn a_read_that_takes_too_long_is_ended_in_the_database() {
+    let (provost, url) = on_a_new_database().await;
+    ends_slow_reads(&provost, &url).await;
+}
+
+#[tokio::test]
+async fn callers_who_hang_up_and_ask_again_have_no_more_read_at_once_than_there_are_readers() {
+    let (provost, url) = on_a_new_database().await;
+    let mut labels = Labels::lock(&url).await;
+    stall(&provost, &mut labels).await.abort_all();
+    let mut again = stall(&provost, &mut labels).await;
+    let mut most = 0;
+    while again.try_join_next().is_none() {
+        most = most.max(labels.waiting().await);
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(most, READERS);
+}
+
+/// While what the reads wait for is not there yet: whoever asks is told, and in the server nothing is left that
+/// waits on.
+pub async fn ends_slow_reads(provost: &Api, url: &str) {
+    let mut labels = Labels::lock(url).await;
+    let waits = tokio::spawn(provost.get(STALLED).into_future());
+    // Another hangs up before.
+    let hangs_up = tokio::spawn(provost.get(STALLED).into_future());
+    labels.awaited_by(2).await;
+    hangs_up.abort();
+    let answer = waits.await.unwrap();
+    assert!(answer.header("retry-after").is_some(), "{answer:?}");
+    let problem = answer.expect_problem(503, "store-unavailable");
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("took longer than"), "{detail}");
+    labels.awaited_by(0).await;
+}
