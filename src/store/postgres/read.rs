@@ -31,8 +31,11 @@ const NOW: &str = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::b
 /// A statement that takes too long is ended by the server: it would go on there, for nobody, after its caller
 /// has long been answered. For this transaction only, as behind a pooler the next is somebody else's. Shorter
 /// than [`ANSWER_WITHIN`], so that it is the server that ends it, and the connection is kept.
-const BEGIN: &str =
-    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '9s'";
+///
+/// Planned anew each time: lists differ in what they ask for, and a plan that was made while a table was
+/// small would be kept when it is not.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+SET LOCAL statement_timeout = '9s'; SET LOCAL plan_cache_mode = 'force_custom_plan'";
 
 /// Relies on the primary key.
 const VERSIONS: &str = "SELECT id, version FROM tasks WHERE id = ANY ($1)";

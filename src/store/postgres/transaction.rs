@@ -42,7 +42,8 @@ use crate::{
 /// not. With plans thus priced as a last resort, JIT would compile them: off.
 ///
 /// A session that stands still inside a transaction, with its process stopped or its network cut, is
-/// ended by the server, so that the locks it holds stop others for no longer than that.
+/// ended by the server, so that the locks it holds stop others for no longer than that. Limits that the
+/// role or the database has for statements are for those who ask, and would break batches off: none here.
 macro_rules! settings {
     ($only_for_the_transaction:literal) => {
         concat!(
@@ -55,6 +56,8 @@ macro_rules! settings {
             settings!(@ "plan_cache_mode", "force_generic_plan", $only_for_the_transaction), ", ",
             settings!(@ "jit", "off", $only_for_the_transaction), ", ",
             settings!(@ "synchronous_commit", "on", $only_for_the_transaction), ", ",
+            settings!(@ "statement_timeout", "0", $only_for_the_transaction), ", ",
+            settings!(@ "lock_timeout", "0", $only_for_the_transaction), ", ",
             settings!(@ "idle_in_transaction_session_timeout", "5s", $only_for_the_transaction)
         )
     };
