@@ -20,7 +20,7 @@ use tracing::{debug, info, warn};
 
 use super::{ACQUIRE_WITHIN, answered, servers::Servers};
 
-const REST: Duration = Duration::from_millis(20);
+const REST: Duration = Duration::from_millis(100);
 /// After so much silence the listener asks whether its connection is still there.
 const SILENCE: Duration = Duration::from_secs(20);
 const CONNECT_AGAIN: Duration = Duration::from_secs(1);

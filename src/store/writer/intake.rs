@@ -7,13 +7,23 @@
 
 use std::{
     collections::HashSet,
+    ops::Range,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use tokio::sync::{Mutex as Turn, Notify, mpsc};
+use tokio::{
+    sync::{Mutex as Turn, Notify, mpsc},
+    time::{Instant, sleep_until},
+};
 
 use super::handle::{Apply, Request};
 use crate::domain::TaskId;
+
+/// The least that a lane takes up beside another.
+const BESIDE: usize = 24;
+/// Batches so small are waited to fill up under load, see [`Pace`].
+const SMALL: Range<usize> = 3..24;
 
 pub(super) struct Intake {
     queue: Turn<Queue>,
@@ -34,6 +44,27 @@ struct Queue {
 struct UnderWay {
     subjects: HashSet<Subject>,
     requests: usize,
+    pace: Option<Pace>,
+}
+
+/// How the batch went that was saved last.
+///
+/// Where several instances load one database each has small batches, and what every batch costs, however
+/// small, is what keeps all of them busy. So right after a small one a lane waits for as many again, but no
+/// longer than half the time that the last one took. One that was alone, or came a while ago, is no load.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    requests: usize,
+    took: Duration,
+    ended: Instant,
+}
+
+impl Pace {
+    /// How long a lane waits that has something to do.
+    fn until(self, now: Instant) -> Instant {
+        let is_load = SMALL.contains(&self.requests) && now < self.ended + self.took;
+        if is_load { now + self.took / 2 } else { now }
+    }
 }
 
 /// What two lanes must not decide on at the same time.
@@ -48,6 +79,7 @@ pub(super) struct Taken<'i> {
     intake: &'i Intake,
     subjects: Vec<Subject>,
     requests: usize,
+    since: Instant,
 }
 
 impl Intake {
@@ -65,8 +97,8 @@ impl Intake {
 
     /// Up to `most` requests, in the order of their arrival. `None`: no more will come.
     ///
-    /// Where nothing is under way nobody lingers: a lone command is a batch of one. Beside a batch a lane
-    /// gathers until there is half as much to do: with a commit for each straggler all would take longer.
+    /// A lone command waits for nobody: it is a batch of one. Beside a batch a lane gathers until there is half
+    /// as much to do: with a commit for each straggler all would take longer.
     pub async fn next(&self, most: usize, batch: &mut Vec<Request>) -> Option<Taken<'_>> {
         let mut queue = self.queue.lock().await;
         if self.lanes == 1 {
@@ -74,14 +106,20 @@ impl Intake {
             return Some(self.take(batch));
         }
         let mut is_open = true;
+        let mut until = None;
         loop {
             self.pick(&mut queue.waiting, most, batch);
             let is_all = !is_open && queue.waiting.is_empty();
-            if self.is_enough(batch.len(), most) || (is_all && !batch.is_empty()) {
-                return Some(self.take(batch));
-            }
             if is_all {
-                return None;
+                return (!batch.is_empty()).then(|| self.take(batch));
+            }
+            if self.is_enough(batch.len(), most) {
+                let now = Instant::now();
+                let pace = self.pace();
+                let until = *until.get_or_insert_with(|| pace.map_or(now, |pace| pace.until(now)));
+                if now >= until || pace.is_none_or(|pace| batch.len() >= pace.requests) {
+                    return Some(self.take(batch));
+                }
             }
             let mut arrived = Vec::new();
             tokio::select! {
@@ -89,6 +127,7 @@ impl Intake {
                     is_open = received.is_some();
                 }
                 () = self.saved.notified() => {}
+                () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {}
             }
             queue.waiting.append(&mut arrived);
         }
@@ -114,7 +153,15 @@ impl Intake {
     }
 
     fn is_enough(&self, count: usize, most: usize) -> bool {
-        count > 0 && (count >= most || count >= self.under_way().requests / 2)
+        let least = match self.under_way().requests {
+            0 => 1,
+            beside => BESIDE.max(beside / 2).min(most),
+        };
+        count >= least
+    }
+
+    fn pace(&self) -> Option<Pace> {
+        self.under_way().pace
     }
 
     fn take(&self, batch: &[Request]) -> Taken<'_> {
@@ -129,6 +176,7 @@ impl Intake {
             intake: self,
             subjects,
             requests: batch.len(),
+            since: Instant::now(),
         }
     }
 
@@ -165,6 +213,12 @@ impl Drop for Taken<'_> {
             under_way.subjects.remove(subject);
         }
         under_way.requests -= self.requests;
+        under_way.pace = Some(Pace {
+            requests: self.requests,
+            took: self.since.elapsed(),
+            ended: Instant::now(),
+        });
+        drop(under_way);
         self.intake.saved.notify_one();
     }
 }
@@ -269,14 +323,13 @@ mod tests {
         for (task, mark) in [(1, 2), (2, 3), (1, 4), (3, 5)] {
             requests.send(command(task, mark, None)).await.unwrap();
         }
-        let beside = intake.next(8, &mut other).await;
+        let beside = intake.next(2, &mut other).await;
         assert_eq!(marks(&other), [3, 5], "the first task is being saved");
         one.clear();
         assert!(settle(intake.next(8, &mut one)).await.is_none());
-        drop(taken);
+        drop((taken, beside));
         assert!(settle(intake.next(8, &mut one)).await.is_some());
         assert_eq!(marks(&one), [2, 4]);
-        drop(beside);
     }
 
     #[tokio::test]
@@ -308,34 +361,62 @@ mod tests {
         assert_eq!(marks(&other), [2]);
     }
 
+    async fn send(requests: &mpsc::Sender<Request>, tasks: Range<u64>) {
+        for task in tasks {
+            let sent = requests.send(command(task.into(), task, None)).await;
+            assert!(sent.is_ok());
+        }
+    }
+
     #[tokio::test]
-    async fn beside_a_batch_half_as_much_is_gathered_and_no_longer_than_it_lasts() {
+    async fn beside_a_batch_a_lane_gathers_and_no_longer_than_that_lasts() {
         let (requests, intake) = intake(2);
-        let mut one = Vec::new();
-        for task in 1..=4 {
-            requests.send(command(task, 1, None)).await.unwrap();
-        }
-        let taken = intake.next(8, &mut one).await;
-        assert_eq!(one.len(), 4);
-        let mut other = Vec::new();
-        requests.send(command(5, 5, None)).await.unwrap();
+        let (mut one, mut other) = (Vec::new(), Vec::new());
+        send(&requests, 0..60).await;
+        let taken = intake.next(100, &mut one).await;
+        assert_eq!(one.len(), 60);
+        send(&requests, 60..89).await;
         {
-            let mut next = std::pin::pin!(intake.next(8, &mut other));
-            assert!(settle(&mut next).await.is_none(), "one is less than half");
-            requests.send(command(6, 6, None)).await.unwrap();
+            let mut next = std::pin::pin!(intake.next(100, &mut other));
+            assert!(settle(&mut next).await.is_none(), "29 are less than half");
+            send(&requests, 89..90).await;
             let beside = settle(&mut next).await;
-            drop(beside.expect("two are half of four"));
+            drop(beside.expect("30 are half of 60"));
         }
-        assert_eq!(marks(&other), [5, 6]);
+        assert_eq!(other.len(), 30);
         other.clear();
-        requests.send(command(7, 7, None)).await.unwrap();
+        send(&requests, 90..91).await;
         {
-            let mut next = std::pin::pin!(intake.next(8, &mut other));
+            let mut next = std::pin::pin!(intake.next(100, &mut other));
             assert!(settle(&mut next).await.is_none());
             drop(taken);
             assert!(settle(&mut next).await.is_some(), "nothing is under way");
         }
-        assert_eq!(marks(&other), [7]);
+        assert_eq!(marks(&other), [90]);
+    }
+
+    #[test]
+    fn right_after_a_small_batch_a_lane_waits_but_not_for_long() {
+        let ended = Instant::now();
+        let took = Duration::from_millis(10);
+        let waits = |requests, later| {
+            let now = ended + Duration::from_millis(later);
+            let pace = Pace {
+                requests,
+                took,
+                ended,
+            };
+            pace.until(now) - now
+        };
+        assert_eq!(waits(8, 0), took / 2);
+        assert_eq!(waits(8, 9), took / 2);
+        for (requests, later) in [(8, 10), (1, 0), (2, 0), (24, 0), (200, 0)] {
+            assert_eq!(
+                waits(requests, later),
+                Duration::ZERO,
+                "{requests}, {later}"
+            );
+        }
     }
 
     #[tokio::test]
