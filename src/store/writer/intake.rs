@@ -23,7 +23,7 @@ use crate::domain::TaskId;
 /// The least that a lane takes up beside another.
 const BESIDE: usize = 24;
 /// Batches so small are waited to fill up under load, see [`Pace`].
-const SMALL: Range<usize> = 3..24;
+const SMALL: Range<usize> = 3..40;
 
 pub(super) struct Intake {
     queue: Turn<Queue>,
@@ -410,7 +410,7 @@ mod tests {
         };
         assert_eq!(waits(8, 0), took / 2);
         assert_eq!(waits(8, 9), took / 2);
-        for (requests, later) in [(8, 10), (1, 0), (2, 0), (24, 0), (200, 0)] {
+        for (requests, later) in [(8, 10), (1, 0), (2, 0), (40, 0), (200, 0)] {
             assert_eq!(
                 waits(requests, later),
                 Duration::ZERO,
