@@ -12,6 +12,8 @@ use crate::domain::{Span, Timestamp};
 
 /// What two clocks differ by after so long is far below a millisecond.
 const FRESH: Duration = Duration::from_secs(1);
+/// A reading that took longer is not read on: by so much the time in the record may be behind.
+const CLOSE: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
 pub(super) struct Clock(Mutex<Option<Reading>>);
@@ -44,7 +46,7 @@ impl Clock {
         }
     }
 
-    /// `None` where the database has not been asked lately.
+    /// `None` where the database has not been asked lately, or took long to answer.
     pub fn at(&self, instant: Instant) -> Option<Moment> {
         let best = *self.lock();
         best?.at(instant)
@@ -68,7 +70,8 @@ impl Reading {
     /// is not.
     fn at(self, instant: Instant) -> Option<Moment> {
         let since = instant.saturating_duration_since(self.answered);
-        (since < FRESH).then(|| self.read_on(instant))
+        let is_close = self.answered - self.asked <= CLOSE;
+        (is_close && since < FRESH).then(|| self.read_on(instant))
     }
 
     fn read_on(self, instant: Instant) -> Moment {
@@ -88,7 +91,7 @@ mod tests {
     fn the_clock_runs_on_and_is_asked_again_after_a_moment() {
         let clock = Clock::default();
         let asked = Instant::now();
-        let answered = asked + Duration::from_millis(20);
+        let answered = asked + Duration::from_millis(5);
         assert_eq!(clock.at(answered), None);
         let now = Timestamp::from_millis(5000);
         clock.set(Reading {
@@ -105,6 +108,20 @@ mod tests {
         assert_eq!(clock.at(answered + FRESH), None);
         let reckoned = clock.reckoned(answered + Duration::from_secs(60));
         assert_eq!(reckoned, Some(Timestamp::from_millis(65_000)));
+    }
+
+    #[test]
+    fn an_answer_that_took_long_is_not_read_on() {
+        let clock = Clock::default();
+        let asked = Instant::now();
+        let answered = asked + CLOSE + Duration::from_millis(1);
+        clock.set(Reading {
+            now: Timestamp::from_millis(5000),
+            asked,
+            answered,
+        });
+        assert_eq!(clock.at(answered), None);
+        assert!(clock.reckoned(answered).is_some());
     }
 
     #[test]
