@@ -30,7 +30,7 @@ const NOW: &str = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::b
 ///
 /// A statement that takes too long is ended by the server: it would go on there, for nobody, after its caller
 /// has long been answered. For this transaction only, as behind a pooler the next is somebody else's. Shorter
-/// than [`ANSWER_WITHIN`], so that it is the server that ends it, and the connection is kept.
+/// than [`super::ANSWER_WITHIN`], so that it is the server that ends it, and the connection is kept.
 ///
 /// Planned anew each time: lists differ in what they ask for, and a plan that was made while a table was
 /// small would be kept when it is not.
