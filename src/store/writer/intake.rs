@@ -25,6 +25,9 @@ const BESIDE: usize = 24;
 /// Batches so small are waited to fill up under load, see [`Pace`].
 const SMALL: Range<usize> = 3..40;
 
+/// How many may wait for a lane; the others wait in the channel, and then at its entrance.
+const WAITING: usize = 4096;
+
 pub(super) struct Intake {
     queue: Turn<Queue>,
     lanes: usize,
@@ -122,8 +125,9 @@ impl Intake {
                 }
             }
             let mut arrived = Vec::new();
+            let has_room = queue.waiting.len() < WAITING;
             tokio::select! {
-                received = queue.receive(most, &mut arrived), if is_open => {
+                received = queue.receive(most, &mut arrived), if is_open && has_room => {
                     is_open = received.is_some();
                 }
                 () = self.saved.notified() => {}
