@@ -13,7 +13,7 @@ use axum::{
 };
 use metrics::gauge;
 use serde::Serialize;
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::timeout_at};
 use tracing::warn;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -35,6 +35,9 @@ const COMMIT_WITHIN: Duration = Duration::from_secs(2);
 const COUNT_SHARE: u32 = 20;
 /// Counting costs the store something: scrapers share one count for so long.
 const COUNT_EVERY: Duration = Duration::from_secs(5);
+/// What is counted may be millions. A scraper is given what was counted before that: it gives up after ten
+/// seconds, and what the process counts by itself would be lost with it.
+const COUNT_WITHIN: Duration = Duration::from_secs(1);
 
 pub fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -92,8 +95,8 @@ async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
 
 /// Get metrics
 ///
-/// In the text format of Prometheus. Counts of tasks and steps are at most five seconds old; with very many tasks
-/// under way they are made less often.
+/// In the text format of Prometheus. Tasks and steps are counted at most every five seconds; with very many of them
+/// less often. A scrape waits no longer than a second for a count, and shows the one before meanwhile.
 #[utoipa::path(
     get, path = "/metrics", tag = "service", operation_id = "metrics",
     responses((status = 200, description = "The metrics", body = String, content_type = "text/plain",
@@ -107,7 +110,7 @@ async fn metrics_text(State(app): State<Arc<App>>) -> Response {
 
 /// The gauges that show what the store holds.
 #[derive(Default)]
-pub struct Gauges(Mutex<Counted>);
+pub struct Gauges(Arc<Mutex<Counted>>);
 
 #[derive(Default)]
 struct Counted {
@@ -121,24 +124,36 @@ struct Counted {
 }
 
 impl Gauges {
-    /// Counts anew if the last count is too old. Scrapers that come meanwhile wait for that count.
+    /// Counts anew if the last count is too old. Scrapers that come meanwhile wait for that count, none of them
+    /// for long; it goes on without them.
     async fn refresh(&self, reader: &SharedReader) {
-        let mut counted = self.0.lock().await;
-        if counted.at.is_some_and(|at| at.elapsed() < counted.good_for) {
+        let until = tokio::time::Instant::now() + COUNT_WITHIN;
+        let reader = reader.clone();
+        let Ok(mut counted) = timeout_at(until, self.0.clone().lock_owned()).await else {
+            return;
+        };
+        if counted.is_good() {
             return;
         }
-        let asked = Instant::now();
-        match reader.counts().await {
-            Ok(counts) => counted.show(&counts),
-            // What the process counts by itself is worth having all the more.
-            Err(error) => warn!(%error, "tasks and steps could not be counted for the metrics"),
-        }
-        counted.good_for = COUNT_EVERY.max(asked.elapsed() * COUNT_SHARE);
-        counted.at = Some(Instant::now());
+        let counting = tokio::spawn(async move {
+            let asked = Instant::now();
+            match reader.counts().await {
+                Ok(counts) => counted.show(&counts),
+                // What the process counts by itself is worth having all the more.
+                Err(error) => warn!(%error, "tasks and steps could not be counted for the metrics"),
+            }
+            counted.good_for = COUNT_EVERY.max(asked.elapsed() * COUNT_SHARE);
+            counted.at = Some(Instant::now());
+        });
+        let _ = timeout_at(until, counting).await;
     }
 }
 
 impl Counted {
+    fn is_good(&self) -> bool {
+        self.at.is_some_and(|at| at.elapsed() < self.good_for)
+    }
+
     fn show(&mut self, counts: &Counts) {
         if self.at.is_none() {
             describe();

@@ -19,11 +19,17 @@ pub enum Blocked {
         #[schema(value_type = String, format = DateTime)]
         until: Timestamp,
     },
-    /// Its agent has no free place; `ahead` steps of other tasks come first.
+    /// Its agent has no free place: it waits in the agent's queue.
     Capacity {
         #[schema(value_type = String, example = "payments")]
         agent: AgentName,
-        ahead: u64,
+        /// How many steps the agent's queue holds before this one. It is counted where one task is read, for
+        /// the first four agents whose queues the task waits in; everywhere else it is null.
+        #[schema(example = 12)]
+        ahead: Option<u64>,
+        /// Whether the count of `ahead` was ended at a thousand steps of other tasks: there may be more.
+        #[schema(example = false)]
+        ahead_is_at_least: bool,
     },
     /// No agent of that name is registered any more.
     Agent {
@@ -48,8 +54,8 @@ impl Task {
         }
     }
 
-    /// `None` for a step that is running or over. A step in line is said to be blocked by capacity
-    /// with nobody ahead: only the store knows its place.
+    /// `None` for a step that is running or over. The place of a step in its agent's queue is left open: only
+    /// the store knows it, and to count it costs a read.
     pub fn blocked_by(&self, index: StepIndex, now: Timestamp) -> Option<Blocked> {
         match self.step(index).state {
             StepState::Waiting => Some(Blocked::Steps {
@@ -65,7 +71,8 @@ impl Task {
             }
             StepState::Pending { .. } => Some(Blocked::Capacity {
                 agent: self.definition(index).agent().clone(),
-                ahead: 0,
+                ahead: None,
+                ahead_is_at_least: false,
             }),
             StepState::Error(_) if self.is_current(index) => Some(Blocked::Operator),
             // What a task that is undone left behind waits for nobody.

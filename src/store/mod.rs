@@ -84,8 +84,8 @@ pub trait Transaction: Outbox {
     /// Up to `limit` steps at the head of an agent's line, most important first.
     async fn line(&mut self, agent: &AgentName, limit: usize) -> Result<Vec<StepRef>, StoreError>;
 
-    /// Lets delayed steps whose time has come join their agents' lines. Answers which agents have a
-    /// line then, and when the next delayed step is due.
+    /// Lets delayed steps whose time has come join their agents' lines, [`Promoted::MOST`] at once. Answers
+    /// which agents have a line then, and when the next delayed step is due.
     async fn promote(&mut self) -> Result<Promoted, StoreError>;
 
     /// Saves a batch, each task by compare-and-set on its version.
@@ -161,8 +161,14 @@ pub trait Reader: Send + Sync + 'static {
     ) -> Result<Option<Vec<Change>>, StoreError>;
     /// The agents in whose lines steps stand.
     async fn lines(&self) -> Result<Vec<AgentName>, StoreError>;
-    /// How many steps stand before this one in its agent's line.
-    async fn place_in_line(&self, task: &Task, step: StepRef) -> Result<u64, StoreError>;
+    /// How many steps of other tasks the queue of each of these agents holds before those of this task.
+    /// The count of a queue ends at `limit`, and reads no more of it.
+    async fn ahead(
+        &self,
+        task: &Task,
+        agents: &[AgentName],
+        limit: usize,
+    ) -> Result<Vec<u64>, StoreError>;
 
     /// Running steps that are to be recovered, longest overdue first: those whose complete-by has
     /// passed, and those whose instance is lost: its lease has ended, or it has no record. Both are

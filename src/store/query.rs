@@ -66,7 +66,14 @@ pub struct KnownKey {
 pub struct Promoted {
     /// All agents that have a line.
     pub agents: Vec<AgentName>,
+    /// Not after the time of the promotion, where more were due than one takes.
     pub next_due: Option<Timestamp>,
+}
+
+impl Promoted {
+    /// The most steps of one promotion: where a whole backlog comes due at once, as after an outage, other
+    /// commands get their turns in between.
+    pub const MOST: i64 = 1000;
 }
 
 #[derive(Clone, Debug)]

@@ -36,11 +36,16 @@ WITH RECURSIVE line (agent) AS (
 )
 SELECT agent FROM line WHERE agent IS NOT NULL"#;
 
-/// Relies on steps_line.
-const PLACE_IN_LINE: &str = r#"
-SELECT count(*) AS count FROM steps
-WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1
-  AND (priority > $2 OR (priority = $2 AND (task_id, idx) < ($3, $4)))"#;
+/// Relies on steps_line: each half is one range of it from its beginning, so that no more is read than is
+/// counted. In one condition with OR, everything behind the task would be read too.
+const AHEAD: &str = r#"
+SELECT count(*) AS count FROM (
+    SELECT 1 FROM {steps}
+    WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 AND priority > $2
+    UNION ALL
+    SELECT 1 FROM {steps}
+    WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1 AND priority = $2 AND task_id < $3
+    LIMIT $4) AS ahead"#;
 
 /// Relies on steps_processing, which covers the search for lost instances: that reads all of it, and
 /// what runs is little beside what there is. The second part is only gone through if one is lost.
@@ -131,6 +136,9 @@ pub trait Source: Send + Sync + 'static {
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError>;
     /// The table in the words of a FROM clause, where its planner must be told of an index.
     fn by_index(table: &'static str, index: &'static str) -> String;
+    /// What has the statements behind it in a view read along indexes alone, where the planner would rather read
+    /// a whole table, or all that an index finds, on statistics of another day.
+    fn along_indexes() -> Option<Statement>;
 }
 
 /// A statement with what it is given.
@@ -382,13 +390,29 @@ impl<S: Source> Reader for SqlReader<S> {
         self.all(Statement::new(LINES), agent).await
     }
 
-    async fn place_in_line(&self, task: &Task, step: StepRef) -> Result<u64, StoreError> {
-        let statement = Statement::new(PLACE_IN_LINE)
-            .bind(task.definition(step.step).agent().as_str())
-            .bind(task.details.priority.get())
-            .bind(step.task.0)
-            .bind(i64::from(step.step.0));
-        self.count(statement).await
+    async fn ahead(
+        &self,
+        task: &Task,
+        agents: &[AgentName],
+        limit: usize,
+    ) -> Result<Vec<u64>, StoreError> {
+        let sql = AHEAD.replace("{steps}", &S::by_index("steps", "steps_line"));
+        let of_each = agents.iter().map(|agent| {
+            Statement::new(sql.clone())
+                .bind(agent.as_str())
+                .bind(task.details.priority.get())
+                .bind(task.id().0)
+                .bind(limit)
+        });
+        let settings = S::along_indexes();
+        let settings_count = usize::from(settings.is_some());
+        let statements = settings.into_iter().chain(of_each).collect();
+        let found = self.source.view(statements).await?;
+        let counts = found.iter().skip(settings_count).map(|rows| {
+            let row = rows.first();
+            row.map_or(Ok(0), |row| rows::number(row, "count"))
+        });
+        counts.collect()
     }
 
     async fn expired(

@@ -38,7 +38,7 @@ async fn a_broken_agent_does_not_delay_another_agents_steps() {
         assert_eq!(only["state"], "pending");
         assert_eq!(
             only["blocked_by"],
-            json!({ "reason": "capacity", "agent": "broken", "ahead": place - 2 })
+            json!({ "reason": "capacity", "agent": "broken", "ahead": place - 2, "ahead_is_at_least": false })
         );
     }
 }

@@ -89,7 +89,7 @@ impl Asked {
             })
             .await?;
         let task = accepted(&self.app, applied).await?;
-        render(&self.app, StatusCode::OK, &task).await
+        Ok(render(&self.app, StatusCode::OK, &task).await)
     }
 }
 

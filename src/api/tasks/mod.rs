@@ -18,12 +18,13 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use tracing::debug;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::places::with_places;
+use self::places::{count_ahead, tell_unknown_agents};
 use super::{App, Problem, extract::LONGEST_WAIT};
 use crate::{
-    domain::{AgentName, Task, TaskId, TaskView},
+    domain::{Task, TaskId, TaskView},
     store::{Accepted, Interest, Watch},
 };
 
@@ -85,15 +86,28 @@ fn watch(app: &App, id: TaskId) -> Watch {
     app.store.watchers.watch(id, Interest::Settled)
 }
 
-/// The task as body, its version as ETag.
-async fn render(app: &App, status: StatusCode, task: &Task) -> Result<Response, Problem> {
-    // What was committed is answered for, even if the store cannot be asked any more where its steps stand.
+/// The task as body, its version as ETag. It reads nothing more: this is on the way of every submission.
+async fn render(app: &App, status: StatusCode, task: &Task) -> Response {
+    let view = view(app, task).await;
+    with_etag(json(status, &view), task)
+}
+
+/// As [`render`], with the places of its steps in the queues of their agents.
+async fn render_with_places(app: &App, task: &Task) -> Response {
+    let mut view = view(app, task).await;
+    // The task was read: without these places it is worth an answer as well.
+    if let Err(error) = count_ahead(&mut view, task, &*app.store.reader).await {
+        debug!(%error, "places in the queues of agents could not be counted");
+    }
+    with_etag(json(StatusCode::OK, &view), task)
+}
+
+async fn view<'a>(app: &App, task: &'a Task) -> TaskView<'a> {
+    // What was committed is answered for, even if the store cannot be asked any more.
     let now = app.store.reader.now().await.unwrap_or(task.created_at);
-    let view = TaskView::new(task, now);
-    let knows = |agent: &AgentName| app.agents.get(agent).is_some();
-    let placed = with_places(view, task, &*app.store.reader, knows).await;
-    let view = placed.unwrap_or_else(|_| TaskView::new(task, now));
-    Ok(with_etag(json(status, &view), task))
+    let mut view = TaskView::new(task, now);
+    tell_unknown_agents(&mut view, |agent| app.agents.get(agent).is_some());
+    view
 }
 
 fn with_etag(mut response: Response, task: &Task) -> Response {

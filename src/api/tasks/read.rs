@@ -6,7 +6,7 @@ use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{json, load, render, settled, summary::SummaryView, watch};
+use super::{json, load, render_with_places, settled, summary::SummaryView, watch};
 use crate::{
     api::{
         App, Problem,
@@ -30,7 +30,8 @@ pub(super) struct Page<'a> {
 /// Read a task with all its steps
 ///
 /// With `wait`, the answer comes when the task has ended or needs an operator, or when the wait is
-/// over, whichever is first. A step that is not running says why in `blocked_by`.
+/// over, whichever is first. A step that is not running says why in `blocked_by`; here, and nowhere else, that
+/// counts how many steps its agent's queue holds before it.
 #[utoipa::path(
     get, path = "/v1/tasks/{id}", tag = "tasks",
     params(
@@ -60,7 +61,7 @@ pub(super) async fn get(
             None => load(&app, id).await?,
         };
     }
-    render(&app, StatusCode::OK, &task).await
+    Ok(render_with_places(&app, &task).await)
 }
 
 /// List tasks, newest first

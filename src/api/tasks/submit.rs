@@ -153,7 +153,7 @@ pub(super) async fn accept(
         let stored = store(app, submission, id, conditions, idempotency).await?;
         let replayed = matches!(stored, Accepted::Before(_));
         let task = accepted(app, stored).await?;
-        let mut response = render(app, StatusCode::ACCEPTED, &task).await?;
+        let mut response = render(app, StatusCode::ACCEPTED, &task).await;
         locate(&mut response, task.id(), replayed);
         return Ok(response);
     };
@@ -180,7 +180,7 @@ pub(super) async fn accept(
     } else {
         StatusCode::ACCEPTED
     };
-    let mut response = render(app, status, &task).await?;
+    let mut response = render(app, status, &task).await;
     response.headers_mut().insert(
         HeaderName::from_static("preference-applied"),
         HeaderValue::from_static("wait"),

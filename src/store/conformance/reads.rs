@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::harness::{Harness, New, refusal, success};
 use crate::{
-    domain::{AgentName, AgentSpec, Command, StepIndex, StepRef, TaskStatus, WorkflowName},
+    domain::{AgentName, AgentSpec, Command, TaskStatus, WorkflowName},
     store::{TaskFilter, TaskQuery},
 };
 
@@ -149,11 +149,11 @@ pub async fn a_line_is_taken_by_priority_then_age(h: Harness) {
         );
     }
     let last = h.read(ids[2]).await;
-    let step = StepRef {
-        task: ids[2],
-        step: StepIndex(0),
-    };
-    assert_eq!(h.store.reader.place_in_line(&last, step).await.unwrap(), 4);
+    let queues = [AgentName::new("x"), AgentName::new("y")];
+    for (limit, counted) in [(10, 4), (4, 4), (3, 3), (1, 1)] {
+        let ahead = h.store.reader.ahead(&last, &queues, limit).await.unwrap();
+        assert_eq!(ahead, [counted, 0], "counted up to {limit}");
+    }
     h.places("x", 3);
     let x = AgentName::new("x");
     assert_eq!(h.store.claim_lines(vec![x.clone()]).await.unwrap(), 3);

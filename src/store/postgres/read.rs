@@ -37,6 +37,9 @@ const NOW: &str = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::b
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SET LOCAL statement_timeout = '9s'; SET LOCAL plan_cache_mode = 'force_custom_plan'";
 
+/// To the end of the transaction.
+const ALONG_INDEXES: &str = "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)";
+
 /// Relies on the primary key.
 const VERSIONS: &str = "SELECT id, version FROM tasks WHERE id = ANY ($1)";
 
@@ -141,5 +144,9 @@ impl Source for PgSource {
 
     fn by_index(table: &'static str, _: &'static str) -> String {
         table.to_owned()
+    }
+
+    fn along_indexes() -> Option<Statement> {
+        Some(Statement::new(ALONG_INDEXES))
     }
 }

@@ -116,6 +116,7 @@ const PROMOTE: &str = r#"
 WITH due AS MATERIALIZED (
     SELECT ctid AS place FROM steps
     WHERE due_at IS NOT NULL AND queued = 0 AND due_at <= $1
+    ORDER BY due_at LIMIT $2
     FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE steps SET queued = 1
 FROM due
@@ -406,7 +407,8 @@ impl Transaction for PgTransaction<'_> {
         let query = self
             .statements()
             .query(PROMOTE)
-            .bind(self.moment.now.as_millis());
+            .bind(self.moment.now.as_millis())
+            .bind(Promoted::MOST);
         let promoted = answered(query.execute(self.connection().await?)).await;
         self.news.work |= self.noted(promoted)?.rows_affected() > 0;
         let query = self.statements().query(LINES);

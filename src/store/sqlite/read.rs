@@ -56,4 +56,9 @@ impl Source for SqliteSource {
     fn by_index(table: &'static str, index: &'static str) -> String {
         format!("{table} INDEXED BY {index}")
     }
+
+    /// `INDEXED BY` is an order.
+    fn along_indexes() -> Option<Statement> {
+        None
+    }
 }

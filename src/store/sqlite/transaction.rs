@@ -27,7 +27,10 @@ LIMIT ?2"#;
 /// Relies on steps_delayed.
 const PROMOTE: &str = r#"
 UPDATE steps SET queued = 1
-WHERE due_at IS NOT NULL AND queued = 0 AND due_at <= ?1"#;
+WHERE (task_id, idx) IN (
+    SELECT task_id, idx FROM steps
+    WHERE due_at IS NOT NULL AND queued = 0 AND due_at <= ?1
+    ORDER BY due_at LIMIT ?2)"#;
 
 /// Relies on steps_delayed.
 const NEXT_DUE: &str =
@@ -142,6 +145,7 @@ impl Transaction for SqliteTransaction<'_> {
     async fn promote(&mut self) -> Result<Promoted, StoreError> {
         sqlx::query(PROMOTE)
             .bind(self.now.as_millis())
+            .bind(Promoted::MOST)
             .execute(&mut *self.tx)
             .await?;
         let lines = sqlx::query(LINES).fetch_all(&mut *self.tx).await?;

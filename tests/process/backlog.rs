@@ -1,0 +1,303 @@
+//! Behind a dead agent the queue grows without end. Nothing that callers ask for may grow with it.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
+use tokio::time::{sleep, timeout};
+
+use crate::{
+    cluster,
+    harness::{Act, Database, PATIENCE, Postgres, Provost, Remote, one_step, sql},
+};
+
+/// What the count of a queue ends at.
+const MOST_AHEAD: u64 = 1000;
+
+/// A task that has so many steps in the agent's queue at once.
+fn parallel(agent: &str, steps: usize) -> Value {
+    let steps = (0..steps)
+        .map(|number| json!({ "name": format!("s{number}"), "agent": agent, "after": [] }));
+    json!({ "steps": steps.collect::<Vec<_>>() })
+}
+
+/// A Provost whose agent `dead` has taken a call and never answers.
+async fn with_dead_agent(setup: crate::harness::Setup) -> (Provost, Remote) {
+    let remote = Remote::script([Act::Hang]).await;
+    let provost = setup.start().await;
+    provost.register("dead", &remote.url(), 1).await;
+    provost.submit(&parallel("dead", 1)).await;
+    remote.requests(1).await;
+    (provost, remote)
+}
+
+/// `ahead` of each step, and whether it is at least that.
+fn places(task: &Value) -> Vec<(Option<u64>, bool)> {
+    let steps = task["steps"].as_array().unwrap().iter();
+    let places = steps.map(|step| {
+        let blocked = &step["blocked_by"];
+        assert_eq!(blocked["reason"], "capacity", "{step:#}");
+        let at_least = blocked["ahead_is_at_least"].as_bool().unwrap();
+        (blocked["ahead"].as_u64(), at_least)
+    });
+    places.collect()
+}
+
+async fn counts_up_to_a_bound(provost: &Provost) {
+    let exact = |from: u64, count: u64| {
+        let places = from..from + count;
+        places.map(|place| (Some(place), false)).collect::<Vec<_>>()
+    };
+    let first = provost.submit(&parallel("dead", 500)).await;
+    let second = provost.submit(&parallel("dead", 500)).await;
+    assert_eq!(places(&provost.task(&first).await), exact(0, 500));
+    assert_eq!(places(&provost.task(&second).await), exact(500, 500));
+    let third = provost.submit(&parallel("dead", 200)).await;
+    let last = provost.post("/v1/tasks", &parallel("dead", 1)).await;
+    let last = last.expect(202);
+    // Those who submit, or command, have nothing counted for them.
+    assert_eq!(places(&last), [(None, false)]);
+    let at = format!("/v1/tasks/{}", last["id"].as_str().unwrap());
+    provost.command(&format!("{at}/pause")).await.expect(200);
+    let resumed = provost.command(&format!("{at}/resume")).await.expect(200);
+    assert_eq!(places(&resumed), [(None, false)]);
+    let last = provost.get(&at).await.expect(200);
+    assert_eq!(places(&last), [(Some(MOST_AHEAD), true)]);
+    let task = provost.task(&third).await;
+    assert!(
+        places(&task).iter().all(|(ahead, at_least)| {
+            ahead.is_some_and(|ahead| ahead >= MOST_AHEAD) && *at_least
+        })
+    );
+    let mut urgent = parallel("dead", 2);
+    urgent["priority"] = json!(5);
+    let urgent = provost.submit(&urgent).await;
+    assert_eq!(places(&provost.task(&urgent).await), exact(0, 2));
+}
+
+#[tokio::test]
+async fn the_place_in_a_queue_is_counted_up_to_a_bound_and_only_where_one_task_is_read() {
+    let (provost, _remote) = with_dead_agent(Provost::setup()).await;
+    counts_up_to_a_bound(&provost).await;
+}
+
+#[tokio::test]
+async fn the_place_in_a_queue_is_counted_up_to_a_bound_on_postgresql() {
+    let url = tokio::task::spawn_blocking(cluster::new_database).await;
+    let setup = Provost::setup().database_url(&url.unwrap());
+    let (provost, _remote) = with_dead_agent(setup).await;
+    counts_up_to_a_bound(&provost).await;
+}
+
+#[tokio::test]
+async fn of_many_queues_that_one_task_waits_in_the_first_four_are_counted() {
+    let remote = Remote::script([Act::Hang]).await;
+    let provost = Provost::start().await;
+    let agents: Vec<String> = (0..6).map(|number| format!("dead-{number}")).collect();
+    for agent in &agents {
+        provost.register(agent, &remote.url(), 1).await;
+    }
+    let steps = agents.iter();
+    let steps = steps.map(|agent| json!({ "name": agent, "agent": agent, "after": [] }));
+    let task = json!({ "steps": steps.collect::<Vec<_>>() });
+    provost.submit(&task).await;
+    remote.requests(6).await;
+    provost.submit(&task).await;
+    let last = provost.submit(&task).await;
+    let counted = (Some(1), false);
+    let left = (None, false);
+    assert_eq!(
+        places(&provost.task(&last).await),
+        [counted, counted, counted, counted, left, left]
+    );
+}
+
+/// The halves of the count, on a file that has a queue.
+#[tokio::test]
+async fn the_count_of_a_queue_is_ranges_of_its_index() {
+    let (mut provost, _remote) = with_dead_agent(Provost::setup()).await;
+    provost.submit(&parallel("dead", 10)).await;
+    provost.terminate();
+    assert!(provost.ended().await.success());
+    let mut database = Database::open(&provost.database()).await;
+    let plan = database
+        .plan(
+            "EXPLAIN QUERY PLAN
+             SELECT count(*) AS count FROM (
+                 SELECT 1 FROM steps INDEXED BY steps_line
+                 WHERE agent = 'dead' AND due_at IS NOT NULL AND queued = 1 AND priority > 0
+                 UNION ALL
+                 SELECT 1 FROM steps INDEXED BY steps_line
+                 WHERE agent = 'dead' AND due_at IS NOT NULL AND queued = 1 AND priority = 0 AND task_id < x'01'
+                 LIMIT 1000) AS ahead",
+        )
+        .await;
+    for range in [
+        "steps_line (agent=? AND priority>?)",
+        "steps_line (agent=? AND priority=? AND task_id<?)",
+    ] {
+        assert!(plan.contains(range), "{plan}");
+    }
+    assert!(!plan.contains("TEMP B-TREE"), "{plan}");
+}
+
+/// Steps in the queue of the agent, which nobody can claim.
+fn queued(count: u32) -> String {
+    format!(
+        "INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, ready_at,
+                            due_at, queued)
+         SELECT gen_random_uuid(), 0, 'step', 'dead', at % 3 - 1, 'pending', 0, 0, 0, 1, 1, 1
+         FROM generate_series(1, {count}) AS at"
+    )
+}
+
+/// The plans of counts in a server's log.
+fn plans_of_counts(log: &str) -> Vec<Value> {
+    let mut plans = Vec::new();
+    let mut lines = log.lines().peekable();
+    while let Some(line) = lines.next() {
+        if !line.ends_with("plan:") {
+            continue;
+        }
+        let mut text = String::new();
+        while let Some(more) = lines.next_if(|line| line.starts_with('\t')) {
+            text.push_str(more);
+        }
+        let told: Value = serde_json::from_str(&text).unwrap();
+        if told["Query Text"].as_str().unwrap().contains(") AS ahead") {
+            plans.push(told["Plan"].clone());
+        }
+    }
+    plans
+}
+
+/// How many rows were read from the table or an index of it, whether or not they were used.
+fn rows_read(plan: &Value) -> f64 {
+    let parts = plan["Plans"].as_array().into_iter().flatten();
+    let of_parts: f64 = parts.map(rows_read).sum();
+    let number = |name: &str| plan[name].as_f64().unwrap_or_default();
+    let is_read = plan["Node Type"].as_str().unwrap().contains("Scan");
+    let own = match is_read && !plan["Node Type"].as_str().unwrap().starts_with("Subquery") {
+        true => {
+            let rows = number("Actual Rows")
+                + number("Rows Removed by Filter")
+                + number("Rows Removed by Index Recheck");
+            rows * number("Actual Loops")
+        }
+        false => 0.0,
+    };
+    of_parts + own
+}
+
+#[tokio::test]
+async fn postgresql_reads_no_more_of_a_queue_than_is_counted_whatever_it_believes_of_it() {
+    let server = Postgres::start().await;
+    for setting in [
+        "session_preload_libraries = 'auto_explain'",
+        "auto_explain.log_min_duration = 0",
+        "auto_explain.log_analyze = on",
+        "auto_explain.log_timing = off",
+        "auto_explain.log_format = 'json'",
+    ] {
+        let setting = format!("ALTER ROLE provost SET {setting}");
+        server.sql(&setting).await;
+    }
+    // Statistics are what this test says.
+    server.sql("ALTER SYSTEM SET autovacuum = off").await;
+    server.sql("SELECT pg_reload_conf()").await;
+    let (provost, _remote) = with_dead_agent(Provost::setup().database_url(&server.url())).await;
+    let mut reads = 0;
+    // Never analysed; of a few; of many; of none of this agent.
+    for statement in [
+        "SELECT 1",
+        &queued(2_000),
+        "ANALYZE",
+        &queued(40_000),
+        "ANALYZE",
+        "UPDATE steps SET agent = 'other' WHERE agent = 'dead' AND state = 'pending'",
+        "ANALYZE",
+        &queued(40_000),
+    ] {
+        server.sql(statement).await;
+        let id = provost.submit(&parallel("dead", 3)).await;
+        provost.task(&id).await;
+        reads += 1;
+    }
+    let plans = plans_of_counts(&server.log());
+    assert_eq!(plans.len(), reads, "counted where one task was read alone");
+    for plan in &plans {
+        assert!(rows_read(plan) <= MOST_AHEAD as f64, "{plan:#}");
+    }
+    assert!(
+        plans
+            .iter()
+            .any(|plan| rows_read(plan) == MOST_AHEAD as f64)
+    );
+}
+
+#[tokio::test]
+async fn a_scrape_does_not_wait_until_everything_is_counted() {
+    let url = tokio::task::spawn_blocking(cluster::new_database).await;
+    let url = url.unwrap();
+    let provost = Provost::setup().database_url(&url).start().await;
+    provost.get("/metrics").await.expect(200);
+    let mut database = PgConnection::connect(&url).await.unwrap();
+    for statement in ["BEGIN", "LOCK TABLE alerts IN ACCESS EXCLUSIVE MODE"] {
+        sqlx::query(statement).execute(&mut database).await.unwrap();
+    }
+    // On a connection of its own: within a transaction the server shows the same moment again and again.
+    let mut onlooker = PgConnection::connect(&url).await.unwrap();
+    const COUNTS: &str = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%FROM alerts%GROUP BY kind%'";
+    let answered_meanwhile = async {
+        loop {
+            let text = provost.get("/metrics").await.expect(200);
+            assert!(text.as_str().unwrap().contains("provost_steps"), "{text}");
+            let counting: i64 = sqlx::query_scalar(COUNTS)
+                .fetch_one(&mut onlooker)
+                .await
+                .unwrap();
+            if counting > 0 {
+                return;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let answered = timeout(PATIENCE, answered_meanwhile).await;
+    assert!(answered.is_ok(), "no scrape was answered during a count");
+}
+
+#[tokio::test]
+async fn a_backlog_that_comes_due_at_once_joins_its_queue_in_parts() {
+    let url = tokio::task::spawn_blocking(cluster::new_database).await;
+    let url = url.unwrap();
+    let remote = Remote::quick().await;
+    let provost = Provost::setup().database_url(&url).start().await;
+    let run = |statement: &str| {
+        let (url, statement) = (url.clone(), statement.to_owned());
+        tokio::task::spawn_blocking(move || sql(&url, &statement))
+    };
+    run("CREATE TABLE joined (transaction xid8);
+         CREATE FUNCTION note_joined() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN INSERT INTO joined VALUES (pg_current_xact_id()); RETURN NULL; END $$;
+         CREATE TRIGGER note_joined AFTER UPDATE OF queued ON steps FOR EACH ROW
+         WHEN (OLD.queued = 0 AND NEW.queued = 1) EXECUTE FUNCTION note_joined();")
+    .await
+    .unwrap();
+    let due = queued(2_500).replace("1, 1, 1", "1, 1, 0");
+    assert_ne!(due, queued(2_500));
+    run(&due).await.unwrap();
+    let all = async {
+        while run("SELECT count(*) FROM joined").await.unwrap() != "2500" {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    assert!(timeout(PATIENCE, all).await.is_ok(), "not all have joined");
+    let most = run(
+        "SELECT max(steps) FROM (SELECT count(*) AS steps FROM joined GROUP BY transaction::text) AS one",
+    );
+    let most: u32 = most.await.unwrap().parse().unwrap();
+    assert!(most <= 1000, "{most} in one transaction");
+    let task = provost.run(&one_step(&remote.url(), "/work")).await;
+    assert_eq!(task["state"], "processed");
+}
