@@ -9,6 +9,7 @@ mod domain;
 mod instance;
 mod interrupt;
 mod plain_http;
+mod planted;
 mod scheduler;
 mod service;
 mod store;

@@ -175,10 +175,14 @@ impl Counted {
             gauge!("provost_queue_depth", "agent" => agent.clone()).set(count as f64);
             self.lines.insert(agent);
         }
+        let of_step = |named: &str| {
+            let mut kinds = AlertKind::ALL.into_iter();
+            kinds.any(|kind| kind.is_of_step() && kind.as_str() == named)
+        };
         let of_steps = counts
             .open_alerts
             .iter()
-            .filter(|(kind, _)| kind != AlertKind::MessageUndeliverable.as_str())
+            .filter(|(kind, _)| of_step(kind))
             .map(|(_, count)| count)
             .sum();
         let queued: u64 = counts.queued.iter().map(|(_, count)| count).sum();

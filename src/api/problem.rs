@@ -162,9 +162,9 @@ impl From<StoreError> for Problem {
                 Kind::StoreUnavailable
             }
             StoreError::Stopping => Kind::Stopping,
-            StoreError::Corrupt(_) => Kind::Internal,
+            StoreError::Corrupt(_) | StoreError::Panicked => Kind::Internal,
         };
-        if kind == Kind::Internal {
+        if let StoreError::Corrupt(_) = &error {
             tracing::error!(%error, "the store holds something that cannot be read");
         }
         Self::new(kind, error.to_string())
@@ -178,6 +178,7 @@ impl From<CommandError> for Problem {
             CommandError::NoTask => Self::new(Kind::NoSuchTask, detail),
             CommandError::Refused { refusal, state } => {
                 let kind = match refusal {
+                    Refusal::NoStep(_) => Kind::NoSuchStep,
                     Refusal::Ended(_) => Kind::TaskEnded,
                     Refusal::TaskState { .. } => Kind::WrongTaskState,
                     Refusal::PastPivot { .. } => Kind::PastPivot,
@@ -197,6 +198,7 @@ impl From<CommandError> for Problem {
                 Self::new(Kind::VersionMismatch, detail).with("version", current)
             }
             CommandError::KeyReused => Self::new(Kind::KeyReused, detail),
+            CommandError::Panicked => Self::new(Kind::Internal, detail),
             CommandError::Store(error) => error.into(),
         }
     }

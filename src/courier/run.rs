@@ -1,15 +1,16 @@
 //! The loop: takes queues that are due, tries their first messages side by side, settles what became of
 //! them. One transaction lets go of what has ended and takes what comes next.
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
+use futures::FutureExt;
 use rand::RngExt;
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::{
     Receivers,
@@ -252,7 +253,17 @@ impl Courier {
             let Ok(now) = reader.now().await else {
                 return Ended::untried(held);
             };
-            let delivery = deliver(&receivers, &post, &held, head, now).await;
+            let delivery = AssertUnwindSafe(deliver(&receivers, &post, &held, head, now));
+            // A try that panics has failed like any other: its place is free again, and the message waits.
+            let delivery = delivery.catch_unwind().await.unwrap_or_else(|_| {
+                error!(%message, receiver = %held.receiver, "the service panicked at a delivery");
+                Delivery::Failed {
+                    reason: "the service failed because of a fault of its own; its log says more"
+                        .to_owned(),
+                    retry_after: None,
+                    receiver_failing: false,
+                }
+            });
             let failing = match &delivery {
                 Delivery::Taken => Some(false),
                 Delivery::Failed {

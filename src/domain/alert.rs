@@ -9,21 +9,30 @@ pub enum AlertKind {
     TaskError,
     /// A step that undoes another is in error.
     UndoFailed,
+    /// The service failed while it decided on the task.
+    ServiceFault,
     /// Messages to a receiver were given up.
     MessageUndeliverable,
 }
 
 impl AlertKind {
-    pub const ALL: [AlertKind; 3] = [
+    pub const ALL: [AlertKind; 4] = [
         AlertKind::TaskError,
         AlertKind::UndoFailed,
+        AlertKind::ServiceFault,
         AlertKind::MessageUndeliverable,
     ];
+
+    /// Whether it stands for a step in error: such a step has exactly one alert that is not closed.
+    pub const fn is_of_step(self) -> bool {
+        matches!(self, AlertKind::TaskError | AlertKind::UndoFailed)
+    }
 
     pub const fn as_str(self) -> &'static str {
         match self {
             AlertKind::TaskError => "task.error",
             AlertKind::UndoFailed => "task.undo_failed",
+            AlertKind::ServiceFault => "task.fault",
             AlertKind::MessageUndeliverable => "message.undeliverable",
         }
     }
@@ -32,7 +41,8 @@ impl AlertKind {
 /// A change to the alerts of a task, saved with the change that caused it.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AlertChange {
-    /// A step went to error. While an alert for the step is open, no second one is raised.
+    /// A step went to error, or could not be decided on. While an alert for the step is open, no second one
+    /// is raised.
     Raise {
         step: StepIndex,
         kind: AlertKind,

@@ -87,6 +87,59 @@ pub enum Command {
     Resume {
         reason: Option<String>,
     },
+    /// The service failed while it decided on the task: a person must be told (P3).
+    ReportFault {
+        step: StepIndex,
+        message: String,
+    },
+}
+
+impl Command {
+    /// The step that the command names by its place. It comes from outside the task: see [`Draft::apply`].
+    ///
+    /// [`Draft::apply`]: super::Draft::apply
+    pub fn step(&self) -> Option<StepIndex> {
+        match self {
+            Command::Claim { step, .. }
+            | Command::Reply { step, .. }
+            | Command::Note { step, .. }
+            | Command::Release { step, .. }
+            | Command::Expire { step, .. }
+            | Command::RetryFrom { step, .. }
+            | Command::Skip { step, .. }
+            | Command::Resolve { step, .. }
+            | Command::ReportFault { step, .. } => Some(*step),
+            Command::Retry { step, .. } => *step,
+            Command::Overdue
+            | Command::SkipFailed { .. }
+            | Command::Cancel { .. }
+            | Command::Undo { .. }
+            | Command::Pause { .. }
+            | Command::Resume { .. } => None,
+        }
+    }
+
+    /// What is asked, in one word: for the log and for alerts.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Command::Claim { .. } => "claim",
+            Command::Reply { .. } => "reply",
+            Command::Note { .. } => "note",
+            Command::Release { .. } => "release",
+            Command::Expire { .. } => "expire",
+            Command::Overdue => "overdue",
+            Command::Retry { .. } => "retry",
+            Command::RetryFrom { .. } => "retry-from",
+            Command::SkipFailed { .. } => "skip-failed",
+            Command::Skip { .. } => "skip",
+            Command::Resolve { .. } => "resolve",
+            Command::Cancel { .. } => "cancel",
+            Command::Undo { .. } => "undo",
+            Command::Pause { .. } => "pause",
+            Command::Resume { .. } => "resume",
+            Command::ReportFault { .. } => "report-fault",
+        }
+    }
 }
 
 /// Why an attempt is over although nobody answered.
@@ -119,6 +172,10 @@ impl Release {
 /// Why a command changed nothing.
 #[derive(Clone, PartialEq, Debug, Error)]
 pub enum Refusal {
+    #[error(
+        "the task has no step at place {}: the steps that undo others exist once the task is being undone", .0.at()
+    )]
+    NoStep(StepIndex),
     #[error("the task is {0}: it has ended and never changes again")]
     Ended(&'static str),
     #[error("step {step} is {}: {needed}", .status.as_str())]

@@ -202,6 +202,13 @@ impl Task {
         }
     }
 
+    /// Whether the task has a step at this place. It has what undoes its steps only once it is to be undone.
+    pub fn has(&self, index: StepIndex) -> bool {
+        index.at() < self.steps.len() + self.undos.len()
+    }
+
+    /// Panics where the task has no such step. An index that came from elsewhere, such as a command, a
+    /// queue or another instance, is first checked by [`Task::has`].
     pub fn step(&self, index: StepIndex) -> &Step {
         match index.at().checked_sub(self.steps.len()) {
             None => &self.steps[index.at()],

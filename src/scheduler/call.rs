@@ -1,18 +1,21 @@
 //! One call: from the saved claim to the saved reply.
 
 use std::{
+    panic::AssertUnwindSafe,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
 
 use async_trait::async_trait;
+use futures::FutureExt;
 use tokio::time::{Instant, sleep, timeout_at};
-use tracing::{Span, debug, debug_span, warn};
+use tracing::{Span, debug, debug_span, error, warn};
 
 use super::Local;
 use crate::{
     agent::Notes,
-    domain::{Actor, Call, Command, Fault, Outcome, StepStatus},
+    domain::{Actor, Call, Certainty, Command, Fault, FaultKind, Outcome, StepStatus},
+    planted,
     store::{Apply, CommandError, Dispatch, LocalScheduler, Store, StoreError},
 };
 
@@ -40,8 +43,16 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     let claimed = deadline.checked_sub(call.complete_within.duration());
     let notes = SavedNotes::new(local, store, claimed.unwrap_or_else(Instant::now));
     let called = call.clone();
+    // It panics in here, if it does, and not where it is spawned: its place is freed, and the attempt ends as
+    // one of unknown outcome does.
+    let answered = AssertUnwindSafe(async {
+        planted::strike(call.task_key.as_deref(), "call");
+        local.agents.call(call, deadline, &notes).await
+    });
+    let answered = answered.catch_unwind().await;
+    let answered = answered.unwrap_or_else(|_| Some(panicked(&called, store)));
     // Nothing comes back once complete-by has passed: the supervisor takes it from there (P18).
-    let Some(outcome) = local.agents.call(call, deadline, &notes).await else {
+    let Some(outcome) = answered else {
         debug!(task = %step.task, step = %called.step_name, %attempt, "complete-by passed; the call was dropped");
         return;
     };
@@ -55,6 +66,22 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
         outcome,
     };
     save(store, &called, command, &by, deadline).await;
+}
+
+fn panicked(call: &Call, store: &Store) -> Outcome {
+    error!(task = %call.step.task, step = %call.step_name, attempt = %call.attempt,
+        "the service panicked at a call; the attempt counts as failed");
+    Outcome::Unknown(Fault {
+        kind: FaultKind::Transient,
+        message:
+            "the service failed during the call because of a fault of its own; its log says more"
+                .to_owned(),
+        status: None,
+        body: None,
+        at: store.housekeeping.reckoned().unwrap_or(call.complete_by),
+        outcome: Some(Certainty::Unknown),
+        step: None,
+    })
 }
 
 /// Saves a reply, and keeps trying while the store cannot commit: an answer that came in time must
@@ -105,6 +132,9 @@ impl<'a> SavedNotes<'a> {
     async fn is_held(&self, call: &Call) -> Result<bool, StoreError> {
         let task = self.store.housekeeping.task(call.step.task).await?;
         Ok(task.is_some_and(|task| {
+            if !task.has(call.step.step) {
+                return false;
+            }
             let step = task.step(call.step.step);
             step.attempt == call.attempt && step.status() == StepStatus::Processing
         }))

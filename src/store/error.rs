@@ -25,6 +25,11 @@ pub enum StoreError {
     Interrupted(String),
     #[error("the database holds something that this version cannot read: {0}")]
     Corrupt(String),
+    /// Nothing was changed. The writer has said in the log what it was.
+    #[error(
+        "the service failed because of a fault of its own, and its log says more: nothing was changed; report it, and try again once it is corrected"
+    )]
+    Panicked,
     #[error("the service is stopping")]
     Stopping,
 }
@@ -79,6 +84,11 @@ pub enum CommandError {
     VersionMismatch { expected: u64, current: u64 },
     #[error("this Idempotency-Key was used with another request")]
     KeyReused,
+    /// The decision panicked. Other commands are not concerned.
+    #[error(
+        "the service failed at this command because of a fault of its own: the command changed nothing, its log says more, and an alert names the task where there is one; report it, and send the command again once it is corrected"
+    )]
+    Panicked,
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -10,6 +10,7 @@
 
 mod batch;
 mod doubt;
+mod faults;
 mod handle;
 mod intake;
 mod leases;
@@ -17,10 +18,12 @@ mod outbox;
 
 use std::{
     num::NonZeroUsize,
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
+use futures::FutureExt;
 use lru::LruCache;
 use rand::RngExt;
 use tokio::sync::{Notify, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -29,9 +32,17 @@ use tracing::{debug, error, warn};
 pub use handle::{Accepted, Apply, Idempotency, Store};
 pub use leases::Renewed;
 
-use self::{batch::Decided, handle::Request, intake::Intake};
+use self::{
+    batch::Decided,
+    faults::{Culprit, Faults, Panicked, Untold},
+    handle::Request,
+    intake::Intake,
+};
 use super::{Backend, Batch, LocalScheduler, Saved, StoreError, Watchers};
-use crate::domain::{Sender, Task, TaskId};
+use crate::{
+    domain::{Sender, StepRef, Task, TaskId},
+    planted,
+};
 
 #[derive(Clone, Debug)]
 pub struct WriterSettings {
@@ -50,6 +61,9 @@ const TRIES: u32 = 16;
 /// other's way must not stay in step. Once is free, because most often one has simply gone before.
 const LONGEST_WAIT: Duration = Duration::from_millis(64);
 
+/// For how long claims are made one by one after a batch of them panicked.
+const ONE_BY_ONE: Duration = Duration::from_secs(30);
+
 /// How long the writer does not say again that a batch could not be saved.
 const COMPLAIN_AGAIN: Duration = Duration::from_secs(5);
 
@@ -59,6 +73,8 @@ enum Failed {
     Begin(StoreError),
     /// This one could not.
     Save(StoreError),
+    /// Something of it panicked.
+    Panicked(Panicked),
 }
 
 impl From<StoreError> for Failed {
@@ -77,6 +93,7 @@ pub(super) struct Writer {
     /// Woken when there is something to be delivered.
     outbox: Arc<Notify>,
     cache: Mutex<Cache>,
+    faults: Arc<Faults>,
     /// Whether other instances may have moved on what is cached.
     is_shared: bool,
     settings: WriterSettings,
@@ -91,6 +108,11 @@ type Cache = LruCache<TaskId, Arc<Task>>;
 struct Lane<'w> {
     writer: &'w Writer,
     backend: Box<dyn Backend>,
+    untold: Vec<Untold>,
+    /// From a batch of claims that panicked nobody knows at which step: then they are made one by one.
+    one_by_one: Option<Instant>,
+    /// The one that is being claimed then.
+    suspect: Option<StepRef>,
 }
 
 /// Ends when dropped.
@@ -104,7 +126,7 @@ impl Writer {
     pub async fn run(self, lanes: Vec<Box<dyn Backend>>) {
         let writer = &self;
         let lanes = lanes.into_iter();
-        let lanes = lanes.map(|backend| Lane { writer, backend }.run());
+        let lanes = lanes.map(|backend| Lane::new(writer, backend).run());
         futures::future::join_all(lanes).await;
     }
 
@@ -165,7 +187,17 @@ impl Writer {
     }
 }
 
-impl Lane<'_> {
+impl<'w> Lane<'w> {
+    fn new(writer: &'w Writer, backend: Box<dyn Backend>) -> Self {
+        Self {
+            writer,
+            backend,
+            untold: Vec::new(),
+            one_by_one: None,
+            suspect: None,
+        }
+    }
+
     async fn run(mut self) {
         let writer = self.writer;
         let mut gathered = Vec::with_capacity(writer.settings.batch);
@@ -188,14 +220,18 @@ impl Lane<'_> {
                     refuse(std::mem::take(&mut gathered), &error);
                 }
                 // One command that cannot be saved must not fail the others: each goes alone.
-                Err(Failed::Save(_)) if gathered.len() > 1 => {
+                Err(Failed::Save(_) | Failed::Panicked(_)) if gathered.len() > 1 => {
                     self.write_each(std::mem::take(&mut gathered)).await;
                 }
                 Err(Failed::Save(error) | Failed::Begin(error)) => {
                     refuse(std::mem::take(&mut gathered), &error);
                 }
+                Err(Failed::Panicked(panicked)) => {
+                    self.give_up(std::mem::take(&mut gathered), panicked);
+                }
             }
             gathered.clear();
+            self.tell_of_faults().await;
         }
     }
 
@@ -206,6 +242,7 @@ impl Lane<'_> {
             match self.write(&mut alone).await {
                 Ok(()) => {}
                 Err(Failed::Save(error)) => refuse(alone, &error),
+                Err(Failed::Panicked(panicked)) => self.give_up(alone, panicked),
                 // It would be the same for every other, after the same wait for a connection.
                 Err(Failed::Begin(error)) => {
                     refuse(alone.into_iter().chain(requests), &error);
@@ -215,19 +252,52 @@ impl Lane<'_> {
         }
     }
 
+    /// A lone request that panicked where nothing says which part of it did.
+    fn give_up(&mut self, alone: Vec<Request>, panicked: Panicked) {
+        let mut culprit = Culprit::Request(0);
+        if alone.iter().any(Request::claims) {
+            culprit = self.suspect.take().map_or(culprit, Culprit::Claim);
+            self.one_by_one = Some(Instant::now() + ONE_BY_ONE);
+        }
+        self.note_fault(&alone, &culprit, panicked.message);
+        refuse(alone, &StoreError::Panicked);
+    }
+
     /// Decides, saves, commits, answers. On an error nothing has changed and nobody was answered.
     async fn write(&mut self, requests: &mut Vec<Request>) -> Result<(), Failed> {
         let started = Instant::now();
         let mut interrupted = None;
-        for tried in 0..TRIES {
+        let mut culprits = Vec::new();
+        let mut tried = 0;
+        while tried < TRIES {
             if tried > 1 {
                 let longest = Duration::from_millis(1 << tried).min(LONGEST_WAIT);
                 let wait = longest.mul_f64(rand::rng().random());
                 tokio::time::sleep(wait).await;
             }
-            let mut decided = match self.try_write(requests).await {
+            tried += 1;
+            // A panic halfway leaves nothing behind: the transaction ends with what is dropped.
+            let work = AssertUnwindSafe(self.try_write(requests, &culprits)).catch_unwind();
+            let outcome = work.await.unwrap_or_else(|panic| {
+                Err(Failed::Panicked(Panicked {
+                    culprit: None,
+                    message: faults::message(&*panic),
+                }))
+            });
+            let mut decided = match outcome {
                 Ok(Some(decided)) => decided,
                 Ok(None) => continue,
+                // Each is found once, so this comes to an end.
+                Err(Failed::Panicked(Panicked {
+                    culprit: Some(culprit),
+                    message,
+                })) if !culprits.contains(&culprit) => {
+                    self.note_fault(requests, &culprit, message);
+                    culprits.push(culprit);
+                    tried -= 1;
+                    continue;
+                }
+                Err(failed @ Failed::Panicked(_)) => return Err(failed),
                 Err(Failed::Save(StoreError::Interrupted(reason))) => {
                     debug!(
                         reason,
@@ -237,15 +307,26 @@ impl Lane<'_> {
                     continue;
                 }
                 Err(failed) => {
-                    let (Failed::Begin(error) | Failed::Save(error)) = &failed;
-                    self.writer.complain(error, requests.len());
+                    if let Failed::Begin(error) | Failed::Save(error) = &failed {
+                        self.writer.complain(error, requests.len());
+                    }
                     return Err(failed);
                 }
             };
             let writer = self.writer;
             writer.metrics.commit_seconds.record(started.elapsed());
-            writer.remember(&decided.batch);
-            decided.publish(&*writer.local, &writer.watchers, &writer.outbox);
+            // It is committed: whatever goes wrong from here on, the callers hear so.
+            let told = faults::guarded(|| {
+                writer.remember(&decided.batch);
+                decided.publish(&*writer.local, &writer.watchers, &writer.outbox);
+            });
+            if let Err(message) = told {
+                error!(
+                    message,
+                    "the service panicked after a commit; the claims of the batch are handed back later"
+                );
+                writer.forget(decided.batch.changes.iter().map(|change| change.task.id()));
+            }
             decided.answer(std::mem::take(requests), &writer.metrics);
             return Ok(());
         }
@@ -256,22 +337,33 @@ impl Lane<'_> {
     }
 
     /// `None`: a cached task was stale. It is out of the cache, and the batch is to be decided again.
-    async fn try_write(&mut self, requests: &[Request]) -> Result<Option<Decided>, Failed> {
+    async fn try_write(
+        &mut self,
+        requests: &[Request],
+        culprits: &[Culprit],
+    ) -> Result<Option<Decided>, Failed> {
         let writer = self.writer;
+        let careful = self.one_by_one.is_some_and(|until| Instant::now() < until);
         let begun = self.backend.begin().await;
         let mut tx = begun.map_err(|error| match error {
             // The connection turned out to be lost; the next one may be there already.
             StoreError::Interrupted(_) => Failed::Save(error),
             error => Failed::Begin(error),
         })?;
-        let mut decided = Decided::new(tx.now(), tx.instant());
+        let mut decided = Decided::new(tx.now(), tx.instant(), writer.faults.clone());
+        decided.culprits = culprits.to_vec();
+        if careful {
+            decided.most_claims = 1;
+        }
         decided
-            .gather(requests, tx.as_mut(), &writer.cache, &*writer.local)
+            .read_lines(requests, tx.as_mut(), &*writer.local)
             .await?;
+        self.suspect = decided.first_in_line().filter(|_| careful);
+        decided.gather(requests, tx.as_mut(), &writer.cache).await?;
         decided
             .decide(requests, tx.as_mut(), &*writer.local)
             .await?;
-        decided.collect(&writer.settings.sender);
+        decided.collect(&writer.settings.sender)?;
         if writer.is_shared {
             let (doubts, batch) = (&decided.doubts, &decided.batch);
             let moved = doubts.justified(batch, tx.as_mut()).await?;
@@ -281,6 +373,9 @@ impl Lane<'_> {
                 writer.forget(moved);
                 return Ok(None);
             }
+        }
+        for change in &decided.batch.changes {
+            planted::strike(change.task.details.key.as_deref(), "save");
         }
         if decided.batch.is_empty() {
             tx.commit().await?;

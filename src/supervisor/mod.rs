@@ -38,7 +38,7 @@ impl Supervisor {
         let mut recovered = 0;
         while let Some(term) = self.standing.term(Instant::now()) {
             let expired = self.find().await?;
-            let full = expired.len() == self.batch;
+            let full = expired.len() >= self.batch;
             let done = self.recover(term, expired).await?;
             recovered += done;
             if !full || done == 0 {
@@ -46,8 +46,10 @@ impl Supervisor {
             }
         }
         while let Some(term) = self.standing.term(Instant::now()) {
-            let overdue = self.store.housekeeping.overdue(self.batch).await?;
-            let full = overdue.len() == self.batch;
+            let most = self.batch + self.store.resting();
+            let mut overdue = self.store.housekeeping.overdue(most).await?;
+            overdue.retain(|task| !self.store.rests(*task));
+            let full = overdue.len() >= self.batch;
             let asked = overdue.into_iter().map(|task| (task, Command::Overdue));
             let done = self.ask(term, asked).await?;
             recovered += done;
@@ -63,10 +65,11 @@ impl Supervisor {
 
     /// What is to be recovered now.
     pub async fn find(&self) -> Result<Vec<ExpiredStep>, StoreError> {
-        self.store
-            .housekeeping
-            .expired(&self.instance, self.batch)
-            .await
+        let most = self.batch + self.store.resting();
+        let found = self.store.housekeeping.expired(&self.instance, most);
+        let mut expired = found.await?;
+        expired.retain(|expired| !self.store.rests(expired.step.task));
+        Ok(expired)
     }
 
     /// Asks for the recovery of the attempts that were seen. If one is over by now, because another
@@ -107,13 +110,16 @@ impl Supervisor {
     }
 }
 
-/// A refusal is no fault: the step moved on between the look and the ask.
+/// A refusal is no fault: the step moved on between the look and the ask. A decision that panicked has been
+/// told of, and must not hold up the others.
 fn succeeded(outcomes: Vec<Result<Accepted, CommandError>>) -> Result<usize, StoreError> {
     let mut accepted = 0;
     for outcome in outcomes {
         match outcome {
             Ok(_) => accepted += 1,
-            Err(CommandError::Store(error)) => return Err(error),
+            Err(CommandError::Store(error)) if !matches!(error, StoreError::Panicked) => {
+                return Err(error);
+            }
             Err(refused) => debug!(%refused, "a recovery was no longer needed"),
         }
     }

@@ -38,6 +38,7 @@ mod lists;
 mod one_owner;
 mod operator;
 mod outage;
+mod panics;
 mod plans;
 mod pooler;
 mod record;

@@ -10,7 +10,9 @@ use crate::domain::{
 };
 
 impl Draft {
-    pub(super) fn claim_step(
+    /// Takes a ready step for an instance. `None`: its request could not be made, and the step's policy for
+    /// permanent errors has been applied instead.
+    pub(super) fn claim(
         &mut self,
         index: StepIndex,
         instance: InstanceId,

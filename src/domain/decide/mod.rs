@@ -20,8 +20,8 @@ pub(in crate::domain) use attempt::call;
 
 use super::{
     Actor, AlertChange, AlertKind, Attempt, Call, Certainty, Command, Details, Doubt, Event,
-    Expiry, Fault, FaultKind, InstanceId, Refusal, Step, StepIndex, StepState, Task, TaskState,
-    TaskStatus, Timestamp, allows_step, allows_task,
+    Expiry, Fault, FaultKind, Refusal, Step, StepIndex, StepState, Task, TaskState, TaskStatus,
+    Timestamp, allows_step, allows_task,
 };
 
 #[derive(Debug)]
@@ -107,6 +107,12 @@ impl Draft {
         if self.task.is_ended() && !command.is_fenced() {
             return Err(Refusal::Ended(self.task.status().as_str()));
         }
+        // Here for all commands: a cached task may be older than the one that the sender saw.
+        if let Some(step) = command.step()
+            && !self.task.has(step)
+        {
+            return Err(Refusal::NoStep(step));
+        }
         match command {
             Command::Claim { step, by: instance } => {
                 return Ok(match self.claim(step, instance, by, now)? {
@@ -158,20 +164,32 @@ impl Draft {
             Command::Cancel { reason } => self.cancel(reason, by, now),
             Command::Pause { reason } => self.pause(reason, by, now)?,
             Command::Resume { reason } => self.resume(reason, by, now)?,
+            Command::ReportFault { step, message } => self.report_fault(step, message, by),
         }
         Ok(Effect::Done)
     }
 
-    /// Takes a ready step for an instance. `None`: its request could not be made, and the step's
-    /// policy for permanent errors has been applied instead.
-    pub fn claim(
-        &mut self,
-        step: StepIndex,
-        instance: InstanceId,
-        by: &Actor,
-        now: Timestamp,
-    ) -> Result<Option<Call>, Refusal> {
-        self.claim_step(step, instance, by, now)
+    /// Tells a person that the service failed while it decided on the task. The task stays as it was.
+    fn report_fault(&mut self, step: StepIndex, message: String, by: &Actor) {
+        let status = self.task.status().as_str();
+        self.events.push(Event {
+            kind: "task.fault".into(),
+            step: Some(self.task.definition(step).name.clone()),
+            attempt: None,
+            from: Some(status.into()),
+            to: status.into(),
+            by: by.clone(),
+            reason: Some(message.clone()),
+            ready_at: None,
+            failure_count: None,
+            outcome: None,
+            error: None,
+        });
+        self.alerts.push(AlertChange::Raise {
+            step,
+            kind: AlertKind::ServiceFault,
+            message,
+        });
     }
 
     /// Puts a step into a new state and records the change.

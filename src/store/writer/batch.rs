@@ -9,15 +9,17 @@ use tokio::{sync::Notify, time::Instant};
 use uuid::Uuid;
 
 use super::{
-    Cache,
+    Cache, Failed, Faults,
     doubt::Doubts,
+    faults::{Culprit, Panicked, guarded},
     handle::{Accepted, Apply, Idempotency, Operation, Outcome, Request},
 };
 use crate::{
     domain::{
-        AgentName, Attempt, Call, Command, Draft, Effect, Refusal, Sender, StepIndex, StepRef,
-        Task, TaskId, Timestamp,
+        AgentName, AlertChange, Attempt, Call, Command, Draft, Effect, Refusal, Sender, StepIndex,
+        StepRef, Task, TaskId, Timestamp,
     },
+    planted,
     store::{
         Batch, CommandError, Dispatch, KnownKey, LocalScheduler, Permit, StoreError, Transaction,
         Watchers,
@@ -42,6 +44,13 @@ pub(super) struct Decided {
     dropped: Vec<(StepRef, Attempt)>,
     pub(super) doubts: Doubts,
     pub(super) batch: Batch,
+    /// What panicked when the batch was decided before: it is left out.
+    pub(super) culprits: Vec<Culprit>,
+    /// The most steps claimed from lines.
+    pub(super) most_claims: usize,
+    /// The claim that is being decided on.
+    claiming: Option<StepRef>,
+    faults: Arc<Faults>,
 }
 
 struct Working {
@@ -53,7 +62,8 @@ struct Working {
 
 struct Line {
     agent: AgentName,
-    free: usize,
+    /// Nobody else stands in it.
+    is_all: bool,
     steps: Vec<StepRef>,
 }
 
@@ -67,7 +77,7 @@ enum Planned {
 }
 
 impl Decided {
-    pub(super) fn new(now: Timestamp, instant: Instant) -> Self {
+    pub(super) fn new(now: Timestamp, instant: Instant, faults: Arc<Faults>) -> Self {
         Self {
             now,
             instant,
@@ -80,7 +90,36 @@ impl Decided {
             dropped: Vec::new(),
             doubts: Doubts::default(),
             batch: Batch::default(),
+            culprits: Vec::new(),
+            most_claims: CLAIMS,
+            claiming: None,
+            faults,
         }
+    }
+
+    /// Reads the lines that are to be claimed from.
+    pub(super) async fn read_lines(
+        &mut self,
+        requests: &[Request],
+        tx: &mut dyn Transaction,
+        local: &dyn LocalScheduler,
+    ) -> Result<(), StoreError> {
+        for request in requests {
+            if let Request::ClaimLines { agents, .. } = request {
+                for agent in agents {
+                    self.read_line(agent, tx, local).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn first_in_line(&self) -> Option<StepRef> {
+        self.lines
+            .iter()
+            .flat_map(|line| &line.steps)
+            .next()
+            .copied()
     }
 
     /// Brings together all that the batch will look at: from the cache, and the rest in one read.
@@ -89,7 +128,6 @@ impl Decided {
         requests: &[Request],
         tx: &mut dyn Transaction,
         cache: &Mutex<Cache>,
-        local: &dyn LocalScheduler,
     ) -> Result<(), StoreError> {
         let mut wanted = Vec::new();
         let mut keys = Vec::new();
@@ -102,12 +140,10 @@ impl Decided {
                     wanted.push(apply.task);
                     keys.extend(apply.idempotency.as_ref().map(|known| known.key.as_str()));
                 }
-                Request::ClaimLines { agents, .. } => {
-                    for agent in agents {
-                        self.read_line(agent, tx, local).await?;
-                    }
-                }
-                Request::Other { .. } | Request::Leases { .. } | Request::Outbox { .. } => {}
+                Request::ClaimLines { .. }
+                | Request::Other { .. }
+                | Request::Leases { .. }
+                | Request::Outbox { .. } => {}
             }
         }
         if !keys.is_empty() {
@@ -155,14 +191,22 @@ impl Decided {
         if self.lines.iter().any(|line| line.agent == *agent) {
             return Ok(());
         }
-        let free = local.free(agent).min(CLAIMS);
-        if free > 0 {
-            self.lines.push(Line {
-                agent: agent.clone(),
-                free,
-                steps: tx.line(agent, free).await?,
-            });
+        let free = local.free(agent).min(self.most_claims);
+        let one_by_one = self.most_claims < CLAIMS;
+        if free == 0 || (one_by_one && self.first_in_line().is_some()) {
+            return Ok(());
         }
+        // Those that are left alone stay in line, and must not take the places of others.
+        let most = free + self.faults.len();
+        let mut steps = tx.line(agent, most).await?;
+        let is_all = steps.len() < most;
+        steps.retain(|step| !self.faults.rests(step.task));
+        steps.truncate(free);
+        self.lines.push(Line {
+            agent: agent.clone(),
+            is_all,
+            steps,
+        });
         Ok(())
     }
 
@@ -172,38 +216,72 @@ impl Decided {
         requests: &[Request],
         tx: &mut dyn Transaction,
         local: &dyn LocalScheduler,
-    ) -> Result<(), StoreError> {
-        for request in requests {
+    ) -> Result<(), Failed> {
+        for (at, request) in requests.iter().enumerate() {
             let planned = match request {
-                Request::Submit {
-                    details,
-                    reason,
-                    idempotency,
-                    ..
-                } => self.known(idempotency.as_ref()).unwrap_or_else(|| {
-                    let id = details.id;
-                    let draft = Draft::submit(details.clone(), self.now).because(reason.clone());
-                    let new = Working {
-                        base: None,
-                        draft,
-                        cached: false,
-                    };
-                    self.tasks.insert(id, new);
-                    self.claim_ready(id, local);
-                    self.remember(idempotency.as_ref(), id);
-                    Planned::Task(id)
-                }),
-                Request::Apply { apply, .. } => self
-                    .known(apply.idempotency.as_ref())
-                    .unwrap_or_else(|| self.apply(apply, local)),
-                Request::ClaimLines { .. } => Planned::Claimed(self.claim_lines(local)),
                 Request::Other { operation, .. } => Planned::Other(operate(operation, tx).await?),
-                // The writer has taken these out before.
-                Request::Leases { .. } | Request::Outbox { .. } => Planned::Other(Outcome::Done),
+                request => self.decide_guarded(at, request, local)?,
             };
             self.answers.push(planned);
         }
         Ok(())
+    }
+
+    /// Where the decision panics, all that was decided so far is good for nothing.
+    fn decide_guarded(
+        &mut self,
+        at: usize,
+        request: &Request,
+        local: &dyn LocalScheduler,
+    ) -> Result<Planned, Failed> {
+        let is_culprit = |culprit: &Culprit| match culprit {
+            Culprit::Request(other) => *other == at,
+            Culprit::Task(task) => request.task() == Some(*task),
+            Culprit::Claim(_) => false,
+        };
+        if self.culprits.iter().any(is_culprit) {
+            return Ok(Planned::Refused(CommandError::Panicked));
+        }
+        guarded(|| self.decide_one(request, local)).map_err(|message| {
+            let claim = self.claiming.take().map(Culprit::Claim);
+            let culprit = match (claim, request.task()) {
+                (None, None) => None,
+                (claim, _) => Some(claim.unwrap_or(Culprit::Request(at))),
+            };
+            Failed::Panicked(Panicked { culprit, message })
+        })
+    }
+
+    fn decide_one(&mut self, request: &Request, local: &dyn LocalScheduler) -> Planned {
+        match request {
+            Request::Submit {
+                details,
+                reason,
+                idempotency,
+                ..
+            } => self.known(idempotency.as_ref()).unwrap_or_else(|| {
+                planted::strike(details.key.as_deref(), "submit");
+                let id = details.id;
+                let draft = Draft::submit(details.clone(), self.now).because(reason.clone());
+                let new = Working {
+                    base: None,
+                    draft,
+                    cached: false,
+                };
+                self.tasks.insert(id, new);
+                self.claim_ready(id, local);
+                self.remember(idempotency.as_ref(), id);
+                Planned::Task(id)
+            }),
+            Request::Apply { apply, .. } => self
+                .known(apply.idempotency.as_ref())
+                .unwrap_or_else(|| self.apply(apply, local)),
+            Request::ClaimLines { .. } => Planned::Claimed(self.claim_lines(local)),
+            // Served elsewhere.
+            Request::Other { .. } | Request::Leases { .. } | Request::Outbox { .. } => {
+                Planned::Other(Outcome::Done)
+            }
+        }
     }
 
     /// The answer to a request whose idempotency key was seen before.
@@ -245,6 +323,7 @@ impl Decided {
             return Planned::Refused(CommandError::VersionMismatch { expected, current });
         }
         let draft = &mut working.draft;
+        planted::strike(draft.task.details.key.as_deref(), apply.command.name());
         match draft.apply(apply.command.clone(), &apply.by, self.now) {
             Ok(Effect::Done) => {}
             // Claims are made by this file alone, with a permit in hand.
@@ -254,6 +333,13 @@ impl Decided {
                 working.doubt(&mut self.doubts);
                 return Planned::Refused(CommandError::Refused { refusal, state });
             }
+        }
+        let reports = matches!(apply.command, Command::ReportFault { .. });
+        if !reports
+            && let Some(step) = self.faults.recovered(apply.task, apply.command.step())
+            && working.draft.task.has(step)
+        {
+            working.draft.alerts.push(AlertChange::Close { step });
         }
         self.claim_ready(apply.task, local);
         self.remember(apply.idempotency.as_ref(), apply.task);
@@ -265,16 +351,26 @@ impl Decided {
         let Some(working) = self.tasks.get_mut(&id) else {
             return;
         };
+        if self.faults.rests(id) {
+            // What is ready stands in line.
+            return working.draft.ready.clear();
+        }
         // A claim whose request cannot be made may make further steps ready.
         while !working.draft.ready.is_empty() {
             for step in std::mem::take(&mut working.draft.ready) {
                 let definition = working.draft.task.definition(step);
+                let claim = StepRef { task: id, step };
+                if self.culprits.contains(&Culprit::Claim(claim)) {
+                    continue;
+                }
                 let Some(permit) = local.try_take(definition.agent()) else {
                     continue;
                 };
+                self.claiming = Some(claim);
                 if let Ok(Some(call)) = working.claim(step, local, self.now) {
                     self.dispatches.push(dispatch(call, self.instant, permit));
                 }
+                self.claiming = None;
             }
         }
     }
@@ -282,17 +378,33 @@ impl Decided {
     fn claim_lines(&mut self, local: &dyn LocalScheduler) -> usize {
         let mut claimed = 0;
         for line in std::mem::take(&mut self.lines) {
-            if line.steps.len() < line.free {
+            if line.is_all {
                 self.drained.push(line.agent.clone());
             }
-            for StepRef { task, step } in line.steps {
+            for claim in line.steps {
+                let StepRef { task, step } = claim;
+                let culprits = [Culprit::Claim(claim), Culprit::Task(task)];
+                if culprits
+                    .iter()
+                    .any(|culprit| self.culprits.contains(culprit))
+                {
+                    continue;
+                }
                 let Some(working) = self.tasks.get_mut(&task) else {
                     continue;
                 };
                 let Some(permit) = local.take_for_line(&line.agent) else {
                     break;
                 };
-                match working.claim(step, local, self.now) {
+                self.claiming = Some(claim);
+                let claimed_one = working.claim(step, local, self.now);
+                self.claiming = None;
+                if claimed_one.is_ok()
+                    && let Some(step) = self.faults.recovered(task, Some(step))
+                {
+                    working.draft.alerts.push(AlertChange::Close { step });
+                }
+                match claimed_one {
                     Ok(Some(call)) => {
                         self.dispatches.push(dispatch(call, self.instant, permit));
                         claimed += 1;
@@ -309,38 +421,47 @@ impl Decided {
     }
 
     /// Turns the drafts that changed into what is saved.
-    pub(super) fn collect(&mut self, sender: &Arc<Sender>) {
+    pub(super) fn collect(&mut self, sender: &Arc<Sender>) -> Result<(), Failed> {
         self.batch.sender = sender.clone();
-        for (_, working) in self.tasks.drain() {
-            let Working {
-                base, mut draft, ..
-            } = working;
-            if draft.events.is_empty() && draft.changed.is_empty() {
-                continue;
-            }
-            draft.task.version += 1;
-            if draft.task.details.reply_to.is_some() {
-                let told = sender.replies(&draft.task, &draft.events, self.now, Uuid::now_v7);
-                self.batch.messages.extend(told);
-            }
-            let task = draft.task.id();
-            let dropped = draft.dropped.iter();
-            self.dropped
-                .extend(dropped.map(|(step, attempt)| (StepRef { task, step: *step }, *attempt)));
-            let alerts = draft.alerts.into_iter();
-            self.batch.changes.push(TaskChange {
-                task: Arc::new(draft.task),
-                base,
-                steps: draft.changed,
-                events: draft.events,
-                alerts: alerts.map(|alert| (Uuid::now_v7(), alert)).collect(),
-                at: self.now,
-            });
+        for (id, working) in std::mem::take(&mut self.tasks) {
+            guarded(|| self.collect_one(working, sender)).map_err(|message| {
+                let culprit = Some(Culprit::Task(id));
+                Failed::Panicked(Panicked { culprit, message })
+            })?;
         }
         // In the order of ids, so that instances sharing a database lock rows in one order.
         self.batch
             .changes
             .sort_unstable_by_key(|change| change.task.id());
+        Ok(())
+    }
+
+    fn collect_one(&mut self, working: Working, sender: &Sender) {
+        let Working {
+            base, mut draft, ..
+        } = working;
+        if draft.events.is_empty() && draft.changed.is_empty() {
+            return;
+        }
+        planted::strike(draft.task.details.key.as_deref(), "collect");
+        draft.task.version += 1;
+        if draft.task.details.reply_to.is_some() {
+            let told = sender.replies(&draft.task, &draft.events, self.now, Uuid::now_v7);
+            self.batch.messages.extend(told);
+        }
+        let task = draft.task.id();
+        let dropped = draft.dropped.iter();
+        self.dropped
+            .extend(dropped.map(|(step, attempt)| (StepRef { task, step: *step }, *attempt)));
+        let alerts = draft.alerts.into_iter();
+        self.batch.changes.push(TaskChange {
+            task: Arc::new(draft.task),
+            base,
+            steps: draft.changed,
+            events: draft.events,
+            alerts: alerts.map(|alert| (Uuid::now_v7(), alert)).collect(),
+            at: self.now,
+        });
     }
 
     /// Tells this process what has just been committed.
@@ -434,6 +555,7 @@ impl Working {
         local: &dyn LocalScheduler,
         now: Timestamp,
     ) -> Result<Option<Call>, Refusal> {
+        planted::strike(self.draft.task.details.key.as_deref(), "claim");
         let command = Command::Claim {
             step,
             by: local.instance().clone(),

@@ -8,7 +8,7 @@ use tokio::sync::{Notify, RwLock, mpsc, oneshot};
 use uuid::{ContextV7, Uuid};
 
 use super::{
-    Writer, WriterSettings,
+    Faults, Writer, WriterSettings,
     intake::Intake,
     leases,
     leases::{LeaseRequest, Renewed},
@@ -43,6 +43,8 @@ pub struct Store {
     pub definitions: Arc<Definitions>,
     /// Woken when there is something to be delivered.
     pub outbox: Arc<Notify>,
+    /// Tasks that the loops leave alone for a while.
+    faults: Arc<Faults>,
 }
 
 /// A command for one task.
@@ -107,6 +109,23 @@ pub(super) enum Request {
 }
 
 impl Request {
+    /// The one task that it is about.
+    pub fn task(&self) -> Option<TaskId> {
+        match self {
+            Request::Submit { details, .. } => Some(details.id),
+            Request::Apply { apply, .. } => Some(apply.task),
+            Request::ClaimLines { .. }
+            | Request::Other { .. }
+            | Request::Leases { .. }
+            | Request::Outbox { .. } => None,
+        }
+    }
+
+    /// Whether it takes steps from the agents' lines.
+    pub fn claims(&self) -> bool {
+        matches!(self, Request::ClaimLines { .. })
+    }
+
     /// Whether it is about tasks that it names.
     pub fn is_command(&self) -> bool {
         matches!(self, Request::Submit { .. } | Request::Apply { .. })
@@ -176,6 +195,7 @@ impl Store {
             None => (requests.clone(), None),
         };
         let outbox = Arc::new(Notify::new());
+        let faults = Arc::new(Faults::default());
         let mut lanes = Vec::from_iter(backend.beside());
         lanes.push(backend);
         let writer = Writer {
@@ -185,6 +205,7 @@ impl Store {
             watchers: watchers.clone(),
             outbox: outbox.clone(),
             cache: Mutex::new(LruCache::new(settings.cache_tasks)),
+            faults: faults.clone(),
             is_shared,
             settings,
             metrics: WriterMetrics::new(),
@@ -199,6 +220,7 @@ impl Store {
             watchers,
             definitions,
             outbox,
+            faults,
         };
         let writing = async move {
             futures::join!(writer.run(lanes), OptionFuture::from(apart));
@@ -219,6 +241,16 @@ impl Store {
             }
             None => Uuid::now_v7(),
         })
+    }
+
+    /// Whether the loops leave a task alone for now, because this process panicked at it.
+    pub fn rests(&self, task: TaskId) -> bool {
+        self.faults.rests(task)
+    }
+
+    /// How many tasks may rest: so many more a loop looks at, or those would hide others from it.
+    pub fn resting(&self) -> usize {
+        self.faults.len()
     }
 
     /// Records a task and its steps in one transaction (P4). The reason stands in its history.

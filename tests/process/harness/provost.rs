@@ -34,6 +34,7 @@ pub fn binary() -> Command {
 #[derive(Clone, Default)]
 pub struct Setup {
     env: Vec<(String, String)>,
+    environment: Vec<(String, String)>,
     arguments: Vec<String>,
     config: Option<String>,
     database: Option<PathBuf>,
@@ -52,6 +53,12 @@ impl Setup {
 
     pub fn argument(mut self, argument: &str) -> Self {
         self.arguments.push(argument.to_owned());
+        self
+    }
+
+    /// A variable that is no setting.
+    pub fn environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -134,6 +141,9 @@ impl Setup {
             .kill_on_drop(true);
         for (setting, value) in &self.env {
             command.env(format!("PROVOST_{setting}"), value);
+        }
+        for (name, value) in &self.environment {
+            command.env(name, value);
         }
         let mut child = command.spawn().unwrap();
         let process = child.id().unwrap();

@@ -1,0 +1,218 @@
+//! What a panic may cost: the command, or the claim, that caused it, and nothing else.
+//!
+//! A decision that panics leaves its draft in an unknown state, and with it whatever the same batch did to
+//! that task before. So nothing of such a batch is kept: it is decided again without the culprit. The
+//! culprit's caller gets an error, its task leaves the cache, and an alert names the task. The loops leave
+//! the task alone for a while, so that it does not cost them every round.
+
+use std::{
+    any::Any,
+    collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::oneshot, time::Instant};
+use tracing::{error, warn};
+
+use super::{
+    Lane,
+    handle::{Apply, Request},
+};
+use crate::domain::{Actor, Command, StepIndex, StepRef, TaskId};
+
+/// How long the loops leave a task alone at first. Doubled each time it panics again.
+const REST: Duration = Duration::from_secs(60);
+const LONGEST_REST: Duration = Duration::from_secs(3600);
+/// The most tasks that are left alone. A fault that strikes more of them strikes nearly all.
+const MOST: usize = 1000;
+
+/// What caused a panic.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Culprit {
+    /// The command at this place of the batch.
+    Request(usize),
+    Claim(StepRef),
+    /// All that the batch has for this task.
+    Task(TaskId),
+}
+
+#[derive(Debug)]
+pub(super) struct Panicked {
+    /// `None` where only the batch is known.
+    pub culprit: Option<Culprit>,
+    pub message: String,
+}
+
+/// Runs what must not end the process. Whatever it changed halfway is thrown away by the caller.
+pub(super) fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| message(&*panic))
+}
+
+pub(super) fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("no message").chars().take(500).collect()
+}
+
+/// The tasks that this process panicked at, and leaves alone for a while.
+#[derive(Debug, Default)]
+pub struct Faults {
+    count: AtomicUsize,
+    tasks: Mutex<HashMap<TaskId, Rest>>,
+}
+
+#[derive(Debug)]
+struct Rest {
+    /// The step whose decision panicked, where it was about one.
+    step: Option<StepIndex>,
+    until: Instant,
+    length: Duration,
+}
+
+impl Faults {
+    /// Whether the task is new here: then a person is told.
+    pub(super) fn note(&self, task: TaskId, step: Option<StepIndex>) -> bool {
+        let now = Instant::now();
+        let mut tasks = self.lock();
+        if let Some(rest) = tasks.get_mut(&task) {
+            if rest.until <= now {
+                rest.length = (rest.length * 2).min(LONGEST_REST);
+                rest.until = now + rest.length;
+            }
+            return false;
+        }
+        if tasks.len() >= MOST {
+            tasks.retain(|_, rest| rest.until > now);
+        }
+        if tasks.len() < MOST {
+            let (until, length) = (now + REST, REST);
+            tasks.insert(
+                task,
+                Rest {
+                    step,
+                    until,
+                    length,
+                },
+            );
+            self.count.store(tasks.len(), Ordering::Release);
+        }
+        true
+    }
+
+    /// How many tasks may stand in the way of a loop that looks at a bounded number of steps.
+    pub fn len(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Whether the loops leave the task alone now. A load where there are none.
+    pub fn rests(&self, task: TaskId) -> bool {
+        self.len() > 0
+            && self
+                .lock()
+                .get(&task)
+                .is_some_and(|rest| rest.until > Instant::now())
+    }
+
+    /// What panicked before went well now: answers the step whose alert is to be closed.
+    pub(super) fn recovered(&self, task: TaskId, step: Option<StepIndex>) -> Option<StepIndex> {
+        if self.len() == 0 {
+            return None;
+        }
+        let mut tasks = self.lock();
+        let rest = tasks.get(&task)?;
+        if rest.until > Instant::now() || (rest.step.is_some() && rest.step != step) {
+            return None;
+        }
+        let of = rest.step.unwrap_or(StepIndex(0));
+        tasks.remove(&task);
+        self.count.store(tasks.len(), Ordering::Release);
+        Some(of)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, Rest>> {
+        // A panic while holding the lock leaves the map valid.
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A panic that is still to be told of.
+pub(super) struct Untold {
+    task: TaskId,
+    step: Option<StepIndex>,
+    command: &'static str,
+    message: String,
+}
+
+impl Lane<'_> {
+    /// Notes what panicked. Told of it is once the batch is through: see [`Lane::tell_of_faults`].
+    pub(super) fn note_fault(&mut self, requests: &[Request], culprit: &Culprit, message: String) {
+        let (task, step, command) = match culprit {
+            Culprit::Claim(StepRef { task, step }) => (*task, Some(*step), "claim"),
+            Culprit::Task(task) => (*task, None, "save"),
+            Culprit::Request(at) => match requests.get(*at) {
+                Some(Request::Apply { apply, .. }) => {
+                    (apply.task, apply.command.step(), apply.command.name())
+                }
+                Some(Request::Submit { details, .. }) => (details.id, None, "submit"),
+                _ => return error!(message, "the service panicked at a batch"),
+            },
+        };
+        error!(
+            %task, step = step.map(|step| step.0), command, message,
+            "the service panicked while it decided on a task; the command failed, the others go on"
+        );
+        self.writer.forget([task]);
+        self.untold.push(Untold {
+            task,
+            step,
+            command,
+            message,
+        });
+    }
+
+    /// One alert for each task that this process panicked at.
+    pub(super) async fn tell_of_faults(&mut self) {
+        for untold in std::mem::take(&mut self.untold) {
+            if !self.writer.faults.note(untold.task, untold.step) {
+                continue;
+            }
+            let (answer, answered) = oneshot::channel();
+            let message = format!(
+                "the service failed at {} of task {} because of a fault of its own ({}); the task is as it was. Report it with the log of instance {}; once it is corrected, the task goes on by itself",
+                untold.command,
+                untold.task,
+                untold.message,
+                self.writer.local.instance(),
+            );
+            let mut report = vec![Request::Apply {
+                apply: Apply {
+                    task: untold.task,
+                    command: Command::ReportFault {
+                        step: untold.step.unwrap_or(StepIndex(0)),
+                        message,
+                    },
+                    by: Actor::scheduler(self.writer.local.instance().as_str()),
+                    if_version: None,
+                    idempotency: None,
+                },
+                answer,
+            }];
+            let saved = self.write(&mut report).await;
+            drop(report);
+            let answered = answered.await;
+            if saved.is_err() || !matches!(answered, Ok(Ok(_))) {
+                // A submission left no task behind; a task that has ended is looked at by nobody.
+                warn!(task = %untold.task, "no alert could be raised for a task that the service panicked at");
+            }
+        }
+        // What panicked at the report itself is in the log.
+        self.untold.clear();
+    }
+}
