@@ -66,17 +66,21 @@ pub(super) async fn livez() -> Response {
 
 /// Is it ready?
 ///
-/// Commits something of no meaning to the store. Send no requests while this fails.
+/// Commits something of no meaning to the store. Send no requests while this fails: submissions are refused for
+/// the same reason.
 #[utoipa::path(
     get, path = "/readyz", tag = "service",
     responses(
         (status = 200, description = "The store can commit", body = HealthView, example = json!({"status": "ready"})),
-        (status = 503, description = "The store cannot commit, or the service is stopping", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "The store cannot commit or has a fault, which the detail names, or the service is stopping", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
     if app.stop.is_cancelled() {
         return Err(Problem::new(Kind::Stopping, "the service is stopping"));
+    }
+    if let Some(fault) = app.store.health.worst() {
+        return Err(fault.error().into());
     }
     match tokio::time::timeout(COMMIT_WITHIN, app.store.heartbeat()).await {
         Ok(committed) => committed?,

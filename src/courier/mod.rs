@@ -11,6 +11,8 @@ mod meters;
 mod pace;
 mod receivers;
 mod run;
+mod urgent;
 
 pub use receivers::Receivers;
 pub use run::{Courier, CourierSettings};
+pub use urgent::StoreAlerts;

@@ -102,7 +102,8 @@ impl AlertNotice {
                     encoded(receiver.as_str())
                 )
             }
-            (None, None) => "/v1/alerts?state=open".to_owned(),
+            // About the store itself.
+            (None, None) => "/readyz".to_owned(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{num::NonZeroUsize, sync::Arc};
 use crate::{
     config::{Config, DatabaseUrl},
     store::{
-        Backend, Definitions, OpenError, Readers,
+        Backend, Definitions, Health, OpenError, Readers,
         postgres::{self, Listener},
         sqlite,
     },
@@ -19,19 +19,22 @@ pub(super) struct Database {
     pub readers: Readers,
     pub definitions: Arc<Definitions>,
     pub listener: Option<Listener>,
+    /// Of a database that is a file.
+    pub keeper: Option<sqlite::Keeper>,
 }
 
-pub(super) async fn open(config: &Config) -> Result<Database, OpenError> {
+pub(super) async fn open(config: &Config, health: &Health) -> Result<Database, OpenError> {
     let definitions = Arc::new(Definitions::new(DEFINITIONS));
     match &config.database_url {
         DatabaseUrl::Sqlite(path) => {
             let max_size = config.store.max_size.map(|size| size.as_u64());
-            let (backend, readers) = sqlite::open(path, max_size, definitions.clone()).await?;
+            let opened = sqlite::open(path, max_size, definitions.clone(), health.clone()).await?;
             Ok(Database {
-                backend: Box::new(backend),
-                readers,
+                backend: Box::new(opened.backend),
+                readers: opened.readers,
                 definitions,
                 listener: None,
+                keeper: Some(opened.keeper),
             })
         }
         DatabaseUrl::Postgres(url) => {
@@ -46,6 +49,7 @@ pub(super) async fn open(config: &Config) -> Result<Database, OpenError> {
                 readers: opened.readers,
                 definitions,
                 listener: opened.listener,
+                keeper: None,
             })
         }
     }

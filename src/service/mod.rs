@@ -2,6 +2,7 @@
 
 mod background;
 mod database;
+mod health;
 mod loops;
 mod others;
 mod part;
@@ -26,11 +27,11 @@ use crate::{
     agent::{self, AgentSettings, Agents, Post, Registered},
     api::{self, App, Gauges, Workflows},
     config::Config,
-    courier::Receivers,
+    courier::{Receivers, StoreAlerts},
     domain::{InstanceId, Limits, Sender},
     instance::{JoinError, Membership, Standing},
     scheduler::{self, Dispatcher, Local},
-    store::{OpenError, Store, StoreError, WriterSettings},
+    store::{Health, OpenError, Store, StoreError, WriterSettings},
     telemetry::Metrics,
 };
 
@@ -75,9 +76,10 @@ impl Service {
         agent::describe_metrics();
         let door = Door::open(config.listen).await?;
         let address = door.address(config.listen)?;
-        let starting = door.starting();
+        let health = Health::default();
+        let starting = door.starting(health.clone());
         let instance = config.instance_id.clone().unwrap_or_else(new_instance_id);
-        let database = start::open(&config, address).await?;
+        let database = start::open(&config, address, &health).await?;
         let calls = AgentSettings {
             max_output: config.limits.max_output.as_usize(),
             connect_timeout: config.calls.connect_timeout.duration(),
@@ -88,15 +90,30 @@ impl Service {
         let receivers = Arc::new(Receivers::new(&config, post.clone()));
         let agents = Arc::new(Agents::new(calls));
         let parts = Parts::new();
+        // If the start fails, what was started has not failed: it is told before it loses its store.
+        let undone = parts.stop.clone().drop_guard();
+        if let Some(keeper) = database.keeper {
+            let keep = health::keep(keeper, health.clone(), parts.stop.clone());
+            parts.spawn("store keeper", keep);
+        }
         let standing = Arc::new(Standing::new());
         let (local, dispatches) = Local::new(instance.clone(), standing.clone(), agents.clone());
+        let sender = Arc::new(Sender {
+            public_url: public_url(&config, address),
+            webhooks: Receivers::alert_webhooks(&config),
+        });
+        let alerts = StoreAlerts {
+            health: health.clone(),
+            sender: sender.clone(),
+            receivers: receivers.clone(),
+            post: post.clone(),
+        };
+        parts.spawn("store alerts", alerts.run(parts.stop.clone()));
         let settings = WriterSettings {
             cache_tasks: NonZeroUsize::new(config.store.cache_tasks).unwrap_or(NonZeroUsize::MIN),
             batch: BATCH,
-            sender: Arc::new(Sender {
-                public_url: public_url(&config, address),
-                webhooks: Receivers::alert_webhooks(&config),
-            }),
+            sender: sender.clone(),
+            health: health.clone(),
         };
         let (store, writer) = Store::new(
             database.backend,
@@ -106,8 +123,6 @@ impl Service {
             settings,
         );
         let writer = parts.spawn("writer", writer);
-        // If the start fails, what was started has not failed: it is told before it loses its store.
-        let undone = parts.stop.clone().drop_guard();
         let registered = Arc::new(Registered::new(agents.clone(), config.agents.clone()));
         let refresh = || registered.refresh(&*store.housekeeping);
         start::insist(&store, "read what is registered", refresh).await?;

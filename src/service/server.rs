@@ -21,7 +21,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::warn;
 
 use super::StartError;
-use crate::api;
+use crate::{api, store::Health};
 
 /// How long no connection is accepted after one could not be, as when no file descriptor is free.
 const REST: Duration = Duration::from_millis(500);
@@ -51,14 +51,14 @@ impl Door {
     }
 
     /// Answers that the service is starting. Ends with what it gives.
-    pub fn starting(&self) -> Starting {
+    pub fn starting(&self, health: Health) -> Starting {
         let stop = CancellationToken::new();
         let (accepts, accepting) = oneshot::channel();
         let entrance = Entrance {
             door: self.clone(),
             _accepts: accepts,
         };
-        tokio::spawn(serve(entrance, api::starting(), stop.clone()));
+        tokio::spawn(serve(entrance, api::starting(health), stop.clone()));
         Starting {
             stop: stop.drop_guard(),
             accepting,

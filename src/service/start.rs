@@ -12,7 +12,7 @@ use super::database::{self, Database};
 use crate::{
     config::Config,
     instance::JoinError,
-    store::{OpenError, Store, StoreError},
+    store::{Health, OpenError, Store, StoreError},
 };
 
 const FIRST_WAIT: Duration = Duration::from_millis(50);
@@ -52,10 +52,14 @@ impl Patience {
 }
 
 /// Opens the database, as soon as it can be reached.
-pub(super) async fn open(config: &Config, address: SocketAddr) -> Result<Database, OpenError> {
+pub(super) async fn open(
+    config: &Config,
+    address: SocketAddr,
+    health: &Health,
+) -> Result<Database, OpenError> {
     let mut patience = Patience::new();
     loop {
-        match database::open(config).await {
+        match database::open(config, health).await {
             Err(error @ OpenError::Unreachable { .. }) => {
                 let say = |reason: &str| {
                     warn!(%address, "{reason}. Trying on until it can be reached; until then /livez answers 200 and all else 503");

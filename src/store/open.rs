@@ -9,6 +9,13 @@ pub enum OpenError {
     )]
     InUse { database: String, holder: String },
     #[error(
+        "{database} has {names} names (hard links): SQLite finds what was written last by the name, so the others would lead to an old state; remove all but one (`find -samefile {database}` lists them)"
+    )]
+    SeveralNames { database: String, names: u64 },
+    /// There may be room again in a moment.
+    #[error("{database} cannot be opened because its disk is full ({reason}): free some space")]
+    Full { database: String, reason: String },
+    #[error(
         "{database} was written by a newer version of provost (its schema has migration {found}, this version knows up to {known}): start the newer version again, or restore a backup made before the upgrade"
     )]
     NewerSchema {

@@ -38,7 +38,7 @@ use self::{
     handle::Request,
     intake::Intake,
 };
-use super::{Backend, Batch, LocalScheduler, Saved, StoreError, Watchers};
+use super::{Backend, Batch, Health, LocalScheduler, Saved, StoreError, Watchers};
 use crate::{
     domain::{Sender, StepRef, Task, TaskId},
     planted,
@@ -52,6 +52,8 @@ pub struct WriterSettings {
     pub batch: usize,
     /// Who tells submitters and webhooks.
     pub sender: Arc<Sender>,
+    /// What the backend knows of itself.
+    pub health: Health,
 }
 
 /// How often a batch is decided anew because another instance was faster, or the connection was lost,

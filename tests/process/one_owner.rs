@@ -1,8 +1,16 @@
 //! One process owns a database, and only one that understands it.
 
-use serde_json::json;
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::Path,
+    time::{Duration, Instant},
+};
 
-use crate::harness::{Database, Gate, Provost, Remote, one_step, step};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::harness::{Database, Gate, PATIENCE, Provost, Remote, one_step, step};
 
 #[tokio::test]
 async fn a_second_process_on_the_same_database_is_refused_and_the_first_goes_on() {
@@ -26,6 +34,84 @@ async fn a_second_process_on_the_same_database_is_refused_and_the_first_goes_on(
     assert_eq!(step(&task, "only")["output"], "done");
     assert_eq!(step(&task, "only")["attempt"], 1);
     assert_eq!(remote.count(), 1);
+}
+
+/// Starts a second process on the file by this name, where it must be refused.
+async fn assert_refused(name: &Path, because: &str) {
+    let (code, said) = Provost::setup().database(name).refused().await;
+    assert!(code.is_some_and(|code| code != 0), "{name:?}: {code:?}");
+    assert!(said.contains(&name.display().to_string()), "{said}");
+    assert!(said.contains(because), "{said}");
+}
+
+#[tokio::test]
+async fn no_other_name_of_the_file_lets_a_second_process_in() {
+    let remote = Remote::quick().await;
+    let mut provost = Provost::start().await;
+    let folder = TempDir::new().unwrap();
+    let name = |name: &str| folder.path().join(name);
+    let database = provost.database();
+    symlink(&database, name("link.db")).unwrap();
+    symlink("link.db", name("link-to-link.db")).unwrap();
+    symlink(database.parent().unwrap(), name("folder")).unwrap();
+    for other in ["link.db", "link-to-link.db", "folder/provost.db"] {
+        assert_refused(&name(other), "in use by another process").await;
+    }
+    let hard = database.with_file_name("hard.db");
+    fs::hard_link(&database, &hard).unwrap();
+    assert_refused(&hard, "in use by another process").await;
+    let id = provost.submit(&one_step(&remote.url(), "/work")).await;
+    assert_eq!(provost.settled(&id).await["state"], "processed");
+
+    // Nobody has it open now. Its newest changes are still to be found by one of its names only.
+    provost.kill().await;
+    for two_names in [&hard, &database] {
+        assert_refused(two_names, "hard links").await;
+    }
+    fs::remove_file(&hard).unwrap();
+    provost
+        .restart_with(|setup| setup.database(&name("link-to-link.db")))
+        .await;
+    assert_eq!(provost.settled(&id).await["state"], "processed");
+    assert_refused(&database, "in use by another process").await;
+}
+
+#[tokio::test]
+async fn of_two_that_start_at_once_on_a_file_that_is_not_there_yet_one_runs() {
+    let folder = TempDir::new().unwrap();
+    symlink("provost.db", folder.path().join("link.db")).unwrap();
+    for name in ["provost.db", "link.db"] {
+        let path = folder.path().join(name);
+        let mut starts = [0, 1, 2].map(|n| {
+            let path = match n {
+                1 => folder.path().join("link.db"),
+                _ => path.clone(),
+            };
+            Provost::setup().database(&path).launch()
+        });
+        let ended = Instant::now() + PATIENCE;
+        loop {
+            let mut gone = 0;
+            for start in &mut starts {
+                gone += usize::from(start.has_ended());
+            }
+            if gone == 2 {
+                break;
+            }
+            assert!(gone < 3 && Instant::now() < ended, "{gone} have ended");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        for start in &mut starts {
+            if !start.has_ended() {
+                start.ready().await;
+                assert_eq!(start.get("/readyz").await.status, 200);
+                start.kill().await;
+            }
+        }
+        for suffix in ["", "-wal", "-shm"] {
+            let _ = fs::remove_file(folder.path().join(format!("provost.db{suffix}")));
+        }
+    }
 }
 
 #[tokio::test]

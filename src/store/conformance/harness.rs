@@ -18,8 +18,8 @@ use crate::{
         StepRef, Task, TaskId, Timestamp, parse_steps,
     },
     store::{
-        Accepted, Apply, Backend, CommandError, Definitions, Dispatch, LocalScheduler, Permit,
-        Readers, Store, WriterSettings, postgres, sqlite,
+        Accepted, Apply, Backend, CommandError, Definitions, Dispatch, Health, LocalScheduler,
+        Permit, Readers, Store, WriterSettings, postgres, sqlite,
     },
 };
 
@@ -45,12 +45,11 @@ pub async fn sqlite() -> Opened {
     let folder = tempfile::tempdir().unwrap();
     let definitions = definitions();
     let path = folder.path().join("provost.db");
-    let (backend, readers) = sqlite::open(&path, None, definitions.clone())
-        .await
-        .unwrap();
+    let opened = sqlite::open(&path, None, definitions.clone(), Health::default());
+    let opened = opened.await.unwrap();
     Opened {
-        backend: Box::new(backend),
-        readers,
+        backend: Box::new(opened.backend),
+        readers: opened.readers,
         definitions,
         database: Database::Sqlite(folder),
     }
@@ -242,6 +241,7 @@ impl Harness {
                     format: AlertFormat::Generic,
                 }],
             }),
+            health: Health::default(),
         };
         let (store, writer) = Store::new(
             opened.backend,

@@ -4,6 +4,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -28,6 +29,10 @@ pub enum BackupError {
     Unfinished(PathBuf),
     #[error("{0} cannot be written: {1}")]
     Unwritable(PathBuf, io::Error),
+    #[error(
+        "{0} has several names (hard links), and under this one what was written last may not be found: remove all but the one that the service uses"
+    )]
+    SeveralNames(PathBuf),
     #[error("{0}: its name is not UTF-8, which SQLite wants")]
     Name(PathBuf),
     #[error(
@@ -44,6 +49,10 @@ pub async fn backup(database: &Path, to: &Path) -> Result<Backup, BackupError> {
     let unwritable = |error| BackupError::Unwritable(to.to_owned(), error);
     // SQLite takes a name that is not absolute for a URI if it looks like one.
     let to = std::path::absolute(to).map_err(unwritable)?;
+    // Where it cannot be read the next step says so.
+    if fs::metadata(database).is_ok_and(|metadata| metadata.nlink() > 1) {
+        return Err(BackupError::SeveralNames(database.to_owned()));
+    }
     let mut source = open(database).await?;
     count_tasks(&mut source)
         .await
@@ -186,14 +195,15 @@ mod tests {
     use tempfile::TempDir;
 
     use super::{super::open as open_store, *};
-    use crate::store::Definitions;
+    use crate::store::{Definitions, Health};
 
     /// An empty database, and the folder that it is in. Nobody holds it.
     async fn database() -> (TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("provost.db");
         let definitions = Arc::new(Definitions::new(NonZeroUsize::MIN));
-        open_store(&path, None, definitions).await.unwrap();
+        let opened = open_store(&path, None, definitions, Health::default()).await;
+        drop(opened.unwrap());
         (folder, path)
     }
 
@@ -263,6 +273,17 @@ mod tests {
         made.close().await.unwrap();
         let refused = backup(&other, &to).await.unwrap_err();
         assert!(matches!(refused, BackupError::Unreadable(..)), "{refused}");
+        assert_eq!(names(&folder), ["other.db"]);
+    }
+
+    #[tokio::test]
+    async fn a_database_with_a_second_name_is_not_copied_from_a_state_that_may_be_old() {
+        let (folder, database) = database().await;
+        let other = folder.path().join("other.db");
+        fs::hard_link(&database, &other).unwrap();
+        let refused = backup(&other, &folder.path().join("copy.db")).await;
+        let refused = refused.unwrap_err();
+        assert!(matches!(refused, BackupError::SeveralNames(_)), "{refused}");
         assert_eq!(names(&folder), ["other.db"]);
     }
 

@@ -1,6 +1,9 @@
 //! SQLite: the embedded default. One writer connection, a few readers that never write, one process.
 
 mod backup;
+mod file;
+mod files;
+mod keeper;
 mod read;
 mod rows;
 mod save;
@@ -9,27 +12,28 @@ mod transaction;
 #[cfg(test)]
 mod upgrade_tests;
 
-use std::{
-    fs::{File, OpenOptions, TryLockError},
-    io::{Read, Seek, Write},
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{
-    ConnectOptions, Connection, SqliteConnection,
+    ConnectOptions, Connection, SqliteConnection, SqlitePool,
     migrate::{MigrateError, Migrator},
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 use tokio::time::Instant;
 
 pub use backup::backup;
+pub use keeper::Keeper;
 use read::{SqliteReader, SqliteSource};
 
-use self::transaction::SqliteTransaction;
-use super::{Backend, Definitions, OpenError, Readers, SharedReader, StoreError, Transaction};
+use self::{
+    file::{DatabaseFile, Place},
+    files::Files,
+    transaction::SqliteTransaction,
+};
+use super::{
+    Backend, Definitions, Health, OpenError, Readers, SharedReader, StoreError, Transaction,
+};
 use crate::domain::Timestamp;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
@@ -47,8 +51,13 @@ pub struct SqliteBackend {
     writer: SqliteConnection,
     options: SqliteConnectOptions,
     definitions: Arc<Definitions>,
-    /// Held as long as the database is open: the lock goes with the file handle.
-    _lock: File,
+    files: Files,
+}
+
+pub struct Opened {
+    pub backend: SqliteBackend,
+    pub readers: Readers,
+    pub keeper: Keeper,
 }
 
 /// Opens the file, making it if it is not there, and brings its schema up to date.
@@ -56,51 +65,82 @@ pub async fn open(
     path: &Path,
     max_size: Option<u64>,
     definitions: Arc<Definitions>,
-) -> Result<(SqliteBackend, Readers), OpenError> {
-    let name = path.display().to_string();
+    health: Health,
+) -> Result<Opened, OpenError> {
+    let files = Files {
+        file: Arc::new(DatabaseFile::open(path).await?),
+        health,
+    };
+    let file = &files.file;
     let unusable = |reason: String| OpenError::Unusable {
-        database: name.clone(),
+        database: file.name().to_owned(),
         reason,
     };
-    let lock = lock(path)?;
-    let options = options(path, max_size);
+    let options = options(file, max_size);
     let mut writer = SqliteConnection::connect_with(&options)
         .await
         .map_err(|error| unusable(error.to_string()))?;
-    bring_up_to_date(&mut writer, &name).await?;
-    let reader = async |connections| -> Result<SharedReader, OpenError> {
+    bring_up_to_date(&mut writer, file.name()).await?;
+    let place = file.remember_parts();
+    match place.map_err(|error| unusable(error.to_string()))? {
+        Place::Kept => {}
+        Place::Missing(path) | Place::Replaced(path) => {
+            let path = path.display();
+            return Err(unusable(format!("{path} was moved while it was opened")));
+        }
+    }
+    let pool = async |connections| {
+        let options = options
+            .clone()
+            .pragma("query_only", "on")
+            .pragma("cache_size", "-1024");
         let pool = SqlitePoolOptions::new()
             .max_connections(connections)
             .acquire_timeout(Duration::from_secs(10))
-            .connect_with(
-                options
-                    .clone()
-                    .pragma("query_only", "on")
-                    .pragma("cache_size", "-1024"),
-            )
-            .await
-            .map_err(|error| unusable(error.to_string()))?;
-        let definitions = definitions.clone();
-        let reader: SharedReader = Arc::new(SqliteReader::new(SqliteSource { pool, definitions }));
-        Ok(reader)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .connect_with(options)
+            .await;
+        pool.map_err(|error| unusable(error.to_string()))
     };
+    let reader = |pool: &SqlitePool| -> SharedReader {
+        Arc::new(SqliteReader::new(SqliteSource {
+            pool: pool.clone(),
+            definitions: definitions.clone(),
+            files: files.clone(),
+        }))
+    };
+    let (callers, housekeeping) = (pool(READERS).await?, pool(HOUSEKEEPERS).await?);
     let readers = Readers {
-        callers: reader(READERS).await?,
-        housekeeping: reader(HOUSEKEEPERS).await?,
+        callers: reader(&callers),
+        housekeeping: reader(&housekeeping),
     };
+    let keeper = Keeper::new(files.clone(), housekeeping);
     let backend = SqliteBackend {
         writer,
         options,
         definitions,
-        _lock: lock,
+        files,
     };
-    Ok((backend, readers))
+    Ok(Opened {
+        backend,
+        readers,
+        keeper,
+    })
 }
 
-fn options(path: &Path, max_size: Option<u64>) -> SqliteConnectOptions {
+fn options(file: &Arc<DatabaseFile>, max_size: Option<u64>) -> SqliteConnectOptions {
+    let lock = file.clone();
     let mut options = SqliteConnectOptions::new()
-        .filename(path)
-        .create_if_missing(true)
+        .filename(file.path())
+        // It is there already. One that is gone must not be made anew.
+        .create_if_missing(false)
+        // Nothing sorts by it. SQLite drops a collation after it has closed the files of its connection, which
+        // a thread does at some later time: so the lock is held until the last one has.
+        .collation("provost_lock", move |a, b| {
+            let _held = &lock;
+            a.cmp(b)
+        })
         .page_size(PAGE_SIZE)
         .journal_mode(SqliteJournalMode::Wal)
         // Once writes are grouped, FULL costs no more than NORMAL, and survives a power cut.
@@ -124,55 +164,18 @@ fn options(path: &Path, max_size: Option<u64>) -> SqliteConnectOptions {
 /// Makes the file if it is not there and brings its schema up to date; answers its migration before
 /// and after.
 pub async fn migrate(path: &Path) -> Result<(i64, i64), OpenError> {
-    let name = path.display().to_string();
+    let file = Arc::new(DatabaseFile::open(path).await?);
     let unusable = |error: sqlx::Error| OpenError::Unusable {
-        database: name.clone(),
+        database: file.name().to_owned(),
         reason: error.to_string(),
     };
-    let _lock = lock(path)?;
-    let options = options(path, None);
+    let options = options(&file, None);
     let mut writer = SqliteConnection::connect_with(&options)
         .await
         .map_err(unusable)?;
     let before = applied(&mut writer).await.map_err(unusable)?;
-    bring_up_to_date(&mut writer, &name).await?;
+    bring_up_to_date(&mut writer, file.name()).await?;
     Ok((before, known()))
-}
-
-/// Takes the lock file beside the database. SQLite itself would let a second process in, and two
-/// writers that each believe their cache would decide on stale tasks.
-fn lock(path: &Path) -> Result<File, OpenError> {
-    let mut lock_path = PathBuf::from(path).into_os_string();
-    lock_path.push(".lock");
-    let failed = |error: std::io::Error| OpenError::Unusable {
-        database: path.display().to_string(),
-        reason: error.to_string(),
-    };
-    let mut file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .read(true)
-        .write(true)
-        .open(&lock_path)
-        .map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => {
-            // The holder's name is for the message of the next one only.
-            file.set_len(0).map_err(failed)?;
-            file.rewind().map_err(failed)?;
-            write!(file, "process {}", std::process::id()).map_err(failed)?;
-            Ok(file)
-        }
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            file.read_to_string(&mut holder).map_err(failed)?;
-            Err(OpenError::InUse {
-                database: path.display().to_string(),
-                holder,
-            })
-        }
-        Err(TryLockError::Error(error)) => Err(failed(error)),
-    }
 }
 
 async fn bring_up_to_date(writer: &mut SqliteConnection, path: &str) -> Result<(), OpenError> {
@@ -218,7 +221,9 @@ impl SqliteBackend {
             self.writer.ping().await?;
         }
         if self.writer.is_in_transaction() {
-            self.writer = SqliteConnection::connect_with(&self.options).await?;
+            let writer = SqliteConnection::connect_with(&self.options).await?;
+            self.files.check()?;
+            self.writer = writer;
         }
         Ok(())
     }
@@ -227,19 +232,20 @@ impl SqliteBackend {
 #[async_trait]
 impl Backend for SqliteBackend {
     async fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, StoreError> {
+        self.files.health.check_write()?;
         self.replace_stuck_writer().await?;
         // A deferred transaction that later wants to write can fail whatever the busy timeout.
         let tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
-        let instant = Instant::now();
-        Ok(Box::new(SqliteTransaction::new(
+        Ok(Box::new(SqliteTransaction {
             tx,
-            &self.definitions,
-            now(),
-            instant,
-        )))
+            definitions: &self.definitions,
+            files: &self.files,
+            now: now(),
+            instant: Instant::now(),
+        }))
     }
 
-    /// The lock beside the file keeps every other process out.
+    /// The lock on the file keeps every other process out.
     fn is_shared(&self) -> bool {
         false
     }

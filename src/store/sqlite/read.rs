@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sqlx::{SqlitePool, sqlite::SqliteRow};
+use sqlx::{Sqlite, SqlitePool, Transaction, sqlite::SqliteRow};
 
-use super::{now, rows};
+use super::{files::Files, now, rows};
 use crate::{
     domain::{Task, TaskId, Timestamp},
     store::{
@@ -19,6 +19,20 @@ pub type SqliteReader = SqlReader<SqliteSource>;
 pub struct SqliteSource {
     pub(super) pool: SqlitePool,
     pub(super) definitions: Arc<Definitions>,
+    pub(super) files: Files,
+}
+
+impl SqliteSource {
+    async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
+        if let Some(view) = self.pool.try_begin().await? {
+            return Ok(view);
+        }
+        // A new connection opens whatever has the name now.
+        if self.pool.size() < self.pool.options().get_max_connections() {
+            self.files.check()?;
+        }
+        Ok(self.pool.begin().await?)
+    }
 }
 
 #[async_trait]
@@ -34,7 +48,7 @@ impl Source for SqliteSource {
     }
 
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<SqliteRow>>, StoreError> {
-        let mut view = self.pool.begin().await?;
+        let mut view = self.begin().await?;
         let mut found = Vec::with_capacity(statements.len());
         for statement in statements {
             found.push(rows::query(statement).fetch_all(&mut *view).await?);
@@ -44,7 +58,7 @@ impl Source for SqliteSource {
 
     async fn load(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
         // One transaction, so that the task and its steps are of one version.
-        let mut view = self.pool.begin().await?;
+        let mut view = self.begin().await?;
         rows::load(&mut view, ids, &self.definitions).await
     }
 

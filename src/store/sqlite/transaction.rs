@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sqlx::{Row, Sqlite, sqlite::SqliteRow};
 use tokio::time::Instant;
 
-use super::save;
+use super::{files::Files, save};
 use crate::{
     domain::{
         AgentName, AgentSpec, InstanceId, Leases, StepRef, Task, TaskId, Timestamp, WorkflowName,
@@ -66,26 +66,11 @@ const HEARTBEAT: &str =
     "INSERT INTO heartbeat (id, at) VALUES (1, ?1) ON CONFLICT (id) DO UPDATE SET at = excluded.at";
 
 pub(super) struct SqliteTransaction<'c> {
-    tx: sqlx::Transaction<'c, Sqlite>,
-    definitions: &'c Definitions,
-    now: Timestamp,
-    instant: Instant,
-}
-
-impl<'c> SqliteTransaction<'c> {
-    pub fn new(
-        tx: sqlx::Transaction<'c, Sqlite>,
-        definitions: &'c Definitions,
-        now: Timestamp,
-        instant: Instant,
-    ) -> Self {
-        Self {
-            tx,
-            definitions,
-            now,
-            instant,
-        }
-    }
+    pub tx: sqlx::Transaction<'c, Sqlite>,
+    pub definitions: &'c Definitions,
+    pub files: &'c Files,
+    pub now: Timestamp,
+    pub instant: Instant,
 }
 
 #[async_trait]
@@ -259,6 +244,8 @@ impl Transaction for SqliteTransaction<'_> {
     }
 
     async fn commit(self: Box<Self>) -> Result<(), StoreError> {
-        Ok(self.tx.commit().await?)
+        self.tx.commit().await?;
+        // Not before: what was committed to a file that was removed meanwhile must not be answered as done.
+        self.files.check_committed()
     }
 }

@@ -34,8 +34,9 @@ async fn a_database_from_before_instances_had_leases_is_brought_up_to_date() {
     before.close().await.unwrap();
 
     let definitions = Arc::new(Definitions::new(NonZeroUsize::MIN));
-    let (mut backend, readers) = open(&path, None, definitions).await.unwrap();
-    let reader = &readers.callers;
+    let opened = open(&path, None, definitions, Health::default()).await;
+    let mut opened = opened.unwrap();
+    let reader = &opened.readers.callers;
     let found = reader.expired(&InstanceId::new("new-process"), 10).await;
     let found = found.unwrap();
     assert_eq!(found.len(), 1);
@@ -51,7 +52,7 @@ async fn a_database_from_before_instances_had_leases_is_brought_up_to_date() {
     assert_eq!(alerts.len(), 1);
     assert_eq!(alerts[0].message, "step a");
     let migrations = sqlx::query("SELECT count(*) AS count FROM _sqlx_migrations")
-        .fetch_one(&mut backend.writer)
+        .fetch_one(&mut opened.backend.writer)
         .await
         .unwrap();
     let migrations: i64 = migrations.get("count");

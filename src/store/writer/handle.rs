@@ -19,8 +19,8 @@ use crate::{
         Actor, AgentName, AgentSpec, Command, Details, Task, TaskId, Timestamp, WorkflowName,
     },
     store::{
-        Alert, AlertId, Backend, CommandError, Definitions, LocalScheduler, Promoted, Readers,
-        SharedReader, StoreError, Watchers, metrics::WriterMetrics,
+        Alert, AlertId, Backend, CommandError, Definitions, Health, LocalScheduler, Promoted,
+        Readers, SharedReader, StoreError, Watchers, metrics::WriterMetrics,
     },
 };
 
@@ -45,6 +45,7 @@ pub struct Store {
     pub outbox: Arc<Notify>,
     /// Tasks that the loops leave alone for a while.
     faults: Arc<Faults>,
+    pub health: Health,
 }
 
 /// A command for one task.
@@ -196,6 +197,7 @@ impl Store {
         };
         let outbox = Arc::new(Notify::new());
         let faults = Arc::new(Faults::default());
+        let health = settings.health.clone();
         let mut lanes = Vec::from_iter(backend.beside());
         lanes.push(backend);
         let writer = Writer {
@@ -221,6 +223,7 @@ impl Store {
             definitions,
             outbox,
             faults,
+            health,
         };
         let writing = async move {
             futures::join!(writer.run(lanes), OptionFuture::from(apart));
@@ -260,6 +263,7 @@ impl Store {
         reason: Option<String>,
         idempotency: Option<Idempotency>,
     ) -> Result<Accepted, CommandError> {
+        self.health.check_submission()?;
         let (answer, answered) = oneshot::channel();
         self.send(Request::Submit {
             details: Arc::new(details),

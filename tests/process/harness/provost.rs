@@ -284,6 +284,11 @@ impl Provost {
         assert!(sent.unwrap().success());
     }
 
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.child.try_wait().unwrap().is_some()
+    }
+
     /// Comes back when it ends, however long that takes.
     pub async fn exits(&mut self) -> ExitStatus {
         self.process.child.wait().await.unwrap()

@@ -1,0 +1,26 @@
+//! Keeps an eye on the store: on a database that is a file, and on what is told of its health.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::store::{Health, sqlite::Keeper};
+
+/// How often the database file is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Looks after the database file, at once when a fault is raised and every second.
+pub(super) async fn keep(keeper: Keeper, health: Health, stop: CancellationToken) {
+    let mut changes = health.subscribe();
+    let looking = async {
+        loop {
+            keeper.look().await;
+            tokio::select! {
+                () = sleep(LOOK_EVERY) => {}
+                Ok(()) = changes.changed() => {}
+            }
+        }
+    };
+    stop.run_until_cancelled(looking).await;
+}

@@ -1,0 +1,241 @@
+//! Whether the store takes what callers bring, and if not, why: one value that `/readyz`, submissions,
+//! the metric, the alert webhooks and the log read.
+//!
+//! The backend raises and clears faults; everybody else only reads. A store without a fault costs its
+//! readers one atomic load.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
+
+use metrics::{describe_gauge, gauge};
+use tokio::sync::watch;
+use tracing::{error, info};
+
+use super::StoreError;
+
+/// What is wrong with the store as a whole. The gravest comes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum StoreFault {
+    /// Another file is where the database was.
+    Replaced,
+    /// The database file, or a file that belongs to it, is not where it was.
+    Missing,
+    /// The database holds something that cannot be read.
+    Unreadable,
+    /// There is no room for more.
+    Full,
+}
+
+impl StoreFault {
+    pub const ALL: [Self; 4] = [Self::Replaced, Self::Missing, Self::Unreadable, Self::Full];
+
+    /// As metrics and alerts name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Replaced => "replaced",
+            Self::Missing => "missing",
+            Self::Unreadable => "unreadable",
+            Self::Full => "full",
+        }
+    }
+
+    /// Whether nothing at all may be written.
+    fn refuses_writes(self) -> bool {
+        matches!(self, Self::Replaced | Self::Missing)
+    }
+
+    /// Whether nothing new is accepted. What was accepted goes on.
+    fn refuses_submissions(self) -> bool {
+        self.refuses_writes() || self == Self::Full
+    }
+}
+
+/// A fault that holds now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Diagnosis {
+    pub fault: StoreFault,
+    /// What is wrong, and what to do.
+    pub detail: String,
+}
+
+impl Diagnosis {
+    pub fn error(&self) -> StoreError {
+        match self.fault {
+            StoreFault::Full => StoreError::Full,
+            _ => StoreError::Unavailable(self.detail.clone()),
+        }
+    }
+}
+
+/// The health of one store. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Health(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    is_faulty: AtomicBool,
+    /// In the order of [`StoreFault`].
+    faults: Mutex<Vec<Diagnosis>>,
+    changed: watch::Sender<()>,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        describe_gauge!(
+            "provost_store_fault",
+            "1 while the store has this fault, and /readyz says 503 because of it"
+        );
+        for fault in StoreFault::ALL {
+            show(fault, false);
+        }
+        Self(Arc::new(Shared {
+            is_faulty: AtomicBool::new(false),
+            faults: Mutex::default(),
+            changed: watch::Sender::new(()),
+        }))
+    }
+}
+
+impl Health {
+    /// `detail` says what is wrong and what to do. A fault that is raised already only gets the new detail.
+    pub fn raise(&self, fault: StoreFault, detail: impl Into<String>) {
+        let detail = detail.into();
+        let mut faults = self.lock();
+        if let Some(known) = faults.iter_mut().find(|known| known.fault == fault) {
+            known.detail = detail;
+            return;
+        }
+        error!(fault = fault.as_str(), "the store is not ready: {detail}");
+        show(fault, true);
+        faults.push(Diagnosis { fault, detail });
+        faults.sort_by_key(|found| found.fault);
+        self.0.is_faulty.store(true, Ordering::Release);
+        self.0.changed.send_replace(());
+    }
+
+    pub fn clear(&self, fault: StoreFault) {
+        if !self.is_faulty() {
+            return;
+        }
+        let mut faults = self.lock();
+        let before = faults.len();
+        faults.retain(|known| known.fault != fault);
+        if faults.len() == before {
+            return;
+        }
+        info!(fault = fault.as_str(), "a fault of the store is over");
+        show(fault, false);
+        self.0
+            .is_faulty
+            .store(!faults.is_empty(), Ordering::Release);
+        self.0.changed.send_replace(());
+    }
+
+    pub fn has(&self, fault: StoreFault) -> bool {
+        self.is_faulty() && self.lock().iter().any(|known| known.fault == fault)
+    }
+
+    /// All faults, the gravest first.
+    pub fn faults(&self) -> Vec<Diagnosis> {
+        self.lock().clone()
+    }
+
+    /// The gravest fault: because of it the service is not ready.
+    pub fn worst(&self) -> Option<Diagnosis> {
+        self.first(|_| true)
+    }
+
+    /// Whether something new may be accepted.
+    pub fn check_submission(&self) -> Result<(), StoreError> {
+        self.check(StoreFault::refuses_submissions)
+    }
+
+    /// Whether anything may be written.
+    pub fn check_write(&self) -> Result<(), StoreError> {
+        self.check(StoreFault::refuses_writes)
+    }
+
+    /// Is woken whenever a fault was raised or cleared.
+    pub fn subscribe(&self) -> watch::Receiver<()> {
+        self.0.changed.subscribe()
+    }
+
+    fn check(&self, refuses: impl Fn(StoreFault) -> bool) -> Result<(), StoreError> {
+        match self.first(refuses) {
+            Some(found) => Err(found.error()),
+            None => Ok(()),
+        }
+    }
+
+    fn first(&self, of: impl Fn(StoreFault) -> bool) -> Option<Diagnosis> {
+        if !self.is_faulty() {
+            return None;
+        }
+        self.lock().iter().find(|found| of(found.fault)).cloned()
+    }
+
+    fn is_faulty(&self) -> bool {
+        self.0.is_faulty.load(Ordering::Acquire)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Diagnosis>> {
+        // A panic while holding the lock leaves the list valid.
+        self.0.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn show(fault: StoreFault, is_raised: bool) {
+    gauge!("provost_store_fault", "fault" => fault.as_str()).set(f64::from(is_raised));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gravest_fault_speaks_and_each_is_cleared_alone() {
+        let health = Health::default();
+        assert_eq!(health.worst(), None);
+        assert!(health.check_submission().is_ok());
+        health.raise(StoreFault::Full, "full");
+        assert!(matches!(health.check_submission(), Err(StoreError::Full)));
+        assert!(health.check_write().is_ok(), "what was accepted goes on");
+        health.raise(StoreFault::Missing, "gone");
+        let refused = health.check_write().unwrap_err();
+        assert!(refused.to_string().contains("gone"), "{refused}");
+        assert_eq!(
+            health.worst().map(|worst| worst.fault),
+            Some(StoreFault::Missing)
+        );
+        health.clear(StoreFault::Missing);
+        assert_eq!(
+            health.worst().map(|worst| worst.fault),
+            Some(StoreFault::Full)
+        );
+        health.clear(StoreFault::Full);
+        assert!(health.check_submission().is_ok());
+    }
+
+    #[test]
+    fn a_page_that_cannot_be_read_makes_the_service_unready_and_stops_no_submission() {
+        let health = Health::default();
+        health.raise(StoreFault::Unreadable, "page 7");
+        assert!(health.worst().is_some());
+        assert!(health.check_submission().is_ok());
+    }
+
+    #[test]
+    fn who_listens_is_woken_by_what_is_new_and_by_nothing_else() {
+        let health = Health::default();
+        let mut changes = health.subscribe();
+        health.raise(StoreFault::Full, "full");
+        assert!(changes.has_changed().unwrap());
+        changes.mark_unchanged();
+        health.raise(StoreFault::Full, "still full");
+        health.clear(StoreFault::Missing);
+        assert!(!changes.has_changed().unwrap());
+        assert_eq!(health.faults()[0].detail, "still full");
+    }
+}

@@ -1,0 +1,356 @@
+//! The database file itself: one process at a time opens it, under one name, and it stays where it is.
+//!
+//! SQLite itself would let a second process in, and two writers that each believe their cache would
+//! decide on stale tasks. It also finds a database's newest changes by name (`-wal`, `-shm`): under another
+//! name, or in a folder where another file has taken the name, they are not found, or are taken for another
+//! database's. So the lock is on the file whatever its name, and the name leads to the file as long as
+//! anything is written.
+//!
+//! **No code may open and close the database file by itself while it is in use here.** Closing any descriptor
+//! of a file drops all POSIX locks that the process has on it, and SQLite relies on them. Questions go by
+//! `stat`, which opens nothing.
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, ErrorKind, Read, Seek, Write},
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+    sync::OnceLock,
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep};
+
+use crate::store::OpenError;
+
+/// How long a start waits for a process that is just ending.
+const LOCK_WITHIN: Duration = Duration::from_secs(1);
+const LOCK_AGAIN: Duration = Duration::from_millis(20);
+/// Symbolic links that lead to one another.
+const MOST_LINKS: usize = 32;
+
+/// The database file, locked for this process until this is dropped: not before SQLite has closed it.
+#[derive(Debug)]
+pub struct DatabaseFile {
+    /// As it was named in the settings.
+    name: String,
+    /// Without symbolic links: what SQLite is given, and finds `-wal` and `-shm` by.
+    path: PathBuf,
+    /// Dropped before `_beside`: who finds that one free may open and close this one.
+    file: File,
+    _beside: File,
+    /// The files that SQLite has open: the database, `-wal` and `-shm`.
+    parts: OnceLock<Vec<Part>>,
+}
+
+#[derive(Debug)]
+struct Part {
+    path: PathBuf,
+    identity: Identity,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+/// What became of the files that are in use.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Where they were.
+    Kept,
+    /// There is no such file any more.
+    Missing(PathBuf),
+    /// Another file has the name.
+    Replaced(PathBuf),
+}
+
+impl DatabaseFile {
+    /// Makes the file if it is not there. `name` may lead to it by symbolic links.
+    pub async fn open(name: &Path) -> Result<Self, OpenError> {
+        let until = Instant::now() + LOCK_WITHIN;
+        loop {
+            match Self::try_open(name) {
+                Err(OpenError::InUse { .. }) if Instant::now() < until => sleep(LOCK_AGAIN).await,
+                opened => return opened,
+            }
+        }
+    }
+
+    fn try_open(name: &Path) -> Result<Self, OpenError> {
+        let database = || name.display().to_string();
+        let failed = |error: io::Error| match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => OpenError::Full {
+                database: database(),
+                reason: error.to_string(),
+            },
+            _ => OpenError::Unusable {
+                database: database(),
+                reason: error.to_string(),
+            },
+        };
+        let in_use = |holder: String| OpenError::InUse {
+            database: database(),
+            holder,
+        };
+        let path = resolve(name).map_err(failed)?;
+        // First this one: it tells who has the database, and keeps older versions of provost out, which
+        // know no other lock.
+        let mut beside = open_or_create(&with_suffix(&path, ".lock")).map_err(failed)?;
+        match beside.try_lock() {
+            Ok(()) => say_holder(&mut beside),
+            Err(TryLockError::WouldBlock) => return Err(in_use(holder(&mut beside))),
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        let file = open_or_create(&path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            let reason = match metadata.file_type().is_block_device() {
+                true => "it is a device, not a file",
+                false => "it is not a file",
+            };
+            return Err(failed(io::Error::other(reason)));
+        }
+        // On Linux this lock and those that SQLite takes know nothing of each other. Elsewhere they are of
+        // one kind, and SQLite would be kept out too.
+        #[cfg(target_os = "linux")]
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(in_use("it has opened it under another name".to_owned()));
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        if metadata.nlink() > 1 {
+            return Err(OpenError::SeveralNames {
+                database: database(),
+                names: metadata.nlink(),
+            });
+        }
+        if Identity::at(&path).map_err(failed)? != Some(Identity::of(&metadata)) {
+            let reason = "it was moved or replaced while it was opened";
+            return Err(failed(io::Error::other(reason)));
+        }
+        Ok(Self {
+            name: database(),
+            path,
+            file,
+            _beside: beside,
+            parts: OnceLock::new(),
+        })
+    }
+
+    /// As it was named in the settings.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What SQLite opens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A file beside the database.
+    pub fn beside(&self, suffix: &str) -> PathBuf {
+        with_suffix(&self.path, suffix)
+    }
+
+    /// Remembers which files SQLite has opened, now that it has; or says what happened meanwhile.
+    pub fn remember_parts(&self) -> io::Result<Place> {
+        let identity = Identity::of(&self.file.metadata()?);
+        let mut parts = vec![Part {
+            path: self.path.clone(),
+            identity,
+        }];
+        for suffix in ["-wal", "-shm"] {
+            let path = self.beside(suffix);
+            // A file system without shared memory has neither.
+            if let Some(identity) = Identity::at(&path)? {
+                parts.push(Part { path, identity });
+            }
+        }
+        let _ = self.parts.set(parts);
+        Ok(self.place())
+    }
+
+    /// Looks where the files are: some microseconds.
+    pub fn place(&self) -> Place {
+        let parts = self.parts.get().map_or(&[][..], Vec::as_slice);
+        let mut place = Place::Kept;
+        for part in parts {
+            match Identity::at(&part.path) {
+                Ok(Some(found)) if found == part.identity => {}
+                Ok(Some(_)) => return Place::Replaced(part.path.clone()),
+                // What cannot be looked at is as good as gone.
+                Ok(None) | Err(_) if place == Place::Kept => {
+                    place = Place::Missing(part.path.clone());
+                }
+                Ok(None) | Err(_) => {}
+            }
+        }
+        place
+    }
+
+    /// Whether the database itself is where it was, whatever became of what belongs to it.
+    pub fn is_kept(&self) -> bool {
+        let database = self.parts.get().and_then(|parts| parts.first());
+        database.is_some_and(
+            |part| matches!(Identity::at(&part.path), Ok(Some(found)) if found == part.identity),
+        )
+    }
+}
+
+impl Identity {
+    fn of(metadata: &fs::Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        }
+    }
+
+    fn at(path: &Path) -> io::Result<Option<Self>> {
+        match fs::metadata(path) {
+            Ok(metadata) => Ok(Some(Self::of(&metadata))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The real path of a file that may not be there yet. A symbolic link that leads to nothing is followed too:
+/// the file is made where it points.
+pub(super) fn resolve(name: &Path) -> io::Result<PathBuf> {
+    let mut name = std::path::absolute(name)?;
+    for _ in 0..MOST_LINKS {
+        match fs::canonicalize(&name) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            resolved => return resolved,
+        }
+        let (Some(folder), Some(file)) = (name.parent(), name.file_name()) else {
+            return Err(ErrorKind::NotFound.into());
+        };
+        let folder = fs::canonicalize(folder).map_err(|error| {
+            let reason = format!("its folder {}: {error}", folder.display());
+            io::Error::new(error.kind(), reason)
+        })?;
+        let path = folder.join(file);
+        match fs::read_link(&path) {
+            Ok(target) => name = folder.join(target),
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(io::Error::other("too many symbolic links"))
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(suffix);
+    path.into()
+}
+
+fn open_or_create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).read(true).write(true);
+    options.open(path)
+}
+
+/// Only for the message that the next one gets: on a full disk it cannot be written, and need not.
+fn say_holder(file: &mut File) {
+    let name = format!("process {}", std::process::id());
+    let _ = file
+        .write_all(name.as_bytes())
+        .and_then(|()| file.set_len(name.len() as u64));
+}
+
+fn holder(file: &mut File) -> String {
+    let mut holder = String::new();
+    // A long text here is none of ours.
+    let _ = file
+        .rewind()
+        .and_then(|()| file.take(64).read_to_string(&mut holder));
+    match holder.is_empty() {
+        true => "its number is not known".to_owned(),
+        false => holder,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("provost.db");
+        (folder, path)
+    }
+
+    #[test]
+    fn every_way_to_the_file_leads_to_its_one_path() {
+        let (folder, path) = folder();
+        let inside = folder.path().join("inside");
+        fs::create_dir(&inside).unwrap();
+        symlink(&path, inside.join("absolute")).unwrap();
+        symlink("../provost.db", inside.join("relative")).unwrap();
+        symlink("relative", inside.join("twice")).unwrap();
+        symlink(folder.path(), inside.join("folder")).unwrap();
+        // The first time the file is not there yet.
+        for _ in 0..2 {
+            for way in [
+                "absolute",
+                "relative",
+                "twice",
+                "folder/provost.db",
+                "./../provost.db",
+            ] {
+                assert_eq!(resolve(&inside.join(way)).unwrap(), path, "{way}");
+            }
+            fs::write(&path, "").unwrap();
+        }
+        symlink("round", inside.join("round")).unwrap();
+        assert!(resolve(&inside.join("round")).is_err());
+        let nowhere = resolve(&folder.path().join("no/such/provost.db")).unwrap_err();
+        assert!(nowhere.to_string().contains("no/such"), "{nowhere}");
+    }
+
+    #[tokio::test]
+    async fn a_file_with_a_second_name_is_refused_and_so_is_what_is_no_file() {
+        let (folder, path) = folder();
+        let other = folder.path().join("other.db");
+        fs::write(&path, "").unwrap();
+        fs::hard_link(&path, &other).unwrap();
+        for name in [&path, &other] {
+            let refused = DatabaseFile::open(name).await.unwrap_err();
+            assert!(
+                matches!(refused, OpenError::SeveralNames { names: 2, .. }),
+                "{refused}"
+            );
+        }
+        fs::remove_file(&other).unwrap();
+        DatabaseFile::open(&path).await.unwrap();
+        let refused = DatabaseFile::open(folder.path()).await.unwrap_err();
+        assert!(matches!(refused, OpenError::Unusable { .. }), "{refused}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_file_that_was_moved_while_it_is_in_use_is_locked_under_its_new_name_too() {
+        let (folder, path) = folder();
+        let held = DatabaseFile::open(&path).await.unwrap();
+        held.remember_parts().unwrap();
+        let moved = folder.path().join("moved.db");
+        fs::rename(&path, &moved).unwrap();
+        assert_eq!(held.place(), Place::Missing(path.clone()));
+        let refused = DatabaseFile::open(&moved).await.unwrap_err();
+        assert!(matches!(refused, OpenError::InUse { .. }), "{refused}");
+        fs::write(&path, "").unwrap();
+        assert_eq!(held.place(), Place::Replaced(path.clone()));
+        assert!(!held.is_kept());
+        fs::rename(&moved, &path).unwrap();
+        assert_eq!(held.place(), Place::Kept);
+        drop(held);
+        DatabaseFile::open(&path).await.unwrap();
+    }
+}

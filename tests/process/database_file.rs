@@ -1,0 +1,150 @@
+//! The database file is moved, deleted or replaced under the running service: it says so, accepts nothing
+//! into a file that is gone, and never writes to another.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Database, Gate, Provost, Remote, one_step, step, until, verify};
+
+const SECRET: &str = "whsec_bmV3IHNlY3JldCBvZiB0aGUgc2hvcCwgMzIgYnl0ZXM=";
+
+fn beside(database: &Path, suffix: &str) -> PathBuf {
+    PathBuf::from(format!("{}{suffix}", database.display()))
+}
+
+async fn is_ready(provost: &Provost) -> bool {
+    provost.get("/readyz").await.status == 200
+}
+
+/// The very next submission is refused: nobody has to have noticed before.
+async fn assert_refused_at_once(provost: &Provost, remote: &Remote) {
+    let refused = provost
+        .post("/v1/tasks", &one_step(&remote.url(), "/work"))
+        .await;
+    assert!(refused.header("retry-after").is_some(), "{refused:?}");
+    refused.expect_problem(503, "store-unavailable");
+    let ready = provost.get("/readyz").await;
+    ready.expect_problem(503, "store-unavailable");
+    assert_eq!(provost.get("/livez").await.status, 200);
+}
+
+#[tokio::test]
+async fn nothing_is_accepted_into_a_file_that_was_deleted_and_people_are_told() {
+    let (ops, remote) = (Remote::quick().await, Remote::quick().await);
+    let config = format!(
+        "[[alert_webhooks]]\nname = \"ops\"\nurl = \"{}/ops\"\nsecrets = [\"{SECRET}\"]\n",
+        ops.url()
+    );
+    let provost = Provost::setup().config(&config).start().await;
+    provost.run(&one_step(&remote.url(), "/work")).await;
+    fs::remove_file(provost.database()).unwrap();
+    assert_refused_at_once(&provost, &remote).await;
+    let why = provost.get("/readyz").await.body["detail"].to_string();
+    assert!(why.contains("provost.db is gone"), "{why}");
+    assert!(why.contains("restore a backup"), "{why}");
+    provost.says("provost.db is gone").await;
+    let told = ops.requests(1).await.remove(0);
+    assert!(verify(&told, SECRET), "{told:?}");
+    let body: Value = serde_json::from_str(&told.raw).unwrap();
+    assert_eq!(body["type"], "alert.raised");
+    assert_eq!(body["data"]["alert"]["kind"], "store.missing");
+    let metrics = provost.get("/metrics").await.body.to_string();
+    let shown = r#"provost_store_fault{fault=\"missing\"} 1"#;
+    assert!(metrics.contains(shown), "{metrics}");
+    assert!(!provost.database().exists(), "it made a new one");
+}
+
+#[tokio::test]
+async fn an_idle_service_notices_within_seconds_that_its_file_is_gone() {
+    let provost = Provost::start().await;
+    // Whoever asks makes it look: nobody asks.
+    fs::remove_file(provost.database()).unwrap();
+    provost.says("provost.db is gone").await;
+}
+
+#[tokio::test]
+async fn a_file_that_comes_back_is_gone_on_with() {
+    let gate = Gate::closed();
+    let remote = Remote::script([gate.then(json!("done"))]).await;
+    let mut provost = Provost::start().await;
+    let id = provost.submit(&one_step(&remote.url(), "/work")).await;
+    remote.requests(1).await;
+    let aside = beside(&provost.database(), ".aside");
+    fs::rename(provost.database(), &aside).unwrap();
+    assert_refused_at_once(&provost, &remote).await;
+    // It answers while nothing can be recorded: the answer is kept until it can be.
+    gate.open();
+    fs::rename(&aside, provost.database()).unwrap();
+    until(true, || is_ready(&provost)).await;
+    let task = provost.settled(&id).await;
+    assert_eq!(step(&task, "only")["output"], "done");
+    assert_eq!(step(&task, "only")["attempt"], 1, "{task:#}");
+    let later = provost.submit(&one_step(&remote.url(), "/work")).await;
+    provost.kill().await;
+    provost.restart().await;
+    assert_eq!(provost.settled(&id).await["state"], "processed");
+    assert_eq!(provost.settled(&later).await["state"], "processed");
+}
+
+#[tokio::test]
+async fn another_file_in_its_place_is_never_written_to_and_used_after_a_restart() {
+    let remote = Remote::quick().await;
+    let mut other = Provost::start().await;
+    let of_other = other.run(&one_step(&remote.url(), "/work")).await;
+    other.terminate();
+    assert!(other.ended().await.success());
+    // Whoever closes it last folds back what is in `-wal`.
+    Database::open(&other.database()).await.close().await;
+
+    let mut provost = Provost::start().await;
+    provost.run(&one_step(&remote.url(), "/work")).await;
+    let database = provost.database();
+    // As an operator restores a backup in the belief that the service is stopped.
+    let restored = beside(&database, ".restored");
+    fs::copy(other.database(), &restored).unwrap();
+    fs::rename(&restored, &database).unwrap();
+    let before = fs::read(&database).unwrap();
+    assert_refused_at_once(&provost, &remote).await;
+    provost.says("is another file").await;
+    for path in ["/v1/tasks", "/v1/alerts"] {
+        provost.get(path).await;
+    }
+    assert!(fs::read(&database).unwrap() == before, "it was written to");
+    // Nor at its end, when SQLite folds back and removes what it has by name.
+    let wal = beside(&database, "-wal");
+    fs::remove_file(&wal).unwrap();
+    fs::write(&wal, "of the other").unwrap();
+    provost.terminate();
+    provost.ended().await;
+    assert!(fs::read(&database).unwrap() == before, "it was written to");
+    assert_eq!(fs::read_to_string(&wal).unwrap(), "of the other");
+    fs::remove_file(&wal).unwrap();
+    provost.restart().await;
+    let id = of_other["id"].as_str().unwrap();
+    assert_eq!(provost.task(id).await["state"], "processed");
+    assert!(is_ready(&provost).await);
+}
+
+#[tokio::test]
+async fn nothing_is_lost_with_a_wal_that_was_deleted() {
+    let remote = Remote::quick().await;
+    let mut provost = Provost::start().await;
+    let mut accepted = Vec::new();
+    for _ in 0..20 {
+        accepted.push(provost.submit(&one_step(&remote.url(), "/work")).await);
+    }
+    fs::remove_file(beside(&provost.database(), "-wal")).unwrap();
+    assert_refused_at_once(&provost, &remote).await;
+    provost
+        .says("all that was accepted is in the database file itself")
+        .await;
+    provost.kill().await;
+    provost.restart().await;
+    for id in &accepted {
+        assert_eq!(provost.settled(id).await["state"], "processed");
+    }
+}
