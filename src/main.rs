@@ -8,6 +8,7 @@ mod demo;
 mod domain;
 mod instance;
 mod interrupt;
+mod listener;
 mod plain_http;
 mod planted;
 mod scheduler;

@@ -55,7 +55,7 @@ fn has_body(operation: &Operation) -> bool {
     operation.request_body.is_some()
 }
 
-const COMMON: [CommonProblem; 9] = [
+const COMMON: [CommonProblem; 10] = [
     CommonProblem {
         name: "BadRequest",
         kind: Kind::InvalidQuery,
@@ -83,6 +83,13 @@ const COMMON: [CommonProblem; 9] = [
         description: "What the path names is not there",
         detail: "there is no such task",
         applies: |_, path, _| path.contains('{'),
+    },
+    CommonProblem {
+        name: "RequestTimeout",
+        kind: Kind::RequestTimeout,
+        description: "The body did not come in whole in time",
+        detail: "only 512 bytes of the body came in: it may take 60s in all (listener.body_timeout) and pause for 20s (listener.stall_timeout)",
+        applies: |operation, _, _| has_body(operation),
     },
     CommonProblem {
         name: "BodyTooLarge",

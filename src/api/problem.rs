@@ -63,6 +63,7 @@ kinds! {
     MessagePending = "message-pending", CONFLICT, "The message is still being delivered";
     AgentConfigured = "agent-configured", CONFLICT, "The agent belongs to the configuration file";
     VersionMismatch = "version-mismatch", PRECONDITION_FAILED, "The task has changed since";
+    RequestTimeout = "request-timeout", REQUEST_TIMEOUT, "The request took too long to come in";
     BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, "The body is too large";
     NotJson = "not-json", UNSUPPORTED_MEDIA_TYPE, "The body must be sent as application/json";
     Invalid = "invalid", UNPROCESSABLE_ENTITY, "The request is not valid";

@@ -44,6 +44,7 @@ pub struct Config {
     pub shutdown_grace: Span,
     /// Where people reach the service: links in messages lead there.
     pub public_url: Option<String>,
+    pub listener: ListenerConfig,
     pub instance: InstanceConfig,
     pub scheduler: SchedulerConfig,
     pub supervisor: SupervisorConfig,
@@ -72,6 +73,7 @@ impl Default for Config {
             log_json: false,
             shutdown_grace: Span::from_secs(25),
             public_url: None,
+            listener: ListenerConfig::default(),
             instance: InstanceConfig::default(),
             scheduler: SchedulerConfig::default(),
             supervisor: SupervisorConfig::default(),
@@ -115,6 +117,36 @@ impl Config {
     /// Whether messages may go out that no secret signs.
     pub fn allows_unsigned(&self) -> bool {
         self.courier.allow_unsigned.or(self.listens_on_loopback())
+    }
+}
+
+/// How many connections there may be to `listen`, and how long each may keep the service waiting.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ListenerConfig {
+    pub max_connections: usize,
+    /// Of those, the most that have not sent any request.
+    pub max_without_request: usize,
+    /// For the head of a request, and before the first for a TLS handshake too.
+    pub head_timeout: Span,
+    /// For the whole body of a request.
+    pub body_timeout: Span,
+    /// For each pause while a body comes in, or an answer is read.
+    pub stall_timeout: Span,
+    /// For the next request on a connection that is kept alive.
+    pub idle_timeout: Span,
+}
+
+impl Default for ListenerConfig {
+    fn default() -> Self {
+        Self {
+            max_connections: 10_000,
+            max_without_request: 2_000,
+            head_timeout: Span::from_secs(10),
+            body_timeout: Span::from_secs(60),
+            stall_timeout: Span::from_secs(20),
+            idle_timeout: Span::from_secs(75),
+        }
     }
 }
 

@@ -34,12 +34,14 @@ const fn setting(path: &'static str, rule: Rule) -> Setting {
 
 /// A loop that turns more often is a busy loop.
 const SOON: Span = Span::from_millis(10);
+/// A wait for a client that is shorter would close healthy connections.
+const WAIT: Span = Span::from_millis(100);
 const MINUTE: Span = Span::from_secs(60);
 const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(86_400);
 
 /// The order is that of `provost.toml.example`.
-pub static SETTINGS: [Setting; 34] = [
+pub static SETTINGS: [Setting; 40] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
@@ -48,6 +50,12 @@ pub static SETTINGS: [Setting; 34] = [
     setting("log_json", Rule::Switch),
     setting("shutdown_grace", Rule::Span(Span::from_secs(0), HOUR)),
     setting("public_url", Rule::PublicUrl),
+    setting("listener.max_connections", Rule::Count(1, 1_000_000)),
+    setting("listener.max_without_request", Rule::Count(1, 1_000_000)),
+    setting("listener.head_timeout", Rule::Span(WAIT, HOUR)),
+    setting("listener.body_timeout", Rule::Span(WAIT, HOUR)),
+    setting("listener.stall_timeout", Rule::Span(WAIT, HOUR)),
+    setting("listener.idle_timeout", Rule::Span(WAIT, HOUR)),
     setting("instance.lease", Rule::Span(Span::from_secs(1), HOUR)),
     setting("scheduler.poll", Rule::Span(SOON, HOUR)),
     setting("supervisor.interval", Rule::Span(SOON, HOUR)),

@@ -6,10 +6,10 @@ mod health;
 mod loops;
 mod others;
 mod part;
-mod server;
 mod start;
 
 use std::{
+    io,
     net::SocketAddr,
     num::NonZeroUsize,
     sync::{Arc, LazyLock},
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use self::database::migrate;
-use self::{others::Others, part::Parts, server::Door};
+use self::{others::Others, part::Parts};
 use crate::{
     agent::{self, AgentSettings, Agents, Post, Registered},
     api::{self, App, Gauges, Workflows},
@@ -30,6 +30,7 @@ use crate::{
     courier::{Receivers, StoreAlerts},
     domain::{InstanceId, Limits, Sender},
     instance::{JoinError, Membership, Standing},
+    listener::{self, Listener, Server},
     scheduler::{self, Dispatcher, Local},
     store::{Health, OpenError, Store, StoreError, WriterSettings},
     telemetry::Metrics,
@@ -74,10 +75,8 @@ impl Service {
     pub async fn start(config: Config, metrics: Metrics) -> Result<Self, StartError> {
         agent::install_crypto();
         agent::describe_metrics();
-        let door = Door::open(config.listen).await?;
-        let address = door.address(config.listen)?;
         let health = Health::default();
-        let starting = door.starting(health.clone());
+        let (server, address) = open(&config, health.clone())?;
         let instance = config.instance_id.clone().unwrap_or_else(new_instance_id);
         let database = start::open(&config, address, &health).await?;
         let calls = AgentSettings {
@@ -177,9 +176,8 @@ impl Service {
             workflows,
             gauges: Gauges::default(),
         });
-        starting.end().await;
-        let server = door.serve(api::router(app), goodbye.clone());
-        let server = parts.spawn("server", server);
+        server.switch(api::router(app));
+        let server = parts.spawn("server", server.run(goodbye.clone(), GOODBYE));
         info!(%address, %instance, %database, "provost is ready");
         undone.disarm();
         Ok(Self {
@@ -226,14 +224,7 @@ impl Service {
         }
         drop(self.member);
         self.goodbye.cancel();
-        if tokio::time::timeout(GOODBYE, &mut self.server)
-            .await
-            .is_err()
-        {
-            // A client that neither reads nor hangs up must not keep the process.
-            self.server.abort();
-            let _ = self.server.await;
-        }
+        let _ = self.server.await;
         // The last handle: the writer saves what it has, and ends.
         self.store.take();
         if tokio::time::timeout(GOODBYE, self.writer).await.is_err() {
@@ -241,6 +232,18 @@ impl Service {
         }
         info!("stopped");
     }
+}
+
+/// Listens, and answers from now on that the service is alive and starting.
+fn open(config: &Config, health: Health) -> Result<(Server, SocketAddr), StartError> {
+    let unusable = |error: io::Error| StartError::Listen {
+        address: config.listen,
+        reason: error.to_string(),
+    };
+    let limits = listener::Limits::new(&config.listener);
+    let listener = Listener::bind(config.listen, limits).map_err(unusable)?;
+    let address = listener.address().map_err(unusable)?;
+    Ok((listener.serve(api::starting(health)), address))
 }
 
 /// Where links in messages lead: where nobody says it, to the address at hand, if it is one.

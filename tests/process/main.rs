@@ -35,6 +35,7 @@ mod exhausted;
 mod failover;
 mod fairness;
 mod instances;
+mod listener;
 mod lists;
 mod one_owner;
 mod operator;

@@ -1,16 +1,16 @@
 //! JSON bodies: bounded, checked once, kept as text.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::Bytes,
-    extract::{
-        DefaultBodyLimit, FromRef, FromRequest, Request,
-        rejection::{BytesRejection, FailedToBufferBody},
-    },
+    extract::{FromRef, FromRequest, Request},
     http::{HeaderMap, header},
 };
+use futures::FutureExt;
+use http_body_util::BodyExt;
 use serde_json::value::RawValue;
+use tokio::time::{Instant, timeout_at};
 
 use crate::api::{
     problem::{Kind, Problem},
@@ -25,13 +25,24 @@ pub struct JsonBody(pub Box<RawValue>);
 #[derive(Debug)]
 pub struct OptionalJsonBody(pub Option<Box<RawValue>>);
 
-/// The longest body that is read, in bytes.
+/// The longest body that is read, and how long its client may take for it.
 #[derive(Clone, Copy, Debug)]
-pub struct BodyLimit(pub usize);
+pub struct BodyLimit {
+    /// In bytes.
+    pub length: usize,
+    pub whole: Duration,
+    /// For each pause.
+    pub pause: Duration,
+}
 
 impl FromRef<Arc<App>> for BodyLimit {
     fn from_ref(app: &Arc<App>) -> Self {
-        Self(app.config.limits.max_request.as_usize())
+        let config = &app.config;
+        Self {
+            length: config.limits.max_request.as_usize(),
+            whole: config.listener.body_timeout.duration(),
+            pause: config.listener.stall_timeout.duration(),
+        }
     }
 }
 
@@ -99,32 +110,100 @@ fn must_say_json(headers: &HeaderMap) -> Result<(), Problem> {
     ))
 }
 
-async fn read(mut request: Request, limit: BodyLimit) -> Result<Bytes, Problem> {
-    let too_large = || {
+async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Problem> {
+    // Said in advance, it is refused without reading a byte.
+    let announced = request.headers().get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > limit.length as u64) {
+        return Err(limit.too_large());
+    }
+    let mut body = request.into_body();
+    let mut read = Pieces::default();
+    let mut patience = None;
+    loop {
+        // Most bodies come with their heads: those need no clock.
+        let frame = match body.frame().now_or_never() {
+            Some(frame) => frame,
+            None => {
+                let now = Instant::now();
+                let end = *patience.get_or_insert_with(|| now + limit.whole);
+                let until = end.min(now + limit.pause);
+                let frame = timeout_at(until, body.frame()).await;
+                frame.map_err(|_| limit.too_slow(read.length))?
+            }
+        };
+        let frame = match frame {
+            None => return Ok(read.whole()),
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => {
+                return Err(Problem::new(
+                    Kind::MalformedJson,
+                    format!("the body broke off before its end: {error}"),
+                ));
+            }
+        };
+        // Trailers say nothing here.
+        if let Ok(piece) = frame.into_data() {
+            if piece.len() > limit.length - read.length {
+                return Err(limit.too_large());
+            }
+            read.push(piece);
+        }
+    }
+}
+
+impl BodyLimit {
+    fn too_large(&self) -> Problem {
         Problem::new(
             Kind::BodyTooLarge,
             format!(
                 "the body is longer than {} bytes: send less, or raise limits.max_request",
-                limit.0
+                self.length
             ),
         )
-        .with("limit", limit.0)
-    };
-    // Said in advance, it is refused without reading a byte.
-    let announced = request.headers().get(header::CONTENT_LENGTH);
-    let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > limit.0 as u64) {
-        return Err(too_large());
+        .with("limit", self.length)
     }
-    DefaultBodyLimit::max(limit.0).apply(&mut request);
-    let read = Bytes::from_request(request, &()).await;
-    read.map_err(|rejection| match rejection {
-        BytesRejection::FailedToBufferBody(FailedToBufferBody::LengthLimitError(_)) => too_large(),
-        error => Problem::new(
-            Kind::MalformedJson,
-            format!("the body broke off before its end: {error}"),
-        ),
-    })
+
+    fn too_slow(&self, length: usize) -> Problem {
+        Problem::new(
+            Kind::RequestTimeout,
+            format!(
+                "only {length} bytes of the body came in: it may take {:?} in all \
+                 (listener.body_timeout) and pause for {:?} (listener.stall_timeout)",
+                self.whole, self.pause
+            ),
+        )
+    }
+}
+
+/// What has come in of a body. One that comes in one piece is not copied.
+#[derive(Default)]
+struct Pieces {
+    length: usize,
+    first: Bytes,
+    all: Vec<u8>,
+}
+
+impl Pieces {
+    fn push(&mut self, piece: Bytes) {
+        if self.length == 0 {
+            self.length = piece.len();
+            self.first = piece;
+            return;
+        }
+        if self.all.is_empty() {
+            self.all.extend_from_slice(&self.first);
+        }
+        self.length += piece.len();
+        self.all.extend_from_slice(&piece);
+    }
+
+    fn whole(self) -> Bytes {
+        match self.all.is_empty() {
+            true => self.first,
+            false => self.all.into(),
+        }
+    }
 }
 
 fn parse(bytes: Bytes) -> Result<Box<RawValue>, Problem> {
@@ -205,8 +284,17 @@ fn too_deep(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
+    use futures::{Stream, StreamExt};
 
     use super::*;
+
+    fn limit(length: usize) -> BodyLimit {
+        BodyLimit {
+            length,
+            whole: Duration::from_secs(60),
+            pause: Duration::from_secs(20),
+        }
+    }
 
     fn request(content_type: Option<&str>, body: impl Into<Body>) -> Request {
         let mut request = Request::builder();
@@ -217,7 +305,7 @@ mod tests {
     }
 
     async fn read_json(content_type: Option<&str>, body: impl Into<Body>) -> Result<String, Kind> {
-        let read = JsonBody::from_request(request(content_type, body), &BodyLimit(1000)).await;
+        let read = JsonBody::from_request(request(content_type, body), &limit(1000)).await;
         read.map(|body| body.0.get().to_owned())
             .map_err(|problem| problem.kind())
     }
@@ -256,12 +344,52 @@ mod tests {
         let mut announced = request(Some("application/json"), "{}");
         let headers = announced.headers_mut();
         headers.insert("content-length", "1001".parse().unwrap());
-        let refused = JsonBody::from_request(announced, &BodyLimit(1000)).await;
+        let refused = JsonBody::from_request(announced, &limit(1000)).await;
         assert_eq!(refused.unwrap_err().kind(), Kind::BodyTooLarge);
 
         let longest = &long[1..];
         let read = read_json(Some("application/json"), format!("\"{}", &longest[1..])).await;
         assert_eq!(read.unwrap().len(), 1000);
+    }
+
+    /// What becomes of a body that begins, and then goes on like this.
+    async fn begun(
+        rest: impl Stream<Item = &'static str> + Send + 'static,
+        limit: BodyLimit,
+    ) -> Kind {
+        let pieces = futures::stream::iter(["{"]).chain(rest);
+        let body = Body::from_stream(pieces.map(Ok::<_, std::convert::Infallible>));
+        let sent = request(Some("application/json"), body);
+        let refused = JsonBody::from_request(sent, &limit).await.unwrap_err();
+        refused.kind()
+    }
+
+    #[tokio::test]
+    async fn a_body_may_neither_pause_nor_drip_for_long() {
+        let limit = |whole, pause| BodyLimit {
+            whole: Duration::from_secs(whole),
+            pause: Duration::from_secs(pause),
+            ..limit(1000)
+        };
+        let silence = futures::stream::pending();
+        assert_eq!(begun(silence, limit(3600, 1)).await, Kind::RequestTimeout);
+        let drip = || async {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            Some((" ", ()))
+        };
+        let drip = futures::stream::unfold((), move |()| drip());
+        assert_eq!(begun(drip, limit(1, 3600)).await, Kind::RequestTimeout);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_comes_in_pieces_is_put_together() {
+        let pieces = ["{\"a\":", " [1,", "2]", "}"];
+        let stream = futures::stream::iter(pieces).then(|piece| async move {
+            tokio::task::yield_now().await;
+            Ok::<_, std::convert::Infallible>(piece)
+        });
+        let read = read_json(Some("application/json"), Body::from_stream(stream)).await;
+        assert_eq!(read.unwrap(), pieces.concat());
     }
 
     #[tokio::test]
@@ -273,7 +401,7 @@ mod tests {
             (b"", 1, 0),
         ] {
             let sent = request(Some("application/json"), body.to_vec());
-            let problem = JsonBody::from_request(sent, &BodyLimit(1000))
+            let problem = JsonBody::from_request(sent, &limit(1000))
                 .await
                 .unwrap_err();
             assert_eq!(problem.kind(), Kind::MalformedJson);
@@ -299,12 +427,12 @@ mod tests {
 
     #[tokio::test]
     async fn no_body_needs_no_content_type() {
-        let none = OptionalJsonBody::from_request(request(None, ""), &BodyLimit(10)).await;
+        let none = OptionalJsonBody::from_request(request(None, ""), &limit(10)).await;
         assert!(none.unwrap().0.is_none());
         let some = request(Some("application/json"), "null");
-        let some = OptionalJsonBody::from_request(some, &BodyLimit(10)).await;
+        let some = OptionalJsonBody::from_request(some, &limit(10)).await;
         assert_eq!(some.unwrap().0.unwrap().get(), "null");
-        let plain = OptionalJsonBody::from_request(request(None, "{}"), &BodyLimit(10)).await;
+        let plain = OptionalJsonBody::from_request(request(None, "{}"), &limit(10)).await;
         assert_eq!(plain.unwrap_err().kind(), Kind::NotJson);
     }
 }

@@ -30,6 +30,24 @@ pub fn binary() -> Command {
     command
 }
 
+/// The binary, which can open so many files and cannot raise that.
+fn limited(open_files: u32) -> Command {
+    let mut command = binary();
+    let program = command.as_std().get_program().to_owned();
+    let kept: Vec<_> = command
+        .as_std()
+        .get_envs()
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    command = Command::new("sh");
+    let script = format!("ulimit -n {open_files} && exec \"$0\" \"$@\"");
+    command.arg("-c").arg(script).arg(program);
+    for name in kept {
+        command.env_remove(name);
+    }
+    command
+}
+
 /// What it is started with.
 #[derive(Clone, Default)]
 pub struct Setup {
@@ -41,6 +59,7 @@ pub struct Setup {
     database_url: Option<String>,
     /// Any free port of loopback, if left out.
     listen: Option<String>,
+    open_files: Option<u32>,
 }
 
 impl Setup {
@@ -82,6 +101,12 @@ impl Setup {
 
     pub fn listen(mut self, address: &str) -> Self {
         self.listen = Some(address.to_owned());
+        self
+    }
+
+    /// The most files that it may have open, as `ulimit -n` sets it.
+    pub fn open_files(mut self, most: u32) -> Self {
+        self.open_files = Some(most);
         self
     }
 
@@ -127,7 +152,10 @@ impl Setup {
         let database = self.database.clone();
         let database = database.unwrap_or_else(|| folder.join("provost.db"));
         let database = format!("sqlite://{}", database.display());
-        let mut command = binary();
+        let mut command = match self.open_files {
+            Some(most) => limited(most),
+            None => binary(),
+        };
         command
             .args(["serve", "--log-json", "--listen"])
             .arg(self.listen.as_deref().unwrap_or("127.0.0.1:0"))

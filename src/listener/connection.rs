@@ -1,0 +1,329 @@
+//! One open connection as the listener sees it: what it waits for, since when, and what it is asked to do.
+//!
+//! The task of the connection notes what happens, a few stores without a lock; the sweep and the accept
+//! loop read it from outside. They may be late by a moment, so an idle connection is only *asked* to
+//! close: its own task looks again, and a request that has just come in keeps it open.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Waker},
+};
+
+/// What all connections share.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// Milliseconds since the listener was opened, and never 0. Kept by the sweep, so that reading it
+    /// costs nothing.
+    now: AtomicU64,
+    /// Connections that have not sent the head of any request.
+    pub without_request: AtomicUsize,
+}
+
+impl Shared {
+    pub fn now(&self) -> u64 {
+        self.now.load(Relaxed)
+    }
+
+    pub fn set_now(&self, now: u64) {
+        self.now.store(now.max(1), Relaxed);
+    }
+}
+
+/// What a connection is asked to do. The later ones include the earlier.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Order {
+    Go = 0,
+    /// Close, unless a request is under way.
+    Release = 1,
+    /// Take no more requests, and close after the last answer.
+    Drain = 2,
+    /// Close now.
+    Abort = 3,
+}
+
+/// What is under way on a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Nobody has asked anything yet: silence, a TLS handshake, part of a first head.
+    NoRequest,
+    /// Part of the head of a further request.
+    PartialHead,
+    /// Kept alive.
+    Idle,
+    /// The body of the request has not come in whole.
+    Receiving,
+    /// The client does not read the answer.
+    Unread,
+    /// A request is being carried out, or its answer sent.
+    Busy,
+}
+
+#[derive(Debug)]
+pub struct Connection {
+    shared: Arc<Shared>,
+    has_asked: AtomicBool,
+    is_http2: AtomicBool,
+    exchanges: AtomicU32,
+    /// Of those, how many have not sent their whole body.
+    bodies: AtomicU32,
+    /// When it was accepted, the last exchange began, or the last one ended.
+    since: AtomicU64,
+    /// When the first byte after the last exchange came in; 0 while there is none.
+    head_since: AtomicU64,
+    /// From when on the socket takes no more bytes; 0 while it does.
+    blocked_since: AtomicU64,
+    /// HTTP/2 only: answers whose next piece the client makes no room for, each with its beginning. The
+    /// socket does not show it there.
+    unread: Mutex<BTreeMap<u32, u64>>,
+    next_exchange: AtomicU32,
+    order: AtomicU8,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Connection {
+    pub fn new(shared: Arc<Shared>) -> Self {
+        shared.without_request.fetch_add(1, Relaxed);
+        Self {
+            has_asked: AtomicBool::new(false),
+            is_http2: AtomicBool::new(false),
+            exchanges: AtomicU32::new(0),
+            bodies: AtomicU32::new(0),
+            since: AtomicU64::new(shared.now()),
+            head_since: AtomicU64::new(0),
+            blocked_since: AtomicU64::new(0),
+            unread: Mutex::default(),
+            next_exchange: AtomicU32::new(0),
+            order: AtomicU8::new(Order::Go as u8),
+            waker: Mutex::new(None),
+            shared,
+        }
+    }
+
+    /// The phase, and since when it lasts.
+    pub fn phase(&self) -> (Phase, u64) {
+        let since = self.since.load(Relaxed);
+        if !self.has_asked.load(Relaxed) {
+            return (Phase::NoRequest, since);
+        }
+        if let Some(since) = self.unread_since() {
+            return (Phase::Unread, since);
+        }
+        let exchanges = self.exchanges.load(Relaxed);
+        if exchanges == 0 {
+            let head_since = self.head_since.load(Relaxed);
+            // On HTTP/2 a byte need not begin a head: a ping must not look like one.
+            if head_since != 0 && !self.is_http2() {
+                return (Phase::PartialHead, head_since);
+            }
+            return (Phase::Idle, since);
+        }
+        if self.bodies.load(Relaxed) >= exchanges {
+            return (Phase::Receiving, since);
+        }
+        (Phase::Busy, since)
+    }
+
+    fn unread_since(&self) -> Option<u64> {
+        let blocked = self.blocked_since.load(Relaxed);
+        if blocked != 0 {
+            return Some(blocked);
+        }
+        if !self.is_http2() {
+            return None;
+        }
+        lock(&self.unread).values().min().copied()
+    }
+
+    pub fn is_http2(&self) -> bool {
+        self.is_http2.load(Relaxed)
+    }
+
+    /// Whether it may be closed without breaking an exchange. Exact in the task of the connection.
+    pub fn is_quiet(&self) -> bool {
+        self.exchanges.load(Relaxed) == 0 && self.blocked_since.load(Relaxed) == 0
+    }
+
+    // What the socket notes.
+
+    pub fn has_read(&self) {
+        if self.head_since.load(Relaxed) == 0 && self.exchanges.load(Relaxed) == 0 {
+            self.head_since.store(self.shared.now(), Relaxed);
+        }
+    }
+
+    pub fn has_written(&self) {
+        if self.blocked_since.load(Relaxed) != 0 {
+            self.blocked_since.store(0, Relaxed);
+        }
+    }
+
+    pub fn is_blocked(&self) {
+        if self.blocked_since.load(Relaxed) == 0 {
+            self.blocked_since.store(self.shared.now(), Relaxed);
+        }
+    }
+
+    // What an exchange notes.
+
+    /// The number of the exchange that begins.
+    pub fn begin(&self, is_http2: bool) -> u32 {
+        if !self.has_asked.load(Relaxed) && !self.has_asked.swap(true, Relaxed) {
+            self.is_http2.store(is_http2, Relaxed);
+            self.shared.without_request.fetch_sub(1, Relaxed);
+        }
+        self.exchanges.fetch_add(1, Relaxed);
+        self.since.store(self.shared.now(), Relaxed);
+        self.head_since.store(0, Relaxed);
+        self.next_exchange.fetch_add(1, Relaxed)
+    }
+
+    pub fn end(&self, exchange: u32) {
+        self.taken(exchange);
+        self.since.store(self.shared.now(), Relaxed);
+        self.exchanges.fetch_sub(1, Relaxed);
+    }
+
+    pub fn body_begins(&self) {
+        self.bodies.fetch_add(1, Relaxed);
+    }
+
+    pub fn body_ends(&self) {
+        self.bodies.fetch_sub(1, Relaxed);
+    }
+
+    /// A piece of an answer is there, and the client has to make room for it.
+    pub fn offered(&self, exchange: u32) {
+        if self.is_http2() {
+            lock(&self.unread).insert(exchange, self.shared.now());
+        }
+    }
+
+    /// The client has made room for the piece that was offered.
+    pub fn taken(&self, exchange: u32) {
+        if self.is_http2() {
+            lock(&self.unread).remove(&exchange);
+        }
+    }
+
+    // What it is asked to do.
+
+    pub fn order(&self) -> Order {
+        match self.order.load(Relaxed) {
+            0 => Order::Go,
+            1 => Order::Release,
+            2 => Order::Drain,
+            _ => Order::Abort,
+        }
+    }
+
+    /// Asks the task of the connection; what it was asked before stays if it was more.
+    pub fn ask(&self, order: Order) {
+        self.order.fetch_max(order as u8, Relaxed);
+        if let Some(waker) = &*lock(&self.waker) {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// The task could not close, because a request has come in meanwhile.
+    pub fn keep(&self) {
+        let (release, go) = (Order::Release as u8, Order::Go as u8);
+        let _ = self.order.compare_exchange(release, go, Relaxed, Relaxed);
+    }
+
+    /// Lets [`Connection::ask`] wake the task that polls with `context`. `known` is what that task keeps
+    /// between two calls, so that all but the first cost one comparison.
+    pub fn wake_me(&self, context: &Context<'_>, known: &mut Option<Waker>) {
+        let waker = context.waker();
+        if known.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            return;
+        }
+        *known = Some(waker.clone());
+        *lock(&self.waker) = Some(waker.clone());
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if !*self.has_asked.get_mut() {
+            self.shared.without_request.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection() -> (Arc<Shared>, Connection) {
+        let shared = Arc::new(Shared::default());
+        shared.set_now(10);
+        (shared.clone(), Connection::new(shared))
+    }
+
+    #[test]
+    fn a_connection_goes_through_its_phases() {
+        let (shared, connection) = connection();
+        assert_eq!(connection.phase(), (Phase::NoRequest, 10));
+        shared.set_now(20);
+        connection.has_read();
+        assert_eq!(connection.phase(), (Phase::NoRequest, 10));
+        assert_eq!(shared.without_request.load(Relaxed), 1);
+        let exchange = connection.begin(false);
+        connection.body_begins();
+        assert_eq!(shared.without_request.load(Relaxed), 0);
+        assert_eq!(connection.phase(), (Phase::Receiving, 20));
+        connection.body_ends();
+        assert_eq!(connection.phase(), (Phase::Busy, 20));
+        shared.set_now(30);
+        connection.is_blocked();
+        assert_eq!(connection.phase(), (Phase::Unread, 30));
+        connection.has_written();
+        connection.end(exchange);
+        assert_eq!(connection.phase(), (Phase::Idle, 30));
+        shared.set_now(40);
+        connection.has_read();
+        assert_eq!(connection.phase(), (Phase::PartialHead, 40));
+    }
+
+    #[test]
+    fn an_answer_over_http2_that_nobody_makes_room_for_is_unread_and_pings_are_no_heads() {
+        let (shared, connection) = connection();
+        let exchange = connection.begin(true);
+        connection.offered(exchange);
+        shared.set_now(50);
+        let other = connection.begin(true);
+        assert_eq!(connection.phase(), (Phase::Unread, 10));
+        connection.end(exchange);
+        connection.end(other);
+        connection.has_read();
+        assert_eq!(connection.phase(), (Phase::Idle, 50));
+    }
+
+    #[test]
+    fn what_is_asked_grows_and_is_taken_back_only_where_it_was_a_release() {
+        let (_, connection) = connection();
+        connection.ask(Order::Release);
+        connection.keep();
+        assert_eq!(connection.order(), Order::Go);
+        connection.ask(Order::Abort);
+        connection.ask(Order::Drain);
+        connection.keep();
+        assert_eq!(connection.order(), Order::Abort);
+    }
+
+    #[test]
+    fn a_connection_that_ends_without_a_request_is_no_longer_counted() {
+        let (shared, connection) = connection();
+        drop(connection);
+        assert_eq!(shared.without_request.load(Relaxed), 0);
+    }
+}

@@ -1,0 +1,260 @@
+//! All open connections: how many there may be, which of them make way, and which are overdue.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use metrics::{counter, gauge};
+use tokio::{sync::Notify, time::timeout};
+use tracing::warn;
+
+use super::{
+    Limits,
+    connection::{Connection, Order, Phase, Shared},
+};
+
+/// How many make way at once, as a share of the limit: a look at all connections is not for one newcomer
+/// alone.
+const BATCH: usize = 64;
+/// How long an answer must have waited for its reader before its connection makes way.
+const UNREAD: u64 = 1000;
+/// How long a newcomer waits before all connections are looked at again, where none could make way.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How often the log repeats that connections make way.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
+
+pub struct Connections {
+    limits: Limits,
+    shared: Arc<Shared>,
+    opened: Instant,
+    /// In the order in which they were accepted.
+    open: Mutex<BTreeMap<u64, Arc<Connection>>>,
+    next: AtomicU64,
+    /// A connection has closed.
+    freed: Notify,
+    said: Mutex<Option<Instant>>,
+}
+
+/// The place of one connection among the others. Dropped with the connection.
+pub struct Ticket {
+    pub connection: Arc<Connection>,
+    number: u64,
+    connections: Arc<Connections>,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.connections.open().remove(&self.number);
+        self.connections.freed.notify_one();
+    }
+}
+
+impl Connections {
+    pub fn new(limits: Limits) -> Self {
+        metrics::describe_gauge!(
+            "provost_http_connections",
+            "Open connections to the API, by whether they have sent a request"
+        );
+        metrics::describe_counter!(
+            "provost_http_connections_closed_total",
+            "Connections to the API that were closed before their clients did, by reason"
+        );
+        let shared = Arc::new(Shared::default());
+        shared.set_now(1);
+        Self {
+            limits,
+            shared,
+            opened: Instant::now(),
+            open: Mutex::default(),
+            next: AtomicU64::new(0),
+            freed: Notify::new(),
+            said: Mutex::default(),
+        }
+    }
+
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Connection>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in a connection. Where there is no room others make way; as long as none can, it waits.
+    pub async fn admit(self: &Arc<Self>) -> Ticket {
+        while self.open().len() >= self.limits.max_connections {
+            let closing = self.make_way();
+            self.say("listener.max_connections", closing);
+            // One that has closed meanwhile is not missed: it left a permit.
+            let _ = timeout(LOOK_AGAIN, self.freed.notified()).await;
+        }
+        if self.shared.without_request.load(Relaxed) >= self.limits.max_without_request {
+            let most = 1 + self.limits.max_without_request / BATCH;
+            let closing = self.close_without_request(most);
+            self.say("listener.max_without_request", closing);
+        }
+        let connection = Arc::new(Connection::new(self.shared.clone()));
+        let number = self.next.fetch_add(1, Relaxed);
+        self.open().insert(number, connection.clone());
+        Ticket {
+            connection,
+            number,
+            connections: self.clone(),
+        }
+    }
+
+    /// Closes some of those that do least: first the oldest without a request, then those that wait for
+    /// a next one, then those whose clients neither send nor read. How many are being closed.
+    pub fn make_way(&self) -> usize {
+        let most = 1 + self.limits.max_connections / BATCH;
+        let closing = self.close_without_request(most);
+        if closing > 0 {
+            return closing;
+        }
+        let now = self.shared.now();
+        let mut candidates: Vec<_> = self
+            .open()
+            .values()
+            .filter(|connection| connection.order() == Order::Go)
+            .filter_map(|connection| {
+                let (phase, since) = connection.phase();
+                Some((
+                    rank(phase, now.saturating_sub(since))?,
+                    since,
+                    connection.clone(),
+                ))
+            })
+            .collect();
+        candidates.sort_unstable_by_key(|(rank, since, _)| (*rank, *since));
+        let first = candidates.first().map(|(rank, ..)| *rank);
+        let chosen = candidates.into_iter().take(most);
+        let mut closing = 0;
+        for (_, _, connection) in chosen.take_while(|(rank, ..)| Some(*rank) == first) {
+            let (order, reason) = match connection.phase().0 {
+                Phase::Receiving | Phase::Unread => (Order::Abort, "no_room_stalled"),
+                _ => (Order::Release, "no_room_idle"),
+            };
+            close(&connection, order, reason);
+            closing += 1;
+        }
+        closing
+    }
+
+    fn close_without_request(&self, most: usize) -> usize {
+        let mut closing = 0;
+        let open = self.open();
+        let silent = open.values().filter(|connection| {
+            connection.order() == Order::Go && connection.phase().0 == Phase::NoRequest
+        });
+        for connection in silent.take(most) {
+            close(connection, Order::Release, "no_room_without_request");
+            closing += 1;
+        }
+        closing
+    }
+
+    /// Moves the clock, and closes what is overdue.
+    pub fn sweep(&self) {
+        let now = self.opened.elapsed().as_millis();
+        let now = u64::try_from(now).unwrap_or(u64::MAX);
+        self.shared.set_now(now);
+        let open = self.open();
+        for connection in open.values() {
+            self.close_if_overdue(connection, now);
+        }
+        let without_request = self.shared.without_request.load(Relaxed);
+        let asked = open.len().saturating_sub(without_request);
+        gauge!("provost_http_connections", "request" => "none").set(without_request as f64);
+        gauge!("provost_http_connections", "request" => "some").set(asked as f64);
+    }
+
+    fn close_if_overdue(&self, connection: &Connection, now: u64) {
+        let (phase, since) = connection.phase();
+        let waited = Duration::from_millis(now.saturating_sub(since));
+        let of = &self.limits;
+        // A client of HTTP/2 that was asked to go has had the time from tick to tick.
+        if connection.order() == Order::Drain && phase == Phase::Idle && waited > of.tick() {
+            return connection.ask(Order::Abort);
+        }
+        if connection.order() == Order::Abort {
+            return;
+        }
+        let idle = match connection.is_http2() {
+            true => Order::Drain,
+            false => Order::Release,
+        };
+        let (longest, order, reason) = match phase {
+            Phase::NoRequest => (of.head_timeout, Order::Release, "no_request"),
+            Phase::PartialHead => (of.head_timeout, Order::Release, "slow_head"),
+            Phase::Idle => (of.idle_timeout, idle, "idle"),
+            Phase::Unread => (of.stall_timeout, Order::Abort, "unread"),
+            // Whoever reads the body ends that in time.
+            Phase::Receiving | Phase::Busy => return,
+        };
+        if waited >= longest && connection.order() < order {
+            close(connection, order, reason);
+        }
+    }
+
+    /// No connection takes another request; idle ones close.
+    pub fn drain(&self) {
+        for connection in self.open().values() {
+            connection.ask(Order::Drain);
+        }
+    }
+
+    /// Closes all. How many there were.
+    pub fn abort(&self) -> usize {
+        let open = self.open();
+        for connection in open.values() {
+            connection.ask(Order::Abort);
+        }
+        open.len()
+    }
+
+    /// Waits until the last one has closed.
+    pub async fn emptied(&self) {
+        while !self.open().is_empty() {
+            let _ = timeout(LOOK_AGAIN, self.freed.notified()).await;
+        }
+    }
+
+    fn say(&self, limit: &'static str, closing: usize) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        sometimes(&mut said, SAY_AGAIN, || {
+            warn!(
+                limit,
+                closing, "too many connections: closing those that do least to make room"
+            );
+        });
+    }
+}
+
+/// Who makes way first; `None` for those that do not.
+fn rank(phase: Phase, waited: u64) -> Option<u8> {
+    match phase {
+        Phase::NoRequest => Some(0),
+        Phase::PartialHead | Phase::Idle => Some(1),
+        Phase::Receiving => Some(2),
+        Phase::Unread => (waited >= UNREAD).then_some(3),
+        Phase::Busy => None,
+    }
+}
+
+fn close(connection: &Connection, order: Order, reason: &'static str) {
+    connection.ask(order);
+    counter!("provost_http_connections_closed_total", "reason" => reason).increment(1);
+}
+
+/// Calls `say`, but not more often than once in this time.
+pub fn sometimes(said: &mut Option<Instant>, every: Duration, say: impl FnOnce()) {
+    if said.is_none_or(|said| said.elapsed() >= every) {
+        *said = Some(Instant::now());
+        say();
+    }
+}

@@ -1,0 +1,117 @@
+//! One connection, from the first byte to the last.
+
+use std::{
+    convert::Infallible,
+    future::poll_fn,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Poll, Waker},
+};
+
+use axum::http::Version;
+use hyper::{Request, body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+};
+use tower::ServiceExt;
+use tracing::trace;
+
+use super::{
+    Routes,
+    connection::{Connection, Order},
+    connections::Ticket,
+    exchange::Exchange,
+    socket::Metered,
+};
+
+/// The longest head of a request on HTTP/1.1, and the most that is read ahead on a connection.
+const LONGEST_HEAD: usize = 64 << 10;
+/// The longest head on HTTP/2, by its own count.
+const LONGEST_HEADERS: u32 = 64 << 10;
+/// The most requests at once on one connection.
+const MOST_STREAMS: u32 = 200;
+
+/// How HTTP is spoken, the same on every connection.
+pub struct Http {
+    protocol: auto::Builder<TokioExecutor>,
+    routes: Arc<Routes>,
+}
+
+impl Http {
+    /// Without timers of hyper's: the sweep has the time of every wait, also of those that hyper does not
+    /// time, such as the one for the byte that decides between the versions.
+    pub fn new(routes: Arc<Routes>) -> Self {
+        let mut protocol = auto::Builder::new(TokioExecutor::new());
+        protocol
+            .http1()
+            .max_buf_size(LONGEST_HEAD)
+            .header_read_timeout(None)
+            .http2()
+            .max_concurrent_streams(MOST_STREAMS)
+            .max_header_list_size(LONGEST_HEADERS);
+        Self { protocol, routes }
+    }
+
+    pub async fn serve(self: Arc<Self>, stream: Metered, ticket: Ticket) {
+        let connection = &ticket.connection;
+        // Before there is a byte nothing is set up for it: silence is cheap.
+        if let Some(Ok(())) = unless_closed(connection, stream.readable()).await {
+            self.speak(stream, connection).await;
+        }
+    }
+
+    async fn speak(&self, stream: Metered, connection: &Arc<Connection>) {
+        let service = service_fn(|request: Request<Incoming>| {
+            let exchange = Exchange::begin(connection, request.version() == Version::HTTP_2);
+            let router = self.routes.current();
+            async move {
+                let request = request.map(|body| exchange.request(body));
+                let response = router.oneshot(request).await?;
+                Ok::<_, Infallible>(response.map(|body| exchange.answer(body)))
+            }
+        });
+        let http = self
+            .protocol
+            .serve_connection(TokioIo::new(stream), service);
+        let mut http = Box::pin(http);
+        let mut known = None;
+        let mut draining = false;
+        let served = poll_fn(|context| {
+            connection.wake_me(context, &mut known);
+            match connection.order() {
+                Order::Go => {}
+                Order::Release if connection.is_quiet() => return Poll::Ready(Ok(())),
+                Order::Release => connection.keep(),
+                Order::Drain if draining => {}
+                // What has no request under way needs no goodbye, but on HTTP/2 there is one.
+                Order::Drain if connection.is_quiet() && !connection.is_http2() => {
+                    return Poll::Ready(Ok(()));
+                }
+                Order::Drain => {
+                    draining = true;
+                    http.as_mut().graceful_shutdown();
+                }
+                Order::Abort => return Poll::Ready(Ok(())),
+            }
+            http.as_mut().poll(context)
+        });
+        if let Err(error) = served.await {
+            trace!(%error, "a connection ended");
+        }
+    }
+}
+
+/// Does what comes before any request, unless the connection is to be closed.
+async fn unless_closed<F: Future>(connection: &Connection, work: F) -> Option<F::Output> {
+    let mut work = pin!(work);
+    let mut known: Option<Waker> = None;
+    poll_fn(|context| {
+        connection.wake_me(context, &mut known);
+        if connection.order() != Order::Go {
+            return Poll::Ready(None);
+        }
+        Pin::new(&mut work).poll(context).map(Some)
+    })
+    .await
+}

@@ -1,0 +1,127 @@
+//! The socket that is listened on, and the streams that it accepts.
+
+use std::{
+    io::{self, IoSlice},
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use rustix::net::sockopt;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpSocket, TcpStream},
+};
+
+use super::connection::Connection;
+
+/// How many connections may wait to be accepted. The system has a limit of its own (somaxconn).
+const BACKLOG: u32 = 4096;
+/// A client that is gone without a word is noticed after about so long: a machine that lost its power says
+/// nothing, and its connection would stay for ever.
+const GONE: Duration = Duration::from_secs(60);
+const PROBE: Duration = Duration::from_secs(10);
+
+pub struct Socket(TcpListener);
+
+impl Socket {
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        // Otherwise the port stays in use for a minute after every restart.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        Ok(Self(socket.listen(BACKLOG)?))
+    }
+
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    pub async fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = self.0.accept().await?;
+        // None of these can fail on a connection that is there, and on one that is not none matters.
+        let _ = stream.set_nodelay(true);
+        let _ = sockopt::set_socket_keepalive(&stream, true);
+        let _ = sockopt::set_tcp_keepidle(&stream, GONE - 3 * PROBE);
+        let _ = sockopt::set_tcp_keepintvl(&stream, PROBE);
+        let _ = sockopt::set_tcp_keepcnt(&stream, 3);
+        Ok(stream)
+    }
+}
+
+/// A stream that tells its connection whether bytes come in, and whether they go out.
+pub struct Metered {
+    stream: TcpStream,
+    connection: Arc<Connection>,
+}
+
+impl Metered {
+    pub fn new(stream: TcpStream, connection: Arc<Connection>) -> Self {
+        Self { stream, connection }
+    }
+
+    /// Waits for the first byte, or for the client to hang up.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.stream.readable().await
+    }
+
+    fn note<T>(&self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        match written {
+            Poll::Pending => self.connection.is_blocked(),
+            Poll::Ready(_) => self.connection.has_written(),
+        }
+        written
+    }
+}
+
+impl AsyncRead for Metered {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.connection.has_read();
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Metered {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.note(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.note(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,274 @@
+//! Clients that open connections and do nothing with them, or everything slowly: they keep nobody from
+//! being served, and nothing from stopping.
+
+use std::io;
+
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{sleep, timeout},
+};
+
+use crate::harness::{Act, Gate, PATIENCE, Provost, Remote, one_step, pipeline};
+
+/// What a client may begin with and leave it at that: nothing, one letter, part of the preface of HTTP/2,
+/// part of a head.
+const BEGINNINGS: [&str; 5] = [
+    "",
+    "G",
+    "PRI * HTTP/2.0\r\n\r\nSM",
+    "GET /livez HTTP/1.1\r\nhost: x",
+    "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+];
+
+async fn begin(provost: &Provost, beginning: &str) -> TcpStream {
+    let connected = timeout(PATIENCE, TcpStream::connect(provost.address())).await;
+    let mut stream = connected.expect("nobody accepts").unwrap();
+    // It may be closed by then, to make room.
+    let _ = stream.write_all(beginning.as_bytes()).await;
+    stream
+}
+
+async fn crowd(provost: &Provost, count: usize) -> Vec<TcpStream> {
+    let mut crowd = Vec::with_capacity(count);
+    for beginning in BEGINNINGS.iter().cycle().take(count) {
+        crowd.push(begin(provost, beginning).await);
+    }
+    crowd
+}
+
+/// All that still comes, until the other side closes.
+async fn rest(stream: &mut TcpStream) -> String {
+    let mut rest = Vec::new();
+    let read = timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
+    // A connection that is reset has ended as well.
+    let _ = read.expect("the connection stays open");
+    String::from_utf8_lossy(&rest).into_owned()
+}
+
+/// Asks on a connection of its own, and keeps that open.
+async fn ask(provost: &Provost, path: &str) -> (String, TcpStream) {
+    let mut stream = begin(
+        provost,
+        &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n"),
+    )
+    .await;
+    let mut answer = vec![0; 1024];
+    let read = timeout(PATIENCE, stream.read(&mut answer)).await;
+    let length = read.expect("no answer").unwrap();
+    (
+        String::from_utf8_lossy(&answer[..length]).into_owned(),
+        stream,
+    )
+}
+
+#[tokio::test]
+async fn a_crowd_that_asks_nothing_keeps_nobody_out_and_delays_no_end() {
+    let remote = Remote::quick().await;
+    // Fewer files than connections that come in, and than the setting allows.
+    let setup = Provost::setup().open_files(256);
+    let mut provost = setup.start().await;
+    let crowd = crowd(&provost, 3000).await;
+    assert_eq!(provost.get("/livez").await.status, 200);
+    let task = provost.run(&one_step(&remote.url(), "/work")).await;
+    assert_eq!(task["state"], "processed");
+    provost.terminate();
+    assert_eq!(provost.ended().await.code(), Some(0));
+    assert!(!provost.log().contains("did not end in time"));
+    assert!(
+        !provost.log().contains("cannot accept"),
+        "the reserve is used up"
+    );
+    drop(crowd);
+}
+
+#[tokio::test]
+async fn a_head_that_does_not_come_in_time_ends_its_connection() {
+    let setup = Provost::setup().set("LISTENER__HEAD_TIMEOUT", "300ms");
+    let provost = setup.start().await;
+    for beginning in BEGINNINGS {
+        let mut stream = begin(&provost, beginning).await;
+        // HTTP/2 may say its settings.
+        rest(&mut stream).await;
+    }
+    // The same for a further request on a connection that has had one.
+    let (answer, mut stream) = ask(&provost, "/livez").await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    stream.write_all(b"GET /livez HT").await.unwrap();
+    assert_eq!(rest(&mut stream).await, "");
+}
+
+#[tokio::test]
+async fn a_connection_that_is_kept_alive_for_nothing_is_closed() {
+    let setup = Provost::setup().set("LISTENER__IDLE_TIMEOUT", "300ms");
+    let provost = setup.start().await;
+    let (answer, mut stream) = ask(&provost, "/livez").await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(rest(&mut stream).await, "");
+}
+
+#[tokio::test]
+async fn a_body_that_stops_coming_is_answered_408() {
+    let setup = Provost::setup().set("LISTENER__STALL_TIMEOUT", "300ms");
+    let provost = setup.start().await;
+    let head = "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+                content-length: 1000\r\n\r\n{";
+    let mut stream = begin(&provost, head).await;
+    let answer = rest(&mut stream).await;
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert!(answer.contains("/problems/request-timeout"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_body_that_drips_is_answered_408() {
+    let setup = Provost::setup().set("LISTENER__BODY_TIMEOUT", "500ms");
+    let provost = setup.start().await;
+    let head = "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+                content-length: 1000000\r\n\r\n{";
+    let mut stream = begin(&provost, head).await;
+    let (mut reading, mut writing) = stream.split();
+    let drip = async {
+        while writing.write_all(b" ").await.is_ok() {
+            sleep(std::time::Duration::from_millis(10)).await;
+        }
+        std::future::pending().await
+    };
+    let mut answer = vec![0; 1024];
+    let length = tokio::select! {
+        read = timeout(PATIENCE, reading.read(&mut answer)) => read.expect("no answer").unwrap(),
+        () = drip => unreachable!(),
+    };
+    let answer = String::from_utf8_lossy(&answer[..length]);
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+}
+
+/// Asks for ever and reads nothing. Comes back when the server has had enough.
+async fn gorge(stream: &mut TcpStream) -> io::Error {
+    let request = "GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(20);
+    loop {
+        if let Err(error) = stream.write_all(request.as_bytes()).await {
+            return error;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_its_answers_is_cut_off() {
+    let setup = Provost::setup().set("LISTENER__STALL_TIMEOUT", "300ms");
+    let provost = setup.start().await;
+    let mut stream = begin(&provost, "").await;
+    timeout(PATIENCE, gorge(&mut stream))
+        .await
+        .expect("it may go on without reading");
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// The beginning of a connection of HTTP/2 whose client makes room for nothing, and asks for a page.
+fn asks_without_room() -> Vec<u8> {
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    // SETTINGS_INITIAL_WINDOW_SIZE is 0.
+    bytes.extend(frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]));
+    // GET, http, and the path and the authority as literals.
+    let mut head = vec![0x82, 0x86, 0x04, 13];
+    head.extend(b"/openapi.json");
+    head.extend([0x01, 9]);
+    head.extend(b"localhost");
+    bytes.extend(frame(1, 5, 1, &head));
+    bytes
+}
+
+#[tokio::test]
+async fn a_client_that_makes_no_room_on_http2_is_cut_off() {
+    let setup = Provost::setup().set("LISTENER__STALL_TIMEOUT", "300ms");
+    let provost = setup.start().await;
+    let mut stream = begin(&provost, "").await;
+    stream.write_all(&asks_without_room()).await.unwrap();
+    let answer = rest(&mut stream).await;
+    assert!(!answer.contains("openapi"), "nobody made room for it");
+}
+
+#[tokio::test]
+async fn a_flood_of_requests_that_are_taken_back_ends_its_connection_and_no_other() {
+    let provost = Provost::start().await;
+    let mut stream = begin(&provost, "").await;
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, &[]));
+    for stream in (1..40_000).step_by(2) {
+        bytes.extend(frame(1, 5, stream, &[0x82, 0x86, 0x84, 0x01, 1, b'x']));
+        bytes.extend(frame(3, 0, stream, &[0, 0, 0, 8]));
+    }
+    let (mut reading, mut writing) = stream.split();
+    let _ = tokio::join!(writing.write_all(&bytes), async {
+        let mut read = [0; 4096];
+        while matches!(timeout(PATIENCE, reading.read(&mut read)).await.expect("it goes on"), Ok(length) if length > 0)
+        {
+        }
+    });
+    assert_eq!(provost.get("/livez").await.status, 200);
+}
+
+#[tokio::test]
+async fn who_waits_or_follows_is_not_idle() {
+    let gate = Gate::closed();
+    let remote = Remote::script([gate.then(json!("done"))]).await;
+    let short = "300ms";
+    let provost = Provost::setup()
+        .set("LISTENER__HEAD_TIMEOUT", short)
+        .set("LISTENER__BODY_TIMEOUT", short)
+        .set("LISTENER__STALL_TIMEOUT", short)
+        .set("LISTENER__IDLE_TIMEOUT", short)
+        .start()
+        .await;
+    let id = provost.submit(&pipeline(&remote.url(), &["a"])).await;
+    let mut events = provost.events(&id).await;
+    // Several of the longest waits for a client go by.
+    let task = provost
+        .get(&format!("/v1/tasks/{id}?wait=2s"))
+        .await
+        .expect(200);
+    assert_eq!(task["state"], "processing");
+    gate.open();
+    events.until("task.processed").await;
+    events.rest().await;
+}
+
+#[tokio::test]
+async fn when_there_is_no_room_those_that_do_nothing_make_way_and_exchanges_do_not() {
+    let remote = Remote::script([Act::Hang]).await;
+    let setup = Provost::setup()
+        .set("LISTENER__MAX_CONNECTIONS", "20")
+        .set("SHUTDOWN_GRACE", "100ms");
+    let mut provost = setup.start().await;
+    let id = provost.submit(&pipeline(&remote.url(), &["a"])).await;
+    let wait = format!("GET /v1/tasks/{id}?wait=60s HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    let mut waiting = Vec::new();
+    for _ in 0..10 {
+        waiting.push(begin(&provost, &wait).await);
+    }
+    // Idle ones, and bodies that do not come: each newcomer is served all the same.
+    let mut kept = Vec::new();
+    for _ in 0..50 {
+        let (answer, stream) = ask(&provost, "/livez").await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        kept.push(stream);
+        let head = "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+                    content-length: 1000\r\n\r\n{";
+        kept.push(begin(&provost, head).await);
+    }
+    drop(crowd(&provost, 100).await);
+    provost.terminate();
+    for stream in &mut waiting {
+        let answer = rest(stream).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "cut off: {answer:?}");
+    }
+    assert_eq!(provost.ended().await.code(), Some(0));
+}
