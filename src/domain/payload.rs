@@ -1,30 +1,19 @@
-//! JSON that passes through: kept as text, parsed at most once, and only where a template looks inside.
+//! JSON that passes through: kept as text, indexed at most once, and only where a template looks inside.
 
-use std::{
-    borrow::Cow,
-    collections::BTreeMap,
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use super::template::Document;
+
 /// An immutable JSON document, cheap to clone.
 #[derive(Clone)]
-pub struct Payload(Arc<Inner>);
-
-struct Inner {
-    json: Box<RawValue>,
-    value: OnceLock<minijinja::Value>,
-}
+pub struct Payload(Arc<Document>);
 
 impl Payload {
     pub fn new(json: Box<RawValue>) -> Self {
-        Self(Arc::new(Inner {
-            json,
-            value: OnceLock::new(),
-        }))
+        Self(Arc::new(Document::new(json)))
     }
 
     /// `None` where the text is not one JSON document.
@@ -54,18 +43,16 @@ impl Payload {
     }
 
     pub fn as_json(&self) -> &str {
-        self.0.json.get()
+        self.0.json()
     }
 
     pub fn raw(&self) -> &RawValue {
-        &self.0.json
+        self.0.raw()
     }
 
-    /// What templates see. Parsed on first use, then shared by every clone.
-    pub fn value(&self) -> &minijinja::Value {
-        self.0
-            .value
-            .get_or_init(|| serde_json::from_str(self.as_json()).unwrap_or_default())
+    /// What templates look into. Indexed on first use, then shared by every clone.
+    pub fn document(&self) -> &Document {
+        &self.0
     }
 }
 
@@ -110,7 +97,7 @@ impl fmt::Debug for Payload {
 
 impl Serialize for Payload {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.json.serialize(serializer)
+        self.raw().serialize(serializer)
     }
 }
 

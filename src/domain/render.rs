@@ -4,7 +4,7 @@ use http::HeaderValue;
 
 use super::{
     Body, Method, Payload, RequestTemplate,
-    template::{MAX_RENDERED, RenderError, Scope},
+    template::{RenderError, Scope},
 };
 
 /// A request, apart from where it goes and what Provost adds.
@@ -67,13 +67,7 @@ pub fn render_request(
         .collect::<Result<_, _>>()?;
     let body = match &request.body {
         Body::None => None,
-        Body::Input if scope.input.as_json().len() > MAX_RENDERED => {
-            return Err(RenderError::new(
-                "input",
-                format!("the task's input is larger than {MAX_RENDERED} bytes"),
-            ));
-        }
-        Body::Input => Some(scope.input.as_json().to_owned()),
+        Body::Input => Some(scope.whole_input()?),
         Body::Json(template) => Some(template.render(scope)?),
     };
     Ok(Rendered {

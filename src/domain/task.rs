@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Actor, Definition, Fault, Payload, Priority, ReplyTo, Span, Step, StepDefinition, StepIndex,
-    StepState, TaskId, Timestamp, WorkflowName, template::Scope,
+    StepState, TaskId, Timestamp, WorkflowName,
+    template::{Budget, Scope},
 };
 
 #[derive(Clone, PartialEq, Debug)]
@@ -293,13 +294,13 @@ impl Task {
         format!("{}:{}", self.id(), self.definition(index).name)
     }
 
-    /// What the templates of a step see.
-    pub fn scope(&self, index: StepIndex) -> Scope<'_> {
+    /// What the templates of a step see, and what their evaluation may cost.
+    pub fn scope<'t>(&'t self, index: StepIndex, budget: &'t Budget) -> Scope<'t> {
         Scope {
             task_id: self.id(),
             key: self.details.key.as_deref(),
             labels: &self.details.labels,
-            input: &self.details.input,
+            input: Some(&self.details.input),
             steps: self
                 .definition(index)
                 .reads
@@ -312,6 +313,7 @@ impl Task {
                 .and_then(|undone| self.step(undone).output()),
             request: None,
             response: None,
+            budget,
         }
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{
     Actor, AgentName, Call, Command, Doubt, Draft, OnUndo, Payload, Purpose, Span, StepIndex,
-    StepName, StepState, StepStatus, Target, Task, Timestamp, call,
+    StepName, StepState, StepStatus, Target, Task, Timestamp, call, template::Budget,
 };
 
 /// The answer to the question what an undo would do.
@@ -151,6 +151,9 @@ pub enum Why {
 /// No body is shown that is longer, in bytes: a plan of many steps must not grow without bound.
 const LONGEST_BODY: usize = 64 * 1024;
 
+/// What rendering all calls of a plan may cost: of every step its undo and its probe.
+const WHOLE_PLAN: u64 = 4 * Budget::EVALUATION;
+
 /// The fingerprint of a plan is the version of the task that it was made from: all that it says follows
 /// from that record.
 pub fn undo_plan(task: &Task, now: Timestamp) -> UndoPlan {
@@ -180,6 +183,7 @@ pub fn undo_plan(task: &Task, now: Timestamp) -> UndoPlan {
         settled: settled(&draft.task),
         doubted: doubted(&draft.task),
         now,
+        budget: Budget::new(WHOLE_PLAN),
     };
     begun.fill(&mut plan);
     plan
@@ -212,6 +216,8 @@ struct Planner<'t> {
     settled: Task,
     doubted: Task,
     now: Timestamp,
+    /// All calls of the plan are rendered from it.
+    budget: Budget,
 }
 
 impl Planner<'_> {
@@ -296,7 +302,7 @@ impl Planner<'_> {
     }
 
     fn rendered(&self, task: &Task, index: StepIndex, until: Until) -> PlannedCall {
-        match call(task, index, self.now, self.now) {
+        match call(task, index, self.now, self.now, &self.budget) {
             Ok(call) => PlannedCall::Request(Box::new(PlannedRequest::of(call))),
             Err(error) => PlannedCall::CannotRender(CannotRender {
                 until,

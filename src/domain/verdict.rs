@@ -3,18 +3,14 @@
 
 mod undo;
 
-use std::collections::BTreeMap;
-
-use serde::Serialize;
-use uuid::Uuid;
-
 pub use self::undo::UndoStep;
+use serde::Serialize;
 
 use super::{
     AgentName, Body, Definition, Extend, Method, Payload, RequestTemplate, RetrySpec, Span,
-    StepDefinition, StepIndex, StepName, TaskId, backoff,
+    StepDefinition, StepIndex, StepName, backoff,
     render::render_request,
-    template::{Reads, Scope},
+    template::{Budget, Reads, Scope},
 };
 
 /// The answer to a dry run.
@@ -103,12 +99,14 @@ pub fn verdict(
     input: Option<&Payload>,
     retry_of: &dyn Fn(&AgentName) -> Option<RetrySpec>,
 ) -> Verdict {
+    // All that is evaluated for one verdict shares it.
+    let budget = Budget::evaluation();
     let stages = stages(definition);
     let mut order: Vec<usize> = (0..definition.steps.len()).collect();
     order.sort_by_key(|index| stages[*index]);
     let plan = |index: usize| {
         let step = &definition.steps[index];
-        let runs = runs(step, input);
+        let runs = runs(step, input, &budget);
         PlannedStep {
             name: step.name.clone(),
             agent: step.agent().clone(),
@@ -167,7 +165,7 @@ pub fn verdict(
             warn(WarningCode::Constant, message);
         }
         if planned.runs != Runs::Never
-            && let Some(message) = cannot_render(step, input)
+            && let Some(message) = cannot_render(step, input, &budget)
         {
             warn(WarningCode::CannotRender, message);
         }
@@ -252,11 +250,11 @@ fn critical_path(
 }
 
 /// Only the task's own data can tell more than this, so only what reads nothing but the input is tried.
-fn runs(step: &StepDefinition, input: Option<&Payload>) -> Runs {
+fn runs(step: &StepDefinition, input: Option<&Payload>, budget: &Budget) -> Runs {
     match (&step.when, input) {
         (None, _) => Runs::Always,
         (Some(condition), Some(input)) if reads_only_input(condition.reads()) => {
-            match with_scope(input, |scope| condition.truth(scope)) {
+            match with_scope(input, budget, |scope| condition.truth(scope)) {
                 Ok(true) => Runs::Always,
                 Ok(false) => Runs::Never,
                 Err(_) => Runs::Conditionally,
@@ -266,9 +264,13 @@ fn runs(step: &StepDefinition, input: Option<&Payload>) -> Runs {
     }
 }
 
-fn cannot_render(step: &StepDefinition, input: Option<&Payload>) -> Option<String> {
+fn cannot_render(
+    step: &StepDefinition,
+    input: Option<&Payload>,
+    budget: &Budget,
+) -> Option<String> {
     let input = input?;
-    with_scope(input, |scope| {
+    with_scope(input, budget, |scope| {
         if let Some(condition) = &step.when
             && reads_only_input(condition.reads())
             && let Err(error) = condition.truth(scope)
@@ -289,16 +291,10 @@ fn reads_only_input(reads: &Reads) -> bool {
     reads.names.iter().all(|name| name == "input")
 }
 
-fn with_scope<T>(input: &Payload, look: impl FnOnce(&Scope<'_>) -> T) -> T {
+fn with_scope<T>(input: &Payload, budget: &Budget, look: impl FnOnce(&Scope<'_>) -> T) -> T {
     look(&Scope {
-        task_id: TaskId(Uuid::nil()),
-        key: None,
-        labels: &BTreeMap::new(),
-        input,
-        steps: Vec::new(),
-        output: None,
-        request: None,
-        response: None,
+        input: Some(input),
+        ..Scope::empty(budget)
     })
 }
 

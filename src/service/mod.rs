@@ -169,6 +169,7 @@ impl Service {
             receivers,
             limits: Limits {
                 max_steps: config.limits.max_steps,
+                ..Limits::default()
             },
             config,
             metrics,

@@ -6,7 +6,8 @@ use super::{Draft, fault};
 use crate::domain::{
     Actor, AlertChange, AlertKind, Attempt, Call, Certainty, Doubt, Event, Fault, FaultKind,
     InstanceId, Method, Outcome, Payload, Policy, Purpose, Refusal, Release, Span, Step, StepIndex,
-    StepRef, StepState, Task, Timestamp, render, template::RenderError,
+    StepRef, StepState, Task, Timestamp, render,
+    template::{Budget, RenderError},
 };
 
 impl Draft {
@@ -47,7 +48,7 @@ impl Draft {
             Some(limit) => limit.min(now + within),
             None => now + within,
         };
-        match call(&self.task, index, complete_by, now) {
+        match call(&self.task, index, complete_by, now, &self.budget) {
             Ok(call) => {
                 self.change(
                     index,
@@ -318,6 +319,7 @@ pub(in crate::domain) fn call(
     index: StepIndex,
     complete_by: Timestamp,
     now: Timestamp,
+    budget: &Budget,
 ) -> Result<Call, RenderError> {
     let definition = task.definition(index);
     let step = task.step(index);
@@ -325,15 +327,15 @@ pub(in crate::domain) fn call(
     let probe = task.probe_before(index);
     let (rendered, purpose) = match (probe, definition.undoes) {
         (Some(probe), _) => (
-            render::render_request(&probe.request, &task.scope(subject))?,
+            render::render_request(&probe.request, &task.scope(subject, budget))?,
             Purpose::Probe(task.idempotency_key(subject)),
         ),
         (None, Some(_)) => (
-            undo_request(task, index)?,
+            undo_request(task, index, budget)?,
             Purpose::Undo(task.idempotency_key(subject)),
         ),
         (None, None) => (
-            render::render_request(&definition.request, &task.scope(index))?,
+            render::render_request(&definition.request, &task.scope(index, budget))?,
             Purpose::Work,
         ),
     };
@@ -364,19 +366,28 @@ pub(in crate::domain) fn call(
 
 /// An undo may look at the request that it undoes. That is rendered anew: the definition, the input and
 /// the outputs of the steps before it are on record, and only change where an operator has them run again.
-fn undo_request(task: &Task, index: StepIndex) -> Result<render::Rendered, RenderError> {
+fn undo_request(
+    task: &Task,
+    index: StepIndex,
+    budget: &Budget,
+) -> Result<render::Rendered, RenderError> {
     let definition = task.definition(index);
-    let mut scope = task.scope(index);
+    let mut scope = task.scope(index, budget);
     let recorded;
     if definition.reads_request {
-        recorded = recorded_request(task, task.subject(index))?;
+        recorded = recorded_request(task, task.subject(index), budget)?;
         scope.request = Some(&recorded);
     }
     render::render_request(&definition.request, &scope)
 }
 
-fn recorded_request(task: &Task, index: StepIndex) -> Result<Payload, RenderError> {
-    let rendered = render::render_request(&task.definition(index).request, &task.scope(index))?;
+fn recorded_request(
+    task: &Task,
+    index: StepIndex,
+    budget: &Budget,
+) -> Result<Payload, RenderError> {
+    let rendered =
+        render::render_request(&task.definition(index).request, &task.scope(index, budget))?;
     let own = task.step(index).body.as_ref().map(Payload::as_json);
     Ok(rendered.as_payload(own))
 }

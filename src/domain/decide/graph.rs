@@ -34,7 +34,7 @@ impl Draft {
                 continue;
             }
             let wanted = match &definition.when {
-                Some(condition) => condition.truth(&self.task.scope(index)),
+                Some(condition) => condition.truth(&self.task.scope(index, &self.budget)),
                 None => Ok(true),
             };
             match wanted {

@@ -21,7 +21,7 @@ pub(in crate::domain) use attempt::call;
 use super::{
     Actor, AlertChange, AlertKind, Attempt, Call, Certainty, Command, Details, Doubt, Event,
     Expiry, Fault, FaultKind, Refusal, Step, StepIndex, StepState, Task, TaskState, TaskStatus,
-    Timestamp, allows_step, allows_task,
+    Timestamp, allows_step, allows_task, template::Budget,
 };
 
 #[derive(Debug)]
@@ -35,6 +35,10 @@ pub struct Draft {
     pub ready: Vec<StepIndex>,
     /// Attempts that are over although their calls may still be under way: to be dropped.
     pub dropped: Vec<(StepIndex, Attempt)>,
+    /// What the expressions of one command may cost.
+    budget: Budget,
+    /// What those of the commands before have cost.
+    spent: u64,
 }
 
 /// What an accepted command hands back besides the changed draft.
@@ -94,7 +98,14 @@ impl Draft {
             alerts: Vec::new(),
             ready: Vec::new(),
             dropped: Vec::new(),
+            budget: Budget::evaluation(),
+            spent: 0,
         }
+    }
+
+    /// What evaluating expressions has cost so far, in the units of [`Budget`].
+    pub fn spent(&self) -> u64 {
+        self.spent + self.budget.spent()
     }
 
     /// Applies a command made by `by` at `now` on the store's clock.
@@ -113,6 +124,8 @@ impl Draft {
         {
             return Err(Refusal::NoStep(step));
         }
+        self.spent = self.spent();
+        self.budget.refill();
         match command {
             Command::Claim { step, by: instance } => {
                 return Ok(match self.claim(step, instance, by, now)? {

@@ -69,7 +69,9 @@ impl Draft {
             self.alerts.push(AlertChange::Close { step: index });
             // A step that failed before its condition could be judged is judged again.
             let judged = match &self.task.definition(index).when {
-                Some(condition) => condition.truth(&self.task.scope(index)) == Ok(true),
+                Some(condition) => {
+                    condition.truth(&self.task.scope(index, &self.budget)) == Ok(true)
+                }
                 None => true,
             };
             if judged {

@@ -65,7 +65,7 @@ impl Draft {
             r#"{{"status":{status},"body":{}}}"#,
             body.as_json()
         ));
-        let mut scope = self.task.scope(subject);
+        let mut scope = self.task.scope(subject, &self.budget);
         scope.response = response.as_ref();
         probe.judge(status, body, &scope)
     }

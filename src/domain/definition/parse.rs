@@ -10,12 +10,15 @@ use super::{
     step::{After, Draft, Edges},
 };
 use crate::domain::{
-    AgentName, FieldFault, Payload, StepIndex, StepName, fields::nearest, template::Reads,
+    AgentName, FieldFault, Payload, StepIndex, StepName,
+    fields::nearest,
+    template::{Origin, Reads},
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limits {
     pub max_steps: usize,
+    pub origin: Origin,
 }
 
 impl Limits {
@@ -23,13 +26,17 @@ impl Limits {
     pub fn stored() -> Self {
         Self {
             max_steps: MOST_STEPS,
+            origin: Origin::Stored,
         }
     }
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_steps: 500 }
+        Self {
+            max_steps: 500,
+            origin: Origin::Submitted,
+        }
     }
 }
 
@@ -86,7 +93,7 @@ pub fn parse_steps(
         .enumerate()
         .map(|(index, item)| {
             let pointer = format!("{pointer}/{index}");
-            Draft::read(item, pointer, known, policies, &mut faults)
+            Draft::read(item, pointer, known, policies, limits.origin, &mut faults)
         })
         .collect();
     let names = names(&drafts, &mut faults);
@@ -241,7 +248,22 @@ fn check_reads(
                      seen: &[&str],
                      own: bool,
                      places: &mut Vec<usize>| {
-        for (pointer, Reads { names: read, steps }) in given {
+        for (pointer, looks) in given {
+            let Reads {
+                names: read,
+                steps,
+                hyphens,
+            } = looks;
+            let meant = hyphens.iter().find(|(behind, (whole, _))| {
+                !seen.contains(&behind.as_str()) || names.contains_key(whole.as_str())
+            });
+            if let Some((_, (_, meant))) = meant {
+                faults.push(FieldFault::new(
+                    pointer,
+                    format!("`-` subtracts here: write `{meant}` where the name has a hyphen"),
+                ));
+                continue;
+            }
             for name in read.iter().filter(|name| !seen.contains(&name.as_str())) {
                 faults.push(FieldFault::new(pointer, not_seen(name, seen)));
             }

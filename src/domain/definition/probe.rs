@@ -5,7 +5,7 @@ use http::StatusCode;
 use super::{Method, RequestTemplate, request};
 use crate::domain::{
     Fields, Payload, Span,
-    template::{Expression, Reads, RenderError, Scope},
+    template::{Expression, Origin, Reads, RenderError, Scope},
 };
 
 const DEFAULT_WITHIN: Span = Span::from_secs(10);
@@ -61,7 +61,11 @@ fn in_words(error: RenderError) -> String {
 }
 
 /// Reads the field `probe` of a step and notes what its expressions look at.
-pub(super) fn read(step: &mut Fields<'_>, reads: &mut Vec<(String, Reads)>) -> Option<Probe> {
+pub(super) fn read(
+    step: &mut Fields<'_>,
+    origin: Origin,
+    reads: &mut Vec<(String, Reads)>,
+) -> Option<Probe> {
     let mut fields = step.object("probe")?;
     if !fields.has("request") {
         fields.missing(
@@ -69,7 +73,7 @@ pub(super) fn read(step: &mut Fields<'_>, reads: &mut Vec<(String, Reads)>) -> O
             "say which GET tells whether the step took effect, such as { \"path\": \"/charges/{{ task.id }}\" }",
         );
     }
-    let request = request::read(&mut fields, Method::Get, reads);
+    let request = request::read(&mut fields, Method::Get, origin, reads);
     if let Some(request) = &request
         && request.method != Method::Get
     {
@@ -77,7 +81,7 @@ pub(super) fn read(step: &mut Fields<'_>, reads: &mut Vec<(String, Reads)>) -> O
     }
     let mut expression = |name: &str| {
         let source = fields.string(name, usize::MAX)?;
-        match Expression::parse(&source) {
+        match Expression::parse(&source, origin) {
             Ok(expression) => {
                 reads.push((fields.pointer(name), expression.reads().clone()));
                 Some(expression)

@@ -7,7 +7,7 @@ use crate::domain::{
     FieldFault, Fields, Payload,
     fields::text,
     render::path_fault,
-    template::{JsonTemplate, Reads, Template},
+    template::{JsonTemplate, Origin, Reads, Template},
 };
 
 pub(super) struct RequestDraft {
@@ -33,6 +33,7 @@ impl RequestDraft {
 pub(super) fn read(
     step: &mut Fields<'_>,
     usual: Method,
+    origin: Origin,
     reads: &mut Vec<(String, Reads)>,
 ) -> Option<RequestDraft> {
     let given = step.has("request");
@@ -47,9 +48,9 @@ pub(super) fn read(
     let methods = Method::ALL.map(|method| (method.as_str(), method));
     let wrong_method = fields.has("method");
     let method = fields.choice("method", &methods);
-    let path = path(&mut fields, reads);
-    let headers = headers(&mut fields, reads);
-    let body = body(&mut fields, method.unwrap_or(usual), reads);
+    let path = path(&mut fields, origin, reads);
+    let headers = headers(&mut fields, origin, reads);
+    let body = body(&mut fields, method.unwrap_or(usual), origin, reads);
     if let Err(faults) = fields.finish() {
         step.extend(faults);
         return None;
@@ -62,9 +63,13 @@ pub(super) fn read(
     })
 }
 
-fn path(fields: &mut Fields<'_>, reads: &mut Vec<(String, Reads)>) -> Option<Template> {
+fn path(
+    fields: &mut Fields<'_>,
+    origin: Origin,
+    reads: &mut Vec<(String, Reads)>,
+) -> Option<Template> {
     let source = fields.string("path", usize::MAX).unwrap_or_default();
-    let fault = match Template::parse(&source) {
+    let fault = match Template::parse(&source, origin) {
         // What fills the holes is encoded, so any harmless text can stand for it.
         Ok(template) => match path_fault(&template.outline("x")) {
             None => {
@@ -79,7 +84,11 @@ fn path(fields: &mut Fields<'_>, reads: &mut Vec<(String, Reads)>) -> Option<Tem
     None
 }
 
-fn headers(fields: &mut Fields<'_>, reads: &mut Vec<(String, Reads)>) -> Vec<(String, Template)> {
+fn headers(
+    fields: &mut Fields<'_>,
+    origin: Origin,
+    reads: &mut Vec<(String, Reads)>,
+) -> Vec<(String, Template)> {
     let mut headers: Vec<(String, Template)> = Vec::new();
     for (name, pointer, value) in fields.entries("headers") {
         let header = header_name(&name).and_then(|name| {
@@ -87,7 +96,7 @@ fn headers(fields: &mut Fields<'_>, reads: &mut Vec<(String, Reads)>) -> Vec<(St
                 return Err(format!("`{name}` stands here twice: leave one out"));
             }
             let value = text(value.get()).ok_or("must be a string")?;
-            let template = Template::parse(&value)?;
+            let template = Template::parse(&value, origin)?;
             // What is not literal is checked when it is rendered.
             HeaderValue::from_str(&template.outline(""))
                 .map_err(|_| "holds a line break or another character that no header may hold")?;
@@ -128,7 +137,12 @@ fn header_name(name: &str) -> Result<String, String> {
     Ok(lower.to_owned())
 }
 
-fn body(fields: &mut Fields<'_>, method: Method, reads: &mut Vec<(String, Reads)>) -> Option<Body> {
+fn body(
+    fields: &mut Fields<'_>,
+    method: Method,
+    origin: Origin,
+    reads: &mut Vec<(String, Reads)>,
+) -> Option<Body> {
     let Some(raw) = fields.raw("body") else {
         return Some(if method.sends_body() {
             Body::Input
@@ -147,7 +161,7 @@ fn body(fields: &mut Fields<'_>, method: Method, reads: &mut Vec<(String, Reads)
         return None;
     }
     let pointer = fields.pointer("body");
-    match JsonTemplate::parse(&Payload::new(raw)) {
+    match JsonTemplate::parse(&Payload::new(raw), origin) {
         Ok(template) => {
             for (inside, read) in template.reads() {
                 note(reads, format!("{pointer}{inside}"), read);

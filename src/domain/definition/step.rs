@@ -15,7 +15,7 @@ use super::{
 use crate::domain::{
     AgentName, FieldFault, Fields, LONGEST_URL, Span, StepIndex, StepName, WebAddress,
     fields::text,
-    template::{Expression, Reads},
+    template::{Expression, Origin, Reads},
 };
 
 const LONGEST_NAME: usize = 64;
@@ -60,6 +60,7 @@ impl Draft {
         pointer: String,
         known: &dyn KnownAgents,
         policies: &Policies,
+        origin: Origin,
         faults: &mut Vec<FieldFault>,
     ) -> Self {
         let mut draft = Self {
@@ -86,7 +87,7 @@ impl Draft {
         };
         match Fields::of(value, &draft.pointer) {
             Ok(fields) => {
-                if let Err(found) = draft.read_fields(fields, known) {
+                if let Err(found) = draft.read_fields(fields, known, origin) {
                     faults.extend(found);
                 }
             }
@@ -99,14 +100,15 @@ impl Draft {
         &mut self,
         mut fields: Fields<'_>,
         known: &dyn KnownAgents,
+        origin: Origin,
     ) -> Result<(), Vec<FieldFault>> {
         self.name = name(&mut fields);
         self.target = target(&mut fields, known);
         if let Some(after) = after(&mut fields) {
             self.after = After::Named(after);
         }
-        self.when = self.condition(&mut fields);
-        self.request = request::read(&mut fields, Method::Post, &mut self.reads);
+        self.when = self.condition(&mut fields, origin);
+        self.request = request::read(&mut fields, Method::Post, origin, &mut self.reads);
         if let (Some(Target::Url { url, .. }), Some(request)) = (&self.target, &self.request)
             && url.contains('?')
             && !request.path.outline("x").is_empty()
@@ -136,8 +138,8 @@ impl Draft {
             self.on_undo = on_undo;
         }
         self.pivot = fields.boolean("pivot").unwrap_or_default();
-        self.probe = probe::read(&mut fields, &mut self.probe_reads);
-        self.undo = undo::read(&mut fields);
+        self.probe = probe::read(&mut fields, origin, &mut self.probe_reads);
+        self.undo = undo::read(&mut fields, origin);
         if self.pivot && self.undo.is_some() {
             fields.fault(
                 "undo",
@@ -147,9 +149,9 @@ impl Draft {
         fields.finish()
     }
 
-    fn condition(&mut self, fields: &mut Fields<'_>) -> Option<Expression> {
+    fn condition(&mut self, fields: &mut Fields<'_>, origin: Origin) -> Option<Expression> {
         let source = fields.string("when", usize::MAX)?;
-        match Expression::parse(&source) {
+        match Expression::parse(&source, origin) {
             Ok(expression) => {
                 self.reads
                     .push((fields.pointer("when"), expression.reads().clone()));

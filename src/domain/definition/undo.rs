@@ -6,7 +6,10 @@ use super::{
     request::{self, RequestDraft},
     step::{DEFAULT_MAX_FAILURES, DEFAULT_TRY, TRY},
 };
-use crate::domain::{Fields, Span, template::Reads};
+use crate::domain::{
+    Fields, Span,
+    template::{Origin, Reads},
+};
 
 /// What was read of the field `undo`.
 pub(super) struct UndoDraft {
@@ -23,7 +26,7 @@ pub(super) struct UndoDraft {
 const WORDS: [(&str, Policy); 2] = [Policy::WORDS[0], Policy::WORDS[2]];
 
 /// Reads the field `undo` of a step.
-pub(super) fn read(step: &mut Fields<'_>) -> Option<UndoDraft> {
+pub(super) fn read(step: &mut Fields<'_>, origin: Origin) -> Option<UndoDraft> {
     let mut fields = step.object("undo")?;
     if !fields.has("request") {
         fields.missing(
@@ -32,7 +35,7 @@ pub(super) fn read(step: &mut Fields<'_>) -> Option<UndoDraft> {
         );
     }
     let mut reads = Vec::new();
-    let request = request::read(&mut fields, Method::Post, &mut reads);
+    let request = request::read(&mut fields, Method::Post, origin, &mut reads);
     let complete_within = fields.span("complete_within", TRY);
     let max_failures = fields.integer("max_failures", 0..=1000);
     let on_exhausted = on_exhausted(&mut fields, &WORDS);

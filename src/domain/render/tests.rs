@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::*;
+use crate::domain::template::Budget;
 use crate::domain::{Accepted, Limits, Payload, Policies, TaskId, parse_steps};
 
 fn render(request: Value, input: Value) -> Result<Rendered, String> {
@@ -21,11 +22,12 @@ fn render(request: Value, input: Value) -> Result<Rendered, String> {
         task_id: TaskId(Uuid::nil()),
         key: None,
         labels: &BTreeMap::new(),
-        input: &Payload::from_value(&input),
+        input: Some(&Payload::from_value(&input)),
         steps: Vec::new(),
         output: None,
         request: None,
         response: None,
+        budget: &Budget::evaluation(),
     };
     render_request(&definition.steps[0].request, &scope).map_err(|error| error.to_string())
 }

@@ -1,7 +1,10 @@
 //! A JSON document with templates in its strings, compiled to a flat run of pieces: JSON text that is
 //! copied as it was written, and values that are rendered into it. Rendering builds no tree.
 
-use super::{Reads, RenderError, Scope, Template, text::is_template, write};
+use super::{
+    Origin, Reads, RenderError, Scope, Template, document::end_of_string, text::is_template,
+    write::Out,
+};
 use crate::domain::{Payload, fields::escape};
 
 /// A JSON value whose strings (not keys) are templates.
@@ -27,7 +30,7 @@ pub struct JsonFault {
 }
 
 impl JsonTemplate {
-    pub fn parse(document: &Payload) -> Result<Self, Vec<JsonFault>> {
+    pub fn parse(document: &Payload, origin: Origin) -> Result<Self, Vec<JsonFault>> {
         let json = document.as_json();
         if !may_hold_templates(json) {
             return Ok(Self(Box::new([Piece::Raw(json.into())])));
@@ -40,7 +43,7 @@ impl JsonTemplate {
                 continue;
             };
             let pointer = string.pointer;
-            match Template::parse(&text) {
+            match Template::parse(&text, origin) {
                 Ok(template) => {
                     pieces.push(Piece::Raw(json[copied..string.start].into()));
                     pieces.push(Piece::Value {
@@ -62,14 +65,19 @@ impl JsonTemplate {
 
     /// The document as JSON text.
     pub fn render(&self, scope: &Scope<'_>) -> Result<String, RenderError> {
-        let mut out = String::new();
+        let mut out = Out::new(scope.budget);
         for piece in &self.0 {
             match piece {
-                Piece::Raw(json) => write::text(json, "the document", &mut out)?,
+                Piece::Raw(json) => {
+                    let spent = scope.budget.spent();
+                    out.push(json).map_err(|trouble| {
+                        RenderError::new("the document", trouble.in_words(scope.budget, spent))
+                    })?;
+                }
                 Piece::Value { template, .. } => template.render_json(scope, &mut out)?,
             }
         }
-        Ok(out)
+        Ok(out.text)
     }
 
     /// What each template reads, with its JSON pointer relative to the document.
@@ -188,16 +196,4 @@ impl<'a> Iterator for Strings<'a> {
         }
         None
     }
-}
-
-/// The place behind the closing quote of the string whose inside begins at `at`.
-fn end_of_string(bytes: &[u8], mut at: usize) -> usize {
-    while let Some(byte) = bytes.get(at) {
-        match byte {
-            b'"' => return at + 1,
-            b'\\' => at += 2,
-            _ => at += 1,
-        }
-    }
-    bytes.len()
 }

@@ -1,38 +1,60 @@
 //! Templates: how the data of a task reaches its requests.
 //!
 //! A [`Template`] is a string with `{{ expressions }}`, a [`JsonTemplate`] a JSON document whose strings
-//! are templates, an [`Expression`] a bare condition. Expressions are minijinja; statements
-//! (`{% … %}`) are left out, because variables and loops can multiply data past any bound.
+//! are templates, an [`Expression`] a bare condition. The language is that of Jinja's expressions;
+//! `docs/expressions.md` describes it whole. Statements (`{% … %}`) are left out, because variables and
+//! loops can multiply data past any bound.
 //!
-//! Each is compiled once and bounded when evaluated: by fuel (instructions), by the length of its
-//! source, by what its operators and filters may build, and by the size of what comes out.
+//! Each is parsed once and evaluated by an interpreter of this module, which charges a [`Budget`] for every
+//! node, item and byte before it touches it: nothing is evaluated while it is parsed, and no filter, operator
+//! or comparison is free. Why there is an own interpreter: `docs/decisions/0008-bounded-expressions.md`.
 //! Reading what is not there is an error that names it, never an empty text.
+//!
+//! From source to text: `scan` splits a template, `lexer` and `parser` make an `ast` of each expression,
+//! `reads` says what it looks at, `eval` gives a `value`, and `write` puts it into what is rendered.
 
-mod engine;
-mod filters;
+mod ast;
+mod budget;
+mod code;
+mod compare;
+mod convert;
+mod document;
+mod eval;
 mod json;
-mod path;
+mod judging;
+mod lexer;
+mod lists;
+mod number;
+mod parser;
+mod reads;
+mod registry;
 mod scan;
 mod scope;
 mod text;
+mod texts;
+mod trouble;
+mod value;
 mod write;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+pub use budget::Budget;
+pub use document::Document;
 pub use json::JsonTemplate;
 pub use scope::Scope;
 pub use text::Template;
 
 use super::Payload;
-use engine::Code;
+use code::Code;
+use write::Out;
 
 /// No rendered text or JSON document is longer, in bytes.
 pub const MAX_RENDERED: usize = 1 << 20;
 
-/// No expression is longer, in bytes: with it the copies that `~` can make stay bounded.
+/// No expression is longer, in bytes.
 pub const MAX_EXPRESSION: usize = 2000;
 
 /// Why a template could not be rendered, in the words an operator reads.
@@ -55,15 +77,6 @@ impl RenderError {
             reason: reason.into(),
         }
     }
-
-    fn too_large(expression: &str) -> Self {
-        Self::new(
-            expression,
-            format!(
-                "the result is larger than {MAX_RENDERED} bytes; pass a reference instead of the data"
-            ),
-        )
-    }
 }
 
 /// What a template looks at, known before it is ever evaluated.
@@ -73,13 +86,29 @@ pub struct Reads {
     pub names: BTreeSet<String>,
     /// The steps read as `steps.<name>` or `steps['<name>']`.
     pub steps: BTreeSet<String>,
+    /// Names that stand behind a `-` and may be the end of a name with a hyphen: that name, and how to write
+    /// what was probably meant.
+    pub hyphens: BTreeMap<String, (String, String)>,
 }
 
 impl Reads {
     pub fn extend(&mut self, other: &Reads) {
         self.names.extend(other.names.iter().cloned());
         self.steps.extend(other.steps.iter().cloned());
+        let hyphens = other.hyphens.iter();
+        self.hyphens
+            .extend(hyphens.map(|(name, meant)| (name.clone(), meant.clone())));
     }
+}
+
+/// Where a definition comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// It is handed in now: what is wrong with it is refused.
+    Submitted,
+    /// It was accepted before, perhaps by a version that took more. An expression that is wrong today must not
+    /// keep its task from being read: it fails when it is evaluated.
+    Stored,
 }
 
 /// A bare condition such as `input.total > 0`.
@@ -87,26 +116,29 @@ impl Reads {
 pub struct Expression(Code);
 
 impl Expression {
-    /// The error says what is wrong with the source and how to mend it.
-    pub fn parse(source: &str) -> Result<Self, String> {
+    /// The error says what is wrong with the source and what to write instead.
+    pub fn parse(source: &str, origin: Origin) -> Result<Self, String> {
         if source.trim_start().starts_with("{{") || source.contains("{%") {
             return Err("a condition is written bare: leave out the braces".to_owned());
         }
-        Code::parse(source).map(Self)
+        Code::parse(source, origin).map(Self)
     }
 
     /// By truthiness: false, null, zero and what is empty are false.
     pub fn truth(&self, scope: &Scope<'_>) -> Result<bool, RenderError> {
-        Ok(self.0.evaluate(scope)?.is_true())
+        self.0.with(scope, |value| value.truth())
     }
 
     /// What it gives, as JSON.
     pub fn payload(&self, scope: &Scope<'_>) -> Result<Payload, RenderError> {
-        if let Some(whole) = self.0.path().and_then(|path| path.whole(scope)) {
+        if let Some(whole) = self.0.whole(scope) {
             return Ok(whole.clone());
         }
-        let mut json = String::new();
-        write::json(&self.0.evaluate(scope)?, self.0.source(), &mut json)?;
+        let json = self.0.with(scope, |value| {
+            let mut out = Out::new(scope.budget);
+            out.json(&value)?;
+            Ok(out.text)
+        })?;
         // What was written as JSON is JSON.
         Ok(Payload::parse(json).unwrap_or_else(Payload::null))
     }

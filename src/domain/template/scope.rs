@@ -1,20 +1,21 @@
 //! What templates see: `input`, `task` (id, key, labels), `steps.<name>.output`; in an undo also the
-//! step's own `output` and `request`, in a probe the `response`. Nothing is parsed or copied before an expression reads it.
+//! step's own `output` and `request`, in a probe the `response`. Nothing is read or copied before an expression asks for it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
-use minijinja::{
-    Value,
-    value::{Enumerator, Object},
+use super::{
+    Budget, RenderError,
+    trouble::Outcome,
+    value::{Member, Value},
+    write::Out,
 };
-
 use crate::domain::{Payload, StepName, TaskId};
 
 pub struct Scope<'a> {
     pub task_id: TaskId,
     pub key: Option<&'a str>,
     pub labels: &'a BTreeMap<String, String>,
-    pub input: &'a Payload,
+    pub input: Option<&'a Payload>,
     /// The steps that the definition's `reads` lists. A skipped step without output reads as null.
     pub steps: Vec<(&'a StepName, Option<&'a Payload>)>,
     /// In an undo: the output of the step that is undone.
@@ -24,9 +25,36 @@ pub struct Scope<'a> {
     pub request: Option<&'a Payload>,
     /// In a probe: the answer, with its `status` and `body`.
     pub response: Option<&'a Payload>,
+    /// What all evaluations together may cost that are made with this scope, or share it.
+    pub budget: &'a Budget,
 }
 
 impl<'a> Scope<'a> {
+    /// For what reads nothing.
+    pub fn empty(budget: &'a Budget) -> Self {
+        static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
+        Self {
+            task_id: TaskId(uuid::Uuid::nil()),
+            key: None,
+            labels: &NO_LABELS,
+            input: None,
+            steps: Vec::new(),
+            output: None,
+            request: None,
+            response: None,
+            budget,
+        }
+    }
+
+    /// The task's input as it was submitted.
+    pub fn whole_input(&self) -> Result<String, RenderError> {
+        let spent = self.budget.spent();
+        let mut out = Out::new(self.budget);
+        out.push(self.input.map_or("null", Payload::as_json))
+            .map_err(|trouble| RenderError::new("input", trouble.in_words(self.budget, spent)))?;
+        Ok(out.text)
+    }
+
     pub(super) fn step(&self, name: &str) -> Option<Option<&'a Payload>> {
         self.steps
             .iter()
@@ -34,85 +62,55 @@ impl<'a> Scope<'a> {
             .map(|(_, output)| *output)
     }
 
-    pub(super) fn task_value(&self, key: &str) -> Option<Value> {
-        match key {
-            "id" => Some(Value::from(self.task_id.to_string())),
-            "key" => Some(Value::from(self.key)),
-            "labels" => Some(Value::from_pairs(
-                self.labels
-                    .iter()
-                    .map(|(label, value)| (label.as_str(), value.as_str())),
-            )),
+    pub(super) fn document(&self, name: &str) -> Option<&'a Payload> {
+        match name {
+            "input" => self.input,
+            "output" => self.output,
+            "request" => self.request,
+            "response" => self.response,
             _ => None,
         }
     }
 
-    /// The context of an evaluation. `task` is built only for those that read it.
-    pub(super) fn root(&self, reads_task: bool) -> Value {
-        let task = reads_task.then(|| {
-            Value::from_pairs(
-                ["id", "key", "labels"]
-                    .into_iter()
-                    .filter_map(|key| Some((key, self.task_value(key)?))),
-            )
-        });
-        let steps = self
-            .steps
-            .iter()
-            .map(|(name, output)| ((*name).clone(), output.cloned()))
-            .collect();
-        Value::from_object(Root {
-            task,
-            input: self.input.clone(),
-            steps: Value::from_object(Steps(steps)),
-            output: self.output.cloned(),
-            request: self.request.cloned(),
-            response: self.response.cloned(),
+    pub(super) fn named(&self, name: &'a str, budget: &Budget) -> Outcome<Value<'a>> {
+        if let Some(document) = self.document(name) {
+            return value_of(document, budget);
+        }
+        if name != "task" {
+            return Ok(Value::Missing(name));
+        }
+        let mut members: Vec<Member<'a>> = Vec::with_capacity(3);
+        for part in ["id", "key", "labels"] {
+            if let Some(value) = self.task_value(part, budget)? {
+                members.push((Value::Text(part), value));
+            }
+        }
+        Ok(Value::Map(members.into()))
+    }
+
+    pub(super) fn task_value(&self, part: &str, budget: &Budget) -> Outcome<Option<Value<'a>>> {
+        Ok(match part {
+            "id" => Some(Value::built(&self.task_id.to_string(), budget)?),
+            "key" => Some(self.key.map_or(Value::Null, Value::Text)),
+            "labels" => {
+                budget.allocate(self.labels.len() * size_of::<Member<'_>>())?;
+                let labels = self.labels.iter();
+                let labels = labels.map(|(name, value)| (Value::Text(name), Value::Text(value)));
+                Some(Value::Map(labels.collect::<Vec<_>>().into()))
+            }
+            _ => None,
         })
     }
-}
 
-pub(super) fn output_value(output: Option<&Payload>) -> Value {
-    output.map_or_else(|| Value::from(()), |output| output.value().clone())
-}
-
-#[derive(Debug)]
-struct Root {
-    task: Option<Value>,
-    input: Payload,
-    steps: Value,
-    output: Option<Payload>,
-    request: Option<Payload>,
-    response: Option<Payload>,
-}
-
-impl Object for Root {
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        match key.as_str()? {
-            "input" => Some(self.input.value().clone()),
-            "task" => self.task.clone(),
-            "steps" => Some(self.steps.clone()),
-            "output" => Some(self.output.as_ref()?.value().clone()),
-            "request" => Some(self.request.as_ref()?.value().clone()),
-            "response" => Some(self.response.as_ref()?.value().clone()),
-            _ => None,
-        }
+    pub(super) fn output_value(
+        &self,
+        output: Option<&'a Payload>,
+        budget: &Budget,
+    ) -> Outcome<Value<'a>> {
+        output.map_or(Ok(Value::Null), |output| value_of(output, budget))
     }
 }
 
-#[derive(Debug)]
-struct Steps(Vec<(StepName, Option<Payload>)>);
-
-impl Object for Steps {
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        let name = key.as_str()?;
-        let (_, output) = self.0.iter().find(|(step, _)| step.as_str() == name)?;
-        let output = output_value(output.as_ref());
-        Some(Value::from_pairs([("output", output)]))
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        let names = self.0.iter().map(|(name, _)| Value::from(name.as_str()));
-        Enumerator::Values(names.collect())
-    }
+fn value_of<'a>(document: &'a Payload, budget: &Budget) -> Outcome<Value<'a>> {
+    Value::of(document.document().root(budget)?, budget)
 }

@@ -1,9 +1,14 @@
 //! A string with expressions in it.
 
-use minijinja::Value;
-
-use super::{Reads, RenderError, Scope, engine::Code, path::Path, scan, write};
-use crate::domain::Payload;
+use super::{
+    Origin, Reads, RenderError, Scope,
+    code::Code,
+    scan,
+    texts::percent_encode,
+    trouble::{Outcome, other},
+    value::Value,
+    write::Out,
+};
 
 /// A string: literal, exactly one `{{ expression }}` (which keeps its type where the place has types),
 /// or text with expressions inside.
@@ -24,15 +29,15 @@ enum Part {
 }
 
 /// How a value is written into its surroundings.
-type Interpolate = fn(&Value, &str, &mut String) -> Result<(), RenderError>;
+type Interpolate = for<'v> fn(Value<'v>, &mut Out<'_>) -> Outcome<()>;
 
 impl Template {
     pub fn literal(text: &str) -> Self {
         Self(Kind::Literal(text.into()))
     }
 
-    /// The error says what is wrong with the source and how to mend it.
-    pub fn parse(source: &str) -> Result<Self, String> {
+    /// The error says what is wrong with the source and what to write instead.
+    pub fn parse(source: &str, origin: Origin) -> Result<Self, String> {
         if !is_template(source) {
             return Ok(Self::literal(source));
         }
@@ -40,7 +45,7 @@ impl Template {
         for piece in scan::pieces(source)? {
             parts.push(match piece {
                 scan::Piece::Literal(text) => Part::Literal(text.into()),
-                scan::Piece::Code(code) => Part::Code(Code::parse(code)?),
+                scan::Piece::Code(code) => Part::Code(Code::parse(code, origin)?),
             });
         }
         Ok(Self(match <[Part; 1]>::try_from(parts) {
@@ -62,38 +67,45 @@ impl Template {
     }
 
     fn render_with(&self, scope: &Scope<'_>, write: Interpolate) -> Result<String, RenderError> {
-        let mut out = String::new();
+        let mut out = Out::new(scope.budget);
         match &self.0 {
-            Kind::Literal(text) => out.push_str(text),
-            Kind::Whole(code) => write(&code.evaluate(scope)?, code.source(), &mut out)?,
+            Kind::Literal(text) => literal(text, &mut out)?,
+            Kind::Whole(code) => code.with(scope, |value| write(value, &mut out))?,
             Kind::Mixed(parts) => {
                 for part in parts {
                     match part {
-                        Part::Literal(text) => write::text(text, text, &mut out)?,
-                        Part::Code(code) => write(&code.evaluate(scope)?, code.source(), &mut out)?,
+                        Part::Literal(text) => literal(text, &mut out)?,
+                        Part::Code(code) => code.with(scope, |value| write(value, &mut out))?,
                     }
                 }
             }
         }
-        Ok(out)
+        Ok(out.text)
     }
 
     /// Appends this template's value as JSON.
     pub(super) fn render_json(
         &self,
         scope: &Scope<'_>,
-        out: &mut String,
+        out: &mut Out<'_>,
     ) -> Result<(), RenderError> {
+        let string = |text: &str, what: &str, out: &mut Out<'_>| {
+            let spent = out.budget.spent();
+            out.json(&Value::Text(text))
+                .map_err(|trouble| RenderError::new(what, trouble.in_words(out.budget, spent)))
+        };
         match &self.0 {
-            Kind::Whole(code) => match whole_document(code.path(), scope) {
-                Some(document) => write::text(document.as_json(), code.source(), out),
-                None => write::json(&code.evaluate(scope)?, code.source(), out),
+            Kind::Whole(code) => match code.whole(scope) {
+                Some(document) => {
+                    let spent = out.budget.spent();
+                    out.push(document.as_json()).map_err(|trouble| {
+                        RenderError::new(code.source(), trouble.in_words(out.budget, spent))
+                    })
+                }
+                None => code.with(scope, |value| out.json(&value)),
             },
-            Kind::Literal(text) => write::json(&Value::from(&**text), text, out),
-            Kind::Mixed(_) => {
-                let text = self.render_text(scope)?;
-                write::json(&Value::from(text), "the rendered text", out)
-            }
+            Kind::Literal(text) => string(text, text, out),
+            Kind::Mixed(_) => string(&self.render_text(scope)?, "the rendered text", out),
         }
     }
 
@@ -144,42 +156,33 @@ pub(super) fn is_template(text: &str) -> bool {
     text.contains("{{") || text.contains("{%") || text.contains("{#")
 }
 
-fn whole_document<'a>(path: Option<&Path>, scope: &Scope<'a>) -> Option<&'a Payload> {
-    path?.whole(scope)
+fn literal(text: &str, out: &mut Out<'_>) -> Result<(), RenderError> {
+    let spent = out.budget.spent();
+    out.push(text)
+        .map_err(|trouble| RenderError::new(text, trouble.in_words(out.budget, spent)))
 }
 
-fn write_text(value: &Value, expression: &str, out: &mut String) -> Result<(), RenderError> {
-    match value.as_str() {
-        Some(text) => write::text(text, expression, out),
-        None => write::json(value, expression, out),
-    }
+fn write_text(value: Value<'_>, out: &mut Out<'_>) -> Outcome<()> {
+    out.interpolate(&value)
 }
 
-fn write_path(value: &Value, expression: &str, out: &mut String) -> Result<(), RenderError> {
+fn write_path(value: Value<'_>, out: &mut Out<'_>) -> Outcome<()> {
     let refused = |what: &str| {
-        Err(RenderError::new(
-            expression,
-            format!("{what} cannot stand in a path; it takes a text, a number or a boolean"),
+        other(format!(
+            "{what} cannot stand in a path; it takes a text, a number or a boolean"
         ))
     };
-    if value.is_none() {
+    if matches!(value, Value::Null) {
         return refused("null");
     }
-    let mut text = String::new();
-    write_text(value, expression, &mut text)?;
-    if value.as_object().is_some() {
+    if value.is_list() || value.is_map() {
         return refused("a list or an object");
     }
-    if text.is_empty() {
+    let mut text = Out::new(out.budget);
+    text.interpolate(&value)?;
+    if text.text.is_empty() {
         // `/orders/` often means all of them.
         return refused("an empty text");
     }
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            write::text(char::from(byte).encode_utf8(&mut [0; 4]), expression, out)?;
-        } else {
-            write::text(&format!("%{byte:02X}"), expression, out)?;
-        }
-    }
-    Ok(())
+    percent_encode(&text.text, "-_.~", out)
 }

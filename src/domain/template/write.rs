@@ -1,93 +1,153 @@
-//! From a value to JSON text, bounded and strict: something undefined inside a list or an object is an
-//! error here, where minijinja would write null.
+//! From a value to JSON text, bounded and strict: what is missing inside a list or an object is an error.
 
-use std::io;
-
-use minijinja::{Value, value::ValueKind};
-use serde::{
-    Serialize, Serializer,
-    ser::{Error as _, SerializeMap, SerializeSeq},
+use super::{
+    Budget, MAX_RENDERED,
+    budget::{ITEM, NODE},
+    compare::{DEEPEST, too_deep},
+    document::end_of_string,
+    trouble::{Outcome, Trouble},
+    value::Value,
 };
 
-use super::{MAX_RENDERED, RenderError};
-
-/// Appends the value as JSON.
-pub(super) fn json(value: &Value, expression: &str, out: &mut String) -> Result<(), RenderError> {
-    let mut bounded = Bounded {
-        text: out,
-        full: false,
-    };
-    let written = serde_json::to_writer(&mut bounded, &Strict(value));
-    match written {
-        Ok(()) => Ok(()),
-        Err(_) if bounded.full => Err(RenderError::too_large(expression)),
-        Err(error) => Err(RenderError::new(expression, error.to_string())),
-    }
+/// What is rendered: it grows up to [`MAX_RENDERED`], and every byte is charged.
+pub(super) struct Out<'b> {
+    pub text: String,
+    pub budget: &'b Budget,
 }
 
-/// Appends text, as long as there is room for it.
-pub(super) fn text(text: &str, expression: &str, out: &mut String) -> Result<(), RenderError> {
-    if out.len() + text.len() > MAX_RENDERED {
-        return Err(RenderError::too_large(expression));
-    }
-    out.push_str(text);
-    Ok(())
-}
-
-struct Bounded<'a> {
-    text: &'a mut String,
-    full: bool,
-}
-
-impl io::Write for Bounded<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.text.len() + bytes.len() > MAX_RENDERED {
-            self.full = true;
-            return Err(io::ErrorKind::FileTooLarge.into());
+impl<'b> Out<'b> {
+    pub fn new(budget: &'b Budget) -> Self {
+        Self {
+            text: String::new(),
+            budget,
         }
-        // serde_json writes whole pieces of UTF-8.
-        let piece = str::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData)?;
-        self.text.push_str(piece);
-        Ok(bytes.len())
     }
 
-    fn flush(&mut self) -> io::Result<()> {
+    pub fn push(&mut self, text: &str) -> Outcome<()> {
+        self.reserve(text.len())?;
+        self.text.push_str(text);
         Ok(())
     }
-}
 
-struct Strict<'a>(&'a Value);
-
-impl Serialize for Strict<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let value = self.0;
-        match value.kind() {
-            ValueKind::Undefined => Err(S::Error::custom(
-                "a part of the result is not there; give it a default with `| default(…)`",
-            )),
-            ValueKind::Seq | ValueKind::Iterable => {
-                let mut seq = serializer.serialize_seq(value.len())?;
-                for item in value.try_iter().map_err(S::Error::custom)? {
-                    seq.serialize_element(&Strict(&item))?;
-                }
-                seq.end()
-            }
-            ValueKind::Map => {
-                let mut map = serializer.serialize_map(None)?;
-                for key in value.try_iter().map_err(S::Error::custom)? {
-                    let item = value.get_item(&key).map_err(S::Error::custom)?;
-                    map.serialize_entry(&key, &Strict(&item))?;
-                }
-                map.end()
-            }
-            ValueKind::Invalid => Err(S::Error::custom(value.to_string())),
-            ValueKind::Plain => Err(S::Error::custom("the result is a function, not data")),
-            ValueKind::Number
-                if f64::try_from(value.clone()).is_ok_and(|number| !number.is_finite()) =>
-            {
-                Err(S::Error::custom("the result is not a finite number"))
-            }
-            _ => value.serialize(serializer),
+    fn reserve(&mut self, more: usize) -> Outcome<()> {
+        let length = self.text.len() + more;
+        if length > MAX_RENDERED {
+            return Err(Trouble::TooLarge);
         }
+        self.budget.charge(more as u64 / 2)?;
+        if length > self.text.capacity() {
+            let capacity = length.max(self.text.capacity() * 2).clamp(64, MAX_RENDERED);
+            self.budget.allocate(capacity)?;
+            self.text.reserve_exact(capacity - self.text.len());
+        }
+        Ok(())
+    }
+
+    /// A text as it is, anything else as JSON.
+    pub fn interpolate(&mut self, value: &Value<'_>) -> Outcome<()> {
+        match value.as_text() {
+            Some(text) => self.push(text),
+            None => self.json(value),
+        }
+    }
+
+    pub fn json(&mut self, value: &Value<'_>) -> Outcome<()> {
+        self.json_at(value, 0)
+    }
+
+    fn json_at(&mut self, value: &Value<'_>, depth: usize) -> Outcome<()> {
+        if depth == DEEPEST {
+            return Err(too_deep());
+        }
+        self.budget.charge(NODE)?;
+        match value {
+            Value::Missing(path) => return Err(Trouble::Missing((*path).to_owned())),
+            Value::Null => self.push("null")?,
+            Value::Bool(true) => self.push("true")?,
+            Value::Bool(false) => self.push("false")?,
+            Value::Number(number) => {
+                let mut text = String::new();
+                self.budget.allocate(64)?;
+                number.write(&mut text)?;
+                self.push(&text)?;
+            }
+            Value::Text(text) => self.string(text)?,
+            Value::Built(text) => self.string(text)?,
+            Value::Node(node) => self.compact(node.json())?,
+            Value::List(items) => {
+                self.push("[")?;
+                for (index, item) in items.iter().enumerate() {
+                    if index > 0 {
+                        self.push(",")?;
+                    }
+                    self.json_at(item, depth + 1)?;
+                }
+                self.push("]")?;
+            }
+            Value::Map(_) => {
+                self.push("{")?;
+                for (index, (name, item)) in value.members(self.budget)?.iter().enumerate() {
+                    if index > 0 {
+                        self.push(",")?;
+                    }
+                    self.json_at(name, depth + 1)?;
+                    self.push(":")?;
+                    self.json_at(item, depth + 1)?;
+                }
+                self.push("}")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn string(&mut self, text: &str) -> Outcome<()> {
+        self.budget.charge(text.len() as u64)?;
+        self.push("\"")?;
+        let mut copied = 0;
+        for (at, byte) in text.bytes().enumerate() {
+            let escape = match byte {
+                b'"' => "\\\"",
+                b'\\' => "\\\\",
+                b'\n' => "\\n",
+                b'\r' => "\\r",
+                b'\t' => "\\t",
+                0x08 => "\\b",
+                0x0c => "\\f",
+                0x00..0x20 => {
+                    self.push(&text[copied..at])?;
+                    self.budget.charge(ITEM * 4)?;
+                    self.push(&format!("\\u{byte:04x}"))?;
+                    copied = at + 1;
+                    continue;
+                }
+                _ => continue,
+            };
+            self.push(&text[copied..at])?;
+            self.budget.charge(ITEM)?;
+            self.push(escape)?;
+            copied = at + 1;
+        }
+        self.push(&text[copied..])?;
+        self.push("\"")
+    }
+
+    /// JSON as it stands in a document, without the blanks between its parts: a header has no room for lines.
+    fn compact(&mut self, json: &str) -> Outcome<()> {
+        self.budget.charge_each(json.len(), 2)?;
+        let bytes = json.as_bytes();
+        let (mut at, mut copied) = (0, 0);
+        while let Some(byte) = bytes.get(at) {
+            match byte {
+                b'"' => at = end_of_string(bytes, at + 1),
+                b' ' | b'\t' | b'\n' | b'\r' => {
+                    self.budget.charge(ITEM)?;
+                    self.push(&json[copied..at])?;
+                    at += 1;
+                    copied = at;
+                }
+                _ => at += 1,
+            }
+        }
+        self.push(&json[copied..])
     }
 }

@@ -1,0 +1,197 @@
+//! Filters from one kind of value to another, and of numbers.
+
+use super::{
+    Budget,
+    number::{Number, negate},
+    registry::Given,
+    texts::text_of,
+    trouble::{Outcome, Trouble, other},
+    value::Value,
+    write::Out,
+};
+
+pub(super) fn default<'v>(
+    value: Value<'v>,
+    given: Given<'_, 'v>,
+    _: &Budget,
+) -> Outcome<Value<'v>> {
+    let is_lax = match given.get(1) {
+        Some(Some(lax)) => lax.truth()?,
+        _ => false,
+    };
+    if !value.is_missing() && (!is_lax || value.truth()?) {
+        return Ok(value);
+    }
+    match given.first() {
+        Some(Some(default)) => Ok(default.clone()),
+        _ => Ok(Value::Text("")),
+    }
+}
+
+pub(super) fn boolean<'v>(value: Value<'v>, _: Given<'_, 'v>, _: &Budget) -> Outcome<Value<'v>> {
+    Ok(Value::Bool(value.truth()?))
+}
+
+pub(super) fn string<'v>(
+    value: Value<'v>,
+    _: Given<'_, 'v>,
+    budget: &Budget,
+) -> Outcome<Value<'v>> {
+    text_of(value, budget)
+}
+
+pub(super) fn to_json<'v>(
+    value: Value<'v>,
+    _: Given<'_, 'v>,
+    budget: &Budget,
+) -> Outcome<Value<'v>> {
+    let mut out = Out::new(budget);
+    out.json(&value.present()?)?;
+    Value::built(&out.text, budget)
+}
+
+pub(super) fn abs<'v>(value: Value<'v>, _: Given<'_, 'v>, _: &Budget) -> Outcome<Value<'v>> {
+    let number = number_of("abs", value)?;
+    let is_negative = number.as_float() < 0.0;
+    Ok(Value::Number(if is_negative {
+        negate(number)?
+    } else {
+        number
+    }))
+}
+
+fn number_of(filter: &str, value: Value<'_>) -> Outcome<Number> {
+    let value = value.present()?;
+    match value.as_number() {
+        Some(number) => Ok(number),
+        None => other(format!("`{filter}` takes a number, not {}", value.kind())),
+    }
+}
+
+fn or_default<'v>(
+    found: Option<Number>,
+    value: &Value<'v>,
+    given: Given<'_, 'v>,
+    what: &str,
+) -> Outcome<Value<'v>> {
+    match (found, given.first()) {
+        (Some(number), _) => Ok(Value::Number(number)),
+        (None, Some(Some(default))) => Ok(default.clone()),
+        // As in Jinja.
+        (None, _) if matches!(value, Value::Null) => Ok(Value::int(0)),
+        (None, _) => {
+            let kind = value.kind();
+            other(format!(
+                "{kind} cannot be read as {what}: give a default, as in `int(0)`"
+            ))
+        }
+    }
+}
+
+pub(super) fn int<'v>(
+    value: Value<'v>,
+    given: Given<'_, 'v>,
+    budget: &Budget,
+) -> Outcome<Value<'v>> {
+    let value = value.present()?;
+    let radix = match given.get(1) {
+        Some(Some(base)) => match base.as_number().and_then(Number::as_int) {
+            Some(base @ 2..=36) => base as u32,
+            _ => return other("the base is a whole number from 2 to 36"),
+        },
+        _ => 10,
+    };
+    let found = match (value.as_number(), value.as_text()) {
+        (Some(number), _) if number.is_int() => Some(number),
+        (Some(number), _) => {
+            let whole = Number::Float(number.as_float().trunc());
+            whole.as_int().map(Number::int)
+        }
+        (None, Some(text)) => {
+            budget.charge_each(text.len(), 4)?;
+            let text = text.trim();
+            match i128::from_str_radix(text, radix) {
+                Ok(number) => Some(Number::int(number)),
+                Err(_) if radix == 10 => {
+                    let float = text.parse::<f64>().map(f64::trunc).ok();
+                    float
+                        .and_then(|float| Number::Float(float).as_int())
+                        .map(Number::int)
+                }
+                Err(_) => None,
+            }
+        }
+        _ => None,
+    };
+    or_default(found, &value, given, "a whole number")
+}
+
+pub(super) fn float<'v>(
+    value: Value<'v>,
+    given: Given<'_, 'v>,
+    budget: &Budget,
+) -> Outcome<Value<'v>> {
+    let value = value.present()?;
+    let found = match (value.as_number(), value.as_text()) {
+        (Some(number), _) => Some(number.as_float()),
+        (None, Some(text)) => {
+            budget.charge_each(text.len(), 4)?;
+            text.trim().parse::<f64>().ok()
+        }
+        _ => None,
+    };
+    let found = found.filter(|number| number.is_finite()).map(Number::Float);
+    or_default(found, &value, given, "a number")
+}
+
+/// To so many decimals, halves to even where they can be told; or always up or down.
+pub(super) fn round<'v>(
+    value: Value<'v>,
+    given: Given<'_, 'v>,
+    budget: &Budget,
+) -> Outcome<Value<'v>> {
+    let number = number_of("round", value)?;
+    let precision = match given.first() {
+        Some(Some(precision)) => precision.as_number().and_then(Number::as_int),
+        _ => Some(0),
+    };
+    let Some(precision @ -30..=30) = precision else {
+        return other("`round` takes a precision from -30 to 30 decimals");
+    };
+    // Within -30 to 30.
+    let precision = precision as i32;
+    let method = match given.get(1) {
+        Some(Some(method)) => method.as_text(),
+        _ => Some("common"),
+    };
+    let directed: fn(f64) -> f64 = match method {
+        Some("common") => f64::round_ties_even,
+        Some("ceil") => f64::ceil,
+        Some("floor") => f64::floor,
+        _ => return other("`round` takes the method \"common\", \"ceil\" or \"floor\""),
+    };
+    if number.is_int() && precision >= 0 {
+        return Ok(Value::Number(number));
+    }
+    // Some hundred digits at most are written and read again.
+    budget.charge(1000)?;
+    let float = number.as_float();
+    let rounded = if precision >= 0 && method == Some("common") {
+        let digits = precision.unsigned_abs() as usize;
+        format!("{float:.digits$}").parse().unwrap_or(float)
+    } else {
+        let factor = 10f64.powi(precision);
+        let scaled = float * factor;
+        if scaled.is_finite() {
+            directed(scaled) / factor
+        } else {
+            float
+        }
+    };
+    let whole = Number::Float(rounded);
+    match (number.is_int(), whole.as_int()) {
+        (true, Some(int)) => Ok(Value::Number(Number::int(int))),
+        _ if rounded.is_finite() => Ok(Value::Number(whole)),
+        _ => Err(Trouble::Other("the rounded number is too large".to_owned())),
+    }
+}

@@ -1,0 +1,207 @@
+//! Numbers: whole ones as far as 128 bits hold them, else floating point.
+
+use std::cmp::Ordering;
+
+use super::{
+    Budget,
+    trouble::{Outcome, other},
+};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Number {
+    Int(Int),
+    Float(f64),
+}
+
+/// Packed, so that a value takes 24 bytes and not 32.
+#[derive(Clone, Copy, Debug)]
+#[repr(packed(8))]
+pub(super) struct Int(i128);
+
+impl Number {
+    pub fn int(number: i128) -> Self {
+        Number::Int(Int(number))
+    }
+
+    pub fn is_zero(self) -> bool {
+        match self {
+            Number::Int(Int(number)) => number == 0,
+            Number::Float(number) => number == 0.0,
+        }
+    }
+
+    pub fn is_int(self) -> bool {
+        matches!(self, Number::Int(_))
+    }
+
+    /// `None` of a fraction, or of what is too large.
+    pub fn as_int(self) -> Option<i128> {
+        match self {
+            Number::Int(Int(number)) => Some(number),
+            Number::Float(number) if number.trunc() == number && number.abs() < 1e38 => {
+                Some(number as i128)
+            }
+            Number::Float(_) => None,
+        }
+    }
+
+    pub fn as_float(self) -> f64 {
+        match self {
+            Number::Int(Int(number)) => number as f64,
+            Number::Float(number) => number,
+        }
+    }
+
+    /// A total order; whole numbers and fractions that are equal are equal.
+    pub fn order(self, other: Self) -> Ordering {
+        match (self, other) {
+            (Number::Int(Int(a)), Number::Int(Int(b))) => a.cmp(&b),
+            (Number::Float(a), Number::Float(b)) if a == b => Ordering::Equal,
+            (Number::Float(a), Number::Float(b)) => a.total_cmp(&b),
+            (Number::Int(Int(a)), Number::Float(b)) => int_with_float(a, b),
+            (Number::Float(a), Number::Int(Int(b))) => int_with_float(b, a).reverse(),
+        }
+    }
+
+    /// As JSON.
+    pub fn write(self, out: &mut String) -> Outcome<()> {
+        match self {
+            Number::Int(Int(number)) => {
+                out.push_str(&number.to_string());
+                Ok(())
+            }
+            Number::Float(number) if number.is_finite() => {
+                // The shortest text that reads as the same number.
+                out.push_str(&serde_json::Value::from(number).to_string());
+                Ok(())
+            }
+            Number::Float(_) => other("the result is not a finite number"),
+        }
+    }
+}
+
+fn int_with_float(a: i128, b: f64) -> Ordering {
+    // Where a float is this large no fraction is left in it, and it may be beyond all whole numbers.
+    if b.abs() >= 1.7e38 {
+        return (a as f64).total_cmp(&b);
+    }
+    let whole = b.trunc();
+    a.cmp(&(whole as i128))
+        .then_with(|| whole.partial_cmp(&b).unwrap_or(Ordering::Equal))
+}
+
+/// A number of a JSON document.
+pub(super) fn parse_json(json: &str, budget: &Budget) -> Outcome<Number> {
+    budget.charge(json.len() as u64 * 2)?;
+    let is_int = !json.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E'));
+    if is_int && json != "-0" {
+        // Most are short.
+        if let Ok(number) = json.parse::<i64>() {
+            return Ok(Number::int(number.into()));
+        }
+        if let Ok(number) = json.parse::<i128>() {
+            return Ok(Number::int(number));
+        }
+    }
+    match json.parse::<f64>() {
+        Ok(number) if number.is_finite() => Ok(Number::Float(number)),
+        _ => other("it reads a number that is too large to compute with"),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Arithmetic {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    FloorDivide,
+    Remainder,
+    Power,
+}
+
+impl Arithmetic {
+    pub fn symbol(self) -> &'static str {
+        match self {
+            Arithmetic::Add => "+",
+            Arithmetic::Subtract => "-",
+            Arithmetic::Multiply => "*",
+            Arithmetic::Divide => "/",
+            Arithmetic::FloorDivide => "//",
+            Arithmetic::Remainder => "%",
+            Arithmetic::Power => "**",
+        }
+    }
+
+    pub fn apply(self, a: Number, b: Number) -> Outcome<Number> {
+        let result = match (a, b) {
+            (Number::Int(Int(a)), Number::Int(Int(b))) => self.on_ints(a, b),
+            _ => self.on_floats(a.as_float(), b.as_float()),
+        };
+        match result {
+            Some(number) => Ok(number),
+            None if b.is_zero() => other(format!("`{}` by zero has no result", self.symbol())),
+            None => other(format!(
+                "the result of `{}` is too large to compute with",
+                self.symbol()
+            )),
+        }
+    }
+
+    fn on_ints(self, a: i128, b: i128) -> Option<Number> {
+        let int = match self {
+            Arithmetic::Add => a.checked_add(b),
+            Arithmetic::Subtract => a.checked_sub(b),
+            Arithmetic::Multiply => a.checked_mul(b),
+            Arithmetic::Divide => return self.on_floats(a as f64, b as f64),
+            Arithmetic::FloorDivide => floor_divide(a, b).map(|(quotient, _)| quotient),
+            Arithmetic::Remainder => floor_divide(a, b).map(|(_, remainder)| remainder),
+            Arithmetic::Power if b < 0 => return self.on_floats(a as f64, b as f64),
+            Arithmetic::Power => u32::try_from(b).ok().and_then(|b| a.checked_pow(b)),
+        };
+        int.map(Number::int)
+    }
+
+    fn on_floats(self, a: f64, b: f64) -> Option<Number> {
+        let float = match self {
+            Arithmetic::Add => a + b,
+            Arithmetic::Subtract => a - b,
+            Arithmetic::Multiply => a * b,
+            Arithmetic::Divide => a / b,
+            Arithmetic::FloorDivide => (a / b).floor(),
+            Arithmetic::Remainder => {
+                let remainder = a % b;
+                if remainder != 0.0 && (remainder < 0.0) != (b < 0.0) {
+                    remainder + b
+                } else {
+                    remainder
+                }
+            }
+            Arithmetic::Power => a.powf(b),
+        };
+        let is_division = matches!(
+            self,
+            Arithmetic::Divide | Arithmetic::FloorDivide | Arithmetic::Remainder
+        );
+        (float.is_finite() && !(is_division && b == 0.0)).then_some(Number::Float(float))
+    }
+}
+
+fn floor_divide(a: i128, b: i128) -> Option<(i128, i128)> {
+    let (quotient, remainder) = (a.checked_div(b)?, a.checked_rem(b)?);
+    if remainder != 0 && (remainder < 0) != (b < 0) {
+        Some((quotient.checked_sub(1)?, remainder.checked_add(b)?))
+    } else {
+        Some((quotient, remainder))
+    }
+}
+
+pub(super) fn negate(number: Number) -> Outcome<Number> {
+    match number {
+        Number::Int(Int(number)) => match number.checked_neg() {
+            Some(number) => Ok(Number::int(number)),
+            None => other("the result of `-` is too large to compute with"),
+        },
+        Number::Float(number) => Ok(Number::Float(-number)),
+    }
+}

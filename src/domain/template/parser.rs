@@ -1,0 +1,606 @@
+//! From the source of an expression to its tree, with hints where somebody writes another language.
+
+use super::{
+    ast::{Args, Chain, Comparison, Expr, FilterCall, If, Link, Linked, Operator, TestCall},
+    lexer::{Kind, Token, token_at, unescape},
+    number::Arithmetic,
+    registry,
+};
+
+/// How deep brackets, `not`, `-` and `… if … else …` may be in each other: what is evaluated by recursion must
+/// fit the thread's stack.
+pub(super) const DEEPEST: usize = 40;
+
+pub(super) fn parse(source: &str) -> Result<Expr, String> {
+    let mut parser = Parser {
+        source,
+        current: token_at(source, 0, None),
+        end: 0,
+        depth: 0,
+    };
+    let expr = parser.expression()?;
+    match parser.current {
+        None => Ok(expr),
+        Some(token) => Err(parser.unexpected(token)),
+    }
+}
+
+struct Parser<'a> {
+    source: &'a str,
+    current: Option<Token<'a>>,
+    /// Where the token before the current one ends.
+    end: usize,
+    depth: usize,
+}
+
+type Parsed<T> = Result<T, String>;
+
+impl<'a> Parser<'a> {
+    fn next(&mut self) -> Option<Token<'a>> {
+        let token = self.current?;
+        self.end = token.end;
+        self.current = token_at(self.source, token.end, Some(token));
+        Some(token)
+    }
+
+    fn is(&self, symbol: &str) -> bool {
+        self.current.is_some_and(|token| token.is(symbol))
+    }
+
+    fn is_word(&self, word: &str) -> bool {
+        self.current.is_some_and(|token| token.is_word(word))
+    }
+
+    fn skip(&mut self, symbol: &str) -> bool {
+        let is_it = self.is(symbol);
+        if is_it {
+            self.next();
+        }
+        is_it
+    }
+
+    fn skip_word(&mut self, word: &str) -> bool {
+        let is_it = self.is_word(word);
+        if is_it {
+            self.next();
+        }
+        is_it
+    }
+
+    fn expect(&mut self, symbol: &str) -> Parsed<()> {
+        if self.skip(symbol) {
+            return Ok(());
+        }
+        Err(match self.current {
+            Some(token) => format!("{}; expected `{symbol}`", self.unexpected(token)),
+            None => format!(
+                "`{}` is not an expression: it ends before its `{symbol}`",
+                self.source
+            ),
+        })
+    }
+
+    fn fault(&self, why: impl std::fmt::Display) -> String {
+        format!("`{}` is not an expression: {why}", self.source)
+    }
+
+    fn unexpected(&self, token: Token<'_>) -> String {
+        let written = &self.source[token.start..token.end];
+        let before = self.source[..token.start].trim_end();
+        self.fault(match written {
+            _ if token.kind == Kind::Unclosed => "a text is not closed by its quote".to_owned(),
+            "&&" => "write `and` for `&&`".to_owned(),
+            "||" => "write `or` for `||`".to_owned(),
+            "|" if before.ends_with('|') => "write `or` for `||`".to_owned(),
+            "!" => "write `not` for `!`".to_owned(),
+            "?" => "write `a if condition else b` for `condition ? a : b`".to_owned(),
+            "=" if before.ends_with("==") || before.ends_with("!=") => {
+                "values are compared by `==` and `!=`, whatever their kind".to_owned()
+            }
+            "=" => "write `==` to compare".to_owned(),
+            "$" => "write `{{ … }}` for `${…}`, and names without `$`".to_owned(),
+            "{" | "}" => {
+                format!("`{written}` is out of place: write the expression without braces")
+            }
+            _ => format!("`{written}` is out of place after `{before}`"),
+        })
+    }
+
+    /// One level deeper, as long as there is one.
+    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
+        if self.depth == DEEPEST {
+            return Err(self.fault(format_args!(
+                "it is nested deeper than {DEEPEST} levels: compute it in a service"
+            )));
+        }
+        self.depth += 1;
+        let parsed = parse(self);
+        self.depth -= 1;
+        parsed
+    }
+
+    /// `a if b else c`.
+    fn expression(&mut self) -> Parsed<Expr> {
+        self.deeper(|parser| {
+            let mut expr = parser.or()?;
+            if parser.skip_word("if") {
+                let test = parser.or()?;
+                let otherwise = match parser.skip_word("else") {
+                    true => Some(parser.expression()?),
+                    false => None,
+                };
+                expr = Expr::If(Box::new(If {
+                    then: expr,
+                    test,
+                    otherwise,
+                }));
+            }
+            Ok(expr)
+        })
+    }
+
+    fn or(&mut self) -> Parsed<Expr> {
+        let first = self.and()?;
+        let mut all = vec![first];
+        while self.skip_word("or") {
+            all.push(self.and()?);
+        }
+        Ok(one_or(all, Expr::Or))
+    }
+
+    fn and(&mut self) -> Parsed<Expr> {
+        let first = self.not()?;
+        let mut all = vec![first];
+        while self.skip_word("and") {
+            all.push(self.not()?);
+        }
+        Ok(one_or(all, Expr::And))
+    }
+
+    fn not(&mut self) -> Parsed<Expr> {
+        if self.skip_word("not") {
+            return self.deeper(|parser| Ok(Expr::Not(Box::new(parser.not()?))));
+        }
+        self.comparison()
+    }
+
+    fn comparison(&mut self) -> Parsed<Expr> {
+        let first = self.binary(0)?;
+        let mut rest = Vec::new();
+        while let Some(token) = self.current {
+            let comparison = match token.text {
+                _ if token.is_word("in") => Comparison::In,
+                _ if token.is_word("not") => {
+                    self.next();
+                    if !self.is_word("in") {
+                        return Err(self.fault("after a value `not` is followed by `in`"));
+                    }
+                    Comparison::NotIn
+                }
+                _ if token.kind != Kind::Symbol => break,
+                "==" => Comparison::Equal,
+                "!=" => Comparison::NotEqual,
+                "<" => Comparison::Less,
+                "<=" => Comparison::LessOrEqual,
+                ">" => Comparison::Greater,
+                ">=" => Comparison::GreaterOrEqual,
+                _ => break,
+            };
+            self.next();
+            rest.push((comparison, self.binary(0)?));
+        }
+        Ok(match rest.is_empty() {
+            true => first,
+            false => Expr::Compare(Box::new(first), rest.into()),
+        })
+    }
+
+    /// Level by level, from those that bind least: `+ -`, `~`, `* / // %`, `**`.
+    fn binary(&mut self, level: usize) -> Parsed<Expr> {
+        const LEVELS: [&[(&str, Operator)]; 4] = [
+            &[
+                ("+", Operator::Arithmetic(Arithmetic::Add)),
+                ("-", Operator::Arithmetic(Arithmetic::Subtract)),
+            ],
+            &[("~", Operator::Concatenate)],
+            &[
+                ("*", Operator::Arithmetic(Arithmetic::Multiply)),
+                ("/", Operator::Arithmetic(Arithmetic::Divide)),
+                ("//", Operator::Arithmetic(Arithmetic::FloorDivide)),
+                ("%", Operator::Arithmetic(Arithmetic::Remainder)),
+            ],
+            &[("**", Operator::Arithmetic(Arithmetic::Power))],
+        ];
+        let Some(operators) = LEVELS.get(level) else {
+            return self.filtered();
+        };
+        let first = self.binary(level + 1)?;
+        let mut rest = Vec::new();
+        while let Some((_, operator)) = operators.iter().find(|(symbol, _)| self.is(symbol)) {
+            self.next();
+            rest.push((*operator, self.binary(level + 1)?));
+        }
+        Ok(match rest.is_empty() {
+            true => first,
+            false => Expr::Binary(Box::new(first), rest.into()),
+        })
+    }
+
+    /// A value with all that follows it: members, items, filters, tests.
+    fn filtered(&mut self) -> Parsed<Expr> {
+        let start = self.start();
+        let (base, mut links) = self.signed()?;
+        loop {
+            let what = if self.skip("|") {
+                Linked::Filter(self.filter()?)
+            } else if self.skip_word("is") {
+                let wanted = !self.skip_word("not");
+                Linked::Is(self.test()?, wanted)
+            } else {
+                break;
+            };
+            links.push(self.link(start, what));
+        }
+        Ok(chain(base, links))
+    }
+
+    fn start(&self) -> usize {
+        self.current.map_or(self.source.len(), |token| token.start)
+    }
+
+    fn link(&self, start: usize, what: Linked) -> Link {
+        // Only what can be missing is named in a message.
+        let source = match what {
+            Linked::Is(..) => "",
+            _ => &self.source[start..self.end],
+        };
+        Link {
+            what,
+            source: source.into(),
+        }
+    }
+
+    fn signed(&mut self) -> Parsed<(Expr, Vec<Link>)> {
+        if self.skip("-") {
+            let (base, links) = self.deeper(Self::signed)?;
+            return Ok((Expr::Negate(Box::new(chain(base, links))), Vec::new()));
+        }
+        let start = self.start();
+        let base = self.primary()?;
+        let mut links = Vec::new();
+        loop {
+            let what = if self.skip(".") {
+                match self.next() {
+                    Some(token) if token.kind == Kind::Name => Linked::Member(token.text.into()),
+                    Some(token) if token.kind == Kind::Number => Linked::Item(number(token.text)?),
+                    _ => return Err(self.fault("a `.` is followed by a name, as in `input.total`")),
+                }
+            } else if self.skip("[") {
+                self.subscript()?
+            } else if self.is("(") {
+                return Err(
+                    self.fault("values have no methods: use a filter, as in `input.name | upper`")
+                );
+            } else {
+                break;
+            };
+            links.push(self.link(start, what));
+        }
+        Ok((base, links))
+    }
+
+    fn subscript(&mut self) -> Parsed<Linked> {
+        let mut parts = [None, None, None];
+        let mut colons = 0;
+        loop {
+            if self.is(":") && colons < 2 {
+                self.next();
+                colons += 1;
+            } else if self.is("]") {
+                break;
+            } else if parts[colons].is_none() {
+                parts[colons] = Some(self.expression()?);
+            } else {
+                break;
+            }
+        }
+        self.expect("]")?;
+        if colons > 0 {
+            return Ok(Linked::Slice(Box::new(parts)));
+        }
+        let [item, ..] = parts;
+        let item = item.ok_or_else(|| self.fault("`[]` is empty: say which item"))?;
+        Ok(match item {
+            Expr::Text(name) => Linked::Member(name),
+            item => Linked::Item(item),
+        })
+    }
+
+    fn primary(&mut self) -> Parsed<Expr> {
+        let Some(token) = self.next() else {
+            return Err(self.fault("it ends where a value is expected"));
+        };
+        match (token.kind, token.text) {
+            (Kind::Text, text) => Ok(Expr::Text(
+                unescape(text).map_err(|why| self.fault(why))?.into(),
+            )),
+            (Kind::Number, text) => number(text).map_err(|why| self.fault(why)),
+            (Kind::Name, name) => self.name(name),
+            (Kind::Symbol, "(") => {
+                let inner = self.expression()?;
+                if self.is(",") {
+                    return Err(self.fault("a list is written in brackets: `[a, b]`"));
+                }
+                self.expect(")")?;
+                Ok(inner)
+            }
+            (Kind::Symbol, "[") => {
+                let mut items = Vec::new();
+                while !self.skip("]") {
+                    items.push(self.expression()?);
+                    if !self.is("]") {
+                        self.expect(",")?;
+                    }
+                }
+                Ok(Expr::List(items.into()))
+            }
+            (Kind::Symbol, "{") => {
+                let mut members = Vec::new();
+                while !self.skip("}") {
+                    let key = self.expression()?;
+                    self.expect(":")?;
+                    members.push((key, self.expression()?));
+                    if !self.is("}") {
+                        self.expect(",")?;
+                    }
+                }
+                Ok(Expr::Map(members.into()))
+            }
+            _ => Err(self.unexpected(token)),
+        }
+    }
+
+    fn name(&mut self, name: &str) -> Parsed<Expr> {
+        match name {
+            "true" | "True" => return Ok(Expr::Bool(true)),
+            "false" | "False" => return Ok(Expr::Bool(false)),
+            "none" | "None" => return Ok(Expr::Null),
+            "null" | "nil" | "undefined" => {
+                return Err(self.fault(format_args!("write `none` for `{name}`")));
+            }
+            "and" | "or" | "not" | "in" | "is" | "if" | "else" => {
+                return Err(self.fault(format_args!("`{name}` stands where a value is expected")));
+            }
+            _ => {}
+        }
+        if !self.is("(") {
+            return Ok(Expr::Name(name.into()));
+        }
+        let function = registry::function_or_fault(name)?;
+        let args = self.arguments()?;
+        if function.is_dict() {
+            let mut members = Vec::new();
+            for (name, value) in args {
+                let name = name.ok_or_else(|| {
+                    self.fault("`dict` takes named values, as in `dict(a=1)`; or write `{'a': 1}`")
+                })?;
+                members.push((Expr::Text(name.into()), value));
+            }
+            return Ok(Expr::Map(members.into()));
+        }
+        let args = bind(name, function.params, function.required, args)?;
+        Ok(Expr::Call(function, args))
+    }
+
+    /// In their brackets, each with its name where it has one. Without brackets there are none.
+    fn arguments(&mut self) -> Parsed<Vec<Argument<'a>>> {
+        let mut args = Vec::new();
+        if !self.skip("(") {
+            return Ok(args);
+        }
+        while !self.skip(")") {
+            if self.is("*") || self.is("**") {
+                return Err(
+                    self.fault("arguments are written one by one: there is no `*` for them")
+                );
+            }
+            let mut name = None;
+            if let Some(token) = self.current
+                && token.kind == Kind::Name
+                && token_at(self.source, token.end, Some(token)).is_some_and(|next| next.is("="))
+            {
+                self.next();
+                self.next();
+                name = Some(token.text);
+            } else if args
+                .last()
+                .is_some_and(|(name, _): &Argument<'_>| name.is_some())
+            {
+                return Err(self.fault("an argument without a name stands behind one with a name"));
+            }
+            args.push((name, self.expression()?));
+            if !self.is(")") {
+                self.expect(",")?;
+            }
+        }
+        Ok(args)
+    }
+
+    fn named(&mut self, what: &str) -> Parsed<&'a str> {
+        match self.next() {
+            Some(token) if token.kind == Kind::Name => Ok(token.text),
+            Some(token) if token.is("|") => Err(self.fault("write `or` for `||`")),
+            _ => Err(self.fault(format_args!("the name of a {what} is missing"))),
+        }
+    }
+
+    fn filter(&mut self) -> Parsed<FilterCall> {
+        let name = self.named("filter")?;
+        let args = self.arguments()?;
+        filter_call(name, args)
+    }
+
+    fn test(&mut self) -> Parsed<TestCall> {
+        let name = self.named("test")?;
+        let takes_one = self.current.is_some_and(|token| match token.kind {
+            Kind::Name => !["and", "or", "else", "is", "if", "in", "not"].contains(&token.text),
+            Kind::Text | Kind::Number => true,
+            Kind::Symbol => ["-", "[", "{"].contains(&token.text),
+            Kind::Unclosed => false,
+        });
+        let test = registry::test_or_fault(name)?;
+        let args = if takes_one && !test.params.is_empty() {
+            let (base, links) = self.signed()?;
+            vec![(None, chain(base, links))]
+        } else {
+            self.arguments()?
+        };
+        test_call(name, args)
+    }
+}
+
+type Argument<'a> = (Option<&'a str>, Expr);
+
+fn one_or(mut all: Vec<Expr>, several: fn(Box<[Expr]>) -> Expr) -> Expr {
+    match all.pop() {
+        Some(one) if all.is_empty() => one,
+        last => {
+            all.extend(last);
+            several(all.into())
+        }
+    }
+}
+
+fn chain(base: Expr, links: Vec<Link>) -> Expr {
+    if links.is_empty() {
+        return base;
+    }
+    Expr::Chain(Box::new(Chain {
+        base,
+        links: links.into(),
+    }))
+}
+
+fn number(text: &str) -> Parsed<Expr> {
+    let plain = text.replace('_', "");
+    let radix = match plain.get(..2).map(str::to_ascii_lowercase).as_deref() {
+        Some("0x") => 16,
+        Some("0o") => 8,
+        Some("0b") => 2,
+        _ => 10,
+    };
+    let whole = match radix {
+        10 => plain.parse().ok(),
+        radix => i128::from_str_radix(&plain[2..], radix).ok(),
+    };
+    if let Some(whole) = whole {
+        return Ok(Expr::Int(whole));
+    }
+    match plain.parse::<f64>() {
+        Ok(float) if float.is_finite() && radix == 10 => Ok(Expr::Float(float)),
+        _ => Err(format!(
+            "`{text}` is not a number that can be computed with"
+        )),
+    }
+}
+
+/// Puts each argument at the place of its parameter.
+fn bind(of: &str, params: &[&str], required: usize, given: Vec<Argument<'_>>) -> Parsed<Args> {
+    let mut args: Vec<Option<Expr>> = params.iter().map(|_| None).collect();
+    for (at, (name, value)) in given.into_iter().enumerate() {
+        let place = match name {
+            None => at,
+            Some(name) => {
+                let place = params.iter().position(|param| *param == name);
+                place
+                    .ok_or_else(|| format!("`{of}` has no argument `{name}`: {}", takes(params)))?
+            }
+        };
+        match args.get_mut(place) {
+            Some(arg @ None) => *arg = Some(value),
+            Some(Some(_)) => {
+                return Err(format!("`{of}` is given `{}` twice", params[place]));
+            }
+            None => {
+                return Err(format!(
+                    "`{of}` is given too many arguments: {}",
+                    takes(params)
+                ));
+            }
+        }
+    }
+    if let Some(missing) = (0..required).find(|at| args[*at].is_none()) {
+        return Err(format!("`{of}` lacks its argument `{}`", params[missing]));
+    }
+    Ok(args.into())
+}
+
+fn takes(params: &[&str]) -> String {
+    match params {
+        [] => "it takes none".to_owned(),
+        params => format!("it takes {}", params.join(", ")),
+    }
+}
+
+/// The first argument, which is a name that must be known before anything is evaluated.
+fn literal(of: &str, what: &str, args: &mut Vec<Argument<'_>>) -> Parsed<Option<Box<str>>> {
+    if args.first().is_none_or(|(name, _)| name.is_some()) {
+        return Ok(None);
+    }
+    match args.remove(0).1 {
+        Expr::Text(name) => Ok(Some(name)),
+        _ => Err(format!("`{of}` takes the name of {what} as a plain text")),
+    }
+}
+
+fn filter_call(name: &str, mut args: Vec<Argument<'_>>) -> Parsed<FilterCall> {
+    let (by_attribute, wanted) = match name {
+        "map" => {
+            let Some(filter) = literal("map", "a filter", &mut args)? else {
+                let args = bind("map", &["attribute", "default"], 1, args)?;
+                return Ok(FilterCall::MapAttribute(args));
+            };
+            if ["map", "select", "reject", "selectattr", "rejectattr"].contains(&&*filter) {
+                return Err(format!("`map` cannot be given the filter `{filter}`"));
+            }
+            return Ok(FilterCall::Map(Box::new(filter_call(&filter, args)?)));
+        }
+        "select" => (false, true),
+        "reject" => (false, false),
+        "selectattr" => (true, true),
+        "rejectattr" => (true, false),
+        _ => {
+            let filter = registry::filter_or_fault(name)?;
+            let args = bind(name, filter.params, filter.required, args)?;
+            return Ok(FilterCall::Plain(filter, args));
+        }
+    };
+    let attribute = match by_attribute {
+        true if args.first().is_none_or(|(name, _)| name.is_some()) => {
+            return Err(format!("`{name}` takes the name of an attribute first"));
+        }
+        true => Some(args.remove(0).1),
+        false => None,
+    };
+    let test = literal(name, "a test", &mut args)?;
+    let test = match test {
+        Some(test) => Some(test_call(&test, args)?),
+        None if args.is_empty() => None,
+        None => {
+            return Err(format!(
+                "`{name}` takes the name of a test and its arguments"
+            ));
+        }
+    };
+    Ok(FilterCall::Keep {
+        attribute,
+        test,
+        wanted,
+    })
+}
+
+fn test_call(name: &str, args: Vec<Argument<'_>>) -> Parsed<TestCall> {
+    let test = registry::test_or_fault(name)?;
+    let args = bind(name, test.params, test.required, args)?;
+    Ok(TestCall { test, args })
+}

@@ -1,0 +1,56 @@
+//! Why an expression gives no value, in words without the expression itself: [`super::RenderError`] adds that.
+
+use super::{Budget, budget::Exhausted};
+
+pub(super) type Outcome<T> = Result<T, Trouble>;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Trouble {
+    /// The budget is used up.
+    Exhausted,
+    TooLarge,
+    /// What was read is not there: its path as it is written, empty where it has none.
+    Missing(String),
+    Other(String),
+}
+
+impl Trouble {
+    /// `spent` is what the budget had spent before this expression.
+    pub fn in_words(self, budget: &Budget, spent: u64) -> String {
+        match self {
+            Trouble::Exhausted => {
+                let most = Budget::EVALUATION >> 20;
+                let own = budget.spent().saturating_sub(spent);
+                let before = match own < spent {
+                    true => ", together with those evaluated before it",
+                    false => "",
+                };
+                format!(
+                    "it takes too much{before}: an evaluation may touch and build about {most} MiB; give it less data, or compute it in a service"
+                )
+            }
+            Trouble::TooLarge => format!(
+                "the result is larger than {} bytes; pass a reference instead of the data",
+                super::MAX_RENDERED
+            ),
+            Trouble::Missing(path) if path.is_empty() => {
+                "it reads something that is not there; give it a default with `| default(…)`"
+                    .to_owned()
+            }
+            Trouble::Missing(path) => {
+                format!("`{path}` is not there; give it a default with `| default(…)`")
+            }
+            Trouble::Other(message) => message,
+        }
+    }
+}
+
+impl From<Exhausted> for Trouble {
+    fn from(_: Exhausted) -> Self {
+        Trouble::Exhausted
+    }
+}
+
+pub(super) fn other<T>(message: impl Into<String>) -> Outcome<T> {
+    Err(Trouble::Other(message.into()))
+}

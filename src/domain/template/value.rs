@@ -1,0 +1,351 @@
+//! What an expression works with. Values point into the documents and the expression where they can; what is
+//! built is shared, never copied.
+
+use std::{borrow::Cow, rc::Rc};
+
+use super::{
+    Budget,
+    budget::ITEM,
+    document::{Items, Kind, Node},
+    number::{self, Number},
+    trouble::{Outcome, Trouble, other},
+};
+
+#[derive(Clone)]
+pub(super) enum Value<'v> {
+    /// Not there; what was read, as it is written.
+    Missing(&'v str),
+    Null,
+    Bool(bool),
+    Number(Number),
+    Text(&'v str),
+    Built(Rc<str>),
+    List(Rc<Vec<Value<'v>>>),
+    Map(Rc<Vec<Member<'v>>>),
+    /// An array or an object of a document; anything else of a document is turned into a value at once.
+    Node(Node<'v>),
+}
+
+pub(super) type Member<'v> = (Value<'v>, Value<'v>);
+
+impl<'v> Value<'v> {
+    pub fn of(node: Node<'v>, budget: &Budget) -> Outcome<Self> {
+        Ok(match node.kind() {
+            Kind::Null => Value::Null,
+            Kind::True => Value::Bool(true),
+            Kind::False => Value::Bool(false),
+            Kind::Number => Value::Number(number::parse_json(node.json(), budget)?),
+            Kind::Text => Self::cow(node.text(budget)?, budget)?,
+            Kind::Array | Kind::Object => Value::Node(node),
+        })
+    }
+
+    pub fn int(number: usize) -> Self {
+        // No count is near its limit.
+        Value::Number(Number::int(number as i128))
+    }
+
+    /// Charges for the copy into shared memory.
+    pub fn built(text: &str, budget: &Budget) -> Outcome<Self> {
+        budget.allocate(text.len())?;
+        Ok(Value::Built(text.into()))
+    }
+
+    pub fn cow(text: Cow<'v, str>, budget: &Budget) -> Outcome<Self> {
+        match text {
+            Cow::Borrowed(text) => Ok(Value::Text(text)),
+            Cow::Owned(text) => Self::built(&text, budget),
+        }
+    }
+
+    pub fn list(items: Vec<Value<'v>>) -> Self {
+        Value::List(Rc::new(items))
+    }
+
+    /// A part of a text: pointed to where that is possible.
+    pub fn part(&self, part: &str, budget: &Budget) -> Outcome<Self> {
+        if let Value::Text(whole) = self {
+            let offset = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
+            if let Some(part) = whole.get(offset..offset.saturating_add(part.len())) {
+                return Ok(Value::Text(part));
+            }
+        }
+        Self::built(part, budget)
+    }
+
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Value::Text(text) => Some(text),
+            Value::Built(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub fn as_number(&self) -> Option<Number> {
+        match self {
+            Value::Number(number) => Some(*number),
+            // As in Python, on which Jinja is modelled.
+            Value::Bool(truth) => Some(Number::int((*truth).into())),
+            _ => None,
+        }
+    }
+
+    pub fn is_list(&self) -> bool {
+        match self {
+            Value::List(_) => true,
+            Value::Node(node) => node.kind() == Kind::Array,
+            _ => false,
+        }
+    }
+
+    pub fn is_map(&self) -> bool {
+        match self {
+            Value::Map(_) => true,
+            Value::Node(node) => node.kind() == Kind::Object,
+            _ => false,
+        }
+    }
+
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Value::Missing(_))
+    }
+
+    /// Itself, unless it is missing.
+    pub fn present(self) -> Outcome<Self> {
+        match self {
+            Value::Missing(path) => Err(Trouble::Missing(path.to_owned())),
+            value => Ok(value),
+        }
+    }
+
+    /// For messages.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Value::Missing(_) => "nothing",
+            Value::Null => "null",
+            Value::Bool(_) => "a boolean",
+            Value::Number(_) => "a number",
+            Value::Text(_) | Value::Built(_) => "a text",
+            Value::List(_) => "a list",
+            Value::Map(_) => "an object",
+            Value::Node(node) => match node.kind() {
+                Kind::Array => "a list",
+                _ => "an object",
+            },
+        }
+    }
+
+    /// Null, zero and what is empty is false.
+    pub fn truth(&self) -> Outcome<bool> {
+        Ok(match self {
+            Value::Missing(path) => return Err(Trouble::Missing((*path).to_owned())),
+            Value::Null => false,
+            Value::Bool(truth) => *truth,
+            Value::Number(number) => !number.is_zero(),
+            Value::Text(text) => !text.is_empty(),
+            Value::Built(text) => !text.is_empty(),
+            Value::List(items) => !items.is_empty(),
+            Value::Map(members) => !members.is_empty(),
+            Value::Node(node) => node.items().next().is_some(),
+        })
+    }
+
+    /// The member of that name of an object. `None` where it has none, or is no object.
+    pub fn member(&self, name: &str, budget: &Budget) -> Outcome<Option<Value<'v>>> {
+        match self {
+            Value::Node(node) if node.kind() == Kind::Object => {
+                let found = node.member(name, budget)?;
+                found.map(|node| Value::of(node, budget)).transpose()
+            }
+            Value::Map(members) => {
+                for (key, value) in members.iter().rev() {
+                    budget.charge(ITEM)?;
+                    if key.as_text() == Some(name) {
+                        budget.charge(name.len() as u64)?;
+                        return Ok(Some(value.clone()));
+                    }
+                }
+                Ok(None)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The items of a list, the keys of an object, the characters of a text.
+    pub fn iter(&self, budget: &Budget) -> Outcome<Iter<'_, 'v>> {
+        Ok(match self {
+            Value::Missing(path) => return Err(Trouble::Missing((*path).to_owned())),
+            Value::List(items) => Iter::List(items.iter()),
+            Value::Node(node) if node.kind() == Kind::Array => Iter::Array(node.items()),
+            Value::Node(_) | Value::Map(_) => {
+                let members = self.members(budget)?;
+                budget.allocate(members.len() * size_of::<Value<'_>>())?;
+                let keys: Vec<_> = members.into_iter().map(|(key, _)| key).collect();
+                Iter::Keys(keys.into_iter())
+            }
+            Value::Text(_) | Value::Built(_) => {
+                Iter::Characters(self.as_text().unwrap_or_default().chars())
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {
+                return other(format!("{} has no items: it takes a list", self.kind()));
+            }
+        })
+    }
+
+    /// All items, in memory of their own.
+    pub fn collect(&self, budget: &Budget) -> Outcome<Vec<Value<'v>>> {
+        let mut collected = Room::new(budget);
+        for item in self.iter(budget)? {
+            collected.push(item.take(budget)?)?;
+        }
+        Ok(collected.items)
+    }
+
+    /// How many items, members or characters.
+    pub fn length(&self, budget: &Budget) -> Outcome<Option<usize>> {
+        Ok(Some(match self {
+            Value::Missing(path) => return Err(Trouble::Missing((*path).to_owned())),
+            Value::Text(_) | Value::Built(_) => {
+                let text = self.as_text().unwrap_or_default();
+                budget.charge(text.len() as u64)?;
+                text.chars().count()
+            }
+            Value::List(items) => items.len(),
+            Value::Node(node) if node.kind() == Kind::Array => {
+                let mut count = 0;
+                for _ in node.items() {
+                    budget.charge(ITEM / 2)?;
+                    count += 1;
+                }
+                count
+            }
+            Value::Node(_) | Value::Map(_) => self.members(budget)?.len(),
+            _ => return Ok(None),
+        }))
+    }
+
+    /// The members of an object, each name once: of several the last, at the place of the first.
+    pub fn members(&self, budget: &Budget) -> Outcome<Vec<Member<'v>>> {
+        let mut members = Room::new(budget);
+        match self {
+            Value::Node(node) => {
+                for member in node.members(budget) {
+                    let (key, value) = member?;
+                    members.push((Value::of(key, budget)?, Value::of(value, budget)?))?;
+                }
+            }
+            Value::Map(map) => {
+                for member in map.iter() {
+                    members.push(member.clone())?;
+                }
+            }
+            _ => {}
+        }
+        distinct(members.items, budget)
+    }
+}
+
+/// A list that is charged for as it grows.
+pub(super) struct Room<'b, T> {
+    pub items: Vec<T>,
+    budget: &'b Budget,
+}
+
+impl<'b, T> Room<'b, T> {
+    pub fn new(budget: &'b Budget) -> Self {
+        Self {
+            items: Vec::new(),
+            budget,
+        }
+    }
+
+    pub fn push(&mut self, item: T) -> Outcome<()> {
+        self.budget.charge(ITEM)?;
+        if self.items.len() == self.items.capacity() {
+            let more = self.items.len().max(4);
+            // Old and new exist side by side while it moves.
+            self.budget
+                .allocate((self.items.len() + more) * size_of::<T>())?;
+            self.items.reserve_exact(more);
+        }
+        self.items.push(item);
+        Ok(())
+    }
+}
+
+fn distinct<'v>(members: Vec<Member<'v>>, budget: &Budget) -> Outcome<Vec<Member<'v>>> {
+    /// Beyond it the names are sorted.
+    const FEW: usize = 8;
+    let name = |at: usize| members[at].0.as_text().unwrap_or_default();
+    let is_distinct = if members.len() <= FEW {
+        budget.charge_each(members.len() * members.len(), 2)?;
+        (0..members.len()).all(|at| (0..at).all(|before| name(before) != name(at)))
+    } else {
+        let length: usize = members
+            .iter()
+            .map(|(key, _)| key.as_text().map_or(0, str::len))
+            .sum();
+        let rounds = members.len().ilog2() as usize + 1;
+        budget.allocate(members.len() * size_of::<usize>())?;
+        budget.charge_each(members.len() * rounds, ITEM)?;
+        budget.charge_each(length, rounds as u64)?;
+        let mut order: Vec<usize> = (0..members.len()).collect();
+        order.sort_unstable_by(|one, other| name(*one).cmp(name(*other)));
+        order.windows(2).all(|pair| name(pair[0]) != name(pair[1]))
+    };
+    if is_distinct {
+        return Ok(members);
+    }
+    // Nobody means it, so it may be slow: the budget ends what would take too long.
+    let mut kept: Room<'_, Member<'v>> = Room::new(budget);
+    for (key, value) in members {
+        budget.charge_each(kept.items.len(), ITEM)?;
+        let before = kept
+            .items
+            .iter_mut()
+            .find(|(known, _)| known.as_text() == key.as_text());
+        match before {
+            Some((_, known)) => *known = value,
+            None => kept.push((key, value))?,
+        }
+    }
+    Ok(kept.items)
+}
+
+pub(super) enum Iter<'i, 'v> {
+    List(std::slice::Iter<'i, Value<'v>>),
+    Array(Items<'v>),
+    Keys(std::vec::IntoIter<Value<'v>>),
+    Characters(std::str::Chars<'i>),
+}
+
+/// An item that is not charged for yet.
+pub(super) enum Item<'v> {
+    Value(Value<'v>),
+    Node(Node<'v>),
+    Character(char),
+}
+
+impl<'v> Item<'v> {
+    pub fn take(self, budget: &Budget) -> Outcome<Value<'v>> {
+        budget.charge(ITEM)?;
+        match self {
+            Item::Value(value) => Ok(value),
+            Item::Node(node) => Value::of(node, budget),
+            Item::Character(c) => Value::built(c.encode_utf8(&mut [0; 4]), budget),
+        }
+    }
+}
+
+impl<'v> Iterator for Iter<'_, 'v> {
+    type Item = Item<'v>;
+
+    fn next(&mut self) -> Option<Item<'v>> {
+        match self {
+            Iter::List(items) => items.next().cloned().map(Item::Value),
+            Iter::Array(nodes) => nodes.next().map(Item::Node),
+            Iter::Keys(keys) => keys.next().map(Item::Value),
+            Iter::Characters(characters) => characters.next().map(Item::Character),
+        }
+    }
+}
