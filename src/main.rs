@@ -24,6 +24,8 @@ use cli::Command;
 
 // Without transparent huge pages (a feature of the crate): with them an idle process holds four times
 // the memory, and gains nothing that the benchmark can see.
+// Tests count what is allocated.
+#[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

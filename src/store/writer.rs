@@ -232,7 +232,8 @@ impl<'w> Lane<'w> {
                     self.give_up(std::mem::take(&mut gathered), panicked);
                 }
             }
-            gathered.clear();
+            // What the batch had no room for comes first in the next one.
+            writer.intake.put_back(&mut gathered);
             self.tell_of_faults().await;
         }
     }
@@ -265,7 +266,8 @@ impl<'w> Lane<'w> {
         refuse(alone, &StoreError::Panicked);
     }
 
-    /// Decides, saves, commits, answers. On an error nothing has changed and nobody was answered.
+    /// Decides, saves, commits, answers; leaves those that are for the next batch. On an error nothing has
+    /// changed and nobody was answered.
     async fn write(&mut self, requests: &mut Vec<Request>) -> Result<(), Failed> {
         let started = Instant::now();
         let mut interrupted = None;
@@ -329,7 +331,8 @@ impl<'w> Lane<'w> {
                 );
                 writer.forget(decided.batch.changes.iter().map(|change| change.task.id()));
             }
-            decided.answer(std::mem::take(requests), &writer.metrics);
+            let rest = requests.split_off(decided.count().min(requests.len()));
+            decided.answer(std::mem::replace(requests, rest), &writer.metrics);
             return Ok(());
         }
         let reason = interrupted

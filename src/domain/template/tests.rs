@@ -6,6 +6,8 @@ use super::*;
 use crate::domain::{Payload, StepName, TaskId};
 
 mod bounds;
+mod fuzz;
+mod generator;
 mod jinja;
 mod properties;
 

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     domain::{
         AgentName, AlertChange, Attempt, Call, Command, Draft, Effect, Refusal, Sender, StepIndex,
-        StepRef, Task, TaskId, Timestamp,
+        StepRef, Task, TaskId, Timestamp, template::Budget,
     },
     planted,
     store::{
@@ -48,6 +48,8 @@ pub(super) struct Decided {
     pub(super) culprits: Vec<Culprit>,
     /// The most steps claimed from lines.
     pub(super) most_claims: usize,
+    /// What evaluating expressions has cost so far.
+    spent: u64,
     /// The claim that is being decided on.
     claiming: Option<StepRef>,
     faults: Arc<Faults>,
@@ -92,6 +94,7 @@ impl Decided {
             batch: Batch::default(),
             culprits: Vec::new(),
             most_claims: CLAIMS,
+            spent: 0,
             claiming: None,
             faults,
         }
@@ -210,7 +213,18 @@ impl Decided {
         Ok(())
     }
 
-    /// Decides each request in the order of arrival.
+    /// How many requests were decided on; the others are for the next batch.
+    pub(super) fn count(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// Expressions have cost as much as one evaluation may: what is still to be decided would hold up the
+    /// commit of what is decided, and the leases behind it.
+    fn is_spent(&self) -> bool {
+        self.spent >= Budget::EVALUATION
+    }
+
+    /// Decides the requests in the order of arrival: all, or those before the batch is spent.
     pub(super) async fn decide(
         &mut self,
         requests: &[Request],
@@ -218,6 +232,9 @@ impl Decided {
         local: &dyn LocalScheduler,
     ) -> Result<(), Failed> {
         for (at, request) in requests.iter().enumerate() {
+            if at > 0 && self.is_spent() {
+                break;
+            }
             let planned = match request {
                 Request::Other { operation, .. } => Planned::Other(operate(operation, tx).await?),
                 request => self.decide_guarded(at, request, local)?,
@@ -268,6 +285,7 @@ impl Decided {
                     draft,
                     cached: false,
                 };
+                self.spent += new.draft.spent();
                 self.tasks.insert(id, new);
                 self.claim_ready(id, local);
                 self.remember(idempotency.as_ref(), id);
@@ -324,7 +342,10 @@ impl Decided {
         }
         let draft = &mut working.draft;
         planted::strike(draft.task.details.key.as_deref(), apply.command.name());
-        match draft.apply(apply.command.clone(), &apply.by, self.now) {
+        let before = draft.spent();
+        let applied = draft.apply(apply.command.clone(), &apply.by, self.now);
+        self.spent += draft.spent() - before;
+        match applied {
             Ok(Effect::Done) => {}
             // Claims are made by this file alone, with a permit in hand.
             Ok(Effect::Call(_)) => {}
@@ -358,6 +379,10 @@ impl Decided {
         // A claim whose request cannot be made may make further steps ready.
         while !working.draft.ready.is_empty() {
             for step in std::mem::take(&mut working.draft.ready) {
+                if self.spent >= Budget::EVALUATION {
+                    // It stands in line.
+                    continue;
+                }
                 let definition = working.draft.task.definition(step);
                 let claim = StepRef { task: id, step };
                 if self.culprits.contains(&Culprit::Claim(claim)) {
@@ -367,7 +392,7 @@ impl Decided {
                     continue;
                 };
                 self.claiming = Some(claim);
-                if let Ok(Some(call)) = working.claim(step, local, self.now) {
+                if let Ok(Some(call)) = working.claim(step, local, self.now, &mut self.spent) {
                     self.dispatches.push(dispatch(call, self.instant, permit));
                 }
                 self.claiming = None;
@@ -378,10 +403,17 @@ impl Decided {
     fn claim_lines(&mut self, local: &dyn LocalScheduler) -> usize {
         let mut claimed = 0;
         for line in std::mem::take(&mut self.lines) {
-            if line.is_all {
-                self.drained.push(line.agent.clone());
+            if self.is_spent() {
+                // The claimer looks again.
+                return claimed.max(1);
             }
+            let mut is_drained = line.is_all;
             for claim in line.steps {
+                if self.is_spent() {
+                    is_drained = false;
+                    claimed = claimed.max(1);
+                    break;
+                }
                 let StepRef { task, step } = claim;
                 let culprits = [Culprit::Claim(claim), Culprit::Task(task)];
                 if culprits
@@ -397,7 +429,7 @@ impl Decided {
                     break;
                 };
                 self.claiming = Some(claim);
-                let claimed_one = working.claim(step, local, self.now);
+                let claimed_one = working.claim(step, local, self.now, &mut self.spent);
                 self.claiming = None;
                 if claimed_one.is_ok()
                     && let Some(step) = self.faults.recovered(task, Some(step))
@@ -415,6 +447,9 @@ impl Decided {
                     Err(_) => working.doubt(&mut self.doubts),
                 }
                 self.claim_ready(task, local);
+            }
+            if is_drained {
+                self.drained.push(line.agent);
             }
         }
         claimed
@@ -554,13 +589,17 @@ impl Working {
         step: StepIndex,
         local: &dyn LocalScheduler,
         now: Timestamp,
+        spent: &mut u64,
     ) -> Result<Option<Call>, Refusal> {
         planted::strike(self.draft.task.details.key.as_deref(), "claim");
+        let before = self.draft.spent();
         let command = Command::Claim {
             step,
             by: local.instance().clone(),
         };
-        Ok(match self.draft.apply(command, local.actor(), now)? {
+        let applied = self.draft.apply(command, local.actor(), now);
+        *spent += self.draft.spent() - before;
+        Ok(match applied? {
             Effect::Call(call) => Some(*call),
             Effect::Done => None,
         })

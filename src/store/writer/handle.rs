@@ -188,12 +188,10 @@ impl Store {
         let (requests, receiver) = mpsc::channel(QUEUE);
         let watchers = Arc::new(Watchers::default());
         let is_shared = backend.is_shared();
-        let (leases, apart) = match backend.for_leases() {
-            Some(backend) => {
-                let (leases, asked) = mpsc::channel(QUEUE);
-                (leases, Some(leases::serve(backend, asked)))
-            }
-            None => (requests.clone(), None),
+        let (leases, asked) = mpsc::channel(QUEUE);
+        let (asked, apart) = match backend.for_leases() {
+            Some(backend) => (None, Some(leases::serve(backend, asked))),
+            None => (Some(asked), None),
         };
         let outbox = Arc::new(Notify::new());
         let faults = Arc::new(Faults::default());
@@ -201,7 +199,7 @@ impl Store {
         let mut lanes = Vec::from_iter(backend.beside());
         lanes.push(backend);
         let writer = Writer {
-            intake: Intake::new(receiver, lanes.len()),
+            intake: Intake::new(receiver, asked, lanes.len()),
             turns: RwLock::new(()),
             local,
             watchers: watchers.clone(),

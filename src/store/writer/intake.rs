@@ -30,6 +30,8 @@ const WAITING: usize = 4096;
 
 pub(super) struct Intake {
     queue: Turn<Queue>,
+    /// Taken before, and not decided on yet: they come first.
+    returned: Mutex<Vec<Request>>,
     lanes: usize,
     under_way: Mutex<UnderWay>,
     /// Woken when a lane has saved its batch.
@@ -38,6 +40,8 @@ pub(super) struct Intake {
 
 struct Queue {
     requests: mpsc::Receiver<Request>,
+    /// They pass all others: a lease runs out meanwhile. `None` where they take another way.
+    leases: Option<mpsc::Receiver<Request>>,
     /// They have arrived, and wait for a lane; in their order.
     waiting: Vec<Request>,
 }
@@ -86,12 +90,18 @@ pub(super) struct Taken<'i> {
 }
 
 impl Intake {
-    pub fn new(requests: mpsc::Receiver<Request>, lanes: usize) -> Self {
+    pub fn new(
+        requests: mpsc::Receiver<Request>,
+        leases: Option<mpsc::Receiver<Request>>,
+        lanes: usize,
+    ) -> Self {
         Self {
             queue: Turn::new(Queue {
                 requests,
+                leases,
                 waiting: Vec::new(),
             }),
+            returned: Mutex::default(),
             lanes,
             under_way: Mutex::default(),
             saved: Notify::new(),
@@ -105,7 +115,12 @@ impl Intake {
     pub async fn next(&self, most: usize, batch: &mut Vec<Request>) -> Option<Taken<'_>> {
         let mut queue = self.queue.lock().await;
         if self.lanes == 1 {
-            queue.receive(most, batch).await?;
+            batch.append(&mut self.returned());
+            if batch.is_empty() {
+                queue.receive(most, batch).await?;
+            } else {
+                queue.receive_at_once(most, batch);
+            }
             return Some(self.take(batch));
         }
         let mut is_open = true;
@@ -137,8 +152,19 @@ impl Intake {
         }
     }
 
+    /// Gives back what was taken and not decided on, while it still counts as taken.
+    pub fn put_back(&self, requests: &mut Vec<Request>) {
+        self.returned().append(requests);
+    }
+
+    fn returned(&self) -> MutexGuard<'_, Vec<Request>> {
+        // A panic while holding the lock leaves the value valid.
+        self.returned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Moves to the batch what no lane is at work on.
     fn pick(&self, waiting: &mut Vec<Request>, most: usize, batch: &mut Vec<Request>) {
+        waiting.splice(0..0, self.returned().drain(..));
         let under_way = self.under_way();
         let mut room = most.saturating_sub(batch.len());
         let mut passed_over = HashSet::new();
@@ -195,18 +221,43 @@ impl Intake {
 impl Queue {
     /// At least one request, and all that come with it. `None`: no more will come.
     async fn receive(&mut self, most: usize, into: &mut Vec<Request>) -> Option<()> {
-        if self.requests.recv_many(into, most).await == 0 {
-            return None;
+        let Self {
+            requests, leases, ..
+        } = self;
+        let lease = async {
+            match leases {
+                Some(leases) => leases.recv().await,
+                None => None,
+            }
+        };
+        tokio::select! {
+            biased;
+            Some(lease) = lease => into.push(lease),
+            received = requests.recv_many(into, most) => {
+                if received == 0 {
+                    return None;
+                }
+            }
         }
         // One turn for everybody who is ready to run now: under load their commands come along in this
         // batch, and a lone command has nobody to wait for.
         tokio::task::yield_now().await;
+        self.receive_at_once(most, into);
+        Some(())
+    }
+
+    /// All that has arrived.
+    fn receive_at_once(&mut self, most: usize, into: &mut Vec<Request>) {
+        while let Some(leases) = &mut self.leases
+            && let Ok(lease) = leases.try_recv()
+        {
+            into.push(lease);
+        }
         while into.len() < most
             && let Ok(request) = self.requests.try_recv()
         {
             into.push(request);
         }
-        Some(())
     }
 }
 
@@ -261,13 +312,13 @@ mod tests {
 
     use super::*;
     use crate::{
-        domain::{Actor, Command},
-        store::Idempotency,
+        domain::{Actor, Command, Holder, Incarnation, InstanceId},
+        store::{Idempotency, writer::leases::LeaseRequest},
     };
 
     fn intake(lanes: usize) -> (mpsc::Sender<Request>, Intake) {
         let (requests, receiver) = mpsc::channel(64);
-        (requests, Intake::new(receiver, lanes))
+        (requests, Intake::new(receiver, None, lanes))
     }
 
     /// `mark` tells one command on a task from another.
@@ -350,6 +401,39 @@ mod tests {
             batch.clear();
         }
         assert_eq!(seen, [1, 2, 3, 4, 5]);
+    }
+
+    #[tokio::test]
+    async fn what_was_put_back_comes_first_and_leases_pass_all() {
+        for lanes in [1, 2] {
+            let (requests, mut intake) = intake(lanes);
+            let (leases, asked) = mpsc::channel(8);
+            if lanes == 1 {
+                intake.queue.get_mut().leases = Some(asked);
+            }
+            send(&requests, 0..3).await;
+            let mut batch = Vec::new();
+            let taken = intake.next(8, &mut batch).await;
+            assert_eq!(marks(&batch), [0, 1, 2]);
+            let mut rest = batch.split_off(1);
+            batch.clear();
+            requests.send(command(1, 7, None)).await.unwrap();
+            intake.put_back(&mut rest);
+            drop(taken);
+            if lanes == 1 {
+                let lease = Request::Leases {
+                    asked: LeaseRequest::GiveUp(Holder {
+                        instance: InstanceId::new("a"),
+                        incarnation: Incarnation(Uuid::from_u128(1)),
+                    }),
+                    answer: oneshot::channel().0,
+                };
+                leases.send(lease).await.unwrap();
+            }
+            let _taken = intake.next(8, &mut batch).await;
+            assert_eq!(marks(&batch), [1, 2, 7], "with {lanes} lanes");
+            assert_eq!(batch.len(), if lanes == 1 { 4 } else { 3 });
+        }
     }
 
     #[tokio::test]

@@ -1,0 +1,106 @@
+//! No evaluation costs more than it may: not in memory, which an allocator counts that stands in for the
+//! service's in tests, and not in work. Time is not asserted, because other tests run beside; the longer run,
+//! `scripts/fuzz-expressions`, reports it.
+
+use std::time::{Duration, Instant};
+
+use allocation_counter::measure;
+
+use super::{generator::Generator, *};
+
+/// What an evaluation may hold at once. The expression and the result are in it, and some slack for what is
+/// not charged by the byte.
+const MOST_MEMORY: u64 = (16 << 20) + (1 << 16);
+
+struct Worst {
+    time: Duration,
+    memory: u64,
+    by: [String; 2],
+}
+
+/// `sizes`: of the documents. Runs until told otherwise.
+fn run(seed: u64, sizes: &[usize], mut goes_on: impl FnMut(u64) -> bool) -> (u64, Worst) {
+    let mut worst = Worst {
+        time: Duration::ZERO,
+        memory: 0,
+        by: Default::default(),
+    };
+    let mut count = 0;
+    while goes_on(count) {
+        // Each has its own seed, so that it can be run again alone.
+        let own = seed + count;
+        let mut generator = Generator::new(own);
+        let size = sizes[count as usize % sizes.len()];
+        let mut data = data();
+        data.input = payload(&generator.document(size));
+        let output = payload(&generator.document(size / 4));
+        data.steps.push((StepName::new("a"), Some(output)));
+        let expression = generator.expression();
+        count += 1;
+        let once = || {
+            let began = Instant::now();
+            let source = format!("{{{{ {expression} }}}}");
+            if let Ok(template) = Template::parse(&source, Origin::Submitted) {
+                let scope = data.scope();
+                let _ = template.render_json(&scope, &mut Out::new(scope.budget));
+            }
+            began.elapsed()
+        };
+        let mut time = Duration::ZERO;
+        let memory = measure(|| time = once());
+        if time > worst.time {
+            // Other processes may have had the processor meanwhile: the quickest of several counts.
+            time = (0..6).map(|_| once()).fold(time, Duration::min);
+        }
+        // Parsing evaluates what reads nothing, with a budget of its own; nothing of that is left.
+        let held = memory.bytes_max;
+        assert!(
+            held <= MOST_MEMORY,
+            "seed {own}: {held} bytes were held by: {expression}"
+        );
+        let spent = data.budget.spent();
+        assert!(
+            memory.bytes_total <= 2 * spent + 2 * Budget::EVALUATION / 16 + (1 << 16)
+                || expression_is_constant(&expression),
+            "seed {own}: {} bytes were allocated and {spent} units charged by: {expression}",
+            memory.bytes_total
+        );
+        if time > worst.time {
+            worst.time = time;
+            worst.by[0].clone_from(&expression);
+        }
+        if held > worst.memory {
+            worst.memory = held;
+            worst.by[1].clone_from(&expression);
+        }
+    }
+    (count, worst)
+}
+
+fn expression_is_constant(expression: &str) -> bool {
+    !["input", "steps", "task"]
+        .iter()
+        .any(|name| expression.contains(name))
+}
+
+#[test]
+fn no_evaluation_costs_more_than_it_may() {
+    let seed = std::env::var("PROVOST_TEST_SEED").map_or(1, |seed| seed.parse().unwrap());
+    run(seed, &[2_000, 30_000, 400_000], |count| count < 400);
+}
+
+/// `scripts/fuzz-expressions` runs it.
+#[test]
+#[ignore = "as long as it is asked to"]
+fn fuzz_for_long() {
+    let var =
+        |name: &str, usual: u64| std::env::var(name).map_or(usual, |value| value.parse().unwrap());
+    let (seconds, seed) = (var("FUZZ_SECONDS", 60), var("FUZZ_SEED", 1));
+    let ends = Instant::now() + Duration::from_secs(seconds);
+    let (count, worst) = run(seed, &[2_000, 100_000, 1_000_000], |_| {
+        Instant::now() < ends
+    });
+    println!("{count} expressions from seed {seed}");
+    println!("longest: {:?} by: {}", worst.time, worst.by[0]);
+    println!("largest: {} bytes by: {}", worst.memory, worst.by[1]);
+}
