@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
     time::{Duration, Instant},
@@ -166,6 +166,79 @@ pub async fn submissions(servers: &[Requests], amount: Amount) -> Result<Phase, 
         }
     })
     .await
+}
+
+/// Submissions of this body until the 202; nobody waits for their tasks. Gives their ids.
+pub async fn queued(
+    servers: &[Requests],
+    body: &str,
+    amount: Amount,
+) -> Result<(Phase, Vec<String>), BenchError> {
+    let ids = Arc::new(Mutex::new(Vec::with_capacity(amount.tasks as usize)));
+    let done = phase(amount, |worker, tickets, mut latencies| {
+        let requests = servers[worker % servers.len()].clone();
+        let submit = requests.post("/v1/tasks", body);
+        let ids = ids.clone();
+        async move {
+            let mut connection = Connection::open(&requests.authority).await?;
+            while tickets.take() {
+                let started = Instant::now();
+                let answer = connection.exchange(&submit).await?;
+                latencies.record(started.elapsed());
+                let id = field(answer, b"\"id\":\"").ok_or_else(|| unexpected(answer))?;
+                let id = String::from_utf8_lossy(id).into_owned();
+                // A panic while holding the lock leaves the list valid.
+                ids.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+            }
+            Ok(latencies)
+        }
+    })
+    .await?;
+    let ids = std::mem::take(&mut *ids.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok((done, ids))
+}
+
+/// One request again and again, which must succeed.
+pub async fn reads(
+    requests: &Requests,
+    request: &Bytes,
+    amount: Amount,
+) -> Result<Phase, BenchError> {
+    phase(amount, |_, tickets, mut latencies| {
+        let (authority, request) = (requests.authority.clone(), request.clone());
+        async move {
+            let mut connection = Connection::open(&authority).await?;
+            while tickets.take() {
+                let started = Instant::now();
+                connection.exchange(&request).await?;
+                latencies.record(started.elapsed());
+            }
+            Ok(latencies)
+        }
+    })
+    .await
+}
+
+/// Cancels all of these tasks.
+pub async fn cancel(requests: &Requests, ids: Vec<String>) -> Result<(), BenchError> {
+    let amount = Amount {
+        tasks: u32::try_from(ids.len()).unwrap_or(u32::MAX),
+        in_flight: 32,
+    };
+    let ids = Arc::new(Mutex::new(ids));
+    let cancelled = phase(amount, |_, _, latencies| {
+        let (requests, ids) = (requests.clone(), ids.clone());
+        let next = move || ids.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        async move {
+            let mut connection = Connection::open(&requests.authority).await?;
+            while let Some(id) = next() {
+                let cancel = requests.post(&format!("/v1/tasks/{id}/cancel"), "");
+                connection.exchange(&cancel).await?;
+            }
+            Ok(latencies)
+        }
+    });
+    cancelled.await.map(drop)
 }
 
 /// The task's own state comes before those of its steps.

@@ -1,6 +1,8 @@
 //! `provost bench`: how fast a server is and what it costs, over HTTP and beside what the same machine
 //! does without it. Nothing here knows how the server works.
 
+mod backlog;
+mod backlog_report;
 mod connection;
 mod frame;
 mod latency;
@@ -38,6 +40,10 @@ pub enum BenchError {
         "--database-url: not the URL of a PostgreSQL database, such as \"postgres://user@host/name\"; leave it out to measure SQLite, in a file that is gone afterwards"
     )]
     NotPostgres,
+    #[error(
+        "--backlog on PostgreSQL needs two databases of its own: give one with --database-url and another with --backlog-database-url"
+    )]
+    OneDatabase,
     #[error("--stub-listen: the remote service cannot listen there: {0}")]
     Stub(io::Error),
     #[error("no folder for the database could be made: {0}; set TMPDIR to where one can")]
@@ -67,7 +73,7 @@ pub enum BenchError {
 /// Measures and prints. Ends badly if any task did not end processed.
 pub async fn run(options: BenchOptions) -> ExitCode {
     let measured = tokio::select! {
-        measured = measure(options) => measured,
+        measured = measure_as_asked(options) => measured,
         () = interrupt::wait() => {
             eprintln!("provost: interrupted, nothing was measured");
             return ExitCode::FAILURE;
@@ -75,7 +81,7 @@ pub async fn run(options: BenchOptions) -> ExitCode {
     };
     match measured {
         Ok(report) => {
-            print!("{}", report.text());
+            print!("{report}");
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -85,8 +91,19 @@ pub async fn run(options: BenchOptions) -> ExitCode {
     }
 }
 
-async fn measure(options: BenchOptions) -> Result<Report, BenchError> {
+/// The text of the report.
+async fn measure_as_asked(options: BenchOptions) -> Result<String, BenchError> {
     let client = plain_http::client()?;
+    match options.backlog {
+        Some(backlog) => {
+            let report = backlog::measure(&options, backlog, &client).await?;
+            Ok(report.text())
+        }
+        None => Ok(measure(options, client).await?.text()),
+    }
+}
+
+async fn measure(options: BenchOptions, client: Client) -> Result<Report, BenchError> {
     let stub = stub::start(options.stub_listen).await;
     let stub = format!("http://{}", stub.map_err(BenchError::Stub)?);
     let servers = match &options.url {
@@ -108,7 +125,7 @@ async fn measure(options: BenchOptions) -> Result<Report, BenchError> {
     servers.put(&workflow, &requests::workflow()).await?;
     let stub = Url::parse(&stub).map_err(|_| BenchError::Url(stub))?;
     let report = phases(&options, &servers, &client, &stub).await;
-    let cleared = servers.clear(&agent).await;
+    let cleared = servers.clear(&[agent]).await;
     // What was measured stands, whatever becomes of this.
     if let Err(error) = cleared {
         eprintln!("provost: not all is as it was before: {error}");

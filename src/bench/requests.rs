@@ -47,6 +47,8 @@ pub struct Requests {
     pub submit_and_wait: Bytes,
     wait_head: String,
     wait_tail: String,
+    prefix: String,
+    headers: String,
 }
 
 impl Requests {
@@ -71,7 +73,25 @@ impl Requests {
             wait_head: format!("GET {prefix}/v1/tasks/"),
             wait_tail: format!("?wait=30s HTTP/1.1\r\n{headers}\r\n"),
             authority,
+            prefix: prefix.to_owned(),
+            headers,
         }
+    }
+
+    pub fn get(&self, path: &str) -> Bytes {
+        let (prefix, headers) = (&self.prefix, &self.headers);
+        Bytes::from(format!("GET {prefix}{path} HTTP/1.1\r\n{headers}\r\n"))
+    }
+
+    pub fn post(&self, path: &str, json: &str) -> Bytes {
+        let (prefix, headers) = (&self.prefix, &self.headers);
+        let body_headers = match json.len() {
+            0 => "content-length: 0\r\n".to_owned(),
+            length => format!("content-type: application/json\r\ncontent-length: {length}\r\n"),
+        };
+        Bytes::from(format!(
+            "POST {prefix}{path} HTTP/1.1\r\n{headers}{body_headers}\r\n{json}"
+        ))
     }
 
     /// Writes the request that is answered when this task has ended.

@@ -96,12 +96,15 @@ impl Servers {
         Ok(all)
     }
 
-    /// Takes the agent away from what was given, and ends what was started.
-    pub async fn clear(self, agent: &str) -> Result<(), BenchError> {
+    /// Takes these agents away from what was given, and ends what was started.
+    pub async fn clear(self, agents: &[String]) -> Result<(), BenchError> {
         let mut cleared = Ok(());
         for (number, server) in self.all.into_iter().enumerate() {
             if number == 0 && (server.own.is_none() || self.database.is_some()) {
-                cleared = server.send(Method::DELETE, agent, None).await.map(|_| ());
+                for agent in agents {
+                    let removed = server.send(Method::DELETE, agent, None).await;
+                    cleared = cleared.and(removed.map(|_| ()));
+                }
             }
             cleared = cleared.and(server.end().await);
         }

@@ -74,8 +74,13 @@ A server that is given with --url must be allowed to call the remote service: a 
 loopback is. A server or a database that is given gets an agent and a workflow named `bench`; the agent
 is removed afterwards, the workflow and the tasks stay.
 
+With --backlog two servers are measured in turns: one with so many steps in the queue of an agent whose
+service never answers, and one whose queue is empty. It shows submissions, reads, lists and the tasks of
+another agent on both, and the ratio of the two, which should be near 1; and the memory.
+
 Examples:
   provost bench
+  provost bench --backlog 200000 --tasks 6000
   provost bench --tasks 100000 --in-flight 256
   provost bench --database-url postgres://provost@db.example/bench --instances 4
   PROVOST_BENCH_TOKEN=… provost bench --url http://127.0.0.1:8080")]
@@ -326,6 +331,14 @@ pub struct BenchOptions {
     /// Tasks to submit one after another, for the latency at rest
     #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub at_rest: u32,
+
+    /// Measure a server with so many steps in the queue of an agent that is dead, beside one with none
+    #[arg(long, value_name = "STEPS", conflicts_with_all = ["url", "instances"], value_parser = value_parser!(u32).range(1..=10_000_000))]
+    pub backlog: Option<u32>,
+
+    /// With --database-url: the database of the server with the backlog
+    #[arg(long, value_name = "URL", requires = "backlog")]
+    pub backlog_database_url: Option<String>,
 
     /// A token of the server, if it asks for one
     #[arg(

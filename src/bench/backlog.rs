@@ -1,0 +1,181 @@
+//! `--backlog`: what a server does with a queue as long as is asked for, beside one that has none, in turns.
+
+use std::net::TcpListener;
+
+use reqwest::Client;
+use serde_json::{Value, json};
+
+use super::{
+    BenchError,
+    backlog_report::{BacklogReport, Memory, Side, Turn},
+    load::{self, Amount},
+    requests::{self, AGENT, Requests, WORKFLOW},
+    server::Servers,
+    stub,
+};
+use crate::{cli::BenchOptions, config::DatabaseUrl};
+
+/// The agent whose service takes a call and never answers.
+const DEAD: &str = "bench-dead";
+/// A workflow of one step of it.
+const QUEUED: &str = "bench-queued";
+/// As many as a task may have.
+const MANY_STEPS: usize = 500;
+
+/// The two servers, and what is listening for them.
+struct Sides {
+    empty: Servers,
+    full: Servers,
+    /// Its connections are made by the kernel, and nobody takes them.
+    _dead: TcpListener,
+}
+
+pub(super) async fn measure(
+    options: &BenchOptions,
+    backlog: u32,
+    client: &Client,
+) -> Result<BacklogReport, BenchError> {
+    let sides = start(options, client).await?;
+    println!(
+        "{backlog} steps in the queue of an agent that is dead; {}, beside one without; {} rounds",
+        sides.full.introduction(),
+        options.rounds
+    );
+    if cfg!(debug_assertions) {
+        println!(
+            "this is a debug build, which says nothing about speed: use `cargo run --release`"
+        );
+    }
+    println!();
+    let report = turns(options, backlog, &sides).await;
+    for servers in [sides.empty, sides.full] {
+        let agents = [AGENT, DEAD].map(|agent| format!("/v1/agents/{agent}"));
+        if let Err(error) = servers.clear(&agents).await {
+            eprintln!("provost: not all is as it was before: {error}");
+        }
+    }
+    report
+}
+
+async fn start(options: &BenchOptions, client: &Client) -> Result<Sides, BenchError> {
+    let read = |url: &Option<String>| {
+        let url = url.as_deref().map(str::parse::<DatabaseUrl>);
+        url.transpose().map_err(|()| BenchError::NotPostgres)
+    };
+    let database = read(&options.database_url)?;
+    let of_backlog = read(&options.backlog_database_url)?;
+    if database.is_some() != of_backlog.is_some() {
+        return Err(BenchError::OneDatabase);
+    }
+    let live = stub::start(options.stub_listen).await;
+    let live = format!("http://{}", live.map_err(BenchError::Stub)?);
+    let listener = TcpListener::bind((options.stub_listen.ip(), 0)).map_err(BenchError::Stub)?;
+    let dead = listener.local_addr().map_err(BenchError::Stub)?;
+    let sides = Sides {
+        empty: Servers::start(1, database.as_ref(), client).await?,
+        full: Servers::start(1, of_backlog.as_ref(), client).await?,
+        _dead: listener,
+    };
+    for servers in [&sides.empty, &sides.full] {
+        let agent = |url: &str, places: u32| json!({ "endpoints": [{ "url": url, "max_in_flight": places }] });
+        let live = agent(&live, 1024);
+        let dead = agent(&format!("http://{dead}"), 1);
+        servers.put(&format!("/v1/agents/{AGENT}"), &live).await?;
+        servers.put(&format!("/v1/agents/{DEAD}"), &dead).await?;
+        let workflow = requests::workflow();
+        servers
+            .put(&format!("/v1/workflows/{WORKFLOW}"), &workflow)
+            .await?;
+        let queued = json!({ "steps": [{ "name": "only", "agent": DEAD }] });
+        servers
+            .put(&format!("/v1/workflows/{QUEUED}"), &queued)
+            .await?;
+    }
+    Ok(sides)
+}
+
+async fn turns(
+    options: &BenchOptions,
+    backlog: u32,
+    sides: &Sides,
+) -> Result<BacklogReport, BenchError> {
+    let of = |servers: &Servers| servers.requests();
+    let (empty, full) = (of(&sides.empty), of(&sides.full));
+    let mut memory = Memory {
+        before: sides.full.usage().await?,
+        ..Memory::default()
+    };
+    let loaded = |tasks: u32| Amount {
+        tasks: tasks.max(1),
+        in_flight: options.in_flight,
+    };
+    // The one that takes the only place of the dead agent, so that the others wait.
+    for requests in [&empty, &full] {
+        submit_and_forget(requests, 1).await?;
+    }
+    submit_and_forget(&full, backlog).await?;
+    memory.with_backlog = sides.full.usage().await?;
+    let share = loaded(options.tasks.div_ceil(options.rounds));
+    let warm_up = loaded(options.tasks / 20);
+    for requests in [&empty, &full] {
+        load::end_to_end(requests, warm_up).await?;
+        turn(requests, warm_up, options.at_rest.min(20)).await?;
+    }
+    let mut turns = Vec::new();
+    for _ in 0..options.rounds {
+        let empty = turn(&empty, share, options.at_rest).await?;
+        let full = turn(&full, share, options.at_rest).await?;
+        turns.push(Turn { empty, full });
+    }
+    memory.after = sides.full.usage().await?;
+    memory.of_empty = sides.empty.usage().await?;
+    Ok(BacklogReport { turns, memory })
+}
+
+async fn submit_and_forget(requests: &[Requests], tasks: u32) -> Result<(), BenchError> {
+    let body = queued();
+    let amount = Amount {
+        tasks,
+        in_flight: 64,
+    };
+    load::queued(requests, &body, amount).await.map(drop)
+}
+
+fn queued() -> String {
+    json!({ "workflow": QUEUED }).to_string()
+}
+
+/// All that is measured of one side. What it submits is gone afterwards: the queue is as long as before.
+async fn turn(requests: &[Requests], share: Amount, at_rest: u32) -> Result<Side, BenchError> {
+    let alone = |tasks: u32| Amount {
+        tasks: tasks.max(1),
+        in_flight: 1,
+    };
+    let first = &requests[0];
+    let (submissions, mut ids) = load::queued(requests, &queued(), share).await?;
+    let newest = ids.iter().max().cloned().unwrap_or_default();
+    let read = first.get(&format!("/v1/tasks/{newest}"));
+    let reads = load::reads(first, &read, alone(at_rest)).await?;
+    let (_, of_many) = load::queued(requests, &many_steps().to_string(), alone(1)).await?;
+    let many = of_many.first().cloned().unwrap_or_default();
+    let read = first.get(&format!("/v1/tasks/{many}"));
+    let reads_of_many_steps = load::reads(first, &read, alone(at_rest / 4)).await?;
+    let list = first.get("/v1/tasks?state=pending&limit=50");
+    let lists = load::reads(first, &list, alone(at_rest)).await?;
+    let others = load::end_to_end(requests, share).await?;
+    ids.extend(of_many);
+    load::cancel(first, ids).await?;
+    Ok(Side {
+        submissions,
+        reads: reads.latencies,
+        reads_of_many_steps: reads_of_many_steps.latencies,
+        lists: lists.latencies,
+        others,
+    })
+}
+
+fn many_steps() -> Value {
+    let steps = (0..MANY_STEPS)
+        .map(|number| json!({ "name": format!("step-{number}"), "agent": DEAD, "after": [] }));
+    json!({ "steps": steps.collect::<Vec<_>>() })
+}
