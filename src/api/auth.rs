@@ -72,6 +72,8 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::PUT, "/v1/agents/{name}", Admin),
     (Method::DELETE, "/v1/agents/{name}", Admin),
     (Method::GET, "/v1/instances", Read),
+    (Method::GET, "/v1/hold", Read),
+    (Method::POST, "/v1/hold/release", Operate),
 ];
 
 /// What a request to a route needs; without a route it will be answered that there is none.

@@ -11,6 +11,7 @@ mod docs;
 mod drawing;
 pub mod extract;
 mod frame;
+mod hold;
 mod instances;
 mod messages;
 mod openapi;
@@ -47,6 +48,7 @@ fn resources() -> OpenApiRouter<Arc<App>> {
         .merge(workflows::routes())
         .merge(agents::routes())
         .merge(instances::routes())
+        .merge(hold::routes())
         .merge(operations::routes())
         .merge(docs::routes())
 }

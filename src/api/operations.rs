@@ -67,7 +67,8 @@ pub(super) async fn livez() -> Response {
 /// Is it ready?
 ///
 /// Commits something of no meaning to the store. Send no requests while this fails: submissions are refused for
-/// the same reason.
+/// the same reason. An instance that is held is ready for requests, and says `held` where another says `ready`: it
+/// makes no calls until `POST /v1/hold/release`.
 #[utoipa::path(
     get, path = "/readyz", tag = "service",
     responses(
@@ -94,7 +95,11 @@ async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
             ));
         }
     }
-    Ok(json(StatusCode::OK, &HealthView { status: "ready" }))
+    let status = match app.hold.is_held() {
+        true => "held",
+        false => "ready",
+    };
+    Ok(json(StatusCode::OK, &HealthView { status }))
 }
 
 /// Get metrics
@@ -107,6 +112,7 @@ async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
         example = json!("provost_tasks{state=\"processing\"} 12\n"))),
 )]
 async fn metrics_text(State(app): State<Arc<App>>) -> Response {
+    gauge!("provost_held").set(f64::from(u8::from(app.hold.is_held())));
     app.gauges.refresh(&app.store.reader).await;
     let headers = [(header::CONTENT_TYPE, Metrics::CONTENT_TYPE)];
     (headers, app.metrics.render()).into_response()
@@ -238,6 +244,10 @@ fn describe() {
     metrics::describe_gauge!(
         "provost_tasks",
         "Tasks that are not processed yet, by state; as are undone and cancelled ones until they are purged"
+    );
+    metrics::describe_gauge!(
+        "provost_held",
+        "1 while this instance is held: it makes no calls and delivers no messages"
     );
     metrics::describe_gauge!("provost_queue_depth", "Steps that stand in an agent's line");
     metrics::describe_gauge!(

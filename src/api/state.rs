@@ -7,8 +7,10 @@ use crate::{
     config::Config,
     courier::Receivers,
     domain::{
-        AgentName, Definition, FieldFault, KnownAgents, Limits, Payload, Policies, parse_steps,
+        AgentName, Definition, FieldFault, InstanceId, KnownAgents, Limits, Payload, Policies,
+        parse_steps,
     },
+    instance::Hold,
     store::{Store, StoreError},
     telemetry::Metrics,
 };
@@ -28,6 +30,8 @@ pub struct App {
     /// The latest version of each workflow in use.
     pub workflows: Arc<Workflows>,
     pub gauges: Gauges,
+    pub instance: InstanceId,
+    pub hold: Arc<Hold>,
 }
 
 impl App {

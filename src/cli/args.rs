@@ -210,6 +210,10 @@ pub struct ServeFlags {
     #[arg(long, value_name = "NAME")]
     instance_id: Option<String>,
 
+    /// Start without calling or delivering anything, until POST /v1/hold/release: for a restored copy
+    #[arg(long)]
+    hold: bool,
+
     /// Log this much: a level, or levels for modules as in warn,provost::scheduler=debug [default: info]
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
@@ -256,6 +260,7 @@ impl ServeFlags {
             "instance_id",
             self.instance_id,
         );
+        set(&mut sources, "--hold", "hold", switch(self.hold));
         set(&mut sources, "--log", "log", self.log);
         set(
             &mut sources,

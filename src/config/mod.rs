@@ -37,6 +37,8 @@ pub struct Config {
     pub database_url: DatabaseUrl,
     /// What `locked_by` holds. Left out, each start makes up a new one.
     pub instance_id: Option<InstanceId>,
+    /// Starts without calling or delivering anything, until it is released.
+    pub hold: bool,
     /// `info`, or a level for each module as in `warn,provost::scheduler=debug`.
     pub log: LogFilter,
     pub log_json: bool,
@@ -69,6 +71,7 @@ impl Default for Config {
             insecure: false,
             database_url: DatabaseUrl::default(),
             instance_id: None,
+            hold: false,
             log: LogFilter::default(),
             log_json: false,
             shutdown_grace: Span::from_secs(25),

@@ -41,11 +41,12 @@ const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(86_400);
 
 /// The order is that of `provost.toml.example`.
-pub static SETTINGS: [Setting; 40] = [
+pub static SETTINGS: [Setting; 41] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
     setting("instance_id", Rule::Instance),
+    setting("hold", Rule::Switch),
     setting("log", Rule::Log),
     setting("log_json", Rule::Switch),
     setting("shutdown_grace", Rule::Span(Span::from_secs(0), HOUR)),

@@ -31,6 +31,8 @@ pub enum Blocked {
         #[schema(example = false)]
         ahead_is_at_least: bool,
     },
+    /// The instance that was asked is held: it claims nothing until `POST /v1/hold/release`.
+    Held,
     /// No agent of that name is registered any more.
     Agent {
         #[schema(value_type = String, example = "payments")]

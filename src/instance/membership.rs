@@ -174,6 +174,7 @@ impl Membership {
     }
 
     async fn renew(&self, gone: Gone, supervise: bool) -> Result<Renewed, StoreError> {
+        let supervise = supervise && self.standing.may_supervise();
         if !supervise {
             self.standing.step_down();
         }

@@ -2,12 +2,13 @@
 //! than the store would say (see [`crate::domain::trust`]).
 
 use std::sync::{
-    Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU64, Ordering},
 };
 
 use tokio::time::Instant;
 
+use super::Hold;
 use crate::domain::Term;
 
 #[derive(Debug)]
@@ -19,12 +20,20 @@ pub struct Standing {
     /// Milliseconds: since when there was no moment without trust.
     alive_since: AtomicU64,
     supervises: Mutex<Option<(Term, Instant)>>,
+    hold: Arc<Hold>,
 }
 
 impl Standing {
-    /// Of a process that has no lease yet.
+    /// Of a process that has no lease yet, and is not held.
+    #[cfg(test)]
     pub fn new() -> Self {
+        Self::with(Arc::new(Hold::new(false)))
+    }
+
+    /// Of a process that has no lease yet.
+    pub fn with(hold: Arc<Hold>) -> Self {
         Self {
+            hold,
             start: Instant::now(),
             alive_until: AtomicU64::new(0),
             alive_since: AtomicU64::new(0),
@@ -56,6 +65,17 @@ impl Standing {
     /// Whether the store holds this instance for alive, so that what it claims stays its own.
     pub fn is_alive(&self, now: Instant) -> bool {
         self.millis(now) < self.alive_until.load(Ordering::Acquire)
+    }
+
+    /// Whether steps may be claimed.
+    pub fn may_claim(&self, now: Instant) -> bool {
+        !self.hold.is_held() && self.is_alive(now)
+    }
+
+    /// Whether this instance may be the one that supervises: one that is held would recover nothing, and keep
+    /// others from it.
+    pub fn may_supervise(&self) -> bool {
+        !self.hold.is_held()
     }
 
     /// Whether that has been so all the time since `then`: nobody can have taken over what this instance

@@ -76,7 +76,7 @@ impl Local {
     }
 
     fn may_claim(&self) -> bool {
-        self.standing.is_alive(Instant::now())
+        self.standing.may_claim(Instant::now())
     }
 
     /// A line that may hold steps: the claimer looks.

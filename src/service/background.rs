@@ -12,7 +12,7 @@ use crate::{
     config::{Config, Keep},
     courier::{Courier, CourierSettings, Receivers},
     domain::{InstanceId, Persistence, Span, Timestamp, renew_after},
-    instance::{Membership, Standing},
+    instance::{Hold, Membership, Standing},
     scheduler::{self, Local},
     store::{LocalScheduler, Store, StoreError},
     supervisor::Supervisor,
@@ -24,6 +24,7 @@ pub(super) fn start(
     local: &Arc<Local>,
     store: &Store,
     standing: &Arc<Standing>,
+    hold: &Arc<Hold>,
     metrics: &Metrics,
     parts: &Parts,
 ) -> Vec<JoinHandle<()>> {
@@ -48,10 +49,28 @@ pub(super) fn start(
             info!(%keep, "retention: tasks are deleted, with their history, this long after they ended (retention.keep)");
             let (interval, batch) = (config.retention.interval, config.retention.batch);
             let purge = purge(*keep, interval, batch, store.clone(), stop.clone());
+            let purge = once_released(hold, stop, purge);
             running.push(parts.spawn("retention", purge));
         }
     }
     running
+}
+
+/// Begins the work when the instance is not held, or not any more; not at all if it is stopped before.
+pub(super) fn once_released<F>(
+    hold: &Arc<Hold>,
+    stop: &CancellationToken,
+    work: F,
+) -> impl Future<Output = ()> + use<F>
+where
+    F: Future<Output = ()>,
+{
+    let (hold, stop) = (hold.clone(), stop.clone());
+    async move {
+        if stop.run_until_cancelled(hold.released()).await.is_some() {
+            work.await;
+        }
+    }
 }
 
 pub(super) fn courier(

@@ -29,7 +29,7 @@ use crate::{
     config::Config,
     courier::{Receivers, StoreAlerts},
     domain::{InstanceId, Limits, Sender},
-    instance::{JoinError, Membership, Standing},
+    instance::{Hold, JoinError, Membership, Standing},
     listener::{self, Listener, Server},
     scheduler::{self, Dispatcher, Local},
     store::{Health, OpenError, Store, StoreError, WriterSettings},
@@ -95,7 +95,8 @@ impl Service {
             let keep = health::keep(keeper, health.clone(), parts.stop.clone());
             parts.spawn("store keeper", keep);
         }
-        let standing = Arc::new(Standing::new());
+        let hold = Arc::new(Hold::new(config.hold));
+        let standing = Arc::new(Standing::with(hold.clone()));
         let (local, dispatches) = Local::new(instance.clone(), standing.clone(), agents.clone());
         let sender = Arc::new(Sender {
             public_url: public_url(&config, address),
@@ -107,7 +108,9 @@ impl Service {
             receivers: receivers.clone(),
             post: post.clone(),
         };
-        parts.spawn("store alerts", alerts.run(parts.stop.clone()));
+        let alerts = alerts.run(parts.stop.clone());
+        let alerts = background::once_released(&hold, &parts.stop, alerts);
+        parts.spawn("store alerts", alerts);
         let settings = WriterSettings {
             cache_tasks: NonZeroUsize::new(config.store.cache_tasks).unwrap_or(NonZeroUsize::MIN),
             batch: BATCH,
@@ -148,9 +151,14 @@ impl Service {
         };
         let dispatcher = parts.spawn("dispatcher", dispatcher.run(parts.stop.clone()));
         let mut background =
-            background::start(&config, &local, &store, &standing, &metrics, &parts);
+            background::start(&config, &local, &store, &standing, &hold, &metrics, &parts);
         let courier = background::courier(&config, &store, &instance, &receivers, post);
-        background.push(parts.spawn("courier", courier.run(parts.stop.clone())));
+        let courier = courier.run(parts.stop.clone());
+        let courier = background::once_released(&hold, &parts.stop, courier);
+        background.push(parts.spawn("courier", courier));
+        if hold.is_held() {
+            background.push(parts.spawn("hold", held(&hold, &local, &parts)));
+        }
         let workflows = Arc::new(Workflows::default());
         if store.is_shared {
             let others = Others {
@@ -176,6 +184,8 @@ impl Service {
             stop: parts.stop.clone(),
             workflows,
             gauges: Gauges::default(),
+            instance: instance.clone(),
+            hold,
         });
         server.switch(api::router(app));
         let server = parts.spawn("server", server.run(goodbye.clone(), GOODBYE));
@@ -245,6 +255,22 @@ fn open(config: &Config, health: Health) -> Result<(Server, SocketAddr), StartEr
     let listener = Listener::bind(config.listen, limits).map_err(unusable)?;
     let address = listener.address().map_err(unusable)?;
     Ok((listener.serve(api::starting(health)), address))
+}
+
+/// Says that this instance is held, and has the claimer look at once when it is not any more.
+fn held(hold: &Arc<Hold>, local: &Arc<Local>, parts: &Parts) -> impl Future<Output = ()> + use<> {
+    warn!(
+        "held: no step is called, no message is delivered and nothing is recovered or deleted until POST /v1/hold/release"
+    );
+    let local = local.clone();
+    let look = async move { local.look_everywhere() };
+    let look = background::once_released(hold, &parts.stop, look);
+    let stop = parts.stop.clone();
+    async move {
+        look.await;
+        // A part lasts until the stop.
+        stop.cancelled().await;
+    }
 }
 
 /// Where links in messages lead: where nobody says it, to the address at hand, if it is one.

@@ -34,6 +34,7 @@ mod examples;
 mod exhausted;
 mod failover;
 mod fairness;
+mod hold;
 mod instances;
 mod listener;
 mod lists;

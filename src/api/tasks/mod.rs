@@ -21,10 +21,10 @@ use axum::{
 use tracing::debug;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::places::{count_ahead, tell_unknown_agents};
+use self::places::{count_ahead, tell_other_reasons};
 use super::{App, Problem, extract::LONGEST_WAIT};
 use crate::{
-    domain::{Task, TaskId, TaskView},
+    domain::{AgentName, Task, TaskId, TaskView},
     store::{Accepted, Interest, Watch},
 };
 
@@ -106,7 +106,8 @@ async fn view<'a>(app: &App, task: &'a Task) -> TaskView<'a> {
     // What was committed is answered for, even if the store cannot be asked any more.
     let now = app.store.reader.now().await.unwrap_or(task.created_at);
     let mut view = TaskView::new(task, now);
-    tell_unknown_agents(&mut view, |agent| app.agents.get(agent).is_some());
+    let knows = |agent: &AgentName| app.agents.get(agent).is_some();
+    tell_other_reasons(&mut view, knows, app.hold.is_held());
     view
 }
 

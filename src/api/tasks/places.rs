@@ -12,14 +12,21 @@ const MOST_AHEAD: usize = 1000;
 /// Queues that are counted for one task.
 const MOST_QUEUES: usize = 4;
 
-/// Says of steps whose agent nobody has registered that they wait for that.
-pub fn tell_unknown_agents(view: &mut TaskView<'_>, knows: impl Fn(&AgentName) -> bool) {
+/// Says of steps that wait for no free place what they wait for: an agent that nobody has registered, or the
+/// release of this instance.
+pub fn tell_other_reasons(
+    view: &mut TaskView<'_>,
+    knows: impl Fn(&AgentName) -> bool,
+    is_held: bool,
+) {
     for step in &mut view.steps {
-        if let Some(Blocked::Capacity { agent, .. }) = &step.blocked_by
-            && !knows(agent)
-        {
-            let agent = agent.clone();
-            step.blocked_by = Some(Blocked::Agent { agent });
+        if let Some(Blocked::Capacity { agent, .. }) = &step.blocked_by {
+            if !knows(agent) {
+                let agent = agent.clone();
+                step.blocked_by = Some(Blocked::Agent { agent });
+            } else if is_held {
+                step.blocked_by = Some(Blocked::Held);
+            }
         }
     }
 }
