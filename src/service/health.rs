@@ -11,7 +11,7 @@ use crate::store::{Health, sqlite::Keeper};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Looks after the database file, at once when a fault is raised and every second.
-pub(super) async fn keep(keeper: Keeper, health: Health, stop: CancellationToken) {
+pub(super) async fn keep(mut keeper: Keeper, health: Health, stop: CancellationToken) {
     let mut changes = health.subscribe();
     let looking = async {
         loop {

@@ -1,5 +1,6 @@
 //! A start that meets a database which is away waits for it, as a running instance does: whoever starts
-//! both at once, or restarts instances during a failover, need not care for the order. What only a person
+//! both at once, or restarts instances during a failover, need not care for the order. So does a start on a full
+//! disk. What only a person
 //! can mend (a wrong password, a schema that is too new) ends the start.
 
 use std::{fmt::Display, net::SocketAddr, time::Duration};
@@ -12,7 +13,7 @@ use super::database::{self, Database};
 use crate::{
     config::Config,
     instance::JoinError,
-    store::{Health, OpenError, Store, StoreError},
+    store::{Health, OpenError, Store, StoreError, StoreFault},
 };
 
 const FIRST_WAIT: Duration = Duration::from_millis(50);
@@ -66,9 +67,17 @@ pub(super) async fn open(
                 };
                 patience.wait(error, say).await;
             }
+            Err(error @ OpenError::Full { .. }) => {
+                health.raise(StoreFault::Full, error.to_string());
+                let say = |reason: &str| {
+                    warn!(%address, "{reason}. Trying on until there is room; until then /livez answers 200 and all else 503");
+                };
+                patience.wait(error, say).await;
+            }
             Ok(database) => {
+                health.clear(StoreFault::Full);
                 if patience.tries > 0 {
-                    info!(tries = patience.tries, "the database can be reached");
+                    info!(tries = patience.tries, "the database can be used");
                 }
                 return Ok(database);
             }
@@ -90,8 +99,10 @@ where
     let mut patience = Patience::new();
     loop {
         match work().await {
-            // Nobody brings back a file that is gone.
-            Err(error) if store.is_shared && error.may_pass() => {
+            // A file has no other trouble that passes by itself than those.
+            Err(error)
+                if error.may_pass() && (store.is_shared || store.health.worst().is_some()) =>
+            {
                 let say = |reason: &str| warn!(reason, "cannot {what} yet; trying on");
                 patience.wait(error, say).await;
             }

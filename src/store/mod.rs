@@ -52,6 +52,9 @@ pub trait Backend: Send + 'static {
     /// Begins a transaction that may write. Its time is the store's clock.
     async fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, StoreError>;
 
+    /// A transaction failed for this reason, and nothing tries it again: the store's health may have changed.
+    fn failed(&self, _error: &StoreError) {}
+
     /// Whether other processes may use the same database meanwhile. If not, whatever other instances
     /// left behind is over, and what they held is an orphan.
     fn is_shared(&self) -> bool;

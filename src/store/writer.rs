@@ -312,6 +312,7 @@ impl<'w> Lane<'w> {
                 }
                 Err(failed) => {
                     if let Failed::Begin(error) | Failed::Save(error) = &failed {
+                        self.backend.failed(error);
                         self.writer.complain(error, requests.len());
                     }
                     return Err(failed);

@@ -1,12 +1,18 @@
 //! No space left: submissions are refused with 503, nothing accepted is lost, and it goes on by
 //! itself once there is space.
 
-use std::{path::Path, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Act, Answer, Gate, Provost, Remote, one_step, pipeline, step};
+use crate::harness::{
+    Act, Answer, Api, Gate, Provost, Remote, lasting_port, one_step, pipeline, step, until,
+};
 
 fn large(remote: &Remote) -> Value {
     let mut submission = one_step(&remote.url(), "/work");
@@ -58,6 +64,10 @@ async fn a_store_at_its_largest_refuses_submissions_and_keeps_what_it_accepted()
     assert_eq!(provost.run(&large(&remote)).await["state"], "processed");
 }
 
+async fn is_ready(api: &Api) -> bool {
+    matches!(api.get("/readyz").attempt().await, Ok(answer) if answer.status == 200)
+}
+
 /// A file system of its own with little space.
 struct SmallDisk(TempDir);
 
@@ -82,9 +92,9 @@ impl SmallDisk {
     }
 
     /// A file that takes all the space that is left.
-    fn ballast(&self) -> std::path::PathBuf {
+    fn ballast(&self) -> PathBuf {
         let path = self.path().join("ballast");
-        let mut file = std::fs::File::create(&path).unwrap();
+        let mut file = fs::File::create(&path).unwrap();
         let block = [0u8; 4096];
         while std::io::Write::write_all(&mut file, &block).is_ok() {}
         path
@@ -129,18 +139,118 @@ async fn on_a_full_disk_it_waits_for_space_and_goes_on_by_itself() {
             assert_eq!(provost.task(id).await["state"], "processing");
         }
 
-        std::fs::remove_file(ballast).unwrap();
+        fs::remove_file(ballast).unwrap();
         for id in &running {
             let task = provost.settled(id).await;
             assert_eq!(step(&task, "a")["output"], "first");
             assert_eq!(step(&task, "a")["attempt"], 1, "called twice: {task:#}");
             assert_eq!(step(&task, "b")["output"], "later");
         }
+        until(true, || is_ready(provost.api())).await;
         let after = provost.post("/v1/tasks", &large(&remote)).await.expect(202);
         accepted.push(after["id"].as_str().unwrap().to_owned());
         for id in &accepted {
             assert_eq!(provost.settled(id).await["state"], "processed");
         }
         assert_eq!(provost.get("/readyz").await.status, 200);
+    }
+}
+
+/// What it says while it is full, and that it says it of everything new.
+async fn assert_full(provost: &Provost, remote: &Remote) {
+    for _ in 0..10 {
+        let refused = provost
+            .post("/v1/tasks", &one_step(&remote.url(), "/work"))
+            .await;
+        assert_store_full(refused);
+        assert_store_full(provost.get("/readyz").await);
+    }
+    let metrics = provost.get("/metrics").await.body.to_string();
+    let shown = r#"provost_store_fault{fault=\"full\"} 1"#;
+    assert!(metrics.contains(shown), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_disk_that_filled_up_with_tasks_finishes_them_and_takes_more_when_a_little_is_freed() {
+    let disk = SmallDisk::mount(16);
+    let gate = Gate::closed();
+    let remote = Remote::with({
+        let gate = gate.clone();
+        move |_| gate.then(json!("done"))
+    })
+    .await;
+    let spare = |round| disk.path().join(format!("spare-{round}"));
+    for round in 1..=2 {
+        fs::write(spare(round), vec![1; 1 << 20]).unwrap();
+    }
+    let setup = Provost::setup().database(&disk.path().join("provost.db"));
+    let mut provost = setup.start().await;
+    let mut accepted = Vec::new();
+    for round in 1..=2 {
+        let (more, refused) = fill(&provost, &remote).await;
+        accepted.extend(more);
+        assert_store_full(refused);
+        assert_full(&provost, &remote).await;
+        // Their answers need room of their own.
+        gate.open();
+        for id in &accepted {
+            assert_eq!(provost.settled(id).await["state"], "processed");
+        }
+        assert_full(&provost, &remote).await;
+        if round == 2 {
+            provost.kill().await;
+            provost.restart().await;
+        }
+        fs::remove_file(spare(round)).unwrap();
+        until(true, || is_ready(provost.api())).await;
+        accepted.push(provost.submit(&large(&remote)).await);
+    }
+    for id in &accepted {
+        assert_eq!(provost.settled(id).await["state"], "processed");
+    }
+}
+
+#[tokio::test]
+async fn started_on_a_full_disk_it_waits_for_room_and_says_so() {
+    let disk = SmallDisk::mount(8);
+    let gate = Gate::closed();
+    let remote = Remote::with({
+        let gate = gate.clone();
+        move |_| gate.then(json!("done"))
+    })
+    .await;
+    let listen = format!("127.0.0.1:{}", lasting_port());
+    let database = disk.path().join("provost.db");
+    let setup = Provost::setup().database(&database).listen(&listen);
+    let mut provost = setup.start().await;
+    let (accepted, refused) = fill(&provost, &remote).await;
+    assert_store_full(refused);
+    let api = Api::new(&listen);
+    for gone in [&["-shm"][..], &["-shm", ".reserve", ".lock"]] {
+        provost.kill().await;
+        for suffix in gone {
+            let _ = fs::remove_file(format!("{}{suffix}", database.display()));
+        }
+        let ballast = disk.ballast();
+        provost.launch();
+        provost.says("disk").await;
+        until(Some(503), || async {
+            let ready = api.get("/readyz").attempt().await.ok()?;
+            ready
+                .header("retry-after")
+                .is_some()
+                .then_some(ready.status)
+        })
+        .await;
+        assert_store_full(api.get("/readyz").await);
+        assert_eq!(api.get("/livez").await.status, 200);
+        assert!(!provost.has_ended());
+        fs::remove_file(ballast).unwrap();
+        provost.ready().await;
+        until(true, || is_ready(&api)).await;
+    }
+    gate.open();
+    for id in &accepted {
+        assert_eq!(provost.settled(id).await["state"], "processed");
     }
 }

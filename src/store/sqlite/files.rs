@@ -48,6 +48,14 @@ impl Files {
         })
     }
 
+    pub fn raise_full(&self) {
+        let detail = format!(
+            "the disk that holds {} is full, or the database has reached store.max_size. Nothing new is accepted, and what was accepted goes on as far as a reserve lasts. Free some space, or let ended tasks be deleted sooner (retention.keep); the service goes on by itself",
+            self.file.name()
+        );
+        self.health.raise(StoreFault::Full, detail);
+    }
+
     fn missing(&self, path: &Path) -> String {
         format!(
             "{} is gone: it was moved or deleted while provost uses it, and nothing is accepted into a file that is gone. Move it back, and the service goes on by itself; where it was deleted, stop the service and restore a backup",

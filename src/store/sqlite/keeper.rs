@@ -1,11 +1,23 @@
-//! Looks after the database file while it is in use.
+//! Looks after the database file while it is in use: whether it is where it was, and whether it has room.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::fs;
 
 use sqlx::SqlitePool;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
-use super::{file::Place, files::Files};
+use super::{
+    BUSY, PAGE_SIZE,
+    file::Place,
+    files::Files,
+    reserve::{Disk, LEAST, Reserve},
+};
+use crate::store::StoreFault;
+
+/// What must have become free, where the disk was full, before anything new is accepted: a share of the reserve
+/// within these bounds. Without it each few bytes that are freed would be taken up and refused again.
+const MARGIN: std::ops::RangeInclusive<u64> = (64 << 10)..=(512 << 10);
+/// More room than this many reserves is not full, whatever it was before.
+const PLENTY: u64 = 4;
 
 /// Looks after the database file. Each look is short.
 #[derive(Debug)]
@@ -13,20 +25,37 @@ pub struct Keeper {
     files: Files,
     /// One connection, open for as long as this is.
     pool: SqlitePool,
-    is_lost: AtomicBool,
+    reserve: Reserve,
+    is_lost: bool,
+    /// The least room there was since the disk is full.
+    lowest: Option<u64>,
 }
 
 impl Keeper {
-    pub(super) fn new(files: Files, pool: SqlitePool) -> Self {
+    pub(super) fn new(files: Files, reserve: Reserve, pool: SqlitePool) -> Self {
         Self {
             files,
             pool,
-            is_lost: AtomicBool::new(false),
+            reserve,
+            is_lost: false,
+            lowest: None,
         }
     }
 
-    pub async fn look(&self) {
-        if self.files.look() == Place::Kept || self.is_lost.swap(true, Ordering::Relaxed) {
+    pub async fn look(&mut self) {
+        if self.files.look() != Place::Kept {
+            return self.lose().await;
+        }
+        if !self.files.health.has(StoreFault::Full) {
+            self.keep_room().await;
+        }
+        if self.files.health.has(StoreFault::Full) {
+            self.make_room().await;
+        }
+    }
+
+    async fn lose(&mut self) {
+        if std::mem::replace(&mut self.is_lost, true) {
             return;
         }
         // The last connection that closes removes `-wal`, by its name: it may be another database's by now. So
@@ -45,6 +74,117 @@ impl Keeper {
             Ok(_) => info!("all that was accepted is in the database file itself"),
             Err(error) => {
                 warn!(%error, "what was accepted last could not be written into the database file");
+            }
+        }
+    }
+
+    /// Without a fault: sees that there is a reserve, and room beside it.
+    async fn keep_room(&mut self) {
+        self.lowest = None;
+        let disk = self.disk();
+        let (size, kept) = (self.reserve.size, self.reserve.kept());
+        // Without a reserve what it would hold is not there for anything new: a process that was killed on a full
+        // disk leaves none.
+        let has_room = kept > 0 || disk.has(size + self.margin());
+        if disk.is_full() || !has_room {
+            return self.files.raise_full();
+        }
+        let has_grown = kept < size && disk.available >= 2 * size;
+        if kept == 0 || has_grown {
+            self.make_reserve(disk).await;
+        }
+    }
+
+    /// While there is no room: gives the reserve to what was accepted, folds `-wal` back, and looks whether
+    /// somebody has freed some.
+    async fn make_room(&mut self) {
+        if self.disk().available < self.reserve.size {
+            self.reserve.release();
+        }
+        self.fold().await;
+        let Some(room) = self.room().await else {
+            return;
+        };
+        let lowest = self.lowest.map_or(room, |lowest| lowest.min(room));
+        self.lowest = Some(lowest);
+        let disk = self.disk();
+        let is_more = room >= lowest + self.margin() || room >= PLENTY * self.reserve.size;
+        if is_more && !disk.is_full() {
+            if self.reserve.kept() == 0 {
+                self.make_reserve(disk).await;
+            }
+            self.lowest = None;
+            self.files.health.clear(StoreFault::Full);
+        }
+    }
+
+    fn disk(&self) -> Disk {
+        Disk::of(self.files.file.path())
+    }
+
+    fn margin(&self) -> u64 {
+        (self.reserve.size / 4).clamp(*MARGIN.start(), *MARGIN.end())
+    }
+
+    /// As much of it as leaves room for more.
+    async fn make_reserve(&self, disk: Disk) {
+        let beside = disk.available.saturating_sub(self.margin());
+        let bytes = self.reserve.size.min(beside) / 4096 * 4096;
+        if bytes < LEAST {
+            return;
+        }
+        let reserve = self.reserve.clone();
+        let made = tokio::task::spawn_blocking(move || reserve.make(bytes)).await;
+        if let Ok(Err(error)) = made {
+            debug!(%error, bytes, "no reserve could be made");
+        }
+    }
+
+    /// Writes `-wal` into the database and gives its room back. In vain while a read goes on for long.
+    async fn fold(&self) {
+        let wal = fs::metadata(self.files.file.beside("-wal"));
+        if !wal.is_ok_and(|wal| wal.len() > 0) {
+            return;
+        }
+        let folded = async {
+            let mut connection = self.pool.acquire().await?;
+            // Meanwhile nothing can be written.
+            sqlx::query("PRAGMA busy_timeout = 1000")
+                .execute(&mut *connection)
+                .await?;
+            let folded = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
+                .execute(&mut *connection)
+                .await;
+            sqlx::query(sqlx::AssertSqlSafe(format!(
+                "PRAGMA busy_timeout = {}",
+                BUSY.as_millis()
+            )))
+            .execute(&mut *connection)
+            .await?;
+            folded
+        };
+        if let Err(error) = folded.await {
+            debug!(%error, "the WAL could not be folded back");
+        }
+    }
+
+    /// How many bytes the database can take: what it may still grow by, and what is free inside of it.
+    async fn room(&self) -> Option<u64> {
+        let pages = async |pragma: &'static str| -> Result<u64, sqlx::Error> {
+            let pages: i64 = sqlx::query_scalar(pragma).fetch_one(&self.pool).await?;
+            Ok(pages.unsigned_abs() * u64::from(PAGE_SIZE))
+        };
+        let measured = async {
+            let most = pages("PRAGMA max_page_count").await?;
+            let taken = pages("PRAGMA page_count").await?;
+            let free = pages("PRAGMA freelist_count").await?;
+            Ok((most.saturating_sub(taken), free))
+        };
+        match measured.await {
+            Ok((growth, free)) => Some(growth.min(self.disk().available) + free),
+            Err::<_, sqlx::Error>(error) => {
+                debug!(%error, "the room in the database could not be measured");
+                None
             }
         }
     }

@@ -5,6 +5,7 @@ mod file;
 mod files;
 mod keeper;
 mod read;
+mod reserve;
 mod rows;
 mod save;
 mod statement;
@@ -29,6 +30,7 @@ use read::{SqliteReader, SqliteSource};
 use self::{
     file::{DatabaseFile, Place},
     files::Files,
+    reserve::{Disk, Reserve},
     transaction::SqliteTransaction,
 };
 use super::{
@@ -45,6 +47,9 @@ const READERS: u32 = 4;
 /// See [`Readers`].
 const HOUSEKEEPERS: u32 = 1;
 
+/// How long SQLite waits for a lock.
+const BUSY: Duration = Duration::from_secs(10);
+
 /// The database file, locked for this process.
 #[derive(Debug)]
 pub struct SqliteBackend {
@@ -60,8 +65,22 @@ pub struct Opened {
     pub keeper: Keeper,
 }
 
-/// Opens the file, making it if it is not there, and brings its schema up to date.
+/// Opens the file, making it if it is not there, and brings its schema up to date. Where the disk is full it
+/// gives back the reserve: the next try may find room.
 pub async fn open(
+    path: &Path,
+    max_size: Option<u64>,
+    definitions: Arc<Definitions>,
+    health: Health,
+) -> Result<Opened, OpenError> {
+    let opened = open_files(path, max_size, definitions, health).await;
+    if let (Err(OpenError::Full { .. }), Ok(path)) = (&opened, file::resolve(path)) {
+        Reserve::beside(&path).release();
+    }
+    opened
+}
+
+async fn open_files(
     path: &Path,
     max_size: Option<u64>,
     definitions: Arc<Definitions>,
@@ -79,8 +98,8 @@ pub async fn open(
     let options = options(file, max_size);
     let mut writer = SqliteConnection::connect_with(&options)
         .await
-        .map_err(|error| unusable(error.to_string()))?;
-    bring_up_to_date(&mut writer, file.name()).await?;
+        .map_err(|error| unopened(file, &error))?;
+    bring_up_to_date(&mut writer, file).await?;
     let place = file.remember_parts();
     match place.map_err(|error| unusable(error.to_string()))? {
         Place::Kept => {}
@@ -101,7 +120,7 @@ pub async fn open(
             .max_lifetime(None)
             .connect_with(options)
             .await;
-        pool.map_err(|error| unusable(error.to_string()))
+        pool.map_err(|error| unopened(file, &error))
     };
     let reader = |pool: &SqlitePool| -> SharedReader {
         Arc::new(SqliteReader::new(SqliteSource {
@@ -115,7 +134,7 @@ pub async fn open(
         callers: reader(&callers),
         housekeeping: reader(&housekeeping),
     };
-    let keeper = Keeper::new(files.clone(), housekeeping);
+    let keeper = Keeper::new(files.clone(), Reserve::beside(file.path()), housekeeping);
     let backend = SqliteBackend {
         writer,
         options,
@@ -131,6 +150,7 @@ pub async fn open(
 
 fn options(file: &Arc<DatabaseFile>, max_size: Option<u64>) -> SqliteConnectOptions {
     let lock = file.clone();
+    let wal_pages = Disk::of(file.path()).wal_pages();
     let mut options = SqliteConnectOptions::new()
         .filename(file.path())
         // It is there already. One that is gone must not be made anew.
@@ -146,11 +166,13 @@ fn options(file: &Arc<DatabaseFile>, max_size: Option<u64>) -> SqliteConnectOpti
         // Once writes are grouped, FULL costs no more than NORMAL, and survives a power cut.
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
-        .busy_timeout(Duration::from_secs(10))
+        .busy_timeout(BUSY)
         .pragma("cache_size", "-4096")
-        // A checkpoint of 4,000 pages stalls the writer for about 5 ms; of 10,000 for over 30.
-        .pragma("wal_autocheckpoint", "4000")
-        .pragma("journal_size_limit", "67108864")
+        .pragma("wal_autocheckpoint", wal_pages.to_string())
+        .pragma(
+            "journal_size_limit",
+            (wal_pages * u64::from(PAGE_SIZE)).to_string(),
+        )
         // Every statement in each of its sizes.
         .statement_cache_capacity(200)
         .disable_statement_logging();
@@ -165,34 +187,55 @@ fn options(file: &Arc<DatabaseFile>, max_size: Option<u64>) -> SqliteConnectOpti
 /// and after.
 pub async fn migrate(path: &Path) -> Result<(i64, i64), OpenError> {
     let file = Arc::new(DatabaseFile::open(path).await?);
-    let unusable = |error: sqlx::Error| OpenError::Unusable {
-        database: file.name().to_owned(),
-        reason: error.to_string(),
-    };
     let options = options(&file, None);
     let mut writer = SqliteConnection::connect_with(&options)
         .await
-        .map_err(unusable)?;
-    let before = applied(&mut writer).await.map_err(unusable)?;
-    bring_up_to_date(&mut writer, file.name()).await?;
+        .map_err(|error| unopened(&file, &error))?;
+    let before = applied(&mut writer)
+        .await
+        .map_err(|error| unopened(&file, &error))?;
+    bring_up_to_date(&mut writer, &file).await?;
     Ok((before, known()))
 }
 
-async fn bring_up_to_date(writer: &mut SqliteConnection, path: &str) -> Result<(), OpenError> {
+async fn bring_up_to_date(
+    writer: &mut SqliteConnection,
+    file: &DatabaseFile,
+) -> Result<(), OpenError> {
     MIGRATIONS
         .run(&mut *writer)
         .await
         .map_err(|error| match error {
             MigrateError::VersionMissing(found) => OpenError::NewerSchema {
-                database: path.to_owned(),
+                database: file.name().to_owned(),
                 found,
                 known: known(),
             },
+            MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
+                unopened(file, &error)
+            }
             error => OpenError::Unusable {
-                database: path.to_owned(),
+                database: file.name().to_owned(),
                 reason: error.to_string(),
             },
         })
+}
+
+/// What stopped a start.
+fn unopened(file: &DatabaseFile, error: &sqlx::Error) -> OpenError {
+    let (database, reason) = (file.name().to_owned(), error.to_string());
+    let code = error.as_database_error().and_then(|error| error.code());
+    let code = code.and_then(|code| code.parse::<i32>().ok());
+    let is_full = match code.map(|code| code & 0xff) {
+        Some(FULL) => true,
+        // As where `-shm` cannot be made.
+        Some(IOERR | CANTOPEN) => Disk::of(file.path()).is_full(),
+        _ => false,
+    };
+    match is_full {
+        true => OpenError::Full { database, reason },
+        false => OpenError::Unusable { database, reason },
+    }
 }
 
 fn known() -> i64 {
@@ -245,6 +288,12 @@ impl Backend for SqliteBackend {
         }))
     }
 
+    fn failed(&self, error: &StoreError) {
+        if matches!(error, StoreError::Full) {
+            self.files.raise_full();
+        }
+    }
+
     /// The lock on the file keeps every other process out.
     fn is_shared(&self) -> bool {
         false
@@ -256,8 +305,10 @@ fn now() -> Timestamp {
     Timestamp::from_millis(jiff::Timestamp::now().as_millisecond())
 }
 
-/// `SQLITE_FULL`, the primary code.
+// Primary codes of SQLite.
+const IOERR: i32 = 10;
 const FULL: i32 = 13;
+const CANTOPEN: i32 = 14;
 
 /// What an error of SQLite, by its code, means.
 pub(super) fn error(code: &str, message: String) -> StoreError {

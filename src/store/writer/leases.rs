@@ -117,7 +117,10 @@ async fn serve_one(backend: &mut dyn Backend, asked: &LeaseRequest) -> Result<Re
         match try_serve(backend, asked).await {
             Ok(Some(renewed)) => return Ok(renewed),
             Ok(None) | Err(StoreError::Interrupted(_)) => {}
-            Err(error) => return Err(error),
+            Err(error) => {
+                backend.failed(&error);
+                return Err(error);
+            }
         }
     }
     Err(StoreError::Unavailable(

@@ -109,6 +109,10 @@ impl Lane<'_> {
         for _ in 0..TRIES {
             match self.try_serve_outbox(asked).await {
                 Err(StoreError::Interrupted(reason)) => interrupted = reason,
+                Err(error) => {
+                    self.backend.failed(&error);
+                    return Err(error);
+                }
                 served => return served,
             }
         }
