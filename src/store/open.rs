@@ -12,6 +12,10 @@ pub enum OpenError {
         "{database} has {names} names (hard links): SQLite finds what was written last by the name, so the others would lead to an old state; remove all but one (`find -samefile {database}` lists them)"
     )]
     SeveralNames { database: String, names: u64 },
+    #[error(
+        "{database} is mounted as a single file: SQLite keeps what was written last in files beside it, which would stay behind; mount the folder that holds them all"
+    )]
+    Mounted { database: String },
     /// There may be room again in a moment.
     #[error("{database} cannot be opened because its disk is full ({reason}): free some space")]
     Full { database: String, reason: String },

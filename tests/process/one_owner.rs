@@ -4,6 +4,7 @@ use std::{
     fs,
     os::unix::fs::symlink,
     path::Path,
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -74,6 +75,52 @@ async fn no_other_name_of_the_file_lets_a_second_process_in() {
         .await;
     assert_eq!(provost.settled(&id).await["state"], "processed");
     assert_refused(&database, "in use by another process").await;
+}
+
+/// A bind mount, undone when dropped.
+struct Mount<'p>(&'p Path);
+
+impl<'p> Mount<'p> {
+    fn bind(what: &Path, at: &'p Path) -> Self {
+        let mut mount = Command::new("mount");
+        let mounted = mount.arg("--bind").arg(what).arg(at).output();
+        assert!(
+            mounted.as_ref().is_ok_and(|output| output.status.success()),
+            "this test needs to mount, and so to run as root with CAP_SYS_ADMIN; elsewhere run it as \
+             `unshare -rm cargo nextest run one_owner`. mount said: {mounted:?}"
+        );
+        Self(at)
+    }
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+#[tokio::test]
+async fn a_mount_lets_no_second_process_in_and_one_of_the_file_alone_is_refused() {
+    let remote = Remote::quick().await;
+    let mut provost = Provost::start().await;
+    let id = provost.submit(&one_step(&remote.url(), "/work")).await;
+    let folders = TempDir::new().unwrap();
+    let (folder, file) = (folders.path().join("data"), folders.path().join("p.db"));
+    fs::create_dir(&folder).unwrap();
+    fs::write(&file, "").unwrap();
+    let database = provost.database();
+    let _folder = Mount::bind(database.parent().unwrap(), &folder);
+    let _file = Mount::bind(&database, &file);
+    for other in [&folder.join("provost.db"), &file] {
+        assert_refused(other, "in use by another process").await;
+    }
+    provost.kill().await;
+    // What was written last is beside the other name.
+    assert_refused(&file, "mount the folder").await;
+    provost
+        .restart_with(|setup| setup.database(&folder.join("provost.db")))
+        .await;
+    assert_eq!(provost.settled(&id).await["state"], "processed");
 }
 
 #[tokio::test]

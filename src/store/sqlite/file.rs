@@ -128,6 +128,11 @@ impl DatabaseFile {
                 names: metadata.nlink(),
             });
         }
+        if is_mounted(&path) {
+            return Err(OpenError::Mounted {
+                database: database(),
+            });
+        }
         if Identity::at(&path).map_err(failed)? != Some(Identity::of(&metadata)) {
             let reason = "it was moved or replaced while it was opened";
             return Err(failed(io::Error::other(reason)));
@@ -241,6 +246,23 @@ pub(super) fn resolve(name: &Path) -> io::Result<PathBuf> {
         }
     }
     Err(io::Error::other("too many symbolic links"))
+}
+
+/// Whether the file is a mount of its own, as containers have single files. Where nobody knows, it is not.
+#[cfg(target_os = "linux")]
+fn is_mounted(path: &Path) -> bool {
+    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+
+    let is_root = StatxAttributes::MOUNT_ROOT;
+    statx(CWD, path, AtFlags::empty(), StatxFlags::BASIC_STATS).is_ok_and(|found| {
+        let known = found.stx_attributes_mask & found.stx_attributes;
+        known.contains(is_root)
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_mounted(_: &Path) -> bool {
+    false
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
