@@ -16,8 +16,6 @@ use crate::store::StoreFault;
 /// What must have become free, where the disk was full, before anything new is accepted: a share of the reserve
 /// within these bounds. Without it each few bytes that are freed would be taken up and refused again.
 const MARGIN: std::ops::RangeInclusive<u64> = (64 << 10)..=(512 << 10);
-/// More room than this many reserves is not full, whatever it was before.
-const PLENTY: u64 = 4;
 
 /// Looks after the database file. Each look is short.
 #[derive(Debug)]
@@ -108,7 +106,9 @@ impl Keeper {
         let lowest = self.lowest.map_or(room, |lowest| lowest.min(room));
         self.lowest = Some(lowest);
         let disk = self.disk();
-        let is_more = room >= lowest + self.margin() || room >= PLENTY * self.reserve.size;
+        // More than a reserve and a whole `-wal` give back is not full, whatever it was before.
+        let enough = 2 * (self.reserve.size + self.margin());
+        let is_more = room >= enough.min(lowest + self.margin());
         if is_more && !disk.is_full() {
             if self.reserve.kept() == 0 {
                 self.make_reserve(disk).await;
