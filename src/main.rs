@@ -42,7 +42,7 @@ fn main() -> ExitCode {
             print!("{settings}");
             ExitCode::SUCCESS
         }
-        Command::Healthcheck(listen) => match cli::healthcheck::check(listen) {
+        Command::Healthcheck(target) => match cli::healthcheck::check(&target) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("provost: {error}");
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
             }
         },
         Command::Backup { database, to } => in_runtime(cli::backup::run(database, &to)),
-        Command::Serve(config) => cli::serve::run(*config),
+        Command::Serve(config, sources) => cli::serve::run(*config, *sources),
         Command::Migrate(database) => in_runtime(migrate(database)),
         Command::Openapi => {
             println!("{}", api::openapi().to_pretty_json().unwrap_or_default());

@@ -23,12 +23,12 @@ use crate::config::Token;
 const NO_ROUTE: &str = "(none)";
 
 pub struct Frame {
-    tokens: Vec<Token>,
+    tokens: Arc<ArcSwap<Vec<Token>>>,
     meters: Meters,
 }
 
 impl Frame {
-    pub fn new(tokens: &[Token]) -> Arc<Self> {
+    pub fn new(tokens: Arc<ArcSwap<Vec<Token>>>) -> Arc<Self> {
         metrics::describe_counter!(
             "provost_http_requests_total",
             "Requests that were answered, by route, method and status"
@@ -39,7 +39,7 @@ impl Frame {
             "Time from a request's head to the head of its answer; waits that the caller asked for count"
         );
         Arc::new(Self {
-            tokens: tokens.to_vec(),
+            tokens,
             meters: Meters::default(),
         })
     }
@@ -56,7 +56,8 @@ pub async fn surround(
     let route = route.as_ref().map(MatchedPath::as_str);
     let method = request.method().clone();
     let access = auth::needed(&method, route);
-    let response = match auth::admit(&frame.tokens, access, request.headers()) {
+    let admitted = auth::admit(&frame.tokens.load(), access, request.headers());
+    let response = match admitted {
         Ok(caller) => {
             if let Some(caller) = caller {
                 request.extensions_mut().insert(caller);
@@ -178,7 +179,7 @@ mod tests {
             .route("/v1/tasks", get(whoami))
             .route("/v1/instances", get(fails))
             .layer(axum::middleware::from_fn_with_state(
-                Frame::new(tokens),
+                Frame::new(Arc::new(ArcSwap::from_pointee(tokens.to_vec()))),
                 surround,
             ))
     }

@@ -55,7 +55,7 @@ fn resources() -> OpenApiRouter<Arc<App>> {
 
 /// Everything that the service answers.
 pub fn router(app: Arc<App>) -> Router {
-    let frame = frame::Frame::new(&app.config.tokens);
+    let frame = frame::Frame::new(app.tokens.clone());
     let (routes, _) = resources().split_for_parts();
     routes
         .fallback(no_route)

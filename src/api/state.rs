@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
+
 use crate::{
     agent::{Agents, Registered},
-    config::Config,
+    config::{Config, Token},
     courier::Receivers,
     domain::{
         AgentName, Definition, FieldFault, InstanceId, KnownAgents, Limits, Payload, Policies,
@@ -22,7 +24,9 @@ pub struct App {
     pub store: Store,
     pub agents: Arc<Agents>,
     pub registered: Arc<Registered>,
-    pub receivers: Arc<Receivers>,
+    /// Who messages are written to, and whose requests are admitted: as SIGHUP read them last.
+    pub receivers: Arc<ArcSwap<Receivers>>,
+    pub tokens: Arc<ArcSwap<Vec<Token>>>,
     pub config: Config,
     pub limits: Limits,
     pub metrics: Metrics,

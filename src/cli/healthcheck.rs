@@ -3,33 +3,50 @@
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
+    os::unix::net::UnixStream,
+    sync::Arc,
     time::Duration,
 };
+
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, StreamOwned,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::ring,
+    pki_types::{CertificateDer, ServerName, UnixTime},
+};
+
+use crate::config::Listen;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Unready {
     #[error(
         "nothing answers at {address}: {error}; is `provost serve` running with the same settings?"
     )]
-    Silent {
-        address: SocketAddr,
-        error: io::Error,
-    },
+    Silent { address: Listen, error: io::Error },
     #[error("the server at {address} is not ready: {status}; its log says why")]
-    Refused { address: SocketAddr, status: String },
+    Refused { address: Listen, status: String },
 }
 
 /// For connecting, for sending and for the answer each: together less than a container runtime waits.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Asks the server that listens on `listen` whether it can take and run tasks.
-pub fn check(listen: SocketAddr) -> Result<(), Unready> {
-    let address = reachable(listen);
-    let status = ask(address).map_err(|error| Unready::Silent { address, error })?;
-    if status.split(' ').nth(1) == Some("200") {
-        Ok(())
-    } else {
-        Err(Unready::Refused { address, status })
+/// The server that is asked.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Target {
+    pub listen: Listen,
+    pub tls: bool,
+}
+
+/// Asks the server whether it can take and run tasks.
+pub fn check(target: &Target) -> Result<(), Unready> {
+    let address = match &target.listen {
+        Listen::Tcp(address) => Listen::Tcp(reachable(*address)),
+        unix @ Listen::Unix(_) => unix.clone(),
+    };
+    match ask(&address, target.tls) {
+        Err(error) => Err(Unready::Silent { address, error }),
+        Ok(status) if status.split(' ').nth(1) == Some("200") => Ok(()),
+        Ok(status) => Err(Unready::Refused { address, status }),
     }
 }
 
@@ -44,16 +61,91 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
 }
 
 /// The status line of the answer.
-fn ask(address: SocketAddr) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+fn ask(address: &Listen, tls: bool) -> io::Result<String> {
+    match address {
+        Listen::Unix(path) => {
+            let stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            exchange(stream, "localhost")
+        }
+        Listen::Tcp(address) => {
+            let stream = TcpStream::connect_timeout(address, PATIENCE)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            match tls {
+                false => exchange(stream, &address.to_string()),
+                true => exchange(encrypted(stream, address.ip())?, &address.to_string()),
+            }
+        }
+    }
+}
+
+fn exchange(mut stream: impl Read + Write, host: &str) -> io::Result<String> {
     // In one piece: a server may answer and close before a second one.
-    let request = format!("GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    let request = format!("GET /readyz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut status = String::new();
     BufReader::new(stream.take(1024)).read_line(&mut status)?;
     Ok(status.trim_end().to_owned())
+}
+
+fn encrypted(
+    stream: TcpStream,
+    address: IpAddr,
+) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate))
+        .with_no_client_auth();
+    let name = ServerName::IpAddress(address.into());
+    let connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
+    Ok(StreamOwned::new(connection, stream))
+}
+
+/// Takes whatever certificate the server has: it is one for the name that callers use, and here it is
+/// asked by its address. Nothing secret is sent, and all that is learned is whether it is ready.
+#[derive(Debug)]
+struct AnyCertificate;
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let provider = ring::default_provider();
+        provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
 }
 
 #[cfg(test)]
@@ -61,6 +153,13 @@ mod tests {
     use std::{net::TcpListener, thread};
 
     use super::*;
+
+    fn plain(address: SocketAddr) -> Target {
+        Target {
+            listen: Listen::Tcp(address),
+            tls: false,
+        }
+    }
 
     /// Checks a server that answers once with this.
     fn check_against(answer: &'static str) -> Result<(), Unready> {
@@ -73,7 +172,7 @@ mod tests {
             stream.write_all(answer.as_bytes()).unwrap();
             String::from_utf8_lossy(&request[..length]).into_owned()
         });
-        let result = check(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
+        let result = check(&plain(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)));
         assert!(
             server
                 .join()
@@ -105,7 +204,7 @@ mod tests {
             .unwrap()
             .local_addr()
             .unwrap();
-        let silent = check(free).unwrap_err();
+        let silent = check(&plain(free)).unwrap_err();
         assert!(matches!(silent, Unready::Silent { .. }), "{silent}");
     }
 }

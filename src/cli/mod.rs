@@ -6,16 +6,17 @@ pub mod backup;
 pub mod healthcheck;
 pub mod serve;
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::Parser;
 
-use crate::config::{self, Config, ConfigError, DatabaseUrl};
+use crate::config::{self, Config, ConfigError, DatabaseUrl, Sources};
 pub use args::{BenchOptions, DemoOptions};
 
 /// What the process is asked to do.
 pub enum Command {
-    Serve(Box<Config>),
+    /// With where the settings come from: they are read again.
+    Serve(Box<Config>, Box<Sources>),
     Demo(DemoOptions),
     Bench(BenchOptions),
     /// Print the OpenAPI document.
@@ -30,7 +31,7 @@ pub enum Command {
         to: PathBuf,
     },
     /// Ask the server that listens here whether it is ready.
-    Healthcheck(SocketAddr),
+    Healthcheck(healthcheck::Target),
 }
 
 /// The exit code of a start that a wrong argument or setting stopped; clap uses the same.
@@ -55,7 +56,8 @@ pub fn parse() -> Result<Command, ConfigError> {
 fn command(arguments: args::Arguments, env: Vec<(String, String)>) -> Result<Command, ConfigError> {
     Ok(match arguments.command {
         args::Subcommand::Serve(flags) => {
-            Command::Serve(Box::new(config::load(&flags.sources(env))?))
+            let sources = flags.sources(env);
+            Command::Serve(Box::new(config::load(&sources)?), Box::new(sources))
         }
         args::Subcommand::Demo(options) => Command::Demo(options),
         args::Subcommand::Bench(options) => Command::Bench(options),
@@ -74,7 +76,11 @@ fn command(arguments: args::Arguments, env: Vec<(String, String)>) -> Result<Com
             }
         }
         args::Subcommand::Healthcheck(flags) => {
-            Command::Healthcheck(config::load(&flags.sources(env))?.listen)
+            let config = config::load(&flags.sources(env))?;
+            Command::Healthcheck(healthcheck::Target {
+                tls: config.tls.certificate.is_some(),
+                listen: config.listen,
+            })
         }
     })
 }

@@ -1,11 +1,15 @@
-//! `provost serve`: starts an instance and runs it until it is told to stop.
+//! `provost serve`: starts an instance and runs it until it is told to stop. SIGHUP has it read again what
+//! can be changed meanwhile.
 
 use std::process::ExitCode;
 
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{error, info};
+
 use crate::{
-    config::Config,
+    config::{self, Config, Sources},
     interrupt,
-    service::{Service, StartError},
+    service::{Service, StartError, Systemd},
     telemetry::{self, Metrics, TelemetryError},
 };
 
@@ -21,12 +25,12 @@ pub enum ServeError {
     Process(#[from] std::io::Error),
 }
 
-pub fn run(config: Config) -> ExitCode {
+pub fn run(config: Config, sources: Sources) -> ExitCode {
     let served = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(ServeError::Process)
-        .and_then(|runtime| runtime.block_on(serve(config)));
+        .and_then(|runtime| runtime.block_on(serve(config, &sources)));
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -36,9 +40,12 @@ pub fn run(config: Config) -> ExitCode {
     }
 }
 
-async fn serve(config: Config) -> Result<(), ServeError> {
+async fn serve(config: Config, sources: &Sources) -> Result<(), ServeError> {
     telemetry::start_logging(config.log.targets(), config.log_json)?;
     let metrics = Metrics::install()?;
+    let systemd = Systemd::from_env();
+    // From here on SIGHUP does not end the process; one that comes during the start waits for its end.
+    let mut hangup = signal(SignalKind::hangup())?;
     // Listened to before the start: a signal that comes meanwhile stops it in order.
     let mut interrupted = std::pin::pin!(interrupt::wait());
     let started = tokio::select! {
@@ -46,11 +53,37 @@ async fn serve(config: Config) -> Result<(), ServeError> {
         () = &mut interrupted => return Ok(()),
         started = Service::start(config, metrics) => started,
     };
-    let service = started?;
-    tokio::select! {
-        () = interrupted => {}
-        () = service.failed() => return Err(ServeError::PartFailed),
+    let mut service = started?;
+    systemd.ready();
+    loop {
+        tokio::select! {
+            () = &mut interrupted => break,
+            () = service.failed() => return Err(ServeError::PartFailed),
+            () = systemd.keep_alive() => {}
+            Some(()) = hangup.recv() => {
+                systemd.reloading();
+                reload(&mut service, sources);
+                systemd.ready();
+            }
+        }
     }
-    service.stop().await;
+    systemd.stopping();
+    tokio::select! {
+        () = service.stop() => {}
+        () = systemd.keep_alive() => {}
+    }
     Ok(())
+}
+
+fn reload(service: &mut Service, sources: &Sources) {
+    info!("SIGHUP: reading the settings anew");
+    const KEPT: &str = "the settings were read anew and cannot be used; the old ones stay in force";
+    match config::load(sources) {
+        Ok(config) => {
+            if let Err(error) = service.reload(config) {
+                error!(%error, "{KEPT}");
+            }
+        }
+        Err(error) => error!(%error, "{KEPT}"),
+    }
 }

@@ -14,7 +14,7 @@ fn parse(arguments: &[&str], env: &[(&str, &str)]) -> Result<Command, ConfigErro
 
 fn serve(arguments: &[&str], env: &[(&str, &str)]) -> Config {
     match parse(arguments, env) {
-        Ok(Command::Serve(config)) => *config,
+        Ok(Command::Serve(config, _)) => *config,
         Ok(_) => panic!("another command"),
         Err(error) => panic!("{error}"),
     }
@@ -47,7 +47,7 @@ fn a_flag_is_stronger_than_the_environment() {
         ],
         &env,
     );
-    assert_eq!(config.listen.port(), 2);
+    assert_eq!(config.listen.to_string(), "127.0.0.1:2");
     assert!(config.log_json);
     assert_eq!(config.shutdown_grace.to_string(), "5s");
 }
@@ -102,7 +102,7 @@ fn a_healthcheck_goes_where_the_environment_says_that_serve_listens() {
         ("PROVOST_DATABASE_URL", "sqlite://x.db"),
     ];
     match parse(&["provost", "healthcheck"], &env) {
-        Ok(Command::Healthcheck(listen)) => assert_eq!(listen.port(), 9),
+        Ok(Command::Healthcheck(target)) => assert_eq!(target.listen.to_string(), "127.0.0.1:9"),
         _ => panic!("no healthcheck"),
     }
 }

@@ -351,7 +351,31 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
             allowed: tokens::ALLOWED.to_owned(),
         });
     }
-    if !config.listens_on_loopback() && config.tokens.is_empty() && !config.insecure {
+    let (certificate, key) = (&config.tls.certificate, &config.tls.key);
+    let has_tls = certificate.is_some() && key.is_some();
+    let lonely = match (certificate, key) {
+        (Some(_), None) => Some(("tls.key", "tls.certificate")),
+        (None, Some(_)) => Some(("tls.certificate", "tls.key")),
+        _ => None,
+    };
+    if let Some((missing, present)) = lonely {
+        faults.push(Fault {
+            setting: missing.to_owned(),
+            origin: origin(layers, present),
+            found: format!("nothing, while {present} is set"),
+            allowed: "both of them for TLS, or neither".to_owned(),
+        });
+    }
+    if has_tls && config.listen.tcp().is_none() {
+        faults.push(Fault {
+            setting: "tls.certificate".to_owned(),
+            origin: origin(layers, "tls.certificate"),
+            found: format!("TLS on \"{}\"", config.listen),
+            allowed: "TLS on an address; a Unix socket does not leave the machine and goes without"
+                .to_owned(),
+        });
+    }
+    if config.is_open_to_all() {
         faults.push(Fault {
             setting: "listen".to_owned(),
             origin: origin(layers, "listen"),

@@ -4,6 +4,7 @@
 
 mod agents;
 mod error;
+mod listen;
 mod load;
 mod receivers;
 mod settings;
@@ -11,27 +12,26 @@ mod show;
 mod tokens;
 mod values;
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{AgentName, AgentSpec, InstanceId, Span};
 
 pub use error::{ConfigError, Fault};
+pub use listen::{Listen, UnixMode};
 pub use load::{FlagValue, Sources, describe, load};
 #[cfg(test)]
 pub use receivers::HiddenUrl;
 pub use receivers::{AlertWebhookConfig, ReceiverConfig};
+pub use settings::setting_paths;
 pub use tokens::{Role, Token};
 pub use values::{Auto, ByteSize, DatabaseUrl, Keep, LogFilter};
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    pub listen: SocketAddr,
+    pub listen: Listen,
     /// Allows a `listen` that others can reach without any token. Never on by itself.
     pub insecure: bool,
     pub database_url: DatabaseUrl,
@@ -47,6 +47,7 @@ pub struct Config {
     /// Where people reach the service: links in messages lead there.
     pub public_url: Option<String>,
     pub listener: ListenerConfig,
+    pub tls: TlsConfig,
     pub instance: InstanceConfig,
     pub scheduler: SchedulerConfig,
     pub supervisor: SupervisorConfig,
@@ -67,7 +68,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080),
+            listen: Listen::default(),
             insecure: false,
             database_url: DatabaseUrl::default(),
             instance_id: None,
@@ -77,6 +78,7 @@ impl Default for Config {
             shutdown_grace: Span::from_secs(25),
             public_url: None,
             listener: ListenerConfig::default(),
+            tls: TlsConfig::default(),
             instance: InstanceConfig::default(),
             scheduler: SchedulerConfig::default(),
             supervisor: SupervisorConfig::default(),
@@ -97,7 +99,20 @@ impl Default for Config {
 impl Config {
     /// Whether only programs on this machine can reach `listen`.
     pub fn listens_on_loopback(&self) -> bool {
-        self.listen.ip().to_canonical().is_loopback()
+        self.listen.is_local()
+    }
+
+    /// Whether strangers can reach it and nothing keeps them out, although nobody wanted that.
+    pub fn is_open_to_all(&self) -> bool {
+        !self.listens_on_loopback() && self.tokens.is_empty() && !self.insecure
+    }
+
+    /// The scheme of the API's URLs.
+    pub fn scheme(&self) -> &'static str {
+        match self.tls.certificate {
+            Some(_) => "https",
+            None => "http",
+        }
     }
 
     /// Whether steps may call private, link-local and loopback addresses.
@@ -138,6 +153,8 @@ pub struct ListenerConfig {
     pub stall_timeout: Span,
     /// For the next request on a connection that is kept alive.
     pub idle_timeout: Span,
+    /// The permissions of a Unix socket.
+    pub unix_mode: UnixMode,
 }
 
 impl Default for ListenerConfig {
@@ -149,8 +166,18 @@ impl Default for ListenerConfig {
             body_timeout: Span::from_secs(60),
             stall_timeout: Span::from_secs(20),
             idle_timeout: Span::from_secs(75),
+            unix_mode: UnixMode(0o600),
         }
     }
+}
+
+/// Both, or neither: then the API is plain HTTP.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TlsConfig {
+    /// PEM files.
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -1,10 +1,11 @@
 //! Every setting that holds one value, with what is allowed for it. The text that a person reads and
 //! the check that a value must pass come from the same rule.
 
-use std::{fmt, net::SocketAddr};
+use std::fmt;
 
 use figment::value::Value;
 
+use super::listen::{Listen, UnixMode};
 use super::values::{ByteSize, DatabaseUrl, LogFilter};
 use crate::domain::Span;
 
@@ -17,9 +18,12 @@ pub struct Setting {
 pub enum Rule {
     Address,
     Database,
+    /// The path of one.
+    File,
     Instance,
     Log,
     PublicUrl,
+    UnixMode,
     Switch,
     SwitchOrAuto,
     Span(Span, Span),
@@ -41,7 +45,7 @@ const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(86_400);
 
 /// The order is that of `provost.toml.example`.
-pub static SETTINGS: [Setting; 41] = [
+pub static SETTINGS: [Setting; 44] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
@@ -57,6 +61,9 @@ pub static SETTINGS: [Setting; 41] = [
     setting("listener.body_timeout", Rule::Span(WAIT, HOUR)),
     setting("listener.stall_timeout", Rule::Span(WAIT, HOUR)),
     setting("listener.idle_timeout", Rule::Span(WAIT, HOUR)),
+    setting("listener.unix_mode", Rule::UnixMode),
+    setting("tls.certificate", Rule::File),
+    setting("tls.key", Rule::File),
     setting("instance.lease", Rule::Span(Span::from_secs(1), HOUR)),
     setting("scheduler.poll", Rule::Span(SOON, HOUR)),
     setting("supervisor.interval", Rule::Span(SOON, HOUR)),
@@ -106,17 +113,24 @@ pub static SETTINGS: [Setting; 41] = [
 /// The settings that hold many values, checked by their own types.
 pub const LISTS: [&str; 4] = ["tokens", "agents", "receivers", "alert_webhooks"];
 
+/// The names of all settings.
+pub fn setting_paths() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().map(|setting| setting.path).chain(LISTS)
+}
+
 impl Rule {
     pub fn accepts(&self, value: &Value) -> bool {
         let text = value.as_str();
         match self {
-            Rule::Address => text.is_some_and(|text| text.parse::<SocketAddr>().is_ok()),
+            Rule::Address => text.is_some_and(|text| text.parse::<Listen>().is_ok()),
             Rule::Database => text.is_some_and(|text| text.parse::<DatabaseUrl>().is_ok()),
+            Rule::File => text.is_some_and(|text| !text.is_empty() && !text.contains('\0')),
             Rule::Instance => text.is_some_and(is_plain_name),
             Rule::Log => text.is_some_and(|text| text.parse::<LogFilter>().is_ok()),
             Rule::PublicUrl => text.is_some_and(|text| {
                 !text.contains('?') && crate::domain::WebAddress::parse(text).is_ok()
             }),
+            Rule::UnixMode => text.is_some_and(|text| text.parse::<UnixMode>().is_ok()),
             Rule::Switch => value.to_bool().is_some(),
             Rule::SwitchOrAuto => value.to_bool().is_some() || text == Some("auto"),
             Rule::Span(least, most) => text
@@ -140,7 +154,13 @@ impl Rule {
     pub fn is_text(&self) -> bool {
         matches!(
             self,
-            Rule::Address | Rule::Database | Rule::Instance | Rule::Log | Rule::PublicUrl
+            Rule::Address
+                | Rule::Database
+                | Rule::File
+                | Rule::Instance
+                | Rule::Log
+                | Rule::PublicUrl
+                | Rule::UnixMode
         )
     }
 }
@@ -164,7 +184,12 @@ impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Rule::Address => f.write_str(
-                "an IP address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"",
+                "an IP address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"; or the path of a \
+                 Unix socket, such as \"unix:/run/provost/api.sock\"",
+            ),
+            Rule::File => f.write_str("the path of a file"),
+            Rule::UnixMode => f.write_str(
+                "permissions in octal that let the owner read and write, such as \"0600\" or \"0660\"",
             ),
             Rule::Database => f.write_str(
                 "the URL of an SQLite file without parameters, such as \"sqlite://provost.db\" or \

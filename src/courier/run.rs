@@ -3,6 +3,7 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
+use arc_swap::ArcSwap;
 use futures::FutureExt;
 use rand::RngExt;
 use tokio::{
@@ -45,7 +46,7 @@ pub struct CourierSettings {
 pub struct Courier {
     store: Store,
     instance: InstanceId,
-    receivers: Arc<Receivers>,
+    receivers: Arc<ArcSwap<Receivers>>,
     post: Post,
     settings: CourierSettings,
     pace: Pace,
@@ -89,7 +90,7 @@ impl Courier {
     pub fn new(
         store: Store,
         instance: InstanceId,
-        receivers: Arc<Receivers>,
+        receivers: Arc<ArcSwap<Receivers>>,
         post: Post,
         settings: CourierSettings,
     ) -> Self {
@@ -245,7 +246,7 @@ impl Courier {
 
     fn fly(&mut self, held: Held, head: Head) {
         self.pace.started(&held.receiver);
-        let (receivers, post) = (self.receivers.clone(), self.post.clone());
+        let (receivers, post) = (self.receivers.load_full(), self.post.clone());
         let (reader, persistence) = (self.store.housekeeping.clone(), self.settings.persistence);
         self.flights.spawn(async move {
             let began = Instant::now();

@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use arc_swap::ArcSwap;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -24,16 +25,13 @@ const TRY_WITHIN: Duration = Duration::from_secs(20);
 /// Posts what becomes of the store's health.
 pub struct StoreAlerts {
     pub health: Health,
-    pub sender: Arc<Sender>,
-    pub receivers: Arc<Receivers>,
+    pub sender: Arc<ArcSwap<Sender>>,
+    pub receivers: Arc<ArcSwap<Receivers>>,
     pub post: Post,
 }
 
 impl StoreAlerts {
     pub async fn run(self, stop: CancellationToken) {
-        if self.sender.webhooks.is_empty() {
-            return stop.cancelled().await;
-        }
         stop.run_until_cancelled(self.post_changes()).await;
     }
 
@@ -60,7 +58,7 @@ impl StoreAlerts {
     }
 
     async fn tell(&self, notice: &AlertNotice) {
-        let messages = self.sender.alert(notice, 0, now(), Uuid::now_v7);
+        let messages = self.sender.load().alert(notice, 0, now(), Uuid::now_v7);
         let told = messages.into_iter().map(|message| self.insist(message));
         futures::future::join_all(told).await;
     }
@@ -99,7 +97,8 @@ impl StoreAlerts {
             body: message.body.clone(),
             created_at: message.at,
         };
-        let tried = deliver(&self.receivers, &self.post, &held, head, now());
+        let receivers = self.receivers.load_full();
+        let tried = deliver(&receivers, &self.post, &held, head, now());
         timeout(TRY_WITHIN, tried)
             .await
             .unwrap_or_else(|_| Delivery::Failed {

@@ -32,7 +32,7 @@ use self::{
 };
 use crate::{
     cli::{DemoOptions, MISUSE},
-    config::{Config, DatabaseUrl},
+    config::{Config, DatabaseUrl, Listen},
     domain::Span,
     interrupt, plain_http,
     service::{Service, StartError},
@@ -86,7 +86,7 @@ async fn demo(options: &DemoOptions) -> Result<bool, DemoError> {
     telemetry::start_logging(&Targets::new().with_default(LevelFilter::ERROR), false)?;
     let folder = Folder::new("demo").map_err(DemoError::Folder)?;
     let config = Config {
-        listen: options.listen,
+        listen: Listen::Tcp(options.listen),
         database_url: DatabaseUrl::sqlite(folder.path().join("provost.db")),
         // Nothing here is worth waiting for.
         shutdown_grace: Span::from_secs(1),

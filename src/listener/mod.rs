@@ -10,10 +10,11 @@ mod exchange;
 mod limits;
 mod serve;
 mod socket;
+mod tls;
+mod unix;
 
 use std::{
     io::{self, ErrorKind},
-    net::SocketAddr,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -23,12 +24,16 @@ use tokio::time::{interval, sleep, timeout};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tracing::{info, warn};
 
-pub use self::limits::Limits;
 use self::{
     connections::Connections,
     serve::Http,
     socket::{Metered, Socket},
 };
+pub use self::{
+    limits::Limits,
+    tls::{Files, Tls, TlsError},
+};
+use crate::config::{Listen, UnixMode};
 
 /// How long no connection is accepted after one could not be, as when no file descriptor is free.
 const REST: Duration = Duration::from_millis(50);
@@ -42,20 +47,18 @@ pub struct Listener {
 }
 
 impl Listener {
-    pub fn bind(address: SocketAddr, limits: Limits) -> io::Result<Self> {
-        Ok(Self {
-            socket: Socket::bind(address)?,
-            limits,
-        })
+    pub fn bind(listen: &Listen, mode: UnixMode, limits: Limits) -> io::Result<Self> {
+        let socket = Socket::bind(listen, mode)?;
+        Ok(Self { socket, limits })
     }
 
     /// With the port that was free, where the configuration names none.
-    pub fn address(&self) -> io::Result<SocketAddr> {
+    pub fn address(&self) -> io::Result<Listen> {
         self.socket.address()
     }
 
-    /// Accepts, and answers with `first` until [`Server::switch`].
-    pub fn serve(self, first: Router) -> Server {
+    /// Accepts, and answers with `first` until [`Server::switch`]. With `tls`, speaks nothing else.
+    pub fn serve(self, first: Router, tls: Option<Arc<Tls>>) -> Server {
         let max_connections = self.limits.max_connections;
         info!(max_connections, "accepting connections");
         let connections = Arc::new(Connections::new(self.limits));
@@ -64,7 +67,11 @@ impl Listener {
             then: OnceLock::new(),
         });
         let stop = CancellationToken::new();
-        let http = Arc::new(Http::new(routes.clone()));
+        let watching = tls.clone().map(|tls| {
+            let watching = async move { tls.watch().await };
+            AbortOnDropHandle::new(tokio::spawn(watching))
+        });
+        let http = Arc::new(Http::new(routes.clone(), tls));
         let accepting = accept(self.socket, connections.clone(), http);
         let accepting = stop.clone().run_until_cancelled_owned(accepting);
         let accepting = tokio::spawn(async move {
@@ -77,6 +84,7 @@ impl Listener {
             stop,
             accepting: AbortOnDropHandle::new(accepting),
             _sweeping: sweeping,
+            _watching: watching,
         }
     }
 }
@@ -100,6 +108,7 @@ pub struct Server {
     stop: CancellationToken,
     accepting: AbortOnDropHandle<()>,
     _sweeping: AbortOnDropHandle<()>,
+    _watching: Option<AbortOnDropHandle<()>>,
 }
 
 impl Server {

@@ -15,14 +15,15 @@ use hyper_util::{
     server::conn::auto,
 };
 use tower::ServiceExt;
-use tracing::trace;
+use tracing::{debug, trace};
 
 use super::{
     Routes,
     connection::{Connection, Order},
     connections::Ticket,
     exchange::Exchange,
-    socket::Metered,
+    socket::{Channel, Metered},
+    tls::Tls,
 };
 
 /// The longest head of a request on HTTP/1.1, and the most that is read ahead on a connection.
@@ -36,12 +37,13 @@ const MOST_STREAMS: u32 = 200;
 pub struct Http {
     protocol: auto::Builder<TokioExecutor>,
     routes: Arc<Routes>,
+    tls: Option<Arc<Tls>>,
 }
 
 impl Http {
     /// Without timers of hyper's: the sweep has the time of every wait, also of those that hyper does not
     /// time, such as the one for the byte that decides between the versions.
-    pub fn new(routes: Arc<Routes>) -> Self {
+    pub fn new(routes: Arc<Routes>, tls: Option<Arc<Tls>>) -> Self {
         let mut protocol = auto::Builder::new(TokioExecutor::new());
         protocol
             .http1()
@@ -50,18 +52,30 @@ impl Http {
             .http2()
             .max_concurrent_streams(MOST_STREAMS)
             .max_header_list_size(LONGEST_HEADERS);
-        Self { protocol, routes }
+        Self {
+            protocol,
+            routes,
+            tls,
+        }
     }
 
     pub async fn serve(self: Arc<Self>, stream: Metered, ticket: Ticket) {
         let connection = &ticket.connection;
         // Before there is a byte nothing is set up for it: silence is cheap.
-        if let Some(Ok(())) = unless_closed(connection, stream.readable()).await {
-            self.speak(stream, connection).await;
+        let Some(Ok(())) = unless_closed(connection, stream.readable()).await else {
+            return;
+        };
+        let Some(tls) = &self.tls else {
+            return self.speak(Channel::Plain(stream), connection).await;
+        };
+        match unless_closed(connection, tls.acceptor().accept(stream)).await {
+            Some(Ok(stream)) => self.speak(Channel::Tls(Box::new(stream)), connection).await,
+            Some(Err(error)) => debug!(%error, "a TLS handshake failed"),
+            None => {}
         }
     }
 
-    async fn speak(&self, stream: Metered, connection: &Arc<Connection>) {
+    async fn speak(&self, stream: Channel, connection: &Arc<Connection>) {
         let service = service_fn(|request: Request<Incoming>| {
             let exchange = Exchange::begin(connection, request.version() == Version::HTTP_2);
             let router = self.routes.current();

@@ -12,10 +12,12 @@ use std::{
 use rustix::net::sockopt;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpSocket, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream},
 };
+use tokio_rustls::server::TlsStream;
 
-use super::connection::Connection;
+use super::{connection::Connection, unix::SocketFile};
+use crate::config::{Listen, UnixMode};
 
 /// How many connections may wait to be accepted. The system has a limit of its own (somaxconn).
 const BACKLOG: u32 = 4096;
@@ -24,10 +26,20 @@ const BACKLOG: u32 = 4096;
 const GONE: Duration = Duration::from_secs(60);
 const PROBE: Duration = Duration::from_secs(10);
 
-pub struct Socket(TcpListener);
+pub enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener, SocketFile),
+}
 
 impl Socket {
-    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+    pub fn bind(listen: &Listen, mode: UnixMode) -> io::Result<Self> {
+        let address = match listen {
+            Listen::Tcp(address) => *address,
+            Listen::Unix(path) => {
+                let (listener, file) = SocketFile::bind(path, mode.0, BACKLOG)?;
+                return Ok(Self::Unix(listener, file));
+            }
+        };
         let socket = match address {
             SocketAddr::V4(_) => TcpSocket::new_v4()?,
             SocketAddr::V6(_) => TcpSocket::new_v6()?,
@@ -35,39 +47,65 @@ impl Socket {
         // Otherwise the port stays in use for a minute after every restart.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
-        Ok(Self(socket.listen(BACKLOG)?))
+        Ok(Self::Tcp(socket.listen(BACKLOG)?))
     }
 
-    pub fn address(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
+    pub fn address(&self) -> io::Result<Listen> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map(Listen::Tcp),
+            Self::Unix(_, file) => Ok(Listen::Unix(file.path().to_owned())),
+        }
     }
 
-    pub async fn accept(&self) -> io::Result<TcpStream> {
-        let (stream, _) = self.0.accept().await?;
+    pub async fn accept(&self) -> io::Result<Stream> {
+        let listener = match self {
+            Self::Tcp(listener) => listener,
+            Self::Unix(listener, _) => {
+                let (stream, _) = listener.accept().await?;
+                return Ok(Stream::Unix(stream));
+            }
+        };
+        let (stream, _) = listener.accept().await?;
         // None of these can fail on a connection that is there, and on one that is not none matters.
         let _ = stream.set_nodelay(true);
         let _ = sockopt::set_socket_keepalive(&stream, true);
         let _ = sockopt::set_tcp_keepidle(&stream, GONE - 3 * PROBE);
         let _ = sockopt::set_tcp_keepintvl(&stream, PROBE);
         let _ = sockopt::set_tcp_keepcnt(&stream, 3);
-        Ok(stream)
+        Ok(Stream::Tcp(stream))
     }
+}
+
+/// Either kind of stream.
+pub enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// Does the same with either kind of stream.
+macro_rules! either {
+    ($self:expr, $stream:ident => $do:expr) => {
+        match $self {
+            Stream::Tcp($stream) => $do,
+            Stream::Unix($stream) => $do,
+        }
+    };
 }
 
 /// A stream that tells its connection whether bytes come in, and whether they go out.
 pub struct Metered {
-    stream: TcpStream,
+    stream: Stream,
     connection: Arc<Connection>,
 }
 
 impl Metered {
-    pub fn new(stream: TcpStream, connection: Arc<Connection>) -> Self {
+    pub fn new(stream: Stream, connection: Arc<Connection>) -> Self {
         Self { stream, connection }
     }
 
     /// Waits for the first byte, or for the client to hang up.
     pub async fn readable(&self) -> io::Result<()> {
-        self.stream.readable().await
+        either!(&self.stream, stream => stream.readable().await)
     }
 
     fn note<T>(&self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -86,7 +124,7 @@ impl AsyncRead for Metered {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let read = either!(&mut self.stream, stream => Pin::new(stream).poll_read(context, buffer));
         if buffer.filled().len() > before {
             self.connection.has_read();
         }
@@ -100,7 +138,8 @@ impl AsyncWrite for Metered {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        let written =
+            either!(&mut self.stream, stream => Pin::new(stream).poll_write(context, bytes));
         self.note(written)
     }
 
@@ -109,19 +148,77 @@ impl AsyncWrite for Metered {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        let written = either!(&mut self.stream, stream => {
+            Pin::new(stream).poll_write_vectored(context, slices)
+        });
         self.note(written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        either!(&self.stream, stream => stream.is_write_vectored())
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        either!(&mut self.stream, stream => Pin::new(stream).poll_flush(context))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        either!(&mut self.stream, stream => Pin::new(stream).poll_shutdown(context))
+    }
+}
+
+/// What HTTP is spoken on: the stream itself, or TLS on it.
+pub enum Channel {
+    Plain(Metered),
+    Tls(Box<TlsStream<Metered>>),
+}
+
+/// Does the same with either kind of channel.
+macro_rules! channel {
+    ($self:expr, $stream:ident => $do:expr) => {
+        match $self {
+            Channel::Plain($stream) => $do,
+            Channel::Tls($stream) => $do,
+        }
+    };
+}
+
+impl AsyncRead for Channel {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        channel!(&mut *self, stream => Pin::new(stream).poll_read(context, buffer))
+    }
+}
+
+impl AsyncWrite for Channel {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        channel!(&mut *self, stream => Pin::new(stream).poll_write(context, bytes))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        channel!(&mut *self, stream => Pin::new(stream).poll_write_vectored(context, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        channel!(self, stream => stream.is_write_vectored())
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        channel!(&mut *self, stream => Pin::new(stream).poll_flush(context))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        channel!(&mut *self, stream => Pin::new(stream).poll_shutdown(context))
     }
 }

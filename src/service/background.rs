@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -77,7 +78,7 @@ pub(super) fn courier(
     config: &Config,
     store: &Store,
     instance: &InstanceId,
-    receivers: &Arc<Receivers>,
+    receivers: &Arc<ArcSwap<Receivers>>,
     post: Post,
 ) -> Courier {
     let of = &config.courier;

@@ -4,33 +4,35 @@ mod background;
 mod database;
 mod health;
 mod loops;
+mod notify;
 mod others;
 mod part;
+mod reload;
 mod start;
 
 use std::{
     io,
-    net::SocketAddr,
     num::NonZeroUsize,
     sync::{Arc, LazyLock},
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use thiserror::Error;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub use self::database::migrate;
-use self::{others::Others, part::Parts};
+pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
+use self::{others::Others, part::Parts, reload::Live};
 use crate::{
     agent::{self, AgentSettings, Agents, Post, Registered},
     api::{self, App, Gauges, Workflows},
-    config::Config,
+    config::{Config, Listen},
     courier::{Receivers, StoreAlerts},
     domain::{InstanceId, Limits, Sender},
     instance::{Hold, JoinError, Membership, Standing},
-    listener::{self, Listener, Server},
+    listener::{self, Listener, Server, Tls, TlsError},
     scheduler::{self, Dispatcher, Local},
     store::{Health, OpenError, Store, StoreError, WriterSettings},
     telemetry::Metrics,
@@ -50,12 +52,15 @@ pub enum StartError {
     #[error("{0}")]
     Instance(#[from] JoinError),
     #[error("listen: {address} cannot be used: {reason}; choose another with --listen")]
-    Listen { address: SocketAddr, reason: String },
+    Listen { address: Listen, reason: String },
+    #[error("{0}")]
+    Tls(#[from] TlsError),
 }
 
 /// A running instance. It runs until [`Service::stop`].
 pub struct Service {
-    pub address: SocketAddr,
+    pub address: Listen,
+    live: Live,
     agents: Arc<Agents>,
     parts: Parts,
     /// Stops the API, once no call can need it any more.
@@ -76,9 +81,9 @@ impl Service {
         agent::install_crypto();
         agent::describe_metrics();
         let health = Health::default();
-        let (server, address) = open(&config, health.clone())?;
+        let (server, address, tls) = open(&config, health.clone())?;
         let instance = config.instance_id.clone().unwrap_or_else(new_instance_id);
-        let database = start::open(&config, address, &health).await?;
+        let database = start::open(&config, &address, &health).await?;
         let calls = AgentSettings {
             max_output: config.limits.max_output.as_usize(),
             connect_timeout: config.calls.connect_timeout.duration(),
@@ -86,7 +91,9 @@ impl Service {
             ..AgentSettings::default()
         };
         let post = Post::new(&calls, config.courier.timeout.duration());
-        let receivers = Arc::new(Receivers::new(&config, post.clone()));
+        let receivers = Receivers::new(&config, post.clone());
+        let receivers = Arc::new(ArcSwap::from_pointee(receivers));
+        let tokens = Arc::new(ArcSwap::from_pointee(config.tokens.clone()));
         let agents = Arc::new(Agents::new(calls));
         let parts = Parts::new();
         // If the start fails, what was started has not failed: it is told before it loses its store.
@@ -98,10 +105,18 @@ impl Service {
         let hold = Arc::new(Hold::new(config.hold));
         let standing = Arc::new(Standing::with(hold.clone()));
         let (local, dispatches) = Local::new(instance.clone(), standing.clone(), agents.clone());
-        let sender = Arc::new(Sender {
-            public_url: public_url(&config, address),
+        let sender = Arc::new(ArcSwap::from_pointee(Sender {
+            public_url: public_url(&config, &address),
             webhooks: Receivers::alert_webhooks(&config),
-        });
+        }));
+        let live = Live {
+            config: config.clone(),
+            tokens: tokens.clone(),
+            receivers: receivers.clone(),
+            sender: sender.clone(),
+            post: post.clone(),
+            tls,
+        };
         let alerts = StoreAlerts {
             health: health.clone(),
             sender: sender.clone(),
@@ -175,6 +190,7 @@ impl Service {
             agents: agents.clone(),
             registered,
             receivers,
+            tokens,
             limits: Limits {
                 max_steps: config.limits.max_steps,
                 ..Limits::default()
@@ -193,6 +209,7 @@ impl Service {
         undone.disarm();
         Ok(Self {
             address,
+            live,
             agents,
             parts,
             goodbye,
@@ -211,6 +228,11 @@ impl Service {
     /// end, and the next one recovers.
     pub async fn failed(&self) {
         self.parts.failed().await;
+    }
+
+    /// Puts in force what can be changed while it runs. An error leaves everything as it was.
+    pub fn reload(&mut self, config: Config) -> Result<(), ReloadError> {
+        self.live.reload(config)
     }
 
     /// Stops claiming, lets running calls end within the grace period, hands back the rest, closes.
@@ -246,15 +268,24 @@ impl Service {
 }
 
 /// Listens, and answers from now on that the service is alive and starting.
-fn open(config: &Config, health: Health) -> Result<(Server, SocketAddr), StartError> {
+fn open(config: &Config, health: Health) -> Result<(Server, Listen, Option<Arc<Tls>>), StartError> {
     let unusable = |error: io::Error| StartError::Listen {
-        address: config.listen,
+        address: config.listen.clone(),
         reason: error.to_string(),
     };
+    let tls = match (&config.tls.certificate, &config.tls.key) {
+        (Some(certificate), Some(key)) => Some(Arc::new(Tls::read(listener::Files {
+            certificate: certificate.clone(),
+            key: key.clone(),
+        })?)),
+        _ => None,
+    };
     let limits = listener::Limits::new(&config.listener);
-    let listener = Listener::bind(config.listen, limits).map_err(unusable)?;
+    let mode = config.listener.unix_mode;
+    let listener = Listener::bind(&config.listen, mode, limits).map_err(unusable)?;
     let address = listener.address().map_err(unusable)?;
-    Ok((listener.serve(api::starting(health)), address))
+    let server = listener.serve(api::starting(health), tls.clone());
+    Ok((server, address, tls))
 }
 
 /// Says that this instance is held, and has the claimer look at once when it is not any more.
@@ -274,19 +305,22 @@ fn held(hold: &Arc<Hold>, local: &Arc<Local>, parts: &Parts) -> impl Future<Outp
 }
 
 /// Where links in messages lead: where nobody says it, to the address at hand, if it is one.
-fn public_url(config: &Config, address: SocketAddr) -> Option<String> {
+fn public_url(config: &Config, address: &Listen) -> Option<String> {
     if let Some(url) = &config.public_url {
         return Some(url.trim_end_matches('/').to_owned());
     }
-    if address.ip().is_unspecified() {
+    let reachable = address
+        .tcp()
+        .filter(|address| !address.ip().is_unspecified());
+    let Some(address) = reachable else {
         if !config.alert_webhooks.is_empty() {
             warn!(
                 "alerts are told without links: set public_url to where people reach this service"
             );
         }
         return None;
-    }
-    Some(format!("http://{address}"))
+    };
+    Some(format!("{}://{address}", config.scheme()))
 }
 
 /// Unique for each start: the host, the process and a random part.

@@ -3,7 +3,7 @@
 //! disk. What only a person
 //! can mend (a wrong password, a schema that is too new) ends the start.
 
-use std::{fmt::Display, net::SocketAddr, time::Duration};
+use std::{fmt::Display, time::Duration};
 
 use rand::RngExt;
 use tokio::time::{Instant, sleep};
@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::database::{self, Database};
 use crate::{
-    config::Config,
+    config::{Config, Listen},
     instance::JoinError,
     store::{Health, OpenError, Store, StoreError, StoreFault},
 };
@@ -55,7 +55,7 @@ impl Patience {
 /// Opens the database, as soon as it can be reached.
 pub(super) async fn open(
     config: &Config,
-    address: SocketAddr,
+    address: &Listen,
     health: &Health,
 ) -> Result<Database, OpenError> {
     let mut patience = Patience::new();

@@ -23,6 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use arc_swap::ArcSwap;
 use futures::FutureExt;
 use lru::LruCache;
 use rand::RngExt;
@@ -51,7 +52,7 @@ pub struct WriterSettings {
     /// The most commands of one transaction.
     pub batch: usize,
     /// Who tells submitters and webhooks.
-    pub sender: Arc<Sender>,
+    pub sender: Arc<ArcSwap<Sender>>,
     /// What the backend knows of itself.
     pub health: Health,
 }
@@ -369,7 +370,7 @@ impl<'w> Lane<'w> {
         decided
             .decide(requests, tx.as_mut(), &*writer.local)
             .await?;
-        decided.collect(&writer.settings.sender)?;
+        decided.collect(&writer.settings.sender.load_full())?;
         if writer.is_shared {
             let (doubts, batch) = (&decided.doubts, &decided.batch);
             let moved = doubts.justified(batch, tx.as_mut()).await?;

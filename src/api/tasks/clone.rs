@@ -116,7 +116,7 @@ async fn changed(
     let priority = priority(&mut fields);
     let complete_within = complete_within(&mut fields);
     let reply_to = match fields.has("reply_to") {
-        true => ReplyTo::read(&mut fields, &*app.receivers),
+        true => ReplyTo::read(&mut fields, &**app.receivers.load()),
         false => details.reply_to.as_deref().cloned(),
     };
     let reason = reason(&mut fields);

@@ -236,7 +236,7 @@ async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
     let priority = priority(&mut fields);
     let complete_within = complete_within(&mut fields);
     let labels = labels(&mut fields);
-    let reply_to = ReplyTo::read(&mut fields, &*app.receivers);
+    let reply_to = ReplyTo::read(&mut fields, &**app.receivers.load());
     let policies = Policies::read(&mut fields);
 
     let mut chosen = None;

@@ -234,13 +234,13 @@ impl Harness {
         let settings = WriterSettings {
             cache_tasks: NonZeroUsize::new(100).unwrap(),
             batch: 64,
-            sender: Arc::new(Sender {
+            sender: Arc::new(arc_swap::ArcSwap::from_pointee(Sender {
                 public_url: None,
                 webhooks: vec![AlertWebhook {
                     receiver: AlertWebhook::queue_of("ops"),
                     format: AlertFormat::Generic,
                 }],
-            }),
+            })),
             health: Health::default(),
         };
         let (store, writer) = Store::new(

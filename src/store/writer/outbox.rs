@@ -126,8 +126,8 @@ impl Lane<'_> {
         let mut tx = self.backend.begin().await?;
         let answer = match asked {
             OutboxRequest::Round { round, by, hold } => {
-                let (until, sender) = (tx.now() + *hold, &self.writer.settings.sender);
-                OutboxAnswer::Held(tx.outbox_round(round, by, until, sender).await?)
+                let (until, sender) = (tx.now() + *hold, self.writer.settings.sender.load_full());
+                OutboxAnswer::Held(tx.outbox_round(round, by, until, &sender).await?)
             }
             OutboxRequest::Letters(letter, ids) => {
                 OutboxAnswer::Handled(tx.handle_letters(*letter, ids).await?)

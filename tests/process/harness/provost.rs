@@ -60,6 +60,8 @@ pub struct Setup {
     /// Any free port of loopback, if left out.
     listen: Option<String>,
     open_files: Option<u32>,
+    /// Variables that are no settings.
+    variables: Vec<(String, String)>,
 }
 
 impl Setup {
@@ -67,6 +69,12 @@ impl Setup {
     pub fn set(mut self, setting: &str, value: &str) -> Self {
         self.env.retain(|(name, _)| name != setting);
         self.env.push((setting.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// A variable that is no setting.
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -171,6 +179,9 @@ impl Setup {
             command.env(format!("PROVOST_{setting}"), value);
         }
         for (name, value) in &self.environment {
+            command.env(name, value);
+        }
+        for (name, value) in &self.variables {
             command.env(name, value);
         }
         let mut child = command.spawn().unwrap();
@@ -292,6 +303,12 @@ impl Provost {
     /// SIGTERM. It goes on until [`Provost::ended`].
     pub fn terminate(&self) {
         self.signal("TERM");
+    }
+
+    /// SIGHUP, with another `provost.toml`.
+    pub fn reload(&self, config: &str) {
+        std::fs::write(self.folder.path().join("provost.toml"), config).unwrap();
+        self.signal("HUP");
     }
 
     /// SIGSTOP: it does nothing until [`Provost::resume`].

@@ -1,0 +1,102 @@
+//! What SIGHUP changes in a running instance: tokens, receivers, alert webhooks and certificates. The rest
+//! of the settings holds until a restart, and the log says which of them have changed.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use serde_json::Value;
+use thiserror::Error;
+use tracing::{info, warn};
+
+use crate::{
+    agent::Post,
+    config::{Config, Token, setting_paths},
+    courier::Receivers,
+    domain::Sender,
+    listener::{Tls, TlsError},
+};
+
+/// The settings that are read again. Of TLS, what is in the files is; which files is decided at the start.
+const LIVE: [&str; 3] = ["tokens", "receivers", "alert_webhooks"];
+
+#[derive(Debug, Error)]
+pub enum ReloadError {
+    #[error(
+        "no token is left, and other machines can reach {0}: leave one in [[tokens]], or restart with a loopback address or with insecure = true"
+    )]
+    OpenToAll(String),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// What can be replaced while the instance runs.
+pub(super) struct Live {
+    pub config: Config,
+    pub tokens: Arc<ArcSwap<Vec<Token>>>,
+    pub receivers: Arc<ArcSwap<Receivers>>,
+    pub sender: Arc<ArcSwap<Sender>>,
+    pub post: Post,
+    pub tls: Option<Arc<Tls>>,
+}
+
+impl Live {
+    /// Puts in force what `new` says, as far as it can be. An error leaves everything as it was.
+    pub fn reload(&mut self, new: Config) -> Result<(), ReloadError> {
+        let config = Config {
+            tokens: new.tokens.clone(),
+            receivers: new.receivers.clone(),
+            alert_webhooks: new.alert_webhooks.clone(),
+            ..self.config.clone()
+        };
+        // `new` may listen where nobody else can come; this instance goes on to listen where it does.
+        if config.is_open_to_all() {
+            return Err(ReloadError::OpenToAll(config.listen.to_string()));
+        }
+        let restart = self.needs_restart(&new);
+        if let Some(tls) = &self.tls {
+            tls.reload()?;
+        }
+        self.tokens.store(Arc::new(config.tokens.clone()));
+        let receivers = Receivers::new(&config, self.post.clone());
+        self.receivers.store(Arc::new(receivers));
+        self.sender.store(Arc::new(Sender {
+            public_url: self.sender.load().public_url.clone(),
+            webhooks: Receivers::alert_webhooks(&config),
+        }));
+        info!(
+            tokens = config.tokens.len(),
+            receivers = config.receivers.len(),
+            alert_webhooks = config.alert_webhooks.len(),
+            certificate = self.tls.is_some(),
+            "read tokens, receivers, alert webhooks and certificates anew"
+        );
+        if !restart.is_empty() {
+            let settings = restart.join(", ");
+            warn!(
+                settings,
+                "these settings have changed too, and take effect at the next start"
+            );
+        }
+        self.config = config;
+        Ok(())
+    }
+
+    /// What `new` says differently without being heard.
+    fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
+        let value = |config: &Config| serde_json::to_value(config).unwrap_or_default();
+        let (old_values, new_values) = (value(&self.config), value(new));
+        let differs = |path: &str| match path {
+            // Shown without its password.
+            "database_url" => self.config.database_url != new.database_url,
+            _ => at(&old_values, path) != at(&new_values, path),
+        };
+        setting_paths()
+            .filter(|path| !LIVE.contains(path) && differs(path))
+            .collect()
+    }
+}
+
+fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
+    path.split('.')
+        .try_fold(value, |value, name| value.get(name))
+}
