@@ -3,7 +3,7 @@
 use std::{
     convert::Infallible,
     future::poll_fn,
-    pin::{Pin, pin},
+    pin::pin,
     sync::Arc,
     task::{Poll, Waker},
 };
@@ -93,22 +93,29 @@ impl Http {
         let mut draining = false;
         let served = poll_fn(|context| {
             connection.wake_me(context, &mut known);
+            // First of all: a request that has come in keeps the connection open.
+            if let Poll::Ready(served) = http.as_mut().poll(context) {
+                return Poll::Ready(served);
+            }
             match connection.order() {
-                Order::Go => {}
-                Order::Release if connection.is_quiet() => return Poll::Ready(Ok(())),
-                Order::Release => connection.keep(),
-                Order::Drain if draining => {}
+                Order::Go => Poll::Pending,
+                Order::Release if connection.is_quiet() => Poll::Ready(Ok(())),
+                Order::Release => {
+                    connection.keep();
+                    Poll::Pending
+                }
+                Order::Drain if draining => Poll::Pending,
                 // What has no request under way needs no goodbye, but on HTTP/2 there is one.
                 Order::Drain if connection.is_quiet() && !connection.is_http2() => {
-                    return Poll::Ready(Ok(()));
+                    Poll::Ready(Ok(()))
                 }
                 Order::Drain => {
                     draining = true;
                     http.as_mut().graceful_shutdown();
+                    http.as_mut().poll(context)
                 }
-                Order::Abort => return Poll::Ready(Ok(())),
+                Order::Abort => Poll::Ready(Ok(())),
             }
-            http.as_mut().poll(context)
         });
         if let Err(error) = served.await {
             trace!(%error, "a connection ended");
@@ -122,10 +129,11 @@ async fn unless_closed<F: Future>(connection: &Connection, work: F) -> Option<F:
     let mut known: Option<Waker> = None;
     poll_fn(|context| {
         connection.wake_me(context, &mut known);
-        if connection.order() != Order::Go {
-            return Poll::Ready(None);
+        match work.as_mut().poll(context) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending if connection.order() != Order::Go => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
         }
-        Pin::new(&mut work).poll(context).map(Some)
     })
     .await
 }
