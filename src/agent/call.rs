@@ -30,8 +30,9 @@ use crate::domain::{
 /// Told of what happens inside a call, so that an operator can read it later; and asked before each try.
 #[async_trait]
 pub trait Notes: Send + Sync {
-    /// Comes back when the next try may be made; never where the attempt is known to be over.
-    async fn may_try(&self, call: &Call);
+    /// Comes back when the try `number`, counted from 1, may be made; never where the attempt is known to be
+    /// over, or to be dropped.
+    async fn may_try(&self, call: &Call, number: u32);
 
     /// The try `try_number`, counted from 1, met a transient fault; the next comes in `next_try_in`
     /// unless complete-by comes first. Waited for, so it should be quick.
@@ -171,7 +172,7 @@ impl<'a> Service<Try<'a>> for Tries {
 
 impl Wire {
     async fn send(&self, request: Try<'_>) -> Result<Outcome, Transient> {
-        request.notes.may_try(request.call).await;
+        request.notes.may_try(request.call, request.number).await;
         // A process that was suspended wakes up with the next try and complete-by both due, and this is
         // looked at first; a claim may have taken longer to save than the step has.
         if Instant::now() >= request.deadline {

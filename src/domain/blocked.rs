@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{AgentName, StepIndex, StepName, StepState, Task, Timestamp};
+use super::{AgentName, InstanceId, StepIndex, StepName, StepState, StepStatus, Task, Timestamp};
 
 /// `blocked_by` of a step in an answer.
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
@@ -38,6 +38,14 @@ pub enum Blocked {
         #[schema(value_type = String, example = "payments")]
         agent: AgentName,
     },
+    /// It undoes a step whose call is being dropped: `instance` has yet to confirm that no try can follow. If it
+    /// falls silent, its lease runs out, and the step is recovered.
+    Drop {
+        #[schema(value_type = String, example = "charge")]
+        step: StepName,
+        #[schema(value_type = String, example = "node-1")]
+        instance: InstanceId,
+    },
     /// The task is paused until an operator resumes it.
     Paused,
     /// It is in error until an operator retries, skips or resolves it.
@@ -48,6 +56,7 @@ impl Task {
     /// The steps that a waiting one still waits for.
     fn awaited(&self, index: StepIndex) -> Vec<StepIndex> {
         match self.definition(index).undoes {
+            Some(undone) if self.step(undone).status() == StepStatus::Processing => vec![undone],
             Some(undone) => self.undone_before(undone),
             None => {
                 let after = self.definition(index).after.iter().copied();
@@ -60,6 +69,16 @@ impl Task {
     /// the store knows it, and to count it costs a read.
     pub fn blocked_by(&self, index: StepIndex, now: Timestamp) -> Option<Blocked> {
         match self.step(index).state {
+            StepState::Waiting if self.is_to_be_dropped(self.subject(index)) => {
+                let step = self.subject(index);
+                Some(Blocked::Drop {
+                    step: self.definition(step).name.clone(),
+                    instance: match &self.step(step).state {
+                        StepState::Processing { locked_by, .. } => locked_by.clone(),
+                        _ => return None,
+                    },
+                })
+            }
             StepState::Waiting => Some(Blocked::Steps {
                 steps: self
                     .awaited(index)

@@ -29,6 +29,8 @@ pub struct Call {
     /// The step has a probe: a call that breaks off after it was sent is not repeated blindly, but ends
     /// with [`Outcome::Unknown`].
     pub has_probe: bool,
+    /// The call is dropped when its task is to be undone.
+    pub is_dropped_by_undo: bool,
 }
 
 /// What a call is for.

@@ -157,6 +157,8 @@ pub enum Release {
     Shutdown,
     Restart,
     Stray,
+    /// The task is to be undone, and no try can follow any more: the call has ended.
+    Dropped,
 }
 
 impl Release {
@@ -164,6 +166,7 @@ impl Release {
         match self {
             Release::Shutdown => "the instance shut down before the call ended",
             Release::Restart => "the instance that held it restarted",
+            Release::Dropped => "the task is undone; its call was dropped",
             Release::Stray => "it was recorded as claimed, but its call was never started",
         }
     }

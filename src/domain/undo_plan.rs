@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{
-    Actor, AgentName, Call, Command, Doubt, Draft, OnUndo, Payload, Purpose, Span, StepIndex,
-    StepName, StepState, StepStatus, Target, Task, Timestamp, call, template::Budget,
+    Actor, AgentName, Call, Command, Doubt, Draft, OnUndo, Payload, Purpose, Release, Span,
+    StepIndex, StepName, StepState, StepStatus, Target, Task, Timestamp, call, template::Budget,
 };
 
 /// The answer to the question what an undo would do.
@@ -175,6 +175,15 @@ pub fn undo_plan(task: &Task, now: Timestamp) -> UndoPlan {
             if !plan.under_way {
                 return plan;
             }
+        }
+    }
+    for index in draft.task.indexes() {
+        if draft.task.is_to_be_dropped(index) {
+            let attempt = draft.task.step(index).attempt;
+            let why = Release::Dropped;
+            let step = index;
+            // Its holder confirms it: what follows then is what is planned.
+            let _ = draft.apply(Command::Release { step, attempt, why }, &by, now);
         }
     }
     let begun = Planner {

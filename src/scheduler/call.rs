@@ -14,7 +14,7 @@ use tracing::{Span, debug, debug_span, error, warn};
 use super::Local;
 use crate::{
     agent::Notes,
-    domain::{Actor, Call, Certainty, Command, Fault, FaultKind, Outcome, StepStatus},
+    domain::{Actor, Call, Certainty, Command, Fault, FaultKind, Outcome},
     planted,
     store::{Apply, CommandError, Dispatch, LocalScheduler, Store, StoreError},
 };
@@ -129,40 +129,64 @@ impl<'a> SavedNotes<'a> {
         }
     }
 
-    async fn is_held(&self, call: &Call) -> Result<bool, StoreError> {
-        let task = self.store.housekeeping.task(call.step.task).await?;
-        Ok(task.is_some_and(|task| {
-            if !task.has(call.step.step) {
-                return false;
-            }
-            let step = task.step(call.step.step);
-            step.attempt == call.attempt && step.status() == StepStatus::Processing
-        }))
+    /// What the record says of the attempt.
+    async fn holding(&self, call: &Call) -> Result<Holding, StoreError> {
+        let asked = self.store.housekeeping.held(call.step, call.attempt);
+        Ok(match asked.await? {
+            None => Holding::Over,
+            Some(held) if held.undoing && call.is_dropped_by_undo => Holding::ToBeDropped,
+            Some(_) => Holding::Held,
+        })
     }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Holding {
+    Held,
+    /// The task is undone, and that waits until this call has ended.
+    ToBeDropped,
+    Over,
 }
 
 #[async_trait]
 impl Notes for SavedNotes<'_> {
-    /// While this instance has no lease, others may be doing what it held: then no try is made. When it
-    /// has one again, the record says whether they have. Alone on its store it need not ask.
-    async fn may_try(&self, call: &Call) {
+    /// Where others share the store, they may have ended the attempt, or wait for the end of its call. The first
+    /// try follows its claim at once; every later one is made only once the record has said that the attempt
+    /// is this instance's own still. So is the first where this instance had no lease for a moment, or has
+    /// heard of drops since. While the record cannot be asked no try is made. Alone on its store an instance
+    /// need not ask.
+    async fn may_try(&self, call: &Call, number: u32) {
         if !self.store.is_shared {
             return;
         }
+        let mut is_asked = number == 1;
         loop {
             let now = Instant::now();
             let held = *self.held.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.local.standing.was_alive_since(held, now) {
+            if is_asked
+                && self.local.standing.was_alive_since(held, now)
+                && !self.local.has_heard_of_drops_since(held)
+            {
                 return;
             }
             if self.local.standing.is_alive(now) {
-                match self.is_held(call).await {
-                    Ok(true) => {
+                match self.holding(call).await {
+                    Ok(Holding::Held) => {
                         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = now;
+                        is_asked = true;
                         continue;
                     }
-                    // The reconciliation drops the call.
-                    Ok(false) => return std::future::pending().await,
+                    Ok(holding) => {
+                        let key = (call.step, call.attempt);
+                        debug!(task = %call.step.task, step = %call.step_name, attempt = %call.attempt,
+                            ?holding, "no further try: its attempt is over by the record, or its task is undone");
+                        match holding {
+                            Holding::ToBeDropped => self.local.drop_and_confirm(key),
+                            Holding::Held | Holding::Over => self.local.running.abort(key),
+                        };
+                        // Aborted: this is as far as it gets.
+                        return std::future::pending().await;
+                    }
                     Err(error) => debug!(%error, "whether a step is still held cannot be asked"),
                 }
             }

@@ -1,12 +1,12 @@
 //! Runs the calls of saved claims, each in a task of its own, and lets them finish at shutdown.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, info, warn};
 
-use super::{Dispatches, Local, call};
+use super::{Dispatches, Local, Work, call, recovery::confirm};
 use crate::{
     domain::{Command, Release},
     store::{Apply, Dispatch, LocalScheduler, Store},
@@ -28,12 +28,22 @@ impl Dispatcher {
         let mut batches = Vec::new();
         loop {
             tokio::select! {
-                received = self.dispatches.recv_many(&mut batches, 64) => {
+                received = self.dispatches.0.recv_many(&mut batches, 64) => {
                     if received == 0 {
                         break;
                     }
-                    for dispatch in batches.drain(..).flatten() {
-                        self.start(dispatch, &calls);
+                    for work in batches.drain(..) {
+                        match work {
+                            Work::Call(dispatches) => {
+                                for dispatch in dispatches {
+                                    self.start(dispatch, &calls);
+                                }
+                            }
+                            Work::Confirm(ending) => {
+                                let (local, store) = (self.local.clone(), self.store.clone());
+                                calls.spawn(async move { confirm(ending, &local, &store).await });
+                            }
+                        }
                     }
                 }
                 () = stop.cancelled() => break,
@@ -43,15 +53,14 @@ impl Dispatcher {
     }
 
     fn start(&self, dispatch: Dispatch, calls: &TaskTracker) {
-        let (step, attempt) = (dispatch.call.step, dispatch.call.attempt);
+        let key = (dispatch.call.step, dispatch.call.attempt);
         let (local, store) = (self.local.clone(), self.store.clone());
-        self.local.running.start(step, attempt, || {
-            let running = calls.spawn(async move {
+        self.local.running.start(key, || {
+            calls.spawn(async move {
                 let span = call::span(&dispatch.call);
                 call::run(dispatch, &local, &store).instrument(span).await;
-                local.running.remove(step, attempt);
-            });
-            running.abort_handle()
+                local.running.ended(key);
+            })
         });
     }
 
@@ -62,10 +71,22 @@ impl Dispatcher {
             info!(calls = under_way, grace = ?self.grace, "waiting for calls under way");
         }
         let in_time = tokio::time::timeout(self.grace, calls.wait()).await;
-        let mut left = self.local.running.abort_all();
-        // Claims that were saved after the stop, and so never started.
-        while let Ok(batch) = self.dispatches.try_recv() {
-            left.extend(batch.iter().map(|d| (d.call.step, d.call.attempt)));
+        let mut left = HashSet::new();
+        // Claims that were saved after the stop, and so never started, are among them.
+        for ending in self.local.running.abort_all() {
+            left.insert(ending.key);
+            ending.over().await;
+        }
+        while let Ok(work) = self.dispatches.0.try_recv() {
+            match work {
+                Work::Call(batch) => {
+                    left.extend(batch.iter().map(|d| (d.call.step, d.call.attempt)));
+                }
+                Work::Confirm(ending) => {
+                    left.insert(ending.key);
+                    ending.over().await;
+                }
+            }
         }
         if in_time.is_err() {
             warn!(

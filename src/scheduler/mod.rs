@@ -13,15 +13,21 @@ mod running;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use tokio::{sync::mpsc, time::Instant};
 
 pub use claimer::run as run_claimer;
 pub use dispatcher::Dispatcher;
-pub use recovery::{reconcile, resume_interrupted};
+pub use recovery::{reconcile, reconcile_drops, resume_interrupted};
 
-use self::{lines::Lines, running::Running};
+use self::{
+    lines::Lines,
+    running::{Ending, Key, Running},
+};
 use crate::{
     agent::Agents,
     domain::{Actor, AgentName, Attempt, InstanceId, StepRef, Timestamp},
@@ -38,12 +44,22 @@ pub struct Local {
     agents: Arc<Agents>,
     lines: Lines,
     running: Running,
-    dispatches: mpsc::UnboundedSender<Vec<Dispatch>>,
+    work: mpsc::UnboundedSender<Work>,
+    start: Instant,
+    /// Milliseconds after `start`, and one more: when another instance said last that calls are to be dropped.
+    heard_of_drops: AtomicU64,
 }
 
-/// Claims on their way to the dispatcher. Unbounded, because each holds a permit: there are never
-/// more than the agents have places for.
-pub type Dispatches = mpsc::UnboundedReceiver<Vec<Dispatch>>;
+/// What is on its way to the dispatcher. Unbounded, because each claim holds a permit: there are never more
+/// than the agents have places for, and no more drops than claims.
+#[derive(Debug)]
+enum Work {
+    Call(Vec<Dispatch>),
+    /// The call is dropped because its task is undone: to be confirmed once it has ended.
+    Confirm(Ending),
+}
+
+pub struct Dispatches(mpsc::UnboundedReceiver<Work>);
 
 impl Local {
     pub fn new(
@@ -51,7 +67,7 @@ impl Local {
         standing: Arc<Standing>,
         agents: Arc<Agents>,
     ) -> (Arc<Self>, Dispatches) {
-        let (dispatches, receiver) = mpsc::unbounded_channel();
+        let (work, receiver) = mpsc::unbounded_channel();
         let local = Arc::new(Self {
             actor: Actor::scheduler(instance.as_str()),
             instance,
@@ -59,7 +75,9 @@ impl Local {
             agents,
             lines: Lines::default(),
             running: Running::default(),
-            dispatches,
+            work,
+            start: Instant::now(),
+            heard_of_drops: AtomicU64::new(0),
         });
         let weak = Arc::downgrade(&local);
         local.agents.on_freed(Box::new(move |agent: &AgentName| {
@@ -67,12 +85,38 @@ impl Local {
                 local.lines.capacity_freed(agent);
             }
         }));
-        (local, receiver)
+        (local, Dispatches(receiver))
     }
 
     /// Any line may have grown by the hand of another instance: the claimer looks.
     pub fn look_everywhere(&self) {
         self.lines.look_everywhere();
+    }
+
+    /// Calls of this instance may have to be dropped, by the hand of another: none starts from now on before the
+    /// record was asked, until [`reconcile_drops`] has looked.
+    pub fn hear_of_drops(&self) {
+        let now = self.millis(Instant::now()).saturating_add(1);
+        self.heard_of_drops.store(now, Ordering::Release);
+    }
+
+    fn has_heard_of_drops_since(&self, then: Instant) -> bool {
+        self.heard_of_drops.load(Ordering::Acquire) > self.millis(then)
+    }
+
+    fn millis(&self, at: Instant) -> u64 {
+        let millis = at.saturating_duration_since(self.start).as_millis();
+        u64::try_from(millis).unwrap_or(u64::MAX)
+    }
+
+    /// Drops a call whose task is undone, if it is there, and has that confirmed.
+    fn drop_and_confirm(&self, call: Key) -> bool {
+        let Some(ending) = self.running.bar(call) else {
+            return false;
+        };
+        // Fails only once the dispatcher has ended: at shutdown, which hands the step back.
+        let _ = self.work.send(Work::Confirm(ending));
+        true
     }
 
     fn may_claim(&self) -> bool {
@@ -122,9 +166,12 @@ impl LocalScheduler for Local {
     }
 
     fn dispatch(&self, dispatches: Vec<Dispatch>) {
+        let calls = dispatches.iter().map(|dispatch| &dispatch.call);
+        self.running
+            .queue(calls.map(|call| ((call.step, call.attempt), call.is_dropped_by_undo)));
         // Fails only once the dispatcher has ended: at shutdown, when leftovers are handed back at
         // the next start.
-        let _ = self.dispatches.send(dispatches);
+        let _ = self.work.send(Work::Call(dispatches));
     }
 
     fn pending(&self, agent: &AgentName, due_at: Timestamp, now: Timestamp) {
@@ -135,7 +182,10 @@ impl LocalScheduler for Local {
         }
     }
 
-    fn dropped(&self, step: StepRef, attempt: Attempt) {
-        self.running.abort(step, attempt);
+    fn dropped(&self, step: StepRef, attempt: Attempt, confirm: bool) {
+        match confirm {
+            true => self.drop_and_confirm((step, attempt)),
+            false => self.running.abort((step, attempt)),
+        };
     }
 }

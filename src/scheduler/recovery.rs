@@ -1,19 +1,24 @@
 //! What ties this instance's calls to the record: steps that a crash left behind are resumed at once
 //! (P13), and a call and its record that lost each other on the way are brought together again.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use futures::future::join_all;
 use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
-use super::Local;
+use super::{
+    Local,
+    running::{Ending, Key},
+};
 use crate::{
-    domain::{Attempt, Command, InstanceId, Release, StepRef},
-    store::{Apply, CommandError, LocalScheduler, Store, StoreError},
+    domain::{Command, InstanceId, Release},
+    store::{Apply, CommandError, HeldStep, LocalScheduler, Store, StoreError},
 };
 
 const BATCH: usize = 500;
+/// The wait between tries to confirm a drop while the store cannot commit.
+const CONFIRM_AGAIN: Duration = Duration::from_millis(200);
 /// How long a claim may take from its commit to the start of its call.
 pub(super) const START_WITHIN: Duration = Duration::from_secs(1);
 
@@ -26,11 +31,12 @@ pub async fn resume_interrupted(local: &Local, store: &Store) -> Result<(), Stor
     let mut resumed = 0;
     loop {
         let orphans = store.housekeeping.processing(own, after, BATCH).await?;
-        let Some((last, _)) = orphans.last() else {
+        let Some(last) = orphans.last() else {
             break;
         };
-        after = Some(*last);
+        after = Some(last.step);
         resumed += orphans.len();
+        let orphans = orphans.iter().map(key).collect();
         release(local, store, orphans, Release::Restart).await;
     }
     for agent in store.housekeeping.lines().await? {
@@ -45,49 +51,105 @@ pub async fn resume_interrupted(local: &Local, store: &Store) -> Result<(), Stor
     Ok(())
 }
 
-/// Compares the calls under way with the steps that the record says this instance holds. A call whose
-/// attempt is over by the record is dropped: while this instance was away, another took its step over,
-/// and the answer would be refused. A step whose call is not under way is handed back: its claim was
+/// Compares the calls under way with the steps that the record says this instance holds: what is to be dropped
+/// is dropped, see [`reconcile_drops`]. A step whose call is not under way is handed back: its claim was
 /// saved although the writer heard of a failure, as when a connection breaks during the commit.
 pub async fn reconcile(local: &Local, store: &Store) -> Result<(), StoreError> {
-    // In this order: a call that starts after this is not missed in the record.
-    let under_way = local.running.all();
-    let held = held(local.instance(), store).await?;
-    for (step, attempt) in under_way {
-        if !held.contains(&(step, attempt)) && local.running.abort(step, attempt) {
-            debug!(task = %step.task, step = step.step.0, %attempt,
-                "dropped a call: its attempt is over by the record");
-        }
-    }
-    let is_stray = |(step, attempt): &(StepRef, Attempt)| !local.running.contains(*step, *attempt);
-    let strays: Vec<_> = held.into_iter().filter(is_stray).collect();
+    let held = reconcile_drops(local, store).await?;
+    let mut strays = held;
+    strays.retain(|call| !local.running.contains(*call));
     if strays.is_empty() {
         return Ok(());
     }
     sleep(START_WITHIN).await;
-    let strays: Vec<_> = strays.into_iter().filter(is_stray).collect();
-    release(local, store, strays, Release::Stray).await;
+    // From here on no call starts under their attempts, however late its claim is heard of.
+    strays.retain(|call| local.running.bar_unknown(*call));
+    release(local, store, strays.clone(), Release::Stray).await;
+    for call in strays {
+        local.running.lift(call);
+    }
     Ok(())
 }
 
-async fn held(
-    instance: &InstanceId,
-    store: &Store,
-) -> Result<HashSet<(StepRef, Attempt)>, StoreError> {
-    let mut held = HashSet::new();
+/// Drops calls by the record. Those whose attempt is over: another instance took the step over while this one
+/// was away, or cancelled the task, and the answer would be refused. And those whose task another instance has
+/// begun to undo, where the step says so: that is confirmed. Answers what this instance holds by the record.
+pub async fn reconcile_drops(local: &Local, store: &Store) -> Result<Vec<Key>, StoreError> {
+    // In this order: a call that starts after this is not missed in the record.
+    let under_way = local.running.all();
+    let held = held(local.instance(), store).await?;
+    for call in under_way {
+        let (step, attempt) = call.key;
+        match held.get(&call.key) {
+            None if local.running.abort(call.key) => {
+                debug!(task = %step.task, step = step.step.0, %attempt,
+                    "dropped a call: its attempt is over by the record");
+            }
+            Some(undoing)
+                if *undoing && call.is_dropped_by_undo && local.drop_and_confirm(call.key) =>
+            {
+                debug!(task = %step.task, step = step.step.0, %attempt,
+                    "dropped a call: its task is undone by another instance");
+            }
+            _ => {}
+        }
+    }
+    Ok(held.into_keys().collect())
+}
+
+/// Says that a dropped call has ended, once it has. Until that is in the record what undoes the step waits:
+/// so it is said again and again while the store is away.
+pub(super) async fn confirm(ending: Ending, local: &Local, store: &Store) {
+    let call = ending.key;
+    ending.over().await;
+    let (step, attempt) = call;
+    loop {
+        let asked = store.apply(Apply {
+            task: step.task,
+            command: Command::Release {
+                step: step.step,
+                attempt,
+                why: Release::Dropped,
+            },
+            by: local.actor().clone(),
+            if_version: None,
+            idempotency: None,
+        });
+        match asked.await {
+            Ok(_) => break,
+            Err(CommandError::Store(
+                StoreError::Full | StoreError::Unavailable(_) | StoreError::Unclear(_),
+            )) => sleep(CONFIRM_AGAIN).await,
+            Err(error) => {
+                debug!(task = %step.task, step = step.step.0, %attempt, %error,
+                    "a dropped call needed no confirmation");
+                break;
+            }
+        }
+    }
+    local.running.lift(call);
+}
+
+fn key(held: &HeldStep) -> Key {
+    (held.step, held.attempt)
+}
+
+/// Whether the task of each is to be undone.
+async fn held(instance: &InstanceId, store: &Store) -> Result<HashMap<Key, bool>, StoreError> {
+    let mut held = HashMap::new();
     let mut after = None;
     loop {
         let page = store.housekeeping.processing(Some(instance), after, BATCH);
         let page = page.await?;
-        let Some((last, _)) = page.last() else {
+        let Some(last) = page.last() else {
             return Ok(held);
         };
-        after = Some(*last);
-        held.extend(page);
+        after = Some(last.step);
+        held.extend(page.iter().map(|held| (key(held), held.undoing)));
     }
 }
 
-async fn release(local: &Local, store: &Store, held: Vec<(StepRef, Attempt)>, why: Release) {
+async fn release(local: &Local, store: &Store, held: Vec<Key>, why: Release) {
     let released = held.into_iter().map(|(step, attempt)| {
         store.apply(Apply {
             task: step.task,

@@ -1,51 +1,175 @@
-//! The calls under way in this process.
+//! The calls of this process: those that were claimed and are about to start, those under way, and those
+//! that were dropped and must not start any more.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 
 use crate::domain::{Attempt, StepRef};
 
 #[derive(Debug, Default)]
-pub(super) struct Running(Mutex<HashMap<(StepRef, Attempt), AbortHandle>>);
+pub(super) struct Running(Mutex<HashMap<Key, Held>>);
+
+pub(super) type Key = (StepRef, Attempt);
+
+#[derive(Debug)]
+struct Held {
+    state: State,
+    is_dropped_by_undo: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The claim is saved; the call has not started.
+    Queued,
+    UnderWay(JoinHandle<()>),
+    /// No call may start under this attempt until it is over by the record.
+    Barred,
+}
+
+/// A call as it is compared with the record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub key: Key,
+    pub is_dropped_by_undo: bool,
+}
+
+/// A call that was dropped.
+#[derive(Debug)]
+pub(super) struct Ending {
+    pub key: Key,
+    /// Of the call, if it had started: it has ended when this has.
+    pub handle: Option<JoinHandle<()>>,
+}
+
+impl Ending {
+    /// Waits until no try can follow: to abort a call only asks for its end.
+    pub async fn over(self) {
+        if let Some(handle) = self.handle {
+            // It was aborted, or has ended.
+            let _ = handle.await;
+        }
+    }
+}
 
 impl Running {
-    /// Starts a call and enters it, under one lock: a call that ends at once removes an entry that
-    /// is there.
-    pub fn start(&self, step: StepRef, attempt: Attempt, spawn: impl FnOnce() -> AbortHandle) {
+    /// A claim is saved.
+    pub fn queue(&self, calls: impl Iterator<Item = (Key, bool)>) {
+        let mut all = self.lock();
+        for (key, is_dropped_by_undo) in calls {
+            if let Entry::Vacant(entry) = all.entry(key) {
+                entry.insert(Held {
+                    state: State::Queued,
+                    is_dropped_by_undo,
+                });
+            }
+        }
+    }
+
+    /// Starts a call that was queued and not dropped since. Under one lock: a call that ends at once removes
+    /// an entry that is there.
+    pub fn start(&self, key: Key, spawn: impl FnOnce() -> JoinHandle<()>) {
+        if let Some(held) = self.lock().get_mut(&key)
+            && matches!(held.state, State::Queued)
+        {
+            held.state = State::UnderWay(spawn());
+        }
+    }
+
+    /// A call has ended by itself.
+    pub fn ended(&self, key: Key) {
+        if let Entry::Occupied(entry) = self.lock().entry(key)
+            && !matches!(entry.get().state, State::Barred)
+        {
+            entry.remove();
+        }
+    }
+
+    /// Drops a call whose attempt is over. Whether there was one.
+    pub fn abort(&self, key: Key) -> bool {
         let mut calls = self.lock();
-        calls.insert((step, attempt), spawn());
+        let Entry::Occupied(entry) = calls.entry(key) else {
+            return false;
+        };
+        match &entry.get().state {
+            State::Barred => return false,
+            State::Queued => {}
+            State::UnderWay(handle) => handle.abort(),
+        }
+        entry.remove();
+        true
     }
 
-    pub fn remove(&self, step: StepRef, attempt: Attempt) {
-        self.lock().remove(&(step, attempt));
+    /// Drops a call whose attempt is not over, and lets none start under it until [`Running::lift`]. `None`
+    /// where there is none, or where it was dropped before.
+    pub fn bar(&self, key: Key) -> Option<Ending> {
+        let mut calls = self.lock();
+        let held = calls.get_mut(&key)?;
+        let handle = match std::mem::replace(&mut held.state, State::Barred) {
+            State::Barred => return None,
+            State::Queued => None,
+            State::UnderWay(handle) => {
+                handle.abort();
+                Some(handle)
+            }
+        };
+        Some(Ending { key, handle })
     }
 
-    /// Whether there was such a call.
-    pub fn abort(&self, step: StepRef, attempt: Attempt) -> bool {
-        let call = self.lock().remove(&(step, attempt));
-        call.inspect(AbortHandle::abort).is_some()
+    /// Lets no call start under an attempt that none is known of; false where there is one.
+    pub fn bar_unknown(&self, key: Key) -> bool {
+        match self.lock().entry(key) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(entry) => {
+                entry.insert(Held {
+                    state: State::Barred,
+                    is_dropped_by_undo: false,
+                });
+                true
+            }
+        }
     }
 
-    pub fn all(&self) -> Vec<(StepRef, Attempt)> {
-        self.lock().keys().copied().collect()
+    /// The attempt is over by the record: nothing can start under it any more.
+    pub fn lift(&self, key: Key) {
+        self.lock().remove(&key);
     }
 
-    pub fn contains(&self, step: StepRef, attempt: Attempt) -> bool {
-        self.lock().contains_key(&(step, attempt))
+    /// All that have not been dropped.
+    pub fn all(&self) -> Vec<Known> {
+        let calls = self.lock();
+        let known = calls
+            .iter()
+            .filter(|(_, held)| !matches!(held.state, State::Barred));
+        known
+            .map(|(key, held)| Known {
+                key: *key,
+                is_dropped_by_undo: held.is_dropped_by_undo,
+            })
+            .collect()
     }
 
-    /// Drops every call and answers which they were.
-    pub fn abort_all(&self) -> Vec<(StepRef, Attempt)> {
+    pub fn contains(&self, key: Key) -> bool {
+        self.lock().contains_key(&key)
+    }
+
+    /// Drops every call.
+    pub fn abort_all(&self) -> Vec<Ending> {
         let calls = std::mem::take(&mut *self.lock());
         calls
             .into_iter()
-            .map(|(call, handle)| {
-                handle.abort();
-                call
+            .map(|(key, held)| {
+                let handle = match held.state {
+                    State::UnderWay(handle) => {
+                        handle.abort();
+                        Some(handle)
+                    }
+                    State::Queued | State::Barred => None,
+                };
+                Ending { key, handle }
             })
             .collect()
     }
@@ -54,7 +178,7 @@ impl Running {
         self.lock().len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(StepRef, Attempt), AbortHandle>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Held>> {
         // A panic while holding the lock leaves the map valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,7 +12,7 @@ use super::part::Parts;
 use crate::{
     agent::Registered,
     api::Workflows,
-    scheduler::Local,
+    scheduler::{self, Local},
     store::{
         Store,
         postgres::{Listener, News},
@@ -41,9 +41,12 @@ impl Others {
         let tasks = Arc::new(Notify::new());
         let registrations = Arc::new(Notify::new());
         let watch = watch(self.store.clone(), tasks.clone(), stop.clone());
-        let local = self.local.clone();
+        let (local, self_store) = (self.local.clone(), self.store.clone());
         let register = self.register(registrations.clone(), stop.clone());
+        let drops = Arc::new(Notify::new());
+        let look = look_at_drops(local.clone(), self_store, drops.clone(), stop.clone());
         let mut running = vec![
+            parts.spawn("drops", look),
             parts.spawn("watch", watch),
             parts.spawn("registrations", register),
         ];
@@ -51,6 +54,10 @@ impl Others {
             let hear = move |news: News| {
                 if news.work {
                     local.look_everywhere();
+                }
+                if news.drops {
+                    local.hear_of_drops();
+                    drops.notify_one();
                 }
                 if news.tasks {
                     tasks.notify_one();
@@ -83,6 +90,25 @@ impl Others {
 /// So that instances on one store do not all look at once.
 fn jittered(rest: Duration) -> Duration {
     rest.mul_f64(rand::rng().random_range(0.75..1.25))
+}
+
+/// Drops the calls that another instance has given up. Costs nothing while nobody says that there are any; and
+/// where no announcement comes through, the reconciliation does it.
+async fn look_at_drops(
+    local: Arc<Local>,
+    store: Store,
+    news: Arc<Notify>,
+    stop: CancellationToken,
+) {
+    while stop.run_until_cancelled(news.notified()).await.is_some() {
+        if let Err(error) = scheduler::reconcile_drops(&local, &store).await {
+            debug!(%error, "what other instances gave up could not be looked at");
+        }
+        // Under load many come together.
+        if stop.run_until_cancelled(sleep(REST)).await.is_none() {
+            return;
+        }
+    }
 }
 
 /// Tells those who wait for tasks. Costs nothing while nobody does.

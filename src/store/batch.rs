@@ -30,6 +30,8 @@ pub struct TaskChange {
     pub events: Vec<Event>,
     /// Each with the id that a raised alert gets.
     pub alerts: Vec<(Uuid, AlertChange)>,
+    /// Whether calls of other instances are to be dropped.
+    pub drops_elsewhere: bool,
     pub at: Timestamp,
 }
 

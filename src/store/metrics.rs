@@ -17,12 +17,13 @@ pub(super) struct WriterMetrics {
 }
 
 /// The events worth a counter of their own; each is `provost_events_total{type="…"}`.
-const COUNTED: [&str; 21] = [
+const COUNTED: [&str; 23] = [
     "step.claimed",
     "step.processed",
     "task.accepted",
     "task.processed",
     "step.retrying",
+    "step.dropping",
     "step.expired",
     "step.extended",
     "step.error",
@@ -34,6 +35,7 @@ const COUNTED: [&str; 21] = [
     "step.probed",
     "step.undone",
     "task.error",
+    "task.fault",
     "task.cancelled",
     "task.undoing",
     "task.undone",

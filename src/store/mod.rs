@@ -192,7 +192,9 @@ pub trait Reader: Send + Sync + 'static {
         locked_by: Option<&InstanceId>,
         after: Option<StepRef>,
         limit: usize,
-    ) -> Result<Vec<(StepRef, Attempt)>, StoreError>;
+    ) -> Result<Vec<HeldStep>, StoreError>;
+    /// An attempt, while its step is processing under it. Cheap: it comes before every retry of a call.
+    async fn held(&self, step: StepRef, attempt: Attempt) -> Result<Option<HeldStep>, StoreError>;
 
     /// Every instance on record, by id, with how many steps it holds; and who supervises.
     async fn instances(&self) -> Result<Instances, StoreError>;

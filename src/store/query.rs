@@ -217,6 +217,15 @@ pub struct Counts {
     pub messages_dead: u64,
 }
 
+/// A running step with its attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeldStep {
+    pub step: StepRef,
+    pub attempt: Attempt,
+    /// Its task is to be undone.
+    pub undoing: bool,
+}
+
 /// A running step to be recovered, with the attempt that was seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExpiredStep {

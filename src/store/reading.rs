@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, Alert, AlertQuery, Change, Counts, ExpiredStep, Head, Held, Instances,
+    AgentRecord, Alert, AlertQuery, Change, Counts, ExpiredStep, Head, Held, HeldStep, Instances,
     MessageQuery, MessageRecord, Reader, StoreError, TaskFilter, TaskQuery, TaskSummary,
     WorkflowRecord, leases, outbox,
     rows::{self, Columns},
@@ -69,13 +69,24 @@ const OVERDUE: &str = r#"
 SELECT id FROM tasks
 WHERE overdue_at IS NOT NULL AND overdue_at <= $1 ORDER BY overdue_at LIMIT $2"#;
 
-/// Relies on steps_processing: what runs is little beside what there is.
+/// Relies on steps_processing: what runs is little beside what there is. The task of each step of the page is
+/// then looked up by its key.
 const PROCESSING: &str = r#"
 WITH running AS MATERIALIZED (
     SELECT task_id, idx, attempt FROM {steps}
-    WHERE state = 'processing' AND locked_by = coalesce($4, locked_by))
-SELECT task_id, idx, attempt FROM running
-WHERE (task_id, idx) > ($1, $2) ORDER BY task_id, idx LIMIT $3"#;
+    WHERE state = 'processing' AND locked_by = coalesce($4, locked_by)),
+page AS MATERIALIZED (
+    SELECT task_id, idx, attempt FROM running
+    WHERE (task_id, idx) > ($1, $2) ORDER BY task_id, idx LIMIT $3)
+SELECT task_id, idx, attempt,
+       (SELECT undo IS NOT NULL FROM tasks WHERE tasks.id = page.task_id) AS undoing
+FROM page ORDER BY task_id, idx"#;
+
+/// Two rows by their keys.
+const HELD: &str = r#"
+SELECT task_id, idx, attempt,
+       (SELECT undo IS NOT NULL FROM tasks WHERE tasks.id = steps.task_id) AS undoing
+FROM steps WHERE task_id = $1 AND idx = $2 AND attempt = $3 AND state = 'processing'"#;
 
 const WORKFLOWS: &str = r#"
 SELECT name, version, body, created_at FROM workflows AS latest
@@ -439,7 +450,7 @@ impl<S: Source> Reader for SqlReader<S> {
         locked_by: Option<&InstanceId>,
         after: Option<StepRef>,
         limit: usize,
-    ) -> Result<Vec<(StepRef, Attempt)>, StoreError> {
+    ) -> Result<Vec<HeldStep>, StoreError> {
         let steps = S::by_index("steps", "steps_processing");
         let statement = Statement::new(PROCESSING.replace("{steps}", &steps))
             .bind(after.map_or(Uuid::nil(), |after| after.task.0))
@@ -447,6 +458,14 @@ impl<S: Source> Reader for SqlReader<S> {
             .bind(limit)
             .bind(Value::Text(locked_by.map(ToString::to_string)));
         self.all(statement, rows::held_step).await
+    }
+
+    async fn held(&self, step: StepRef, attempt: Attempt) -> Result<Option<HeldStep>, StoreError> {
+        let statement = Statement::new(HELD)
+            .bind(step.task.0)
+            .bind(i64::from(step.step.0))
+            .bind(i64::from(attempt.0));
+        self.first(statement, rows::held_step).await
     }
 
     async fn instances(&self) -> Result<Instances, StoreError> {

@@ -7,7 +7,7 @@ use sqlx::{ColumnIndex, Decode, Row, Type};
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, Alert, AlertId, AlertState, Change, Definitions, ExpiredStep, KnownKey,
+    AgentRecord, Alert, AlertId, AlertState, Change, Definitions, ExpiredStep, HeldStep, KnownKey,
     StoreError, TaskSummary, WorkflowRecord,
 };
 use crate::domain::{
@@ -349,12 +349,16 @@ pub fn step_ref(row: &impl Columns) -> Result<StepRef, StoreError> {
     })
 }
 
-pub fn held_step(row: &impl Columns) -> Result<(StepRef, Attempt), StoreError> {
-    Ok((step_ref(row)?, Attempt(number(row, "attempt")?)))
+pub fn held_step(row: &impl Columns) -> Result<HeldStep, StoreError> {
+    Ok(HeldStep {
+        step: step_ref(row)?,
+        attempt: Attempt(number(row, "attempt")?),
+        undoing: row.flag("undoing")?,
+    })
 }
 
 pub fn expired_step(row: &impl Columns) -> Result<ExpiredStep, StoreError> {
-    let (step, attempt) = held_step(row)?;
+    let (step, attempt) = (step_ref(row)?, Attempt(number(row, "attempt")?));
     let cause = match row.flag("lost")? {
         true => Expiry::InstanceLost,
         false => Expiry::CompleteBy,

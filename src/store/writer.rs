@@ -370,7 +370,7 @@ impl<'w> Lane<'w> {
         decided
             .decide(requests, tx.as_mut(), &*writer.local)
             .await?;
-        decided.collect(&writer.settings.sender.load_full())?;
+        decided.collect(&writer.settings.sender.load_full(), &*writer.local)?;
         if writer.is_shared {
             let (doubts, batch) = (&decided.doubts, &decided.batch);
             let moved = doubts.justified(batch, tx.as_mut()).await?;

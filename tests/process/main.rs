@@ -29,6 +29,7 @@ mod conditions;
 mod crash;
 mod database_file;
 mod disk_full;
+mod drops;
 mod events;
 mod examples;
 mod exhausted;

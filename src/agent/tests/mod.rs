@@ -74,6 +74,7 @@ fn a_call() -> Call {
         complete_within: Span::from_secs(30),
         traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned(),
         purpose: Purpose::Work,
+        is_dropped_by_undo: false,
         has_probe: false,
     }
 }
@@ -86,7 +87,7 @@ struct Recorder(mpsc::UnboundedSender<Noted>);
 
 #[async_trait]
 impl Notes for Recorder {
-    async fn may_try(&self, _: &Call) {}
+    async fn may_try(&self, _: &Call, _: u32) {}
 
     async fn transient(&self, _: &Call, try_number: u32, fault: Fault, next_try_in: Duration) {
         let _ = self.0.send((try_number, fault, next_try_in));

@@ -361,6 +361,7 @@ pub(in crate::domain) fn call(
         traceparent: traceparent(task, index, step.attempt),
         purpose,
         has_probe: definition.probe.is_some(),
+        is_dropped_by_undo: definition.is_dropped_by_undo(),
     })
 }
 

@@ -20,8 +20,8 @@ pub(in crate::domain) use attempt::call;
 
 use super::{
     Actor, AlertChange, AlertKind, Attempt, Call, Certainty, Command, Details, Doubt, Event,
-    Expiry, Fault, FaultKind, Refusal, Step, StepIndex, StepState, Task, TaskState, TaskStatus,
-    Timestamp, allows_step, allows_task, template::Budget,
+    Expiry, Fault, FaultKind, InstanceId, Refusal, Step, StepIndex, StepState, Task, TaskState,
+    TaskStatus, Timestamp, allows_step, allows_task, template::Budget,
 };
 
 #[derive(Debug)]
@@ -33,12 +33,22 @@ pub struct Draft {
     pub alerts: Vec<AlertChange>,
     /// Steps that became ready to be claimed at once.
     pub ready: Vec<StepIndex>,
-    /// Attempts that are over although their calls may still be under way: to be dropped.
-    pub dropped: Vec<(StepIndex, Attempt)>,
+    pub dropped: Vec<Dropped>,
     /// What the expressions of one command may cost.
     budget: Budget,
     /// What those of the commands before have cost.
     spent: u64,
+}
+
+/// A call that may be under way, and is to end although nobody has answered.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Dropped {
+    pub step: StepIndex,
+    pub attempt: Attempt,
+    pub held_by: InstanceId,
+    /// The attempt is not over yet. Whoever holds it ends its call, and says so with
+    /// [`Release::Dropped`](super::Release::Dropped): only then is the step undone or asked about.
+    pub confirm: bool,
 }
 
 /// What an accepted command hands back besides the changed draft.
@@ -187,7 +197,7 @@ impl Draft {
         let status = self.task.status().as_str();
         self.events.push(Event {
             kind: "task.fault".into(),
-            step: Some(self.task.definition(step).name.clone()),
+            step: None,
             attempt: None,
             from: Some(status.into()),
             to: status.into(),
@@ -244,9 +254,18 @@ impl Draft {
 
     /// Gives up on an attempt whose call may still be under way.
     fn drop_call(&mut self, index: StepIndex) {
+        self.have_dropped(index, false);
+    }
+
+    fn have_dropped(&mut self, index: StepIndex, confirm: bool) {
         let step = self.task.step(index);
-        if let StepState::Processing { .. } = step.state {
-            self.dropped.push((index, step.attempt));
+        if let StepState::Processing { locked_by, .. } = &step.state {
+            self.dropped.push(Dropped {
+                step: index,
+                attempt: step.attempt,
+                held_by: locked_by.clone(),
+                confirm,
+            });
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::{Draft, first_fault};
 use crate::domain::{
-    Actor, AlertChange, Doubt, Fault, FaultKind, OnUndo, Payload, Refusal, Step, StepIndex,
+    Actor, AlertChange, Doubt, Event, Fault, FaultKind, Payload, Refusal, Step, StepIndex,
     StepState, Task, TaskState, Timestamp, Undo,
 };
 
@@ -62,10 +62,11 @@ impl Draft {
                     self.abandon(index, "the task is undone", by, now);
                 }
                 StepState::Processing { .. } => {
-                    if self.task.definition(index).on_undo == OnUndo::Drop {
-                        self.drop_call(index);
-                        self.doubt(index);
-                        self.abandon(index, "the task is undone; its call was dropped", by, now);
+                    // Its attempt goes on until its holder has confirmed that no try can follow. What it
+                    // did is not asked before: the answer could be wrong a moment later.
+                    if self.task.is_to_be_dropped(index) {
+                        self.have_dropped(index, true);
+                        self.say_dropping(index, by);
                     }
                 }
                 StepState::Error(_) => self.alerts.push(AlertChange::Close { step: index }),
@@ -76,6 +77,29 @@ impl Draft {
             }
         }
         self.open_undos(by, now);
+    }
+
+    fn say_dropping(&mut self, index: StepIndex, by: &Actor) {
+        let step = self.task.step(index);
+        let held_by = match &step.state {
+            StepState::Processing { locked_by, .. } => locked_by.as_str(),
+            _ => "nobody",
+        };
+        self.events.push(Event {
+            kind: "step.dropping".into(),
+            step: Some(self.task.definition(index).name.clone()),
+            attempt: Some(step.attempt),
+            from: Some("processing".into()),
+            to: "processing".into(),
+            by: by.clone(),
+            reason: Some(format!(
+                "the task is undone; its call is being dropped by instance {held_by}"
+            )),
+            ready_at: None,
+            failure_count: None,
+            outcome: None,
+            error: None,
+        });
     }
 
     /// Whether the step is one that the task, being undone, only waits for.
@@ -183,6 +207,14 @@ impl Draft {
 }
 
 impl Task {
+    /// Whether the call of a step is to be dropped, because the task is to be undone, and its holder has yet to
+    /// confirm that it was.
+    pub fn is_to_be_dropped(&self, index: StepIndex) -> bool {
+        self.undo.is_some()
+            && matches!(self.step(index).state, StepState::Processing { .. })
+            && self.definition(index).is_dropped_by_undo()
+    }
+
     /// The steps that one follows: for an undo, what undoes the steps that follow the one it undoes.
     pub fn after(&self, index: StepIndex) -> Vec<StepIndex> {
         let definition = self.definition(index);

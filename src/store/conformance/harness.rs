@@ -183,7 +183,7 @@ impl LocalScheduler for Notes {
         self.pending.lock().unwrap().push(agent.clone());
     }
 
-    fn dropped(&self, step: StepRef, attempt: Attempt) {
+    fn dropped(&self, step: StepRef, attempt: Attempt, _: bool) {
         self.dropped.lock().unwrap().push((step, attempt));
     }
 }

@@ -155,8 +155,8 @@ pub async fn running_steps_are_listed_in_pages(h: Harness) {
     let mut after = None;
     loop {
         let page = h.store.reader.processing(None, after, 2).await.unwrap();
-        let Some((last, _)) = page.last() else { break };
-        after = Some(*last);
+        let Some(last) = page.last() else { break };
+        after = Some(last.step);
         seen.extend(page);
     }
     assert_eq!(seen.len(), 5);

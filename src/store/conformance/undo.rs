@@ -157,10 +157,16 @@ pub async fn what_undoes_a_step_stands_in_line_expires_and_is_released_like_it(h
 
     let held = h.store.reader.processing(None, None, 10).await.unwrap();
     assert_eq!(held.len(), 1);
-    assert_eq!(held[0].0.step, UNDO_CHARGE);
+    assert_eq!(held[0].step.step, UNDO_CHARGE);
+    assert!(held[0].undoing);
+    let (step, attempt) = (held[0].step, held[0].attempt);
+    let asked = h.store.reader.held(step, attempt).await.unwrap();
+    assert_eq!(asked, Some(held[0]));
+    let before = attempt.next();
+    assert_eq!(h.store.reader.held(step, before).await.unwrap(), None);
     let command = Command::Release {
         step: UNDO_CHARGE,
-        attempt: held[0].1,
+        attempt,
         why: Release::Restart,
     };
     let task = h.apply(id, command).await.unwrap();

@@ -1,6 +1,7 @@
 //! What instances tell each other: that there may be something to do. A hint, never the truth, which is
 //! polled for. A notification takes a lock at its commit that all of the server's databases share: so
-//! it is never sent by the writer, and at most one goes out for each kind within [`REST`].
+//! it is never sent by the writer, and at most one goes out for each kind within [`REST`], drops apart: each
+//! moment that a call goes on after its attempt was given up is one in which it may do harm.
 
 use std::{
     sync::{
@@ -14,13 +15,18 @@ use sqlx::{
     Executor, PgPool,
     postgres::{PgListener, PgPoolOptions},
 };
-use tokio::{sync::mpsc, time::sleep};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::sleep,
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{ACQUIRE_WITHIN, answered, servers::Servers};
 
 const REST: Duration = Duration::from_millis(100);
+/// Also before what is urgent.
+const LEAST_REST: Duration = Duration::from_millis(5);
 /// After so much silence the listener asks whether its connection is still there.
 const SILENCE: Duration = Duration::from_secs(20);
 const CONNECT_AGAIN: Duration = Duration::from_secs(1);
@@ -34,6 +40,8 @@ pub struct News {
     pub tasks: bool,
     /// Agents or workflows.
     pub registrations: bool,
+    /// Calls of other instances that are to be dropped.
+    pub drops: bool,
 }
 
 impl News {
@@ -41,16 +49,21 @@ impl News {
         work: true,
         tasks: true,
         registrations: true,
+        drops: true,
     };
 
-    const CHANNELS: [(&'static str, u8); 3] = [
+    const CHANNELS: [(&'static str, u8); 4] = [
         ("provost_work", 1),
         ("provost_tasks", 2),
         ("provost_registrations", 4),
+        ("provost_drops", 8),
     ];
 
     fn bits(self) -> u8 {
-        u8::from(self.work) | u8::from(self.tasks) << 1 | u8::from(self.registrations) << 2
+        u8::from(self.work)
+            | u8::from(self.tasks) << 1
+            | u8::from(self.registrations) << 2
+            | u8::from(self.drops) << 3
     }
 
     fn of_channel(channel: &str) -> Self {
@@ -60,6 +73,7 @@ impl News {
             work: bits & 1 > 0,
             tasks: bits & 2 > 0,
             registrations: bits & 4 > 0,
+            drops: bits & 8 > 0,
         }
     }
 }
@@ -69,12 +83,17 @@ impl News {
 pub(super) struct Announcer {
     due: Arc<AtomicU8>,
     wake: mpsc::Sender<()>,
+    /// Woken for what cannot wait for others to come along.
+    urgent: Arc<Notify>,
 }
 
 impl Announcer {
     pub fn announce(&self, news: News) {
         if news != News::default() {
             self.due.fetch_or(news.bits(), Ordering::AcqRel);
+            if news.drops {
+                self.urgent.notify_one();
+            }
             // Full: it is about to look anyway.
             let _ = self.wake.try_send(());
         }
@@ -93,11 +112,19 @@ pub(super) fn start(pool: PgPool, servers: Arc<Servers>) -> (Announcer, Listener
     let own = format!("{:032x}", rand::random::<u128>());
     let due = Arc::new(AtomicU8::new(0));
     let (wake, woken) = mpsc::channel(1);
-    tokio::spawn(send(pool, due.clone(), woken, own.clone()));
-    (Announcer { due, wake }, Listener { servers, own })
+    let urgent = Arc::new(Notify::new());
+    let sending = send(pool, due.clone(), woken, urgent.clone(), own.clone());
+    tokio::spawn(sending);
+    (Announcer { due, wake, urgent }, Listener { servers, own })
 }
 
-async fn send(pool: PgPool, due: Arc<AtomicU8>, mut woken: mpsc::Receiver<()>, own: String) {
+async fn send(
+    pool: PgPool,
+    due: Arc<AtomicU8>,
+    mut woken: mpsc::Receiver<()>,
+    urgent: Arc<Notify>,
+    own: String,
+) {
     while woken.recv().await.is_some() {
         let bits = due.swap(0, Ordering::AcqRel);
         let channels: Vec<_> = News::CHANNELS
@@ -112,7 +139,11 @@ async fn send(pool: PgPool, due: Arc<AtomicU8>, mut woken: mpsc::Receiver<()>, o
         if let Err(error) = answered(told).await {
             debug!(%error, "other instances could not be told; they will find out by polling");
         }
-        sleep(REST).await;
+        sleep(LEAST_REST).await;
+        tokio::select! {
+            () = sleep(REST) => {}
+            () = urgent.notified() => {}
+        }
     }
 }
 

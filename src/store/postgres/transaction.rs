@@ -271,6 +271,7 @@ impl<'b> PgTransaction<'b> {
         self.mark = Mark::of(batch);
         for change in &batch.changes {
             self.news.tasks |= change.task.is_settled();
+            self.news.drops |= change.drops_elsewhere;
             let mut steps = change.steps.iter();
             self.news.work |= steps.any(|step| change.task.due_at(*step).is_some());
         }

@@ -41,7 +41,7 @@ pub(super) struct Decided {
     answers: Vec<Planned>,
     dispatches: Vec<Dispatch>,
     drained: Vec<AgentName>,
-    dropped: Vec<(StepRef, Attempt)>,
+    dropped: Vec<(StepRef, Attempt, bool)>,
     pub(super) doubts: Doubts,
     pub(super) batch: Batch,
     /// What panicked when the batch was decided before: it is left out.
@@ -456,10 +456,14 @@ impl Decided {
     }
 
     /// Turns the drafts that changed into what is saved.
-    pub(super) fn collect(&mut self, sender: &Arc<Sender>) -> Result<(), Failed> {
+    pub(super) fn collect(
+        &mut self,
+        sender: &Arc<Sender>,
+        local: &dyn LocalScheduler,
+    ) -> Result<(), Failed> {
         self.batch.sender = sender.clone();
         for (id, working) in std::mem::take(&mut self.tasks) {
-            guarded(|| self.collect_one(working, sender)).map_err(|message| {
+            guarded(|| self.collect_one(working, sender, local)).map_err(|message| {
                 let culprit = Some(Culprit::Task(id));
                 Failed::Panicked(Panicked { culprit, message })
             })?;
@@ -471,7 +475,7 @@ impl Decided {
         Ok(())
     }
 
-    fn collect_one(&mut self, working: Working, sender: &Sender) {
+    fn collect_one(&mut self, working: Working, sender: &Sender, local: &dyn LocalScheduler) {
         let Working {
             base, mut draft, ..
         } = working;
@@ -485,9 +489,15 @@ impl Decided {
             self.batch.messages.extend(told);
         }
         let task = draft.task.id();
-        let dropped = draft.dropped.iter();
-        self.dropped
-            .extend(dropped.map(|(step, attempt)| (StepRef { task, step: *step }, *attempt)));
+        let (own, others): (Vec<_>, Vec<_>) = draft
+            .dropped
+            .into_iter()
+            .partition(|dropped| dropped.held_by == *local.instance());
+        let own = own.into_iter().map(|dropped| {
+            let step = dropped.step;
+            (StepRef { task, step }, dropped.attempt, dropped.confirm)
+        });
+        self.dropped.extend(own);
         let alerts = draft.alerts.into_iter();
         self.batch.changes.push(TaskChange {
             task: Arc::new(draft.task),
@@ -495,6 +505,7 @@ impl Decided {
             steps: draft.changed,
             events: draft.events,
             alerts: alerts.map(|alert| (Uuid::now_v7(), alert)).collect(),
+            drops_elsewhere: !others.is_empty(),
             at: self.now,
         });
     }
@@ -506,8 +517,8 @@ impl Decided {
         watchers: &Watchers,
         outbox: &Notify,
     ) {
-        for (step, attempt) in self.dropped.drain(..) {
-            local.dropped(step, attempt);
+        for (step, attempt, confirm) in self.dropped.drain(..) {
+            local.dropped(step, attempt, confirm);
         }
         // Before the pending steps: a line may have been drained and grown again in one batch.
         for agent in self.drained.drain(..) {

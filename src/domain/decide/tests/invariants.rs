@@ -212,7 +212,10 @@ impl Ask {
             Ask::Release(step, behind) => Command::Release {
                 step: at(step),
                 attempt: attempt(at(step), behind),
-                why: Release::Restart,
+                why: match task.is_to_be_dropped(at(step)) {
+                    true => Release::Dropped,
+                    false => Release::Restart,
+                },
             },
             Ask::Expire(step, behind) => Command::Expire {
                 step: at(step),
@@ -366,6 +369,12 @@ fn calls(before: &Task, after: &Task, command: &Command) -> Result<(), TestCaseE
         return Ok(());
     };
     let claimed = after.step(*step);
+    if let Some(undone) = before.definition(*step).undoes {
+        prop_assert!(
+            !matches!(before.step(undone).state, StepState::Processing { .. }),
+            "{undone:?} is undone, or asked about, while a try can follow"
+        );
+    }
     if !matches!(claimed.state, StepState::Processing { .. }) || claimed.doubt == Doubt::Probing {
         return Ok(());
     }

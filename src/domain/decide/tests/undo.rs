@@ -1,6 +1,7 @@
 //! Undo, by example.
 
 use super::*;
+use crate::domain::{Blocked, Release};
 
 /// A step that can be undone.
 fn undoable(name: &str, more: Value) -> Value {
@@ -151,7 +152,25 @@ fn a_call_under_way_is_dropped_where_the_step_says_so() {
     )]));
     let attempt = bench.claim("charge").unwrap();
     bench.apply(Command::Undo { reason: None }).unwrap();
-    assert_eq!(bench.draft.dropped, [(StepIndex(0), attempt)]);
+    let dropped: Vec<_> = bench.draft.dropped.iter().collect();
+    assert!(
+        matches!(dropped[..], [dropped] if dropped.attempt == attempt && dropped.confirm),
+        "{dropped:?}"
+    );
+    assert_eq!(
+        (bench.status("charge"), bench.status("charge.undo")),
+        (StepStatus::Processing, StepStatus::Waiting),
+        "a try may follow until its holder has said that none can"
+    );
+    let (charge, undo) = (bench.step("charge"), bench.step("charge.undo"));
+    let blocked = bench.draft.task.blocked_by(undo, bench.now);
+    assert!(matches!(blocked, Some(Blocked::Drop { .. })), "{blocked:?}");
+    let confirmed = Command::Release {
+        step: charge,
+        attempt,
+        why: Release::Dropped,
+    };
+    bench.apply(confirmed).unwrap();
     assert_eq!(bench.status("charge"), StepStatus::Cancelled);
     assert_eq!(bench.record("charge").doubt, Doubt::Unknown);
     assert_eq!(call_of(&mut bench, "charge.undo").path, "/void/order-1");
