@@ -153,11 +153,13 @@ async fn a_policy_at_another_instance_drops_a_call_before_its_effect_is_asked_ab
         let service = Service::start("2").await;
         let (a, b) = pair(&new_database().await, listen).await;
         a.register("narrow", &service.remote.url(), 1).await;
-        while b.get("/v1/agents/narrow").await.status != 200 {}
         let narrow = |name: &str| {
-            json!({ "name": name, "agent": "narrow", "complete_within": "1h",
+            json!({ "name": name, "agent": "narrow", "complete_within": "1h", "after": [],
                     "on_permanent": "undo", "request": { "path": format!("/{name}") } })
         };
+        // Until B's scheduler knows the agent, as well as its API does.
+        let warm = json!({ "steps": [{ "name": "warm", "agent": "narrow" }] });
+        while b.run(&warm).await["state"] != "processed" {}
         // A's only place is taken: what comes next in line is for B.
         a.submit(&json!({ "steps": [narrow("hang")] })).await;
         service.remote.paths("/hang", 1).await;
