@@ -159,9 +159,10 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let kind = match error {
             StoreError::Full => Kind::StoreFull,
-            StoreError::Unavailable(_) | StoreError::Unclear(_) | StoreError::Interrupted(_) => {
-                Kind::StoreUnavailable
-            }
+            StoreError::Unavailable(_)
+            | StoreError::Unclear(_)
+            | StoreError::Interrupted(_)
+            | StoreError::Unreadable(_) => Kind::StoreUnavailable,
             StoreError::Stopping => Kind::Stopping,
             StoreError::Corrupt(_) | StoreError::Panicked => Kind::Internal,
         };

@@ -30,6 +30,11 @@ pub enum StoreError {
         "the service failed because of a fault of its own, and its log says more: nothing was changed; report it, and try again once it is corrected"
     )]
     Panicked,
+    /// A page of the database file is damaged, or the disk does not give it back.
+    #[error(
+        "a part of the database cannot be read ({0}): what is elsewhere in it goes on; GET /readyz says what to do"
+    )]
+    Unreadable(String),
     #[error("the service is stopping")]
     Stopping,
 }

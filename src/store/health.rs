@@ -115,6 +115,21 @@ impl Health {
         self.0.changed.send_replace(());
     }
 
+    /// Raises what an error of the store shows of it. A part that cannot be read stays so until the service is
+    /// started anew: to repair it, it must be stopped, and nobody knows before where else it is damaged.
+    pub fn note(&self, error: &StoreError) {
+        if let StoreError::Unreadable(reason) = error
+            && !self.has(StoreFault::Unreadable)
+        {
+            self.raise(
+                StoreFault::Unreadable,
+                format!(
+                    "a part of the database cannot be read ({reason}): the disk or its file is damaged. Tasks in other parts go on. Look at the disk, stop the service, keep a copy of all files of the database, then restore a backup, or rescue what can be read with `sqlite3 provost.db .recover`: docs/deploy.md, \"A part that cannot be read\""
+                ),
+            );
+        }
+    }
+
     pub fn clear(&self, fault: StoreFault) {
         if !self.is_faulty() {
             return;

@@ -166,6 +166,7 @@ impl Writer {
     /// While the database is away every answer of a call is brought again and again: that is one thing to say,
     /// and not a line for each.
     fn complain(&self, error: &StoreError, commands: usize) {
+        self.settings.health.note(error);
         let now = Instant::now();
         // A panic while holding the lock leaves the value valid.
         let complained = self.complained.lock();

@@ -27,6 +27,7 @@ mod chaos;
 mod commands;
 mod conditions;
 mod crash;
+mod damaged;
 mod database_file;
 mod disk_full;
 mod drops;

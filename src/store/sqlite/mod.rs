@@ -310,11 +310,20 @@ const IOERR: i32 = 10;
 const FULL: i32 = 13;
 const CANTOPEN: i32 = 14;
 
+/// `SQLITE_CORRUPT` and `SQLITE_NOTADB`, the primary codes.
+const DAMAGED: [i32; 2] = [11, 26];
+/// `SQLITE_IOERR_READ`, `_SHORT_READ`, `_DATA` and `_CORRUPTFS`: the disk does not give back what was written. Other
+/// errors of input and output, as of a disk that is full, say nothing of what there is.
+const NOT_READ: [i32; 4] = [266, 522, 8202, 8458];
+
 /// What an error of SQLite, by its code, means.
 pub(super) fn error(code: &str, message: String) -> StoreError {
     let code = code.parse::<i32>().ok();
     if code.is_some_and(|code| code & 0xff == FULL) {
         return StoreError::Full;
+    }
+    if code.is_some_and(|code| DAMAGED.contains(&(code & 0xff)) || NOT_READ.contains(&code)) {
+        return StoreError::Unreadable(message);
     }
     StoreError::Unavailable(message)
 }

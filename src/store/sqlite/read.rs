@@ -48,18 +48,26 @@ impl Source for SqliteSource {
     }
 
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<SqliteRow>>, StoreError> {
-        let mut view = self.begin().await?;
-        let mut found = Vec::with_capacity(statements.len());
-        for statement in statements {
-            found.push(rows::query(statement).fetch_all(&mut *view).await?);
-        }
-        Ok(found)
+        let view = async {
+            let mut view = self.begin().await?;
+            let mut found = Vec::with_capacity(statements.len());
+            for statement in statements {
+                found.push(rows::query(statement).fetch_all(&mut *view).await?);
+            }
+            Ok(found)
+        };
+        view.await
+            .inspect_err(|error| self.files.health.note(error))
     }
 
     async fn load(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
-        // One transaction, so that the task and its steps are of one version.
-        let mut view = self.begin().await?;
-        rows::load(&mut view, ids, &self.definitions).await
+        let load = async {
+            // One transaction, so that the task and its steps are of one version.
+            let mut view = self.begin().await?;
+            rows::load(&mut view, ids, &self.definitions).await
+        };
+        load.await
+            .inspect_err(|error| self.files.health.note(error))
     }
 
     /// Only this process writes, and tells its watchers what it wrote.

@@ -1,0 +1,64 @@
+//! A page of the database that cannot be read: people are told once, with what to do, and the rest goes on.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Provost, Remote, one_step};
+
+const PAGE: usize = 8192;
+
+#[tokio::test]
+async fn a_page_that_cannot_be_read_is_told_of_once_and_the_rest_goes_on() {
+    let (ops, remote) = (Remote::quick().await, Remote::quick().await);
+    let config = format!(
+        "[[alert_webhooks]]\nname = \"ops\"\nurl = \"{}/ops\"\n",
+        ops.url()
+    );
+    let mut provost = Provost::setup().config(&config).start().await;
+    let mut ids = Vec::new();
+    // Large enough that the pages of the first are not those that the next submissions are written to.
+    for number in 0..40 {
+        let mut submission = one_step(&remote.url(), "/work");
+        submission["input"] =
+            json!({ "mark": format!("mark-{number}-"), "more": "x".repeat(1500) });
+        ids.push(provost.submit(&submission).await);
+    }
+    for id in &ids {
+        provost.settled(id).await;
+    }
+    provost.terminate();
+    assert!(provost.ended().await.success());
+    let path = provost.database();
+    let mut bytes = fs::read(&path).unwrap();
+    let mark = b"mark-3-";
+    let at = bytes.windows(mark.len()).position(|found| found == mark);
+    let start = at.unwrap() / PAGE * PAGE;
+    bytes[start..start + PAGE].fill(0xa5);
+    fs::write(&path, bytes).unwrap();
+
+    provost.restart().await;
+    provost.get("/readyz").await.expect(200);
+    let path = format!("/v1/tasks/{}", ids[3]);
+    for _ in 0..5 {
+        let unread = provost.get(&path).await;
+        unread.expect_problem(503, "store-unavailable");
+    }
+    let ready = provost.get("/readyz").await;
+    let why = ready.expect_problem(503, "store-unavailable")["detail"].to_string();
+    for remedy in ["cannot be read", "restore a backup", ".recover"] {
+        assert!(why.contains(remedy), "{why}");
+    }
+    let metrics = provost.get("/metrics").await.body.to_string();
+    let shown = r#"provost_store_fault{fault=\"unreadable\"} 1"#;
+    assert!(metrics.contains(shown), "{metrics}");
+    let task = provost.run(&one_step(&remote.url(), "/work")).await;
+    assert_eq!(task["state"], "processed");
+    provost.task(&ids[39]).await;
+    let told = ops.requests(1).await.remove(0);
+    let body: Value = serde_json::from_str(&told.raw).unwrap();
+    assert_eq!(body["data"]["alert"]["kind"], "store.unreadable");
+    assert_eq!(ops.count(), 1, "one alert, however often it is met");
+    let said = provost.log().matches("the store is not ready").count();
+    assert_eq!(said, 1);
+}
