@@ -19,9 +19,11 @@ rm -rf "$folder"
 "#;
 
 /// Connections for four instances that come back while the sessions of their last lives still stand; and
-/// what no commit asked for is written late, so that a crash loses it.
+/// what no commit asked for is written late, so that a crash loses it. When each change was committed is kept
+/// for who compares the record with what was done.
 const SETTINGS: &str = "listen_addresses = '127.0.0.1'\nfsync = off\nmax_connections = 200\n\
-                        shared_buffers = 32MB\nwal_writer_delay = 10s\n";
+                        shared_buffers = 32MB\nwal_writer_delay = 10s\n\
+                        track_commit_timestamp = on\n";
 
 pub struct Server {
     folder: PathBuf,

@@ -8,7 +8,13 @@
 //!     PROVOST_TEST_CHAOS_SECONDS=…  how long the faults go on, 30 if left out
 //!     PROVOST_TEST_LOGS=folder      keeps what every process said
 
+mod harm;
+mod operated;
+mod operators;
+mod orders;
+mod receiver;
 mod schedule;
+mod services;
 
 use std::{
     collections::BTreeMap,
@@ -24,13 +30,16 @@ use serde_json::{Value, json};
 use tokio::{
     sync::watch,
     task::JoinSet,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep, timeout},
 };
 
-use self::schedule::{Fault, Schedule, ToNetwork, ToProcess};
+use self::{
+    harm::Harm,
+    schedule::{Pace, Schedule},
+};
 use crate::{
-    cluster::{self, Proxy, Server},
-    harness::{Act, Api, Provost, Remote},
+    cluster::Server,
+    harness::{Act, Api, Remote},
     record::Records,
 };
 
@@ -148,110 +157,20 @@ async fn submitter(
     accepted
 }
 
-/// Says what happens, and when by the clock of the schedule.
-#[derive(Clone, Copy)]
-struct Clock(Instant);
-
-impl Clock {
-    fn say(self, what: impl std::fmt::Display) {
-        println!("{:7.3} {what}", self.0.elapsed().as_secs_f64());
-    }
-}
-
-/// Does to one process what the schedule says, and starts it again when it ended by itself, as whoever
-/// runs services does. Until `over`; then it is well.
-async fn keep(
-    number: usize,
-    mut provost: Provost,
-    faults: Vec<Fault<ToProcess>>,
-    clock: Clock,
-    mut over: watch::Receiver<bool>,
-) -> Provost {
-    for Fault { at, what, lasts } in faults {
-        alive_until(number, &mut provost, clock, sleep_until(clock.0 + at)).await;
-        clock.say(format_args!("instance {number}: {what:?} for {lasts:?}"));
-        match what {
-            ToProcess::Kill => {
-                provost.kill().await;
-                sleep(lasts).await;
-                provost.launch();
-            }
-            ToProcess::Suspend => {
-                provost.suspend();
-                sleep(lasts).await;
-                provost.resume();
-            }
-        }
-    }
-    let over = async move {
-        let _ = over.wait_for(|over| *over).await;
-    };
-    alive_until(number, &mut provost, clock, over).await;
-    while !provost.is_ready() {
-        let soon = sleep(Duration::from_millis(50));
-        alive_until(number, &mut provost, clock, soon).await;
-    }
-    provost
-}
-
-async fn alive_until(
-    number: usize,
-    provost: &mut Provost,
-    clock: Clock,
-    until: impl Future<Output = ()>,
-) {
-    tokio::pin!(until);
-    loop {
-        tokio::select! {
-            () = &mut until => return,
-            exit = provost.exits() => {
-                // At its start it may find no database; what runs gets over that.
-                assert!(!provost.is_ready(), "it ended by itself: {exit}");
-                clock.say(format_args!("instance {number} ended: {exit}"));
-                sleep(Duration::from_millis(200)).await;
-                provost.launch();
-            }
-        }
-    }
-}
-
-async fn harass(number: usize, proxy: Arc<Proxy>, faults: Vec<Fault<ToNetwork>>, clock: Clock) {
-    for Fault { at, what, lasts } in faults {
-        sleep_until(clock.0 + at).await;
-        clock.say(format_args!("network {number}: {what:?} for {lasts:?}"));
-        match what {
-            ToNetwork::Cut => proxy.cut(),
-            ToNetwork::Hang | ToNetwork::HangAndForget => proxy.hang(),
-        }
-        sleep(lasts).await;
-        match what {
-            ToNetwork::Cut | ToNetwork::Hang => proxy.heal(),
-            ToNetwork::HangAndForget => proxy.heal_for_new_ones(),
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_happens_every_accepted_task_ends_and_its_record_is_whole() {
     let seed =
         of_environment("PROVOST_TEST_SEED").unwrap_or_else(|| rand::random_range(0..1 << 32));
     println!("PROVOST_TEST_SEED={seed} replays the schedule");
     let length = Duration::from_secs(of_environment("PROVOST_TEST_CHAOS_SECONDS").unwrap_or(30));
-    let schedule = Schedule::of(seed, INSTANCES, length);
+    let schedule = Schedule::of(seed, INSTANCES, length, Pace::Quick);
 
     let server = Arc::new(Server::start().await);
     let remote = mostly_well(seed).await;
-    let mut proxies = Vec::new();
-    let mut instances = Vec::new();
-    for number in 0..INSTANCES {
-        let proxy = Arc::new(Proxy::before(server.port()).await);
-        instances.push(start(number, &proxy).await);
-        proxies.push(proxy);
-    }
-    let apis: Arc<Vec<Api>> = Arc::new(instances.iter().map(|p| p.api().clone()).collect());
-    instances[0].register("narrow", &remote.url(), 2).await;
+    let harm = Harm::start(&server, INSTANCES, "debug").await;
+    let apis = harm.apis();
+    apis[0].register("narrow", &remote.url(), 2).await;
 
-    let clock = Clock(Instant::now());
     let (end, over) = watch::channel(false);
     let count = Arc::new(AtomicUsize::new(0));
     let mut submitters = JoinSet::new();
@@ -260,49 +179,26 @@ async fn whatever_happens_every_accepted_task_ends_and_its_record_is_whole() {
         let submitter = submitter(number, seed, apis, remote.url(), over.clone(), count);
         submitters.spawn(submitter);
     }
-    let mut kept = Vec::new();
-    for ((number, provost), faults) in instances.into_iter().enumerate().zip(schedule.processes) {
-        kept.push(tokio::spawn(keep(
-            number,
-            provost,
-            faults,
-            clock,
-            over.clone(),
-        )));
-    }
-    let mut networks = JoinSet::new();
-    for ((number, proxy), faults) in proxies.iter().cloned().enumerate().zip(schedule.networks) {
-        networks.spawn(harass(number, proxy, faults, clock));
-    }
-    for at in schedule.restarts {
-        sleep_until(clock.0 + at).await;
-        clock.say("the database crashes");
-        server.restart_at_once().await;
-        clock.say("the database is back");
-    }
-    sleep_until(clock.0 + length).await;
-    networks.join_all().await;
+    let harm = harm.done(schedule, length, over).await;
 
     // All is well again: whatever was handed in is accepted, and whatever was accepted ends.
     end.send_replace(true);
-    let mut instances = Vec::new();
-    for kept in kept {
-        instances.push(kept.await.unwrap());
-    }
-    clock.say("no more faults");
+    let harm = harm.ends().await;
+    assert!(
+        harm.exits.is_empty(),
+        "ended by themselves: {:?}",
+        harm.exits
+    );
     let tasks: BTreeMap<String, String> =
         submitters.join_all().await.into_iter().flatten().collect();
     println!("{} tasks were accepted", tasks.len());
-    for provost in &mut instances {
-        provost.ready().await;
-    }
     let mut records = Records::open(&server.url()).await;
     let until = Instant::now() + END_WITHIN;
     while let Some(open) = records.unended().await {
         assert!(Instant::now() < until, "did not end:\n{open}");
         sleep(Duration::from_millis(200)).await;
     }
-    clock.say("all have ended");
+    harm.clock.say("all have ended");
 
     let again = records.judge(&tasks, &remote.ledger()).await;
     assert!(again > 0, "no fault met a step: nothing was shown");
@@ -311,18 +207,4 @@ async fn whatever_happens_every_accepted_task_ends_and_its_record_is_whole() {
         assert_eq!(task["state"], "processed", "{task:#}");
         assert_eq!(task["key"], *key);
     }
-}
-
-/// Under a name of its own, or one that each start makes up: they are recovered in different ways.
-async fn start(number: usize, proxy: &Proxy) -> Provost {
-    let port = cluster::free_port();
-    let mut setup = Provost::setup()
-        .database_url(&cluster::url(proxy.port()))
-        .listen(&format!("127.0.0.1:{port}"))
-        .set("INSTANCE__LEASE", "3s")
-        .set("LOG", "debug,hyper=info,sqlx=info,h2=info,reqwest=info");
-    if number.is_multiple_of(2) {
-        setup = setup.set("INSTANCE_ID", &format!("node-{number}"));
-    }
-    setup.start().await
 }

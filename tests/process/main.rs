@@ -19,6 +19,7 @@ mod harness;
 mod agents;
 mod alert_webhooks;
 mod alerts;
+mod audit;
 mod backlog;
 mod backup;
 mod broken_answers;

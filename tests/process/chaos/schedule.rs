@@ -30,6 +30,14 @@ pub enum ToNetwork {
     HangAndForget,
 }
 
+/// How long it is between faults.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    Quick,
+    /// So that much can happen in between.
+    Calm,
+}
+
 #[derive(Debug, PartialEq)]
 pub struct Schedule {
     /// One list for each instance.
@@ -40,17 +48,21 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    pub fn of(seed: u64, instances: usize, length: Duration) -> Self {
+    pub fn of(seed: u64, instances: usize, length: Duration, pace: Pace) -> Self {
+        let calm = match pace {
+            Pace::Quick => 1,
+            Pace::Calm => 3,
+        };
         let mut random = StdRng::seed_from_u64(seed);
-        let processes = (0..instances).map(|_| processes(&mut random, length));
+        let processes = (0..instances).map(|_| processes(&mut random, length, calm));
         let processes = processes.collect();
-        let networks = (0..instances).map(|_| networks(&mut random, length));
+        let networks = (0..instances).map(|_| networks(&mut random, length, calm));
         let networks = networks.collect();
         let mut restarts = Vec::new();
-        let mut at = millis(&mut random, 2_000, 8_000);
+        let mut at = millis(&mut random, 2_000, 8_000) * calm;
         while at < length {
             restarts.push(at);
-            at += millis(&mut random, 5_000, 12_000);
+            at += millis(&mut random, 5_000, 12_000) * calm;
         }
         Self {
             processes,
@@ -60,9 +72,9 @@ impl Schedule {
     }
 }
 
-fn processes(random: &mut StdRng, length: Duration) -> Vec<Fault<ToProcess>> {
+fn processes(random: &mut StdRng, length: Duration, calm: u32) -> Vec<Fault<ToProcess>> {
     let mut faults = Vec::new();
-    let mut at = millis(random, 500, 5_000);
+    let mut at = millis(random, 500, 5_000) * calm;
     while at < length {
         let (what, lasts) = match random.random_range(0..20) {
             0..8 => (ToProcess::Kill, millis(random, 0, 1_500)),
@@ -72,14 +84,14 @@ fn processes(random: &mut StdRng, length: Duration) -> Vec<Fault<ToProcess>> {
             _ => (ToProcess::Suspend, millis(random, 3_500, 9_000)),
         };
         faults.push(Fault { at, what, lasts });
-        at += lasts + millis(random, 500, 6_000);
+        at += lasts + millis(random, 500, 6_000) * calm;
     }
     faults
 }
 
-fn networks(random: &mut StdRng, length: Duration) -> Vec<Fault<ToNetwork>> {
+fn networks(random: &mut StdRng, length: Duration, calm: u32) -> Vec<Fault<ToNetwork>> {
     let mut faults = Vec::new();
-    let mut at = millis(random, 500, 8_000);
+    let mut at = millis(random, 500, 8_000) * calm;
     while at < length {
         let (what, lasts) = match random.random_range(0..4) {
             0..2 => (ToNetwork::Cut, millis(random, 0, 2_500)),
@@ -87,7 +99,7 @@ fn networks(random: &mut StdRng, length: Duration) -> Vec<Fault<ToNetwork>> {
             _ => (ToNetwork::HangAndForget, millis(random, 50, 7_000)),
         };
         faults.push(Fault { at, what, lasts });
-        at += lasts + millis(random, 1_000, 9_000);
+        at += lasts + millis(random, 1_000, 9_000) * calm;
     }
     faults
 }
@@ -99,6 +111,7 @@ fn millis(random: &mut StdRng, least: u64, most: u64) -> Duration {
 #[test]
 fn a_seed_replays_its_schedule_and_another_has_another() {
     let length = Duration::from_secs(30);
-    assert_eq!(Schedule::of(7, 4, length), Schedule::of(7, 4, length));
-    assert_ne!(Schedule::of(7, 4, length), Schedule::of(8, 4, length));
+    let of = |seed| Schedule::of(seed, 4, length, Pace::Quick);
+    assert_eq!(of(7), of(7));
+    assert_ne!(of(7), of(8));
 }

@@ -1,0 +1,121 @@
+//! Every call carries the one key of its step, and belongs to an attempt that the record has under way.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Call, Evidence, Finding, Kind, Rule,
+    evidence::{At, Attempt, subject},
+};
+
+pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
+    keys(evidence, findings);
+    let mut known: BTreeMap<(&str, &str), Vec<Attempt>> = BTreeMap::new();
+    for call in &evidence.ledger.calls {
+        let Some(record) = evidence.records.get(&call.task) else {
+            let what = format!(
+                "it is not in the record, and its step {} was called",
+                call.step
+            );
+            findings.push(Rule::TaskMissing.of(&call.task, what));
+            continue;
+        };
+        let attempts = known.entry((&call.task, &call.step));
+        let attempts = attempts.or_insert_with(|| record.attempts(&call.step));
+        let attempt = call.attempt.checked_sub(1).and_then(|at| attempts.get(at));
+        match attempt {
+            None => {
+                let what = format!("no attempt {} is recorded: {}", call.attempt, said(call));
+                findings.push(Rule::CallUnclaimed.of(&call.task, what));
+            }
+            Some(attempt) if call.at < attempt.claimed => {
+                let early = attempt.claimed.after(call.at);
+                let what = format!("{early} ms before its claim was saved: {}", said(call));
+                findings.push(Rule::CallUnclaimed.of(&call.task, what));
+            }
+            Some(attempt) => findings.extend(late(evidence, call, attempt)),
+        }
+    }
+}
+
+/// A call after the end of its attempt, but for what [`super`] allows.
+fn late(evidence: &Evidence, call: &Call, attempt: &Attempt) -> Option<Finding> {
+    let ended = attempt.ended?;
+    let allowance = evidence.stalls.allowance(call.at);
+    if call.at <= ended.plus(allowance) || was_suspended(evidence, call.at, attempt, ended) {
+        return None;
+    }
+    let what = format!(
+        "{} ms after the end of the attempt, at {ended}: {} by {}",
+        call.at.after(ended),
+        said(call),
+        attempt.by
+    );
+    Some(Rule::CallLate.of(&call.task, what))
+}
+
+/// Whether the instance that made the attempt was stopped when that ended, and had just gone on when the
+/// call came.
+fn was_suspended(evidence: &Evidence, at: At, attempt: &Attempt, ended: At) -> bool {
+    let allowance = evidence.stalls.allowance(at);
+    evidence.suspensions.iter().any(|stopped| {
+        let by_it = match &stopped.instance {
+            Some(name) => attempt.by == format!("scheduler:{name}"),
+            None => true,
+        };
+        by_it
+            && stopped.from <= ended.plus(allowance)
+            && ended <= stopped.to.plus(allowance)
+            && at <= stopped.to.plus(allowance)
+    })
+}
+
+fn keys(evidence: &Evidence, findings: &mut Vec<Finding>) {
+    let mut of_steps: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    let mut owners: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
+    let work = |call: &Call| -> Option<String> {
+        match call.kind {
+            Kind::Work => None,
+            Kind::Probe => Some(call.key.clone()),
+            Kind::Undo => call.undoes.clone(),
+        }
+    };
+    for call in &evidence.ledger.calls {
+        if call.kind != Kind::Probe {
+            let owner = (call.task.as_str(), call.step.as_str());
+            of_steps.entry(owner).or_default().insert(&call.key);
+            let other = *owners.entry(&call.key).or_insert(owner);
+            if other != owner {
+                let what = format!("{} has the key of {other:?}: {}", call.step, call.key);
+                findings.push(Rule::KeyUnstable.of(&call.task, what));
+            }
+        }
+    }
+    for ((task, step), keys) in &of_steps {
+        if keys.len() > 1 {
+            let what = format!("{step} was called under {keys:?}");
+            findings.push(Rule::KeyUnstable.of(task, what));
+        }
+    }
+    for call in &evidence.ledger.calls {
+        let of_work = of_steps.get(&(call.task.as_str(), subject(&call.step)));
+        if let (Some(named), Some(keys)) = (work(call), of_work)
+            && !keys.contains(named.as_str())
+        {
+            let what = format!("the work was called under {keys:?}: {}", said(call));
+            findings.push(Rule::KeyUnstable.of(&call.task, what));
+        }
+    }
+}
+
+pub(super) fn said(call: &Call) -> String {
+    let Call {
+        at,
+        kind,
+        step,
+        attempt,
+        key,
+        found,
+        ..
+    } = call;
+    format!("{kind:?} of {step}, attempt {attempt}, under {key} at {at}, which met {found:?}")
+}

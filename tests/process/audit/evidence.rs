@@ -1,0 +1,363 @@
+//! What the auditor looks at.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde_json::Value;
+
+/// Microseconds since 1970, by the clock of the machine that everything runs on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct At(pub i64);
+
+impl At {
+    pub fn now() -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        Self(i64::try_from(now.as_micros()).unwrap())
+    }
+
+    pub fn plus(self, time: Duration) -> Self {
+        Self(self.0 + i64::try_from(time.as_micros()).unwrap())
+    }
+
+    /// How long after `earlier` this is, in milliseconds.
+    pub fn after(self, earlier: At) -> i64 {
+        (self.0 - earlier.0) / 1000
+    }
+}
+
+/// The time of day in UTC: what the logs of the instances have, too.
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_microsecond(self.0) {
+            Ok(at) => write!(f, "{}", at.strftime("%H:%M:%S%.6f")),
+            Err(_) => write!(f, "{} us", self.0),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    Work,
+    Undo,
+    Probe,
+}
+
+/// What a service had for a key when a call came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    Nothing,
+    UnderWay,
+    Done,
+    Undone,
+    /// Its undo came first: it will never be done.
+    Withdrawn,
+}
+
+/// One call as its service received it.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub at: At,
+    pub kind: Kind,
+    /// The task's id.
+    pub task: String,
+    /// As the call names it: `charge`, or `charge.undo`.
+    pub step: String,
+    pub attempt: usize,
+    /// The key that it carries; of a probe the one that it asks about.
+    pub key: String,
+    /// Of an undo: the key of the work.
+    pub undoes: Option<String>,
+    pub found: Found,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deed {
+    Done,
+    Undone,
+    Withdrawn,
+}
+
+/// What happened at a service, under the key of the work.
+#[derive(Clone, Debug)]
+pub struct Effect {
+    pub at: At,
+    pub key: String,
+    pub deed: Deed,
+}
+
+/// All that the services wrote down, each list in the order of time.
+#[derive(Clone, Default, Debug)]
+pub struct Ledger {
+    pub calls: Vec<Call>,
+    pub effects: Vec<Effect>,
+}
+
+/// What was asked for, of a step.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct PlannedStep {
+    pub name: String,
+    pub after: Vec<String>,
+    pub undo: bool,
+    pub probe: bool,
+    pub pivot: bool,
+}
+
+/// What was asked for, of a task.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Plan {
+    pub steps: Vec<PlannedStep>,
+    /// The events that its receiver wants; empty: it has none.
+    pub events: Vec<String>,
+}
+
+/// A task that was accepted.
+#[derive(Clone, Debug)]
+pub struct Accepted {
+    pub id: String,
+    /// The caller's own id.
+    pub key: String,
+    pub plan: Plan,
+}
+
+/// One entry of a history.
+#[derive(Clone, Debug, Default)]
+pub struct Entry {
+    /// When it was committed.
+    pub at: At,
+    pub version: u64,
+    pub kind: String,
+    pub step: Option<String>,
+    pub attempt: usize,
+    pub from: Option<String>,
+    pub to: String,
+    pub by: String,
+    pub reason: String,
+    /// The step may have taken effect without its outcome being known.
+    pub unknown: bool,
+}
+
+/// A task as the record has it.
+#[derive(Clone, Debug, Default)]
+pub struct Record {
+    pub state: String,
+    pub key: String,
+    pub version: u64,
+    pub steps: BTreeMap<String, String>,
+    pub history: Vec<Entry>,
+    pub open_alerts: usize,
+}
+
+/// A message as its receiver got it.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    pub at: At,
+    /// `webhook-id`.
+    pub id: String,
+    pub task: String,
+    pub kind: String,
+    pub step: Option<String>,
+    /// The version of the task that it tells of.
+    pub version: u64,
+    pub body: String,
+    /// Whether the receiver answered that it has it.
+    pub taken: bool,
+}
+
+/// An instance that ended by itself.
+#[derive(Clone, Debug)]
+pub struct Exit {
+    pub at: At,
+    pub instance: usize,
+    /// How it ended, and the last that it said.
+    pub said: String,
+}
+
+/// An instance that was stopped, and went on.
+#[derive(Clone, Debug)]
+pub struct Suspension {
+    /// The name of the instance where it has a lasting one; else it may have been any.
+    pub instance: Option<String>,
+    pub from: At,
+    pub to: At,
+}
+
+/// How late this process was when it wanted to do something: the machine was busy for so long.
+#[derive(Clone, Default, Debug)]
+pub struct Stalls(pub Vec<(At, Duration)>);
+
+impl Stalls {
+    /// Between a check of the record and the arrival of what was sent upon it, on a machine that is not busy.
+    const USUALLY: Duration = Duration::from_millis(250);
+    /// Back from a moment, how long a stall may have had to do with it.
+    const AROUND: Duration = Duration::from_secs(3);
+
+    /// How much later than it was sent a call may have been received at this moment. Other processes
+    /// stall as this one does, one after the other.
+    pub fn allowance(&self, at: At) -> Duration {
+        let around = self.0.iter().filter(|(stalled, _)| {
+            stalled.plus(Self::AROUND) >= at && *stalled <= at.plus(Self::AROUND)
+        });
+        let longest = around.map(|(_, time)| *time).max().unwrap_or_default();
+        Self::USUALLY + longest * 3
+    }
+}
+
+#[derive(Clone, Default, Debug)]
+pub struct Evidence {
+    pub accepted: Vec<Accepted>,
+    /// By id: of each accepted task, and of every other one that the record lists.
+    pub records: BTreeMap<String, Record>,
+    pub ledger: Ledger,
+    pub deliveries: Vec<Delivery>,
+    pub exits: Vec<Exit>,
+    /// Lines in which a process says that it panicked.
+    pub panics: Vec<String>,
+    pub suspensions: Vec<Suspension>,
+    pub stalls: Stalls,
+    /// Answers of the API that no caller should get.
+    pub answers: Vec<String>,
+}
+
+/// One attempt of a step by its history.
+#[derive(Clone, Debug, Default)]
+pub struct Attempt {
+    pub claimed: At,
+    pub by: String,
+    pub ended: Option<At>,
+}
+
+impl Plan {
+    /// What a submission asks for.
+    pub fn of(submission: &Value) -> Self {
+        let list = |value: &Value| -> Vec<String> {
+            let names = value.as_array().into_iter().flatten();
+            names
+                .map(|name| name.as_str().unwrap().to_owned())
+                .collect()
+        };
+        let steps = submission["steps"].as_array().unwrap().iter();
+        let steps = steps.map(|step| PlannedStep {
+            name: step["name"].as_str().unwrap().to_owned(),
+            after: list(&step["after"]),
+            undo: step["undo"].is_object(),
+            probe: step["probe"].is_object(),
+            pivot: step["pivot"] == true,
+        });
+        Self {
+            steps: steps.collect(),
+            events: list(&submission["reply_to"]["events"]),
+        }
+    }
+
+    pub fn step(&self, name: &str) -> Option<&PlannedStep> {
+        self.steps.iter().find(|step| step.name == name)
+    }
+
+    /// The steps that follow one, near or far.
+    pub fn followers(&self, name: &str) -> Vec<&PlannedStep> {
+        let mut found: Vec<&PlannedStep> = Vec::new();
+        let mut path = vec![name];
+        while let Some(before) = path.pop() {
+            for step in &self.steps {
+                let follows = step.after.iter().any(|after| after == before);
+                if follows && !found.contains(&step) {
+                    found.push(step);
+                    path.push(&step.name);
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The step that a name is about: `charge` of `charge.undo`.
+pub fn subject(step: &str) -> &str {
+    step.strip_suffix(".undo").unwrap_or(step)
+}
+
+impl Record {
+    pub fn of_step<'a>(&'a self, step: &'a str) -> impl Iterator<Item = &'a Entry> {
+        let entries = self.history.iter();
+        entries.filter(move |entry| entry.step.as_deref() == Some(step))
+    }
+
+    /// The attempts of a step: the first is number 1.
+    pub fn attempts(&self, step: &str) -> Vec<Attempt> {
+        let mut attempts: Vec<Attempt> = Vec::new();
+        for entry in self.of_step(step) {
+            if entry.kind == "step.claimed" {
+                attempts.push(Attempt {
+                    claimed: entry.at,
+                    by: entry.by.clone(),
+                    ended: None,
+                });
+            } else if entry.from.as_deref() == Some("processing") && entry.to != "processing" {
+                if let Some(attempt) = attempts.last_mut() {
+                    attempt.ended.get_or_insert(entry.at);
+                }
+            }
+        }
+        attempts
+    }
+
+    /// When an operator, or a policy, first said that the step is to be passed over or was done by hand.
+    pub fn set_aside(&self, step: &str) -> Option<At> {
+        let mut said = self.of_step(step).filter(|entry| {
+            entry.kind == "step.resolved"
+                || entry.kind == "step.skipped" && entry.by.starts_with("operator:")
+        });
+        said.next().map(|entry| entry.at)
+    }
+}
+
+/// The effects of a ledger by key.
+#[derive(Default, Debug)]
+pub struct Happened {
+    pub done: Vec<At>,
+    pub undone: Option<At>,
+    pub withdrawn: Option<At>,
+}
+
+impl Happened {
+    /// Whether it was done, and not undone, at this moment.
+    pub fn stood(&self, at: At) -> bool {
+        self.done.iter().any(|done| *done < at) && self.undone.is_none_or(|undone| undone > at)
+    }
+
+    pub fn stands(&self) -> bool {
+        !self.done.is_empty() && self.undone.is_none()
+    }
+}
+
+impl Ledger {
+    /// What happened to each step: by the task's id and the step's name.
+    pub fn happened(&self) -> HashMap<(&str, &str), Happened> {
+        let mut owners = HashMap::new();
+        for call in &self.calls {
+            let of_work = match call.kind {
+                Kind::Work | Kind::Probe => Some(call.key.as_str()),
+                Kind::Undo => call.undoes.as_deref(),
+            };
+            let owner = (call.task.as_str(), subject(&call.step));
+            if let Some(key) = of_work {
+                owners.entry(key).or_insert(owner);
+            }
+        }
+        let mut happened: HashMap<_, Happened> = HashMap::new();
+        for effect in &self.effects {
+            let Some(owner) = owners.get(effect.key.as_str()) else {
+                continue;
+            };
+            let step = happened.entry(*owner).or_default();
+            match effect.deed {
+                Deed::Done => step.done.push(effect.at),
+                Deed::Undone => step.undone = step.undone.or(Some(effect.at)),
+                Deed::Withdrawn => step.withdrawn = step.withdrawn.or(Some(effect.at)),
+            }
+        }
+        happened
+    }
+}

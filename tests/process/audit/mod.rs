@@ -1,0 +1,144 @@
+//! The auditor: holds what the remote services and the receivers wrote down themselves against the record
+//! that the API shows when everything is at rest. It shares no rule and no type with the product, and reads
+//! nothing that the product says of itself but the record. What it demands:
+//!
+//! - every accepted task is in the record, at rest, or in error with an open alert; no other task is;
+//! - a step is called under one key, of an attempt that the record knows, not before the attempt was
+//!   claimed and not after it ended;
+//! - what the record calls done is done, what it calls undone is undone, once;
+//! - nothing stands in a task that is undone, and nothing is undone that never happened;
+//! - nothing is done before what it follows, nor undone before what followed it;
+//! - nothing is undone once a pivot is done;
+//! - every message came, in the order of the record, each under one id;
+//! - no process ended by itself, and none panicked.
+//!
+//! What it allows, and why:
+//!
+//! - A call may arrive a moment after its attempt ended: it was checked and sent before, and the services run
+//!   on the same busy machine. The moment is [`Stalls::allowance`], and it is measured.
+//! - An instance that was suspended may have stopped between the check and the sending. Its call may arrive
+//!   that moment after it went on ([`Suspension`]).
+//! - What an operator resolved or skipped is the operator's responsibility, and is not compared.
+
+mod calls;
+mod effects;
+mod evidence;
+mod order;
+mod reader;
+mod replies;
+mod rest;
+mod story;
+mod tests;
+
+use std::fmt;
+
+pub use evidence::{
+    Accepted, At, Call, Deed, Delivery, Effect, Evidence, Exit, Found, Kind, Ledger, Plan, Record,
+    Stalls, Suspension, subject,
+};
+pub use reader::{Reader, items};
+pub use story::story;
+
+/// Something that must not be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    pub rule: Rule,
+    pub task: Option<String>,
+    pub what: String,
+}
+
+/// Which demand was not met.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Rule {
+    /// An accepted task is not in the record.
+    TaskMissing,
+    /// A task is in the record that nobody submitted, or one submission made two.
+    TaskUnasked,
+    /// A task is neither at rest nor in error.
+    TaskNotAtRest,
+    /// A task is in error, and no alert says so.
+    ErrorWithoutAlert,
+    /// Versions or states of a history do not follow on from each other, or it ends in another state.
+    HistoryBroken,
+    /// A step was claimed that is no longer to be run.
+    ClaimedTooLate,
+    /// A step was called under several keys, or two under one.
+    KeyUnstable,
+    /// A call of an attempt that the record does not know, or that came before its claim was saved.
+    CallUnclaimed,
+    /// A call came after its attempt had ended.
+    CallLate,
+    /// A key took effect twice.
+    EffectTwice,
+    /// A step is recorded as done, and its service did not do it.
+    DoneNowhere,
+    /// A step is recorded as undone, and its service did not undo it.
+    UndoneNowhere,
+    /// An effect stands in a task that is undone.
+    EffectStands,
+    /// A step was undone that had never been called, or that its probe would have denied.
+    UndoneNeedlessly,
+    /// A task was undone although its pivot was done.
+    UndonePastPivot,
+    /// A step was called before what it follows was done.
+    ForwardOrder,
+    /// A step was undone while what followed it still stood.
+    BackwardOrder,
+    /// A message was never taken by its receiver.
+    MessageMissing,
+    /// A message came that the record does not explain, or the same under another id or with other words.
+    MessageUnexplained,
+    /// A message came before one that precedes it.
+    MessageOrder,
+    /// An instance ended by itself.
+    ProcessEnded,
+    /// An instance panicked.
+    ProcessPanicked,
+    /// The API answered what it should never answer.
+    AnswerUnexpected,
+}
+
+/// Everything that must not be, task by task.
+pub fn audit(evidence: &Evidence) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    rest::check(evidence, &mut findings);
+    calls::check(evidence, &mut findings);
+    effects::check(evidence, &mut findings);
+    order::check(evidence, &mut findings);
+    replies::check(evidence, &mut findings);
+    findings.sort_by_key(|finding| finding.rule);
+    findings
+}
+
+/// For who looks at the alerts while they are open.
+pub fn error_without_alert(task: &str) -> Finding {
+    Rule::ErrorWithoutAlert.of(task, "nobody is told")
+}
+
+impl Rule {
+    fn of(self, task: &str, what: impl Into<String>) -> Finding {
+        Finding {
+            rule: self,
+            task: Some(task.to_owned()),
+            what: what.into(),
+        }
+    }
+
+    fn of_all(self, what: impl Into<String>) -> Finding {
+        Finding {
+            rule: self,
+            task: None,
+            what: what.into(),
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.rule)?;
+        if let Some(task) = &self.task {
+            write!(f, " in {task}")?;
+        }
+        write!(f, ": {}", self.what)
+    }
+}

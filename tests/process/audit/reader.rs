@@ -1,0 +1,109 @@
+//! Reads the record when all is at rest: tasks, histories and alerts as the API shows them, and from the
+//! database when each change was committed. The record's own times are of the moment when a change was
+//! decided, and a network that hung may lie between.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::Value;
+use sqlx::{Connection, PgConnection, Row};
+
+use super::evidence::{At, Entry, Record};
+use crate::harness::Api;
+
+pub struct Reader {
+    api: Api,
+    committed: HashMap<(String, u64), At>,
+}
+
+impl Reader {
+    /// The database must keep the times of commits (`track_commit_timestamp`).
+    pub async fn open(api: &Api, database: &str) -> Self {
+        const COMMITS: &str = "
+            SELECT task_id::text AS task, version,
+                   (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000000)::bigint AS at
+            FROM history";
+        let mut connection = PgConnection::connect(database).await.unwrap();
+        let rows = sqlx::query(COMMITS).fetch_all(&mut connection).await;
+        let rows = rows.unwrap();
+        let committed = rows.iter().map(|row| {
+            let (task, version): (String, i64) = (row.get("task"), row.get("version"));
+            let at: i64 = row.get("at");
+            ((task, u64::try_from(version).unwrap()), At(at))
+        });
+        Self {
+            api: api.clone(),
+            committed: committed.collect(),
+        }
+    }
+
+    /// The ids of all tasks that the API lists.
+    pub async fn ids(&self) -> Vec<String> {
+        let tasks = items(&self.api, "/v1/tasks?limit=500").await;
+        tasks.iter().map(|task| text(&task["id"])).collect()
+    }
+
+    /// `None`: the API does not know it.
+    pub async fn record(&self, id: &str) -> Option<Record> {
+        let answer = self.api.get(&format!("/v1/tasks/{id}")).await;
+        if answer.status == 404 {
+            return None;
+        }
+        let task = answer.expect(200);
+        let history = items(&self.api, &format!("/v1/tasks/{id}/history?limit=500")).await;
+        let steps = task["steps"].as_array().unwrap().iter();
+        let open_alerts = match task["state"] == "error" {
+            true => items(&self.api, &format!("/v1/alerts?task={id}&state=open"))
+                .await
+                .len(),
+            false => 0,
+        };
+        Some(Record {
+            state: text(&task["state"]),
+            key: text(&task["key"]),
+            version: task["version"].as_u64().unwrap(),
+            steps: steps
+                .map(|step| (text(&step["name"]), text(&step["state"])))
+                .collect::<BTreeMap<_, _>>(),
+            history: history.iter().map(|entry| self.entry(id, entry)).collect(),
+            open_alerts,
+        })
+    }
+
+    fn entry(&self, id: &str, entry: &Value) -> Entry {
+        let seq = text(&entry["seq"]);
+        let version = seq.split('.').next().unwrap().parse().unwrap();
+        let optional = |name: &str| entry[name].as_str().map(str::to_owned);
+        let decided: jiff::Timestamp = entry["at"].as_str().unwrap().parse().unwrap();
+        let committed = self.committed.get(&(id.to_owned(), version));
+        Entry {
+            at: committed.copied().unwrap_or(At(decided.as_microsecond())),
+            version,
+            kind: text(&entry["type"]),
+            step: optional("step"),
+            attempt: entry["attempt"].as_u64().unwrap_or(0) as usize,
+            from: optional("from"),
+            to: text(&entry["to"]),
+            by: text(&entry["by"]),
+            reason: optional("reason").unwrap_or_default(),
+            unknown: entry["outcome"] == "unknown",
+        }
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// All items of a list, page by page.
+pub async fn items(api: &Api, list: &str) -> Vec<Value> {
+    let mut all = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let page = api.get(&format!("{list}{cursor}")).await.expect(200);
+        all.extend(page["items"].as_array().unwrap().iter().cloned());
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return all,
+        }
+    }
+}

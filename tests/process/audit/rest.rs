@@ -1,0 +1,126 @@
+//! Every accepted task is there and at rest, its history is whole, and every instance ran as long as it was
+//! let.
+
+use std::collections::BTreeMap;
+
+use super::{Evidence, Finding, Record, Rule};
+
+pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
+    let mut asked = BTreeMap::new();
+    for task in &evidence.accepted {
+        let id = &task.id;
+        if let Some(other) = asked.insert(id.as_str(), &task.key) {
+            let what = format!("it is the answer to {other} and to {}", task.key);
+            findings.push(Rule::TaskUnasked.of(id, what));
+        }
+        match evidence.records.get(id) {
+            None => {
+                let what = format!("{} was accepted, and is not in the record", task.key);
+                findings.push(Rule::TaskMissing.of(id, what));
+            }
+            Some(record) if record.key != task.key => {
+                let what = format!("it was accepted as {}, and is {}", task.key, record.key);
+                findings.push(Rule::TaskMissing.of(id, what));
+            }
+            Some(record) => of_task(id, record, findings),
+        }
+    }
+    for (id, record) in &evidence.records {
+        if !asked.contains_key(id.as_str()) {
+            let what = format!("it has the key {}", record.key);
+            findings.push(Rule::TaskUnasked.of(id, what));
+        }
+    }
+    for exit in &evidence.exits {
+        let what = format!("instance {} at {}: {}", exit.instance, exit.at, exit.said);
+        findings.push(Rule::ProcessEnded.of_all(what));
+    }
+    let panics = evidence.panics.iter();
+    findings.extend(panics.map(|line| Rule::ProcessPanicked.of_all(line)));
+    let answers = evidence.answers.iter();
+    findings.extend(answers.map(|answer| Rule::AnswerUnexpected.of_all(answer)));
+}
+
+fn of_task(id: &str, record: &Record, findings: &mut Vec<Finding>) {
+    let live = record.steps.iter().find(|(_, state)| {
+        let still = ["pending", "processing"].contains(&state.as_str());
+        still && record.state != "cancelled"
+    });
+    match (record.state.as_str(), live) {
+        ("processed" | "undone" | "cancelled" | "error", None) => {}
+        (state, live) => {
+            let what = format!("it is {state}, with the step {live:?}");
+            findings.push(Rule::TaskNotAtRest.of(id, what));
+        }
+    }
+    if record.state == "error" && record.open_alerts == 0 {
+        findings.push(Rule::ErrorWithoutAlert.of(id, "nobody is told"));
+    }
+    if let Err(what) = whole(record) {
+        findings.push(Rule::HistoryBroken.of(id, what));
+    }
+    if let Some(what) = claimed_too_late(record) {
+        findings.push(Rule::ClaimedTooLate.of(id, what));
+    }
+}
+
+/// Every entry goes on from the state that the one before it left.
+fn whole(record: &Record) -> Result<(), String> {
+    let mut version = 0;
+    let mut task = None;
+    let mut steps: BTreeMap<&str, &str> = BTreeMap::new();
+    for entry in &record.history {
+        let number = entry.version;
+        if number != version && number != version + 1 {
+            return Err(format!("version {number} comes after {version}"));
+        }
+        version = number;
+        let from = entry.from.as_deref();
+        let before = match &entry.step {
+            Some(step) => {
+                let before = steps.insert(step, &entry.to);
+                Some(before.unwrap_or("waiting"))
+            }
+            None => std::mem::replace(&mut task, Some(entry.to.as_str())),
+        };
+        if from != before {
+            return Err(format!("it was {before:?} before {entry:?}"));
+        }
+    }
+    if version != record.version {
+        return Err(format!(
+            "its version is {}, and its history ends at {version}",
+            record.version
+        ));
+    }
+    if task != Some(record.state.as_str()) {
+        return Err(format!(
+            "it is {}, and its history ends {task:?}",
+            record.state
+        ));
+    }
+    for (step, state) in &record.steps {
+        let last = steps.get(step.as_str()).copied().unwrap_or("waiting");
+        if last != state {
+            return Err(format!("{step} is {state}, and its history ends {last}"));
+        }
+    }
+    Ok(())
+}
+
+/// Nothing of a task is begun once it is cancelled, and once it is undone only what undoes it.
+fn claimed_too_late(record: &Record) -> Option<String> {
+    let mut undoing = false;
+    let mut cancelled = false;
+    for entry in &record.history {
+        match (entry.kind.as_str(), entry.step.as_deref()) {
+            ("task.undoing", _) => undoing = true,
+            ("task.cancelled", _) => cancelled = true,
+            ("step.claimed", Some(step)) if cancelled || undoing && !step.ends_with(".undo") => {
+                return Some(format!("{step} was claimed at {}", entry.at));
+            }
+            _ => {}
+        }
+    }
+    None
+}

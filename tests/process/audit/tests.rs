@@ -1,0 +1,1 @@
+//! One small ledger and record for each finding.

@@ -1,0 +1,301 @@
+//! Does to instances on one PostgreSQL, to their networks and to the database what a schedule says, and starts
+//! again what ended by itself, as a service manager does.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::schedule::{Fault, Schedule, ToNetwork, ToProcess};
+use crate::{
+    audit::{At, Exit, Suspension},
+    cluster::{self, Proxy, Server},
+    harness::{Api, Provost},
+};
+
+/// Says what happens, and when by the clock of the schedule.
+#[derive(Clone, Copy)]
+pub struct Clock(Instant);
+
+impl Clock {
+    pub fn say(self, what: impl std::fmt::Display) {
+        println!(
+            "{:7.3} {} {what}",
+            self.0.elapsed().as_secs_f64(),
+            At::now()
+        );
+    }
+}
+
+/// The instances before anything is done to them.
+pub struct Harm {
+    server: Arc<Server>,
+    instances: Vec<Provost>,
+    proxies: Vec<Arc<Proxy>>,
+}
+
+/// No more faults; the instances come back once it is over.
+pub struct Done {
+    clock: Clock,
+    kept: Vec<JoinHandle<(Provost, Seen)>>,
+    proxies: Vec<Arc<Proxy>>,
+}
+
+/// All instances run and are well.
+pub struct Ended {
+    pub clock: Clock,
+    pub exits: Vec<Exit>,
+    /// Lines in which an instance says that it panicked.
+    pub panics: Vec<String>,
+    pub suspensions: Vec<Suspension>,
+    instances: Vec<Provost>,
+    /// To be kept: without them nothing passes.
+    _proxies: Vec<Arc<Proxy>>,
+}
+
+/// What was seen of one instance.
+#[derive(Default)]
+struct Seen {
+    exits: Vec<Exit>,
+    panics: Vec<String>,
+    suspensions: Vec<Suspension>,
+}
+
+impl Harm {
+    /// Each instance reaches the database through a proxy of its own.
+    pub async fn start(server: &Arc<Server>, instances: usize, log: &str) -> Self {
+        let mut proxies = Vec::new();
+        let mut started = Vec::new();
+        for number in 0..instances {
+            let proxy = Arc::new(Proxy::before(server.port()).await);
+            started.push(start(number, &proxy, log).await);
+            proxies.push(proxy);
+        }
+        Self {
+            server: Arc::clone(server),
+            instances: started,
+            proxies,
+        }
+    }
+
+    pub fn apis(&self) -> Arc<Vec<Api>> {
+        Arc::new(self.instances.iter().map(|p| p.api().clone()).collect())
+    }
+
+    /// Comes back when the schedule is through. The instances are kept running until `over`.
+    pub async fn done(
+        self,
+        schedule: Schedule,
+        length: Duration,
+        over: watch::Receiver<bool>,
+    ) -> Done {
+        let clock = Clock(Instant::now());
+        let mut kept = Vec::new();
+        for ((number, provost), faults) in self
+            .instances
+            .into_iter()
+            .enumerate()
+            .zip(schedule.processes)
+        {
+            let keeper = Keeper {
+                number,
+                clock,
+                seen: Seen::default(),
+                provost,
+            };
+            kept.push(tokio::spawn(keeper.keep(faults, over.clone())));
+        }
+        let mut networks = JoinSet::new();
+        for ((number, proxy), faults) in self
+            .proxies
+            .iter()
+            .cloned()
+            .enumerate()
+            .zip(schedule.networks)
+        {
+            networks.spawn(harass(number, proxy, faults, clock));
+        }
+        for at in schedule.restarts {
+            sleep_until(clock.0 + at).await;
+            clock.say("the database crashes");
+            self.server.restart_at_once().await;
+            clock.say("the database is back");
+        }
+        sleep_until(clock.0 + length).await;
+        networks.join_all().await;
+        Done {
+            clock,
+            kept,
+            proxies: self.proxies,
+        }
+    }
+}
+
+impl Done {
+    /// Waits until every instance is well.
+    pub async fn ends(self) -> Ended {
+        let mut ended = Ended {
+            clock: self.clock,
+            exits: Vec::new(),
+            panics: Vec::new(),
+            suspensions: Vec::new(),
+            instances: Vec::new(),
+            _proxies: self.proxies,
+        };
+        for kept in self.kept {
+            let (mut provost, seen) = kept.await.unwrap();
+            provost.ready().await;
+            ended.exits.extend(seen.exits);
+            ended.panics.extend(seen.panics);
+            ended.suspensions.extend(seen.suspensions);
+            ended.instances.push(provost);
+        }
+        self.clock.say("no more faults");
+        ended
+    }
+}
+
+impl Ended {
+    /// Whether an instance has ended or panicked since all was well.
+    pub async fn look_again(&mut self) {
+        for (number, provost) in self.instances.iter_mut().enumerate() {
+            self.panics.extend(panics(provost));
+            let gone = tokio::time::timeout(Duration::ZERO, provost.exits()).await;
+            if let Ok(status) = gone {
+                self.exits.push(exit(number, provost, status));
+            }
+        }
+        self.panics.sort();
+        self.panics.dedup();
+    }
+}
+
+struct Keeper {
+    number: usize,
+    clock: Clock,
+    seen: Seen,
+    provost: Provost,
+}
+
+impl Keeper {
+    async fn keep(
+        mut self,
+        faults: Vec<Fault<ToProcess>>,
+        mut over: watch::Receiver<bool>,
+    ) -> (Provost, Seen) {
+        let number = self.number;
+        for Fault { at, what, lasts } in faults {
+            self.alive_until(sleep_until(self.clock.0 + at)).await;
+            self.clock
+                .say(format_args!("instance {number}: {what:?} for {lasts:?}"));
+            match what {
+                ToProcess::Kill => {
+                    self.provost.kill().await;
+                    sleep(lasts).await;
+                    self.launch();
+                }
+                ToProcess::Suspend => {
+                    let from = At::now();
+                    self.provost.suspend();
+                    sleep(lasts).await;
+                    self.provost.resume();
+                    self.seen.suspensions.push(Suspension {
+                        instance: name(number),
+                        from,
+                        to: At::now(),
+                    });
+                }
+            }
+        }
+        let is_over = async move {
+            let _ = over.wait_for(|over| *over).await;
+        };
+        self.alive_until(is_over).await;
+        while !self.provost.is_ready() {
+            self.alive_until(sleep(Duration::from_millis(50))).await;
+        }
+        self.seen.panics.extend(panics(&self.provost));
+        (self.provost, self.seen)
+    }
+
+    fn launch(&mut self) {
+        self.seen.panics.extend(panics(&self.provost));
+        self.provost.launch();
+    }
+
+    async fn alive_until(&mut self, until: impl Future<Output = ()>) {
+        tokio::pin!(until);
+        loop {
+            tokio::select! {
+                () = &mut until => return,
+                status = self.provost.exits() => {
+                    self.clock.say(format_args!("instance {} ended: {status}", self.number));
+                    // At its start it may find no database; what runs gets over that.
+                    if self.provost.is_ready() {
+                        self.seen.exits.push(exit(self.number, &self.provost, status));
+                    }
+                    sleep(Duration::from_millis(200)).await;
+                    self.launch();
+                }
+            }
+        }
+    }
+}
+
+fn exit(instance: usize, provost: &Provost, status: std::process::ExitStatus) -> Exit {
+    let log = provost.log();
+    let last: Vec<_> = log.lines().rev().take(3).collect();
+    Exit {
+        at: At::now(),
+        instance,
+        said: format!("{status}; the last that it said: {}", last.join(" | ")),
+    }
+}
+
+fn panics(provost: &Provost) -> Vec<String> {
+    let log = provost.log();
+    let panics = log.lines().filter(|line| line.contains("panicked"));
+    panics.map(str::to_owned).collect()
+}
+
+async fn harass(number: usize, proxy: Arc<Proxy>, faults: Vec<Fault<ToNetwork>>, clock: Clock) {
+    for Fault { at, what, lasts } in faults {
+        sleep_until(clock.0 + at).await;
+        clock.say(format_args!("network {number}: {what:?} for {lasts:?}"));
+        match what {
+            ToNetwork::Cut => proxy.cut(),
+            ToNetwork::Hang | ToNetwork::HangAndForget => proxy.hang(),
+        }
+        sleep(lasts).await;
+        match what {
+            ToNetwork::Cut | ToNetwork::Hang => proxy.heal(),
+            ToNetwork::HangAndForget => proxy.heal_for_new_ones(),
+        }
+    }
+}
+
+/// Under a name of its own, or one that each start makes up: they are recovered in different ways.
+fn name(number: usize) -> Option<String> {
+    number.is_multiple_of(2).then(|| format!("node-{number}"))
+}
+
+async fn start(number: usize, proxy: &Proxy, log: &str) -> Provost {
+    let port = cluster::free_port();
+    let mut setup = Provost::setup()
+        .database_url(&cluster::url(proxy.port()))
+        .listen(&format!("127.0.0.1:{port}"))
+        .set("INSTANCE__LEASE", "3s")
+        .set("COURIER__RETRY_INITIAL", "20ms")
+        .set("COURIER__RETRY_MAX", "300ms")
+        .set(
+            "LOG",
+            &format!("{log},hyper=info,sqlx=info,h2=info,reqwest=info"),
+        );
+    if let Some(name) = name(number) {
+        setup = setup.set("INSTANCE_ID", &name);
+    }
+    setup.start().await
+}

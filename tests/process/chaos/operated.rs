@@ -1,0 +1,370 @@
+//! Chaos with operators (P13, P14, P18, P28 to P34): three instances on one PostgreSQL run small tasks at services
+//! that are overloaded, refuse, hang and break connections, while operators undo, cancel, pause, resume,
+//! skip, resolve, retry and clone at random instances, and instances, networks and the database fail. At the
+//! end, when everything is well and at rest, [`crate::audit`] holds the ledgers of the services and receivers
+//! against the record.
+//!
+//! `PROVOST_TEST_SEED`, `PROVOST_TEST_CHAOS_SECONDS` and `PROVOST_TEST_LOGS` are as in [`super`]; `scripts/soak`
+//! sets them.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    END_WITHIN,
+    harm::{Ended, Harm},
+    of_environment,
+    operators::{Odd, Operator, Tasks},
+    orders,
+    receiver::Receiver,
+    schedule::{Pace, Schedule},
+    services::Services,
+};
+use crate::{
+    audit::{self, Accepted, At, Evidence, Finding, Plan, Reader, Stalls, items},
+    cluster::Server,
+    harness::Api,
+};
+
+const INSTANCES: usize = 3;
+const SUBMITTERS: u64 = 6;
+const OPERATORS: u64 = 5;
+const SECONDS: u64 = 25;
+/// Not to fill the services' sockets and the machine with what has no more to show.
+const MOST_LIVE: usize = 150;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
+    let seed =
+        of_environment("PROVOST_TEST_SEED").unwrap_or_else(|| rand::random_range(0..1 << 32));
+    println!("PROVOST_TEST_SEED={seed} replays the schedule");
+    let length = of_environment("PROVOST_TEST_CHAOS_SECONDS").unwrap_or(SECONDS);
+    let length = Duration::from_secs(length);
+    let schedule = Schedule::of(seed, INSTANCES, length, Pace::Calm);
+
+    let server = Arc::new(Server::start().await);
+    let (services, receiver) = (Services::start(seed).await, Receiver::start(seed).await);
+    let log = match std::env::var_os("PROVOST_TEST_LOGS") {
+        Some(_) => "debug",
+        None => "info",
+    };
+    let harm = Harm::start(&server, INSTANCES, log).await;
+    let apis = harm.apis();
+    register(&apis[0], "services", &services.url(), 500).await;
+    register(&apis[0], "narrow", &services.url(), 4).await;
+
+    let (end, over) = watch::channel(false);
+    let stalls = watch_stalls();
+    let (tasks, odd) = (Tasks::default(), Odd::default());
+    let mut submitters = JoinSet::new();
+    for number in 0..SUBMITTERS {
+        let submitter = Submitter {
+            number,
+            seed,
+            apis: Arc::clone(&apis),
+            tasks: tasks.clone(),
+            odd: odd.clone(),
+            receiver: receiver.url(),
+        };
+        submitters.spawn(submitter.work(over.clone()));
+    }
+    let mut operators = JoinSet::new();
+    for number in 0..OPERATORS {
+        let operator = Operator {
+            number,
+            seed,
+            apis: Arc::clone(&apis),
+            tasks: tasks.clone(),
+            odd: odd.clone(),
+        };
+        operators.spawn(operator.work(over.clone()));
+    }
+    let harm = harm.done(schedule, length, over).await;
+    end.send_replace(true);
+    services.be_well();
+    receiver.be_well();
+    let mut harm = harm.ends().await;
+    submitters.join_all().await;
+    let commands: usize = operators.join_all().await.into_iter().sum();
+    let accepted = tasks.all();
+    println!(
+        "{} tasks were accepted, and {commands} commands",
+        accepted.len()
+    );
+    assert!(accepted.len() > 20 && commands > 20, "nothing was shown");
+
+    let mut findings = Vec::new();
+    let closing = Closing {
+        api: &apis[0],
+        services: &services,
+    };
+    closing.rest(&harm).await;
+    findings.extend(closing.errors_are_told().await);
+    closing.go_on(&accepted).await;
+    closing.rest(&harm).await;
+    closing.messages_are_delivered().await;
+    harm.look_again().await;
+
+    let evidence = Evidence {
+        records: records(&apis[1], &server.url(), &accepted).await,
+        accepted,
+        ledger: services.ledger(),
+        deliveries: receiver.deliveries(),
+        exits: std::mem::take(&mut harm.exits),
+        panics: std::mem::take(&mut harm.panics),
+        suspensions: std::mem::take(&mut harm.suspensions),
+        stalls: Stalls(stalls.lock().unwrap().clone()),
+        answers: odd.all(),
+    };
+    findings.extend(audit::audit(&evidence));
+    summarise(&evidence);
+    report(seed, &evidence, &findings);
+}
+
+async fn register(api: &Api, name: &str, url: &str, places: u32) {
+    let spec = json!({
+        "endpoints": [{ "url": url, "max_in_flight": places }],
+        "retry": { "initial": "200ms", "max": "800ms", "factor": 2 },
+    });
+    let answer = api.put(&format!("/v1/agents/{name}"), &spec).await;
+    assert!([200, 201].contains(&answer.status), "{answer:?}");
+}
+
+/// How late this process is, again and again.
+fn watch_stalls() -> Arc<Mutex<Vec<(At, Duration)>>> {
+    const TICK: Duration = Duration::from_millis(20);
+    let stalls: Arc<Mutex<Vec<(At, Duration)>>> = Arc::default();
+    let kept = Arc::clone(&stalls);
+    tokio::spawn(async move {
+        loop {
+            let before = Instant::now();
+            sleep(TICK).await;
+            let late = before.elapsed().saturating_sub(TICK);
+            if late > TICK {
+                kept.lock().unwrap().push((At::now(), late));
+            }
+        }
+    });
+    stalls
+}
+
+struct Submitter {
+    number: u64,
+    seed: u64,
+    apis: Arc<Vec<Api>>,
+    tasks: Tasks,
+    odd: Odd,
+    receiver: String,
+}
+
+impl Submitter {
+    /// Submits until it is over, each under its Idempotency-Key until it is accepted.
+    async fn work(self, over: watch::Receiver<bool>) {
+        let mut random = StdRng::seed_from_u64(self.seed + self.number);
+        for turn in 0.. {
+            if *over.borrow() {
+                return;
+            }
+            let key = format!("order-{}-{turn}", self.number);
+            let order = orders::order(&mut random, &key, &self.receiver);
+            let id = self.submit(&mut random, &key, &order).await;
+            let Some(id) = id else { return };
+            self.tasks.add(id.clone(), key, Plan::of(&order));
+            // Most often it has begun when the next one comes.
+            let pause = Duration::from_millis(random.random_range(10..300));
+            let api = &self.apis[random.random_range(0..INSTANCES)];
+            let wait = api.get(&format!("/v1/tasks/{id}?wait=1s")).attempt();
+            let _ = timeout(pause, wait).await;
+            while self.live().await > MOST_LIVE && !*over.borrow() {
+                sleep(Duration::from_millis(200)).await;
+            }
+        }
+    }
+
+    async fn submit(&self, random: &mut StdRng, key: &str, order: &Value) -> Option<String> {
+        loop {
+            let api = &self.apis[random.random_range(0..INSTANCES)];
+            let submitted = api.post("/v1/tasks", order).header("idempotency-key", key);
+            let patience = Duration::from_millis(random.random_range(300..4_000));
+            match timeout(patience, submitted.attempt()).await {
+                Ok(Ok(answer)) if answer.status == 202 => {
+                    return Some(answer.body["id"].as_str().unwrap().to_owned());
+                }
+                // Unclear, or clearly not: the same again, to any.
+                Ok(Ok(answer)) if answer.status != 503 => {
+                    self.odd
+                        .add(format!("{} to {key}: {}", answer.status, answer.body));
+                    return None;
+                }
+                Ok(Ok(_) | Err(_)) | Err(_) => {}
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// About how many tasks are at work. None where nobody can say.
+    async fn live(&self) -> usize {
+        let list = self.apis[0].get("/v1/tasks?state=processing&limit=500");
+        match timeout(Duration::from_secs(1), list.attempt()).await {
+            Ok(Ok(answer)) => answer.body["items"].as_array().map_or(0, Vec::len),
+            _ => 0,
+        }
+    }
+}
+
+/// The operator who sees to it that everything comes to rest.
+struct Closing<'a> {
+    api: &'a Api,
+    services: &'a Services,
+}
+
+impl Closing<'_> {
+    async fn tasks(&self, state: &str) -> Vec<String> {
+        let list = format!("/v1/tasks?state={state}&limit=500");
+        let tasks = items(self.api, &list).await;
+        let ids = tasks.iter().map(|task| task["id"].as_str().unwrap());
+        ids.map(str::to_owned).collect()
+    }
+
+    /// Resumes what is paused, and waits until nothing moves any more. What does not come to rest is left to
+    /// the auditor.
+    async fn rest(&self, harm: &Ended) {
+        let until = Instant::now() + END_WITHIN;
+        while Instant::now() < until {
+            for id in self.tasks("paused").await {
+                let resume = self.api.command(&format!("/v1/tasks/{id}/resume"));
+                let _ = resume.attempt().await;
+            }
+            let mut moving = 0;
+            for state in ["pending", "processing", "undoing", "paused"] {
+                moving += self.tasks(state).await.len();
+            }
+            for id in self.tasks("error").await {
+                let task = self.api.task(&id).await;
+                let steps = task["steps"].as_array().unwrap().iter();
+                let live =
+                    |step: &&Value| step["state"] == "pending" || step["state"] == "processing";
+                moving += usize::from(steps.filter(live).count() > 0);
+            }
+            if moving == 0 && !self.services.are_busy() {
+                harm.clock.say("all is at rest");
+                return;
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+        harm.clock.say("not all came to rest");
+    }
+
+    /// Before anybody acts on them: of each task in error an alert is open.
+    async fn errors_are_told(&self) -> Vec<Finding> {
+        let open = items(self.api, "/v1/alerts?state=open&limit=500").await;
+        let told: HashSet<_> = open
+            .iter()
+            .filter_map(|alert| alert["task"].as_str())
+            .collect();
+        let errors = self.tasks("error").await;
+        println!("{} tasks are in error", errors.len());
+        let untold = errors.into_iter().filter(|id| !told.contains(id.as_str()));
+        untold.map(|id| audit::error_without_alert(&id)).collect()
+    }
+
+    /// Most tasks in error are undone or retried; some stay as they are.
+    async fn go_on(&self, accepted: &[Accepted]) {
+        let keys: BTreeMap<_, _> = accepted.iter().map(|task| (&task.id, &task.key)).collect();
+        for id in self.tasks("error").await {
+            let chance = keys.get(&id).map_or(0, |key| {
+                key.len() + key.bytes().map(usize::from).sum::<usize>()
+            }) % 4;
+            let tries: &[&str] = match chance {
+                0 => continue,
+                1 => &["retry"],
+                // Past a pivot, or being undone already, it is retried.
+                _ => &["undo", "retry"],
+            };
+            for command in tries {
+                let asked = self.api.command(&format!("/v1/tasks/{id}/{command}"));
+                if asked.await.status == 200 {
+                    break;
+                }
+            }
+        }
+    }
+
+    async fn messages_are_delivered(&self) {
+        let until = Instant::now() + END_WITHIN;
+        while Instant::now() < until {
+            let pending = self.api.get("/v1/messages?state=pending").await.expect(200);
+            if pending["items"].as_array().unwrap().is_empty() {
+                return;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+async fn records(
+    api: &Api,
+    database: &str,
+    accepted: &[Accepted],
+) -> BTreeMap<String, audit::Record> {
+    let reader = Reader::open(api, database).await;
+    let mut ids: HashSet<String> = reader.ids().await.into_iter().collect();
+    ids.extend(accepted.iter().map(|task| task.id.clone()));
+    let mut records = BTreeMap::new();
+    for id in ids {
+        if let Some(record) = reader.record(&id).await {
+            records.insert(id, record);
+        }
+    }
+    records
+}
+
+fn summarise(evidence: &Evidence) {
+    let mut states: BTreeMap<&str, usize> = BTreeMap::new();
+    for record in evidence.records.values() {
+        *states.entry(&record.state).or_default() += 1;
+    }
+    println!(
+        "{states:?}; {} calls, {} effects, {} deliveries, {} suspensions",
+        evidence.ledger.calls.len(),
+        evidence.ledger.effects.len(),
+        evidence.deliveries.len(),
+        evidence.suspensions.len()
+    );
+}
+
+/// Fails with all that was found, and the stories of the first few tasks.
+fn report(seed: u64, evidence: &Evidence, findings: &[Finding]) {
+    if findings.is_empty() {
+        return;
+    }
+    for finding in findings.iter().take(60) {
+        println!("FOUND {finding}");
+    }
+    let mut rules: BTreeMap<_, usize> = BTreeMap::new();
+    let mut tasks: Vec<&str> = Vec::new();
+    for finding in findings {
+        *rules.entry(finding.rule).or_default() += 1;
+        if let Some(task) = finding.task.as_deref()
+            && rules[&finding.rule] <= 2
+            && !tasks.contains(&task)
+        {
+            tasks.push(task);
+        }
+    }
+    for task in tasks.iter().take(6) {
+        println!("{}", audit::story(evidence, task));
+    }
+    panic!("PROVOST_TEST_SEED={seed}: the auditor found {rules:?}");
+}

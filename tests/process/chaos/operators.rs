@@ -1,0 +1,229 @@
+//! Operators who do anything to any task at any instance at any moment, also to what undoes a step.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    audit::{Accepted, Plan},
+    harness::{Answer, Api},
+};
+
+/// The tasks that were accepted so far, for all to choose from.
+#[derive(Clone, Default)]
+pub struct Tasks(Arc<Mutex<Vec<Accepted>>>);
+
+impl Tasks {
+    pub fn add(&self, id: String, key: String, plan: Plan) {
+        self.0.lock().unwrap().push(Accepted { id, key, plan });
+    }
+
+    pub fn all(&self) -> Vec<Accepted> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// Most often one of the last.
+    fn any(&self, random: &mut StdRng) -> Option<Accepted> {
+        let tasks = self.0.lock().unwrap();
+        let newest = match random.random_ratio(4, 5) {
+            true => tasks.len().min(30),
+            false => tasks.len(),
+        };
+        let back = random.random_range(0..newest.max(1));
+        let at = tasks.len().checked_sub(1 + back)?;
+        Some(tasks[at].clone())
+    }
+}
+
+/// What the API answered that it never should.
+#[derive(Clone, Default)]
+pub struct Odd(Arc<Mutex<Vec<String>>>);
+
+impl Odd {
+    pub fn add(&self, answer: String) {
+        self.0.lock().unwrap().push(answer);
+    }
+
+    pub fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+pub struct Operator {
+    pub number: u64,
+    pub seed: u64,
+    pub apis: Arc<Vec<Api>>,
+    pub tasks: Tasks,
+    pub odd: Odd,
+}
+
+/// Where, and with what body.
+struct Asked {
+    path: String,
+    body: Value,
+}
+
+impl Operator {
+    /// Until it is over. Gives how many commands were carried out.
+    pub async fn work(self, over: watch::Receiver<bool>) -> usize {
+        // Not the chance of a submitter.
+        let mut random = StdRng::seed_from_u64(self.seed.rotate_left(17) + self.number);
+        let mut accepted = 0;
+        let mut clones = 0;
+        while !*over.borrow() {
+            sleep(Duration::from_millis(random.random_range(5..120))).await;
+            let Some(task) = self.tasks.any(&mut random) else {
+                continue;
+            };
+            if random.random_ratio(1, 30) {
+                clones += 1;
+                self.clone_task(&mut random, &task, clones, &over).await;
+                continue;
+            }
+            let asked = self.ask(&mut random, &task).await;
+            let api = self.api(&mut random);
+            let call = api.post(&asked.path, &asked.body).attempt();
+            match timeout(Duration::from_secs(2), call).await {
+                Ok(Ok(answer)) => {
+                    accepted += usize::from(answer.status == 200);
+                    self.judge(&asked.path, &answer);
+                }
+                Ok(Err(_)) | Err(_) => {}
+            }
+        }
+        accepted
+    }
+
+    fn api(&self, random: &mut StdRng) -> &Api {
+        &self.apis[random.random_range(0..self.apis.len())]
+    }
+
+    fn judge(&self, path: &str, answer: &Answer) {
+        let no_step = answer.body["type"] == "/problems/no-such-step";
+        if !([200, 202, 409, 412, 503].contains(&answer.status) || no_step) {
+            self.odd
+                .add(format!("{} to {path}: {}", answer.status, answer.body));
+        }
+    }
+
+    async fn ask(&self, random: &mut StdRng, task: &Accepted) -> Asked {
+        let id = &task.id;
+        let of_task = |command: &str| Asked {
+            path: format!("/v1/tasks/{id}/{command}"),
+            body: json!({ "reason": "chaos" }),
+        };
+        match random.random_range(0..100) {
+            0..26 => of_task("undo"),
+            26..29 => of_task("cancel"),
+            29..37 => of_task("pause"),
+            37..50 => of_task("resume"),
+            50..58 => of_task("retry"),
+            58..64 => {
+                let at = random.random_range(0..task.plan.steps.len());
+                Asked {
+                    path: format!("/v1/tasks/{id}/retry"),
+                    body: json!({ "from": task.plan.steps[at].name }),
+                }
+            }
+            64..90 => {
+                let step = self.step(random, task).await;
+                let command = match random.random_range(0..10) {
+                    0..6 => "retry",
+                    6..8 => "skip",
+                    _ => "resolve",
+                };
+                of_task(&format!("steps/{step}/{command}"))
+            }
+            chance => {
+                let command = match chance {
+                    90..94 => "undo",
+                    94..97 => "retry",
+                    97..99 => "skip",
+                    _ => "cancel",
+                };
+                Asked {
+                    path: format!("/v1/tasks/{command}"),
+                    body: self.many(random),
+                }
+            }
+        }
+    }
+
+    /// Some of the last, or all of a lot.
+    fn many(&self, random: &mut StdRng) -> Value {
+        if random.random_ratio(1, 3) {
+            return json!({ "labels": { "lot": format!("lot-{}", random.random_range(0..20)) }, "limit": 20 });
+        }
+        let count = random.random_range(1..5);
+        let ids: Vec<_> = (0..count)
+            .filter_map(|_| Some(self.tasks.any(random)?.id))
+            .collect();
+        json!({ "ids": ids })
+    }
+
+    /// A step that can be acted on, as some instance shows the task; or any, or what undoes one.
+    async fn step(&self, random: &mut StdRng, task: &Accepted) -> String {
+        let at = random.random_range(0..task.plan.steps.len());
+        let name = &task.plan.steps[at].name;
+        let any = match random.random_ratio(1, 2) {
+            true => format!("{name}.undo"),
+            false => name.clone(),
+        };
+        if random.random_ratio(1, 4) {
+            return any;
+        }
+        let read = self.api(random).get(&format!("/v1/tasks/{}", task.id));
+        let Ok(Ok(answer)) = timeout(Duration::from_secs(1), read.attempt()).await else {
+            return any;
+        };
+        if answer.status == 404 {
+            self.odd
+                .add(format!("the accepted {} is not found", task.id));
+        }
+        let steps = answer.body["steps"].as_array().into_iter().flatten();
+        let open: Vec<_> = steps
+            .filter(|step| step["state"] == "error" || step["state"] == "pending")
+            .filter_map(|step| step["name"].as_str())
+            .collect();
+        match open.is_empty() {
+            true => any,
+            false => open[random.random_range(0..open.len())].to_owned(),
+        }
+    }
+
+    /// A submission like any other: repeated until it is accepted.
+    async fn clone_task(
+        &self,
+        random: &mut StdRng,
+        task: &Accepted,
+        count: u32,
+        over: &watch::Receiver<bool>,
+    ) {
+        let key = format!("clone-{}-{count}", self.number);
+        let path = format!("/v1/tasks/{}/clone", task.id);
+        loop {
+            let clone = self.api(random).post(&path, &json!({ "key": key }));
+            let clone = clone.header("idempotency-key", &key).attempt();
+            match timeout(Duration::from_secs(3), clone).await {
+                Ok(Ok(answer)) if answer.status == 202 => {
+                    let id = answer.body["id"].as_str().unwrap().to_owned();
+                    self.tasks.add(id, key, task.plan.clone());
+                    return;
+                }
+                Ok(Ok(answer)) if answer.status != 503 => return self.judge(&path, &answer),
+                Ok(Ok(_) | Err(_)) | Err(_) => {}
+            }
+            // Even when all is over: it may have been accepted.
+            let pause = if *over.borrow() { 200 } else { 20 };
+            sleep(Duration::from_millis(pause)).await;
+        }
+    }
+}

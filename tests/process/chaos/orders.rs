@@ -1,0 +1,122 @@
+//! The tasks of the operated chaos: small graphs whose steps are quick, with probes, undos, pivots and policies
+//! as the seed has it.
+
+use rand::{RngExt, rngs::StdRng};
+use serde_json::{Value, json};
+
+/// The events that a receiver can ask for.
+const EVENTS: [&str; 8] = [
+    "task.accepted",
+    "task.processed",
+    "task.error",
+    "task.undoing",
+    "task.undone",
+    "task.cancelled",
+    "step.processed",
+    "step.error",
+];
+
+/// A step's name and those that it follows.
+type Node = (&'static str, &'static [&'static str]);
+
+const PIPELINE: &[Node] = &[
+    ("reserve", &[]),
+    ("charge", &["reserve"]),
+    ("ship", &["charge"]),
+];
+const BRANCHES: &[Node] = &[
+    ("root", &[]),
+    ("left", &["root"]),
+    ("right", &["root"]),
+    ("join", &["left", "right"]),
+];
+const WIDE: &[Node] = &[
+    ("one", &[]),
+    ("two", &[]),
+    ("three", &[]),
+    ("four", &["one", "two"]),
+    ("five", &["three"]),
+];
+const SINGLE: &[Node] = &[("only", &[])];
+
+fn one_of<T: Copy>(random: &mut StdRng, all: &[T]) -> T {
+    all[random.random_range(0..all.len())]
+}
+
+/// The whole submission.
+pub fn order(random: &mut StdRng, key: &str, receiver: &str) -> Value {
+    let nodes = one_of(
+        random,
+        &[PIPELINE, PIPELINE, BRANCHES, BRANCHES, WIDE, SINGLE],
+    );
+    // Behind a pivot nothing can be undone.
+    let pivot = (nodes == PIPELINE && random.random_ratio(1, 3)).then_some("charge");
+    let mut behind = false;
+    let mut steps = Vec::new();
+    for (name, after) in nodes {
+        let is_pivot = pivot == Some(*name);
+        let mut step = step(random, name, after, !behind && !is_pivot);
+        if is_pivot {
+            step["pivot"] = json!(true);
+            behind = true;
+        }
+        steps.push(step);
+    }
+    let mut order = json!({
+        "key": key,
+        "steps": steps,
+        "labels": { "lot": format!("lot-{}", random.random_range(0..20)) },
+        "on_permanent": one_of(random, &["undo", "undo", "error"]),
+        "on_exhausted": match random.random_range(0..4) {
+            0 => json!("error"),
+            1 => json!({ "extend": "500ms", "times": 2, "then": if pivot.is_some() { "error" } else { "undo" } }),
+            _ => json!("undo"),
+        },
+    });
+    if random.random_ratio(1, 10) {
+        order["complete_within"] = json!("6s");
+        order["on_deadline"] = json!("undo");
+    }
+    if random.random_ratio(2, 3) {
+        let mut events: Vec<_> = EVENTS.into();
+        if random.random_ratio(1, 2) {
+            events.retain(|_| random.random_ratio(1, 2));
+        }
+        if !events.is_empty() {
+            order["reply_to"] = json!({ "url": receiver, "events": events });
+        }
+    }
+    order
+}
+
+fn step(random: &mut StdRng, name: &str, after: &[&str], undoable: bool) -> Value {
+    let mut step = json!({
+        "name": name,
+        "agent": if random.random_ratio(1, 5) { "narrow" } else { "services" },
+        "after": after,
+        "complete_within": one_of(random, &["1500ms", "3s", "3s", "6s"]),
+        "max_failures": random.random_range(0..3),
+        "request": { "path": format!("/{name}"), "body": { "order": "{{ task.key }}" } },
+        "on_undo": one_of(random, &["drop", "wait"]),
+    });
+    match random.random_range(0..10) {
+        0..3 => {}
+        3..7 => step["probe"] = json!({ "request": { "path": format!("/{name}/asked") } }),
+        _ => {
+            step["probe"] = json!({
+                "request": { "path": format!("/{name}/state") },
+                "outcome": "response.body.state if response.status == 200 else 'not_done'",
+                "output": "response.body.receipt",
+                "complete_within": "2s",
+            });
+        }
+    }
+    if undoable && random.random_ratio(9, 10) {
+        step["undo"] = json!({
+            "request": { "method": one_of(random, &["POST", "DELETE"]), "path": format!("/{name}/undo") },
+            "complete_within": one_of(random, &["1500ms", "3s"]),
+            "max_failures": random.random_range(0..4),
+        });
+    }
+    step
+}

@@ -1,0 +1,83 @@
+//! Who is told what becomes of the tasks: mostly at home, now and then overloaded, broken off or slow.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+use crate::{
+    audit::{At, Delivery},
+    harness::{Act, Hook, Remote, Seen},
+};
+
+#[derive(Clone)]
+pub struct Receiver {
+    remote: Remote,
+    deliveries: Arc<Mutex<Vec<Delivery>>>,
+    well: Arc<AtomicBool>,
+}
+
+impl Receiver {
+    pub async fn start(seed: u64) -> Self {
+        let deliveries: Arc<Mutex<Vec<Delivery>>> = Arc::default();
+        let well = Arc::new(AtomicBool::new(false));
+        let random = Mutex::new(StdRng::seed_from_u64(seed));
+        let (kept, is_well) = (Arc::clone(&deliveries), Arc::clone(&well));
+        let remote = Remote::with(move |seen| {
+            let chance = match is_well.load(Ordering::Relaxed) {
+                true => 99,
+                false => random.lock().unwrap().random_range(0..100),
+            };
+            let take = delivery(seen, chance >= 10);
+            kept.lock().unwrap().push(take);
+            match chance {
+                0..6 => Act::status(503),
+                6..10 => Act::Close,
+                10..14 => Act::Then(
+                    Duration::from_millis(50),
+                    Arc::new(|| {}) as Hook,
+                    Box::new(Act::status(200)),
+                ),
+                _ => Act::status(200),
+            }
+        })
+        .await;
+        Self {
+            remote,
+            deliveries,
+            well,
+        }
+    }
+
+    pub fn url(&self) -> String {
+        format!("{}/replies", self.remote.url())
+    }
+
+    pub fn be_well(&self) {
+        self.well.store(true, Ordering::Relaxed);
+    }
+
+    pub fn deliveries(&self) -> Vec<Delivery> {
+        self.deliveries.lock().unwrap().clone()
+    }
+}
+
+fn delivery(seen: &Seen, taken: bool) -> Delivery {
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let data = &seen.body["data"];
+    Delivery {
+        at: At::now(),
+        id: seen.header("webhook-id").to_owned(),
+        task: text(&seen.body["subject"]),
+        kind: text(&seen.body["type"]),
+        step: data["step"].as_str().map(str::to_owned),
+        version: data["task"]["version"].as_u64().unwrap_or_default(),
+        body: seen.raw.clone(),
+        taken,
+    }
+}
