@@ -182,11 +182,11 @@ impl Submitter {
             let Some(id) = id else { return };
             self.tasks.add(id.clone(), key, Plan::of(&order));
             // Most often it has begun when the next one comes.
-            let pause = Duration::from_millis(random.random_range(10..300));
+            let pause = Duration::from_millis(random.random_range(5..200));
             let api = &self.apis[random.random_range(0..INSTANCES)];
             let wait = api.get(&format!("/v1/tasks/{id}?wait=1s")).attempt();
             let _ = timeout(pause, wait).await;
-            while self.live().await > MOST_LIVE && !*over.borrow() {
+            while turn % 20 == 19 && self.live().await > MOST_LIVE && !*over.borrow() {
                 sleep(Duration::from_millis(200)).await;
             }
         }

@@ -34,7 +34,7 @@ impl Tasks {
     fn any(&self, random: &mut StdRng) -> Option<Accepted> {
         let tasks = self.0.lock().unwrap();
         let newest = match random.random_ratio(4, 5) {
-            true => tasks.len().min(30),
+            true => tasks.len().min(15),
             false => tasks.len(),
         };
         let back = random.random_range(0..newest.max(1));
@@ -79,7 +79,7 @@ impl Operator {
         let mut accepted = 0;
         let mut clones = 0;
         while !*over.borrow() {
-            sleep(Duration::from_millis(random.random_range(5..120))).await;
+            sleep(Duration::from_millis(random.random_range(2..50))).await;
             let Some(task) = self.tasks.any(&mut random) else {
                 continue;
             };
