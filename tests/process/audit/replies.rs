@@ -13,10 +13,13 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
         of_tasks.entry(&delivery.task).or_default().push(delivery);
     }
     for task in &evidence.accepted {
-        let came = of_tasks.remove(task.id.as_str()).unwrap_or_default();
+        let came = of_tasks.get(task.id.as_str());
         if let Some(record) = evidence.records.get(&task.id) {
-            of_task(task, record, &came, findings);
+            of_task(task, record, came.map_or(&[], Vec::as_slice), findings);
         }
+    }
+    for task in &evidence.accepted {
+        of_tasks.remove(task.id.as_str());
     }
     for (task, came) in of_tasks {
         let what = format!("nobody submitted it: {:?}", came[0].kind);

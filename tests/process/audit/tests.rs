@@ -1,1 +1,484 @@
-//! One small ledger and record for each finding.
+//! One small ledger and record for each finding, and one in which there is nothing to find.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use super::{
+    At, Call, Deed, Delivery, Effect, Evidence, Exit, Found, Kind, Plan, Record, Rule, Suspension,
+    audit,
+    evidence::{Accepted, Entry, PlannedStep},
+};
+
+/// A moment so many milliseconds after the beginning.
+fn at(millis: i64) -> At {
+    At(millis * 1000)
+}
+
+/// `from>to` of a step, or of the task where that has no name.
+fn entry(millis: i64, version: u64, kind: &str, step: &str, moves: &str) -> Entry {
+    let (from, to) = moves.split_once('>').unwrap();
+    Entry {
+        at: at(millis),
+        version,
+        kind: kind.to_owned(),
+        step: (!step.is_empty()).then(|| step.to_owned()),
+        attempt: 1,
+        from: (!from.is_empty()).then(|| from.to_owned()),
+        to: to.to_owned(),
+        by: "scheduler:node-0".to_owned(),
+        ..Entry::default()
+    }
+}
+
+fn call(millis: i64, kind: Kind, step: &str, found: Found) -> Call {
+    let work = format!("t:{}", super::subject(step));
+    Call {
+        at: at(millis),
+        kind,
+        task: "t".to_owned(),
+        step: step.to_owned(),
+        attempt: 1,
+        key: match kind {
+            Kind::Work | Kind::Probe => work.clone(),
+            Kind::Undo => format!("t:{step}"),
+        },
+        undoes: (kind == Kind::Undo).then_some(work),
+        found,
+    }
+}
+
+fn effect(millis: i64, step: &str, deed: Deed) -> Effect {
+    Effect {
+        at: at(millis),
+        key: format!("t:{step}"),
+        deed,
+    }
+}
+
+fn delivery(millis: i64, id: &str, kind: &str, step: &str, version: u64) -> Delivery {
+    Delivery {
+        at: at(millis),
+        id: id.to_owned(),
+        task: "t".to_owned(),
+        kind: kind.to_owned(),
+        step: (!step.is_empty()).then(|| step.to_owned()),
+        version,
+        body: format!("{kind} {version}"),
+        taken: true,
+    }
+}
+
+fn planned(name: &str, after: &[&str]) -> PlannedStep {
+    PlannedStep {
+        name: name.to_owned(),
+        after: after.iter().map(|name| (*name).to_owned()).collect(),
+        undo: true,
+        ..PlannedStep::default()
+    }
+}
+
+/// A task of two steps, one after the other, that an operator had undone when both were done. All is well.
+fn undone() -> Evidence {
+    let history = vec![
+        entry(0, 1, "task.accepted", "", ">pending"),
+        entry(0, 1, "step.ready", "one", "waiting>pending"),
+        entry(0, 1, "step.claimed", "one", "pending>processing"),
+        entry(0, 1, "task.processing", "", "pending>processing"),
+        entry(100, 2, "step.processed", "one", "processing>processed"),
+        entry(100, 2, "step.ready", "two", "waiting>pending"),
+        entry(100, 2, "step.claimed", "two", "pending>processing"),
+        entry(150, 3, "task.undoing", "", "processing>undoing"),
+        entry(200, 4, "step.processed", "two", "processing>processed"),
+        entry(200, 4, "step.ready", "two.undo", "waiting>pending"),
+        entry(200, 4, "step.claimed", "two.undo", "pending>processing"),
+        entry(300, 5, "step.processed", "two.undo", "processing>processed"),
+        entry(300, 5, "step.undone", "two", "processed>undone"),
+        entry(300, 5, "step.ready", "one.undo", "waiting>pending"),
+        entry(300, 5, "step.claimed", "one.undo", "pending>processing"),
+        entry(400, 6, "step.processed", "one.undo", "processing>processed"),
+        entry(400, 6, "step.undone", "one", "processed>undone"),
+        entry(400, 6, "task.undone", "", "undoing>undone"),
+    ];
+    let steps = [
+        ("one", "undone"),
+        ("two", "undone"),
+        ("one.undo", "processed"),
+        ("two.undo", "processed"),
+    ];
+    let mut evidence = Evidence::default();
+    evidence.accepted.push(Accepted {
+        id: "t".to_owned(),
+        key: "order-1".to_owned(),
+        plan: Plan {
+            steps: vec![planned("one", &[]), planned("two", &["one"])],
+            events: vec!["task.accepted".to_owned(), "task.undone".to_owned()],
+        },
+    });
+    let record = Record {
+        state: "undone".to_owned(),
+        key: "order-1".to_owned(),
+        version: 6,
+        steps: steps
+            .map(|(name, state)| (name.to_owned(), state.to_owned()))
+            .into(),
+        history,
+        open_alerts: 0,
+    };
+    evidence.records.insert("t".to_owned(), record);
+    evidence.ledger.calls = vec![
+        call(50, Kind::Work, "one", Found::Nothing),
+        call(120, Kind::Work, "two", Found::Nothing),
+        call(250, Kind::Undo, "two.undo", Found::Done),
+        call(350, Kind::Undo, "one.undo", Found::Done),
+    ];
+    evidence.ledger.effects = vec![
+        effect(50, "one", Deed::Done),
+        effect(120, "two", Deed::Done),
+        effect(250, "two", Deed::Undone),
+        effect(350, "one", Deed::Undone),
+    ];
+    evidence.deliveries = vec![
+        delivery(10, "m1", "task.accepted", "", 1),
+        delivery(410, "m2", "task.undone", "", 6),
+    ];
+    evidence
+}
+
+fn record(evidence: &mut Evidence) -> &mut Record {
+    evidence.records.get_mut("t").unwrap()
+}
+
+/// What the auditor finds once the evidence is changed.
+#[track_caller]
+fn finds(rules: &[Rule], change: impl FnOnce(&mut Evidence)) {
+    let mut evidence = undone();
+    change(&mut evidence);
+    let findings = audit(&evidence);
+    let found: BTreeSet<_> = findings.iter().map(|finding| finding.rule).collect();
+    let expected: BTreeSet<_> = rules.iter().copied().collect();
+    assert_eq!(found, expected, "{findings:#?}");
+}
+
+/// As it stood when both steps were done and nothing was undone.
+fn processed(evidence: &mut Evidence) {
+    let record = record(evidence);
+    record.history.truncate(7);
+    record.history.extend([
+        entry(200, 3, "step.processed", "two", "processing>processed"),
+        entry(200, 3, "task.processed", "", "processing>processed"),
+    ]);
+    record.state = "processed".to_owned();
+    record.version = 3;
+    record.steps = ["one", "two"]
+        .map(|name| (name.to_owned(), "processed".to_owned()))
+        .into();
+    evidence.ledger.calls.truncate(2);
+    evidence.ledger.effects.truncate(2);
+    evidence.deliveries.truncate(1);
+}
+
+#[test]
+fn nothing_is_found_where_nothing_is_wrong() {
+    finds(&[], |_| {});
+    finds(&[], processed);
+}
+
+#[test]
+fn a_task_that_was_accepted_and_is_gone_is_found() {
+    finds(&[Rule::TaskMissing, Rule::MessageMissing], |evidence| {
+        let mut gone = evidence.accepted[0].clone();
+        gone.id = "u".to_owned();
+        evidence.accepted.push(gone);
+        evidence.deliveries.pop();
+    });
+}
+
+#[test]
+fn a_task_that_nobody_asked_for_is_found() {
+    finds(&[Rule::TaskUnasked], |evidence| {
+        let again = record(evidence).clone();
+        evidence.records.insert("u".to_owned(), again);
+    });
+    finds(&[Rule::TaskUnasked], |evidence| {
+        let again = evidence.accepted[0].clone();
+        evidence.accepted.push(again);
+    });
+}
+
+#[test]
+fn a_task_that_is_not_at_rest_is_found() {
+    finds(&[Rule::TaskNotAtRest], |evidence| {
+        processed(evidence);
+        let record = record(evidence);
+        record.history.truncate(7);
+        record.version = 2;
+        record.state = "processing".to_owned();
+        record
+            .steps
+            .insert("two".to_owned(), "processing".to_owned());
+    });
+}
+
+fn in_error(evidence: &mut Evidence) {
+    processed(evidence);
+    let record = record(evidence);
+    record.history.truncate(7);
+    record.history.extend([
+        entry(200, 3, "step.error", "two", "processing>error"),
+        entry(200, 3, "task.error", "", "processing>error"),
+    ]);
+    record.state = "error".to_owned();
+    record.steps.insert("two".to_owned(), "error".to_owned());
+    evidence.ledger.effects.truncate(1);
+}
+
+#[test]
+fn an_error_that_nobody_is_told_of_is_found() {
+    finds(&[Rule::ErrorWithoutAlert], in_error);
+    finds(&[], |evidence| {
+        in_error(evidence);
+        record(evidence).open_alerts = 1;
+    });
+}
+
+#[test]
+fn a_history_with_a_gap_is_found() {
+    finds(&[Rule::HistoryBroken], |evidence| {
+        for entry in &mut record(evidence).history[7..] {
+            entry.version += 1;
+        }
+        record(evidence).version = 7;
+        evidence.deliveries[1].version = 7;
+    });
+    finds(&[Rule::HistoryBroken], |evidence| {
+        record(evidence)
+            .steps
+            .insert("one".to_owned(), "skipped".to_owned());
+    });
+    finds(&[Rule::HistoryBroken], |evidence| {
+        record(evidence).history.remove(1);
+    });
+}
+
+#[test]
+fn a_step_that_begins_while_its_task_is_undone_is_found() {
+    finds(&[Rule::ClaimedTooLate], |evidence| {
+        let history = &mut record(evidence).history;
+        let mut claimed = history.remove(6);
+        let mut ready = history.remove(5);
+        (claimed.version, ready.version) = (3, 3);
+        history.insert(6, claimed);
+        history.insert(6, ready);
+        history[5].version = 3;
+    });
+}
+
+#[test]
+fn a_step_that_is_called_under_a_second_key_is_found() {
+    finds(&[Rule::KeyUnstable], |evidence| {
+        let mut again = call(60, Kind::Work, "one", Found::Nothing);
+        again.key = "t:one:2".to_owned();
+        evidence.ledger.calls.insert(1, again);
+    });
+    finds(&[Rule::KeyUnstable], |evidence| {
+        evidence.ledger.calls[3].key = "t:two.undo".to_owned();
+    });
+}
+
+#[test]
+fn a_call_that_the_record_does_not_know_is_found() {
+    finds(&[Rule::CallUnclaimed], |evidence| {
+        evidence.ledger.calls[1].attempt = 2;
+    });
+    finds(&[Rule::CallUnclaimed], |evidence| {
+        evidence.ledger.calls[2].at = at(199);
+        evidence.ledger.effects[2].at = at(199);
+    });
+}
+
+#[test]
+fn a_call_after_the_end_of_its_attempt_is_found() {
+    let late = |evidence: &mut Evidence| {
+        let call = call(2_100, Kind::Work, "one", Found::Undone);
+        evidence.ledger.calls.push(call);
+    };
+    finds(&[Rule::CallLate], late);
+    // A busy machine, and an instance that was stopped, may be later.
+    finds(&[], |evidence| {
+        late(evidence);
+        evidence
+            .stalls
+            .0
+            .push((at(1_900), Duration::from_millis(700)));
+    });
+    let suspended = |name: &str| Suspension {
+        instance: Some(name.to_owned()),
+        from: at(90),
+        to: at(2_000),
+    };
+    finds(&[], |evidence| {
+        late(evidence);
+        evidence.suspensions.push(suspended("node-0"));
+    });
+    finds(&[Rule::CallLate], |evidence| {
+        late(evidence);
+        evidence.suspensions.push(suspended("node-2"));
+    });
+}
+
+#[test]
+fn an_effect_that_happened_twice_is_found() {
+    finds(&[Rule::EffectTwice], |evidence| {
+        evidence
+            .ledger
+            .effects
+            .insert(1, effect(60, "one", Deed::Done));
+    });
+}
+
+#[test]
+fn a_step_that_is_done_in_the_record_alone_is_found() {
+    finds(&[Rule::DoneNowhere], |evidence| {
+        processed(evidence);
+        evidence.ledger.effects.pop();
+    });
+    finds(&[], |evidence| {
+        processed(evidence);
+        evidence.ledger.effects.pop();
+        let done = &mut record(evidence).history[7];
+        done.kind = "step.resolved".to_owned();
+        done.by = "operator:ada".to_owned();
+    });
+}
+
+#[test]
+fn a_step_that_is_undone_in_the_record_alone_is_found() {
+    let rules = [Rule::UndoneNowhere, Rule::EffectStands];
+    finds(&rules, |evidence| {
+        evidence.ledger.effects.pop();
+    });
+}
+
+#[test]
+fn an_effect_that_stands_in_an_undone_task_is_found() {
+    finds(&[Rule::EffectStands], |evidence| {
+        // Its probe said that it never took effect, and a late try did it.
+        let record = record(evidence);
+        record.history[8] = entry(200, 4, "step.cancelled", "two", "processing>cancelled");
+        record.history[11] = entry(300, 5, "step.skipped", "two.undo", "processing>skipped");
+        record.history.remove(12);
+        record
+            .steps
+            .insert("two".to_owned(), "cancelled".to_owned());
+        record
+            .steps
+            .insert("two.undo".to_owned(), "skipped".to_owned());
+        evidence.accepted[0].plan.steps[1].probe = true;
+        evidence.ledger.calls[2] = call(250, Kind::Probe, "two.undo", Found::Nothing);
+        evidence
+            .ledger
+            .calls
+            .push(call(440, Kind::Work, "two", Found::Nothing));
+        evidence.ledger.effects = vec![
+            effect(50, "one", Deed::Done),
+            effect(350, "one", Deed::Undone),
+            effect(440, "two", Deed::Done),
+        ];
+        evidence.ledger.calls.remove(1);
+    });
+}
+
+#[test]
+fn an_undo_of_what_never_happened_is_found() {
+    let never = |evidence: &mut Evidence, unknown: bool, probe: bool| {
+        let record = record(evidence);
+        record.history[8] = entry(200, 4, "step.error", "two", "processing>error");
+        record.history[8].unknown = unknown;
+        record.history[12].from = Some("error".to_owned());
+        evidence.accepted[0].plan.steps[1].probe = probe;
+        evidence.ledger.calls[2].found = Found::Nothing;
+        evidence.ledger.effects[2].deed = Deed::Withdrawn;
+        evidence.ledger.effects.remove(1);
+    };
+    finds(&[Rule::UndoneNeedlessly], |evidence| {
+        never(evidence, false, false)
+    });
+    finds(&[Rule::UndoneNeedlessly], |evidence| {
+        never(evidence, true, true)
+    });
+    finds(&[], |evidence| never(evidence, true, false));
+}
+
+#[test]
+fn an_undo_past_the_pivot_is_found() {
+    finds(&[Rule::UndonePastPivot], |evidence| {
+        evidence.accepted[0].plan.steps[1].pivot = true;
+    });
+}
+
+#[test]
+fn a_step_that_comes_before_what_it_follows_is_found() {
+    finds(&[Rule::ForwardOrder], |evidence| {
+        evidence.ledger.effects[0].at = at(130);
+    });
+}
+
+#[test]
+fn an_undo_that_comes_before_that_of_what_followed_is_found() {
+    finds(&[Rule::BackwardOrder], |evidence| {
+        evidence.ledger.effects[2].at = at(360);
+    });
+    finds(&[], |evidence| {
+        evidence.ledger.effects[2].at = at(360);
+        record(evidence).history[11].kind = "step.resolved".to_owned();
+    });
+}
+
+#[test]
+fn a_message_that_never_came_or_was_never_taken_is_found() {
+    finds(&[Rule::MessageMissing], |evidence| {
+        evidence.deliveries.pop();
+    });
+    finds(&[Rule::MessageMissing], |evidence| {
+        evidence.deliveries[0].taken = false;
+    });
+}
+
+#[test]
+fn a_message_that_nothing_explains_is_found() {
+    finds(&[Rule::MessageUnexplained], |evidence| {
+        evidence
+            .deliveries
+            .push(delivery(420, "m3", "task.undone", "", 6));
+    });
+    finds(&[Rule::MessageUnexplained], |evidence| {
+        let mut other = evidence.deliveries[1].clone();
+        other.body.push('!');
+        evidence.deliveries.push(other);
+    });
+    // The same again is no fault.
+    finds(&[], |evidence| {
+        evidence.deliveries.push(evidence.deliveries[0].clone());
+    });
+}
+
+#[test]
+fn a_message_that_overtakes_another_is_found() {
+    finds(&[Rule::MessageOrder], |evidence| {
+        evidence.deliveries.reverse();
+    });
+}
+
+#[test]
+fn a_process_that_ended_or_panicked_is_found() {
+    finds(&[Rule::ProcessEnded, Rule::ProcessPanicked], |evidence| {
+        evidence.exits.push(Exit {
+            at: at(5),
+            instance: 1,
+            said: "exit status: 1".to_owned(),
+        });
+        evidence.panics.push("thread 'main' panicked".to_owned());
+    });
+    finds(&[Rule::AnswerUnexpected], |evidence| {
+        evidence.answers.push("500 to /v1/tasks".to_owned());
+    });
+}

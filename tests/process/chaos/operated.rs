@@ -38,8 +38,8 @@ use crate::{
 };
 
 const INSTANCES: usize = 3;
-const SUBMITTERS: u64 = 6;
-const OPERATORS: u64 = 5;
+const SUBMITTERS: u64 = 8;
+const OPERATORS: u64 = 8;
 const SECONDS: u64 = 25;
 /// Not to fill the services' sockets and the machine with what has no more to show.
 const MOST_LIVE: usize = 150;

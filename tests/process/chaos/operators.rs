@@ -19,27 +19,46 @@ use crate::{
 
 /// The tasks that were accepted so far, for all to choose from.
 #[derive(Clone, Default)]
-pub struct Tasks(Arc<Mutex<Vec<Accepted>>>);
+pub struct Tasks(Arc<Mutex<Known>>);
+
+#[derive(Default)]
+struct Known {
+    all: Vec<Accepted>,
+    /// The places in `all` of those that are not known to have ended.
+    open: Vec<usize>,
+}
 
 impl Tasks {
     pub fn add(&self, id: String, key: String, plan: Plan) {
-        self.0.lock().unwrap().push(Accepted { id, key, plan });
+        let mut known = self.0.lock().unwrap();
+        let at = known.all.len();
+        known.open.push(at);
+        known.all.push(Accepted { id, key, plan });
     }
 
     pub fn all(&self) -> Vec<Accepted> {
-        self.0.lock().unwrap().clone()
+        self.0.lock().unwrap().all.clone()
     }
 
-    /// Most often one of the last.
+    fn has_ended(&self, id: &str) {
+        let mut known = self.0.lock().unwrap();
+        let Known { all, open } = &mut *known;
+        open.retain(|at| all[*at].id != id);
+    }
+
+    /// Most often one that is still at work.
     fn any(&self, random: &mut StdRng) -> Option<Accepted> {
-        let tasks = self.0.lock().unwrap();
-        let newest = match random.random_ratio(4, 5) {
-            true => tasks.len().min(15),
-            false => tasks.len(),
+        let known = self.0.lock().unwrap();
+        let of_all = random.random_ratio(1, 20);
+        let count = match of_all {
+            true => known.all.len(),
+            false => known.open.len(),
         };
-        let back = random.random_range(0..newest.max(1));
-        let at = tasks.len().checked_sub(1 + back)?;
-        Some(tasks[at].clone())
+        let at = random.random_range(0..count.max(1));
+        match of_all {
+            true => known.all.get(at).cloned(),
+            false => known.open.get(at).map(|at| known.all[*at].clone()),
+        }
     }
 }
 
@@ -91,10 +110,15 @@ impl Operator {
             let asked = self.ask(&mut random, &task).await;
             let api = self.api(&mut random);
             let call = api.post(&asked.path, &asked.body).attempt();
-            match timeout(Duration::from_secs(2), call).await {
+            match timeout(Duration::from_millis(700), call).await {
                 Ok(Ok(answer)) => {
                     accepted += usize::from(answer.status == 200);
                     self.judge(&asked.path, &answer);
+                    let ended = answer.body["ended_at"].is_string()
+                        || answer.body["type"] == "/problems/task-ended";
+                    if ended && asked.path.contains(&task.id) {
+                        self.tasks.has_ended(&task.id);
+                    }
                 }
                 Ok(Err(_)) | Err(_) => {}
             }
@@ -121,10 +145,10 @@ impl Operator {
             body: json!({ "reason": "chaos" }),
         };
         match random.random_range(0..100) {
-            0..26 => of_task("undo"),
-            26..29 => of_task("cancel"),
-            29..37 => of_task("pause"),
-            37..50 => of_task("resume"),
+            0..20 => of_task("undo"),
+            20..23 => of_task("cancel"),
+            23..31 => of_task("pause"),
+            31..50 => of_task("resume"),
             50..58 => of_task("retry"),
             58..64 => {
                 let at = random.random_range(0..task.plan.steps.len());
@@ -181,7 +205,7 @@ impl Operator {
             return any;
         }
         let read = self.api(random).get(&format!("/v1/tasks/{}", task.id));
-        let Ok(Ok(answer)) = timeout(Duration::from_secs(1), read.attempt()).await else {
+        let Ok(Ok(answer)) = timeout(Duration::from_millis(500), read.attempt()).await else {
             return any;
         };
         if answer.status == 404 {

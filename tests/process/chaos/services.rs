@@ -218,16 +218,16 @@ fn luck(random: &mut StdRng, kind: Kind, entry: Entry) -> Luck {
     let millis =
         |random: &mut StdRng, from, to| Duration::from_millis(random.random_range(from..to));
     match (kind, random.random_range(0..100)) {
-        (Kind::Work, 0..16) => Luck::Overloaded,
+        (Kind::Work, 0..30) => Luck::Overloaded,
         // Who knows the key answers as the first time.
-        (Kind::Work, 16..22) if entry == Entry::Absent => Luck::Refused,
-        (Kind::Work, 22..25) => Luck::Hangs { works: false },
-        (Kind::Work, 25..28) => Luck::Hangs { works: true },
-        (Kind::Work, 28..34) => Luck::Breaks { works: true },
-        (Kind::Work, 34..36) => Luck::Breaks { works: false },
-        (Kind::Work, 36..58) => Luck::Takes(millis(random, 10, 400)),
-        (Kind::Work, 58..62) => Luck::Takes(millis(random, 400, 2_500)),
-        (Kind::Work, 62..64) if matches!(entry, Entry::Absent | Entry::Done) => Luck::Garbled,
+        (Kind::Work, 30..36) if entry == Entry::Absent => Luck::Refused,
+        (Kind::Work, 36..39) => Luck::Hangs { works: false },
+        (Kind::Work, 39..42) => Luck::Hangs { works: true },
+        (Kind::Work, 42..48) => Luck::Breaks { works: true },
+        (Kind::Work, 48..50) => Luck::Breaks { works: false },
+        (Kind::Work, 50..70) => Luck::Takes(millis(random, 10, 400)),
+        (Kind::Work, 70..74) => Luck::Takes(millis(random, 400, 2_500)),
+        (Kind::Work, 74..76) if matches!(entry, Entry::Absent | Entry::Done) => Luck::Garbled,
         (Kind::Undo, 0..12) => Luck::Overloaded,
         (Kind::Undo, 12..16) if entry == Entry::Done => Luck::Refused,
         (Kind::Undo, 16..19) => Luck::Hangs { works: true },
@@ -244,8 +244,8 @@ fn luck(random: &mut StdRng, kind: Kind, entry: Entry) -> Luck {
 /// After how many seconds the caller may come back.
 fn one_in(random: &mut StdRng) -> u32 {
     match random.random_range(0..6) {
-        0..3 => 0,
-        3..5 => 1,
+        0..2 => 0,
+        2..5 => 1,
         _ => 2,
     }
 }
