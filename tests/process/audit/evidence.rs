@@ -294,10 +294,11 @@ impl Record {
                     by: entry.by.clone(),
                     ended: None,
                 });
-            } else if entry.from.as_deref() == Some("processing") && entry.to != "processing" {
-                if let Some(attempt) = attempts.last_mut() {
-                    attempt.ended.get_or_insert(entry.at);
-                }
+            } else if entry.from.as_deref() == Some("processing")
+                && entry.to != "processing"
+                && let Some(attempt) = attempts.last_mut()
+            {
+                attempt.ended.get_or_insert(entry.at);
             }
         }
         attempts

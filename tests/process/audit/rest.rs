@@ -81,7 +81,7 @@ fn whole(record: &Record) -> Result<(), String> {
                 let before = steps.insert(step, &entry.to);
                 Some(before.unwrap_or("waiting"))
             }
-            None => std::mem::replace(&mut task, Some(entry.to.as_str())),
+            None => task.replace(entry.to.as_str()),
         };
         if from != before {
             return Err(format!("it was {before:?} before {entry:?}"));

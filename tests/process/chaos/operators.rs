@@ -1,6 +1,7 @@
 //! Operators who do anything to any task at any instance at any moment, also to what undoes a step.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -76,6 +77,9 @@ impl Odd {
     }
 }
 
+/// An operator goes on elsewhere when an instance does not answer.
+const PATIENCE: Duration = Duration::from_millis(700);
+
 pub struct Operator {
     pub number: u64,
     pub seed: u64,
@@ -91,11 +95,11 @@ struct Asked {
 }
 
 impl Operator {
-    /// Until it is over. Gives how many commands were carried out.
-    pub async fn work(self, over: watch::Receiver<bool>) -> usize {
+    /// Until it is over. Gives how often each status was answered; 0: nothing.
+    pub async fn work(self, over: watch::Receiver<bool>) -> BTreeMap<u16, usize> {
         // Not the chance of a submitter.
         let mut random = StdRng::seed_from_u64(self.seed.rotate_left(17) + self.number);
-        let mut accepted = 0;
+        let mut statuses: BTreeMap<u16, usize> = BTreeMap::new();
         let mut clones = 0;
         while !*over.borrow() {
             sleep(Duration::from_millis(random.random_range(2..50))).await;
@@ -110,20 +114,19 @@ impl Operator {
             let asked = self.ask(&mut random, &task).await;
             let api = self.api(&mut random);
             let call = api.post(&asked.path, &asked.body).attempt();
-            match timeout(Duration::from_millis(700), call).await {
-                Ok(Ok(answer)) => {
-                    accepted += usize::from(answer.status == 200);
-                    self.judge(&asked.path, &answer);
-                    let ended = answer.body["ended_at"].is_string()
-                        || answer.body["type"] == "/problems/task-ended";
-                    if ended && asked.path.contains(&task.id) {
-                        self.tasks.has_ended(&task.id);
-                    }
-                }
-                Ok(Err(_)) | Err(_) => {}
+            let Ok(Ok(answer)) = timeout(PATIENCE, call).await else {
+                *statuses.entry(0).or_default() += 1;
+                continue;
+            };
+            *statuses.entry(answer.status).or_default() += 1;
+            self.judge(&asked.path, &answer);
+            let ended = answer.body["ended_at"].is_string()
+                || answer.body["type"] == "/problems/task-ended";
+            if ended && asked.path.contains(&task.id) {
+                self.tasks.has_ended(&task.id);
             }
         }
-        accepted
+        statuses
     }
 
     fn api(&self, random: &mut StdRng) -> &Api {
