@@ -9,7 +9,10 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -41,6 +44,8 @@ const INSTANCES: usize = 3;
 const SUBMITTERS: u64 = 8;
 const OPERATORS: u64 = 8;
 const SECONDS: u64 = 25;
+const LEAST_TASKS: usize = 100;
+const LEAST_COMMANDS: usize = 60;
 /// Not to fill the services' sockets and the machine with what has no more to show.
 const MOST_LIVE: usize = 150;
 
@@ -67,6 +72,7 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
     let (end, over) = watch::channel(false);
     let stalls = watch_stalls();
     let (tasks, odd) = (Tasks::default(), Odd::default());
+    let carried_out = Arc::new(AtomicUsize::new(0));
     let mut submitters = JoinSet::new();
     for number in 0..SUBMITTERS {
         let submitter = Submitter {
@@ -87,10 +93,18 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
             apis: Arc::clone(&apis),
             tasks: tasks.clone(),
             odd: odd.clone(),
+            carried_out: Arc::clone(&carried_out),
         };
         operators.spawn(operator.work(over.clone()));
     }
     let harm = harm.done(schedule, length, over).await;
+    // On a machine that has much else to do the faults may be over before anything was shown.
+    let until = Instant::now() + END_WITHIN;
+    let shown =
+        || tasks.count() >= LEAST_TASKS && carried_out.load(Ordering::Relaxed) >= LEAST_COMMANDS;
+    while !shown() && Instant::now() < until {
+        sleep(Duration::from_millis(50)).await;
+    }
     end.send_replace(true);
     services.be_well();
     receiver.be_well();
@@ -105,8 +119,7 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
         "{} tasks were accepted; commands: {commands:?}",
         accepted.len()
     );
-    let commands = commands.get(&200).copied().unwrap_or_default();
-    assert!(accepted.len() > 20 && commands > 20, "nothing was shown");
+    assert!(shown(), "too little was shown");
 
     let mut findings = Vec::new();
     let closing = Closing {

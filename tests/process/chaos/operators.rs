@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -39,6 +42,10 @@ impl Tasks {
 
     pub fn all(&self) -> Vec<Accepted> {
         self.0.lock().unwrap().all.clone()
+    }
+
+    pub fn count(&self) -> usize {
+        self.0.lock().unwrap().all.len()
     }
 
     fn has_ended(&self, id: &str) {
@@ -86,6 +93,8 @@ pub struct Operator {
     pub apis: Arc<Vec<Api>>,
     pub tasks: Tasks,
     pub odd: Odd,
+    /// How many commands were carried out, of all operators.
+    pub carried_out: Arc<AtomicUsize>,
 }
 
 /// Where, and with what body.
@@ -119,6 +128,9 @@ impl Operator {
                 continue;
             };
             *statuses.entry(answer.status).or_default() += 1;
+            if answer.status == 200 {
+                self.carried_out.fetch_add(1, Ordering::Relaxed);
+            }
             self.judge(&asked.path, &answer);
             let ended = answer.body["ended_at"].is_string()
                 || answer.body["type"] == "/problems/task-ended";

@@ -51,7 +51,7 @@ impl Schedule {
     pub fn of(seed: u64, instances: usize, length: Duration, pace: Pace) -> Self {
         let calm = match pace {
             Pace::Quick => 1,
-            Pace::Calm => 3,
+            Pace::Calm => 5,
         };
         let mut random = StdRng::seed_from_u64(seed);
         let processes = (0..instances).map(|_| processes(&mut random, length, calm));
