@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::{
     config::{self, Config, Sources},
@@ -42,6 +42,7 @@ pub fn run(config: Config, sources: Sources) -> ExitCode {
 
 async fn serve(config: Config, sources: &Sources) -> Result<(), ServeError> {
     telemetry::start_logging(config.log.targets(), config.log_json)?;
+    warn_of_ignored_variables(sources);
     let metrics = Metrics::install()?;
     let systemd = Systemd::from_env();
     // From here on SIGHUP does not end the process; one that comes during the start waits for its end.
@@ -85,5 +86,17 @@ fn reload(service: &mut Service, sources: &Sources) {
             }
         }
         Err(error) => error!(%error, "{KEPT}"),
+    }
+}
+
+/// One line for all of them, with their names only: a value may be a secret.
+fn warn_of_ignored_variables(sources: &Sources) {
+    let ignored = config::ignored_variables(&sources.env);
+    if !ignored.is_empty() {
+        warn!(
+            variables = ignored.join(", "),
+            "environment variables that begin with PROVOST_ are no settings and are ignored; \
+             Kubernetes sets some for each service, unless the pod's spec says enableServiceLinks: false"
+        );
     }
 }

@@ -15,6 +15,7 @@ use super::{
     Config, ConfigError, Fault, agents, receivers,
     settings::{LISTS, SETTINGS, Setting},
     show, tokens,
+    variables::{Variable, variable},
 };
 
 /// Read where it exists, when no file was named.
@@ -43,6 +44,14 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
     read(sources).map(|(config, _)| config)
 }
 
+/// The variables that look like Provost's and are no settings, for a warning.
+pub fn ignored_variables(env: &[(String, String)]) -> Vec<&str> {
+    env.iter()
+        .filter(|(name, value)| variable(name, value) == Variable::NoSetting)
+        .map(|(name, _)| name.as_str())
+        .collect()
+}
+
 /// Every setting in force in the form of the file, each with where it comes from, secrets hidden.
 pub fn describe(sources: &Sources) -> Result<String, ConfigError> {
     let (config, layers) = read(sources)?;
@@ -59,7 +68,10 @@ pub fn describe(sources: &Sources) -> Result<String, ConfigError> {
                 .map_or("default", |metadata| &metadata.name)
         ),
     });
-    Ok(lines.collect())
+    let ignored = ignored_variables(&sources.env).into_iter();
+    let ignored =
+        ignored.map(|name| format!("# environment {name} is no setting and is ignored\n"));
+    Ok(lines.chain(ignored).collect())
 }
 
 fn read(sources: &Sources) -> Result<(Config, Figment), ConfigError> {
@@ -127,10 +139,15 @@ fn layers(sources: &Sources, faults: &mut Vec<Fault>) -> Result<Figment, ConfigE
         layers = layers.merge(layer);
     }
     for (name, value) in &sources.env {
-        let Some(path) = path_of_variable(name) else {
-            continue;
-        };
         let origin = format!("environment {name}");
+        let path = match variable(name, value) {
+            Variable::Setting(path) => path,
+            Variable::Misspelt { path, meant } => {
+                faults.push(misspelt(path, origin, meant));
+                continue;
+            }
+            Variable::NoSetting | Variable::Unrelated => continue,
+        };
         match value_of_variable(&path, value) {
             Some(value) => layers = layers.merge(Layer::one(origin, &path, value)),
             None => faults.push(Fault {
@@ -181,17 +198,24 @@ fn file(sources: &Sources) -> Result<Option<Layer>, ConfigError> {
     Ok(Some(Layer { origin, values }))
 }
 
-/// `supervisor.interval` for `PROVOST_SUPERVISOR__INTERVAL`; `None` where the variable is no setting.
-fn path_of_variable(name: &str) -> Option<String> {
-    let key = name.strip_prefix("PROVOST_")?;
-    // Flags that are not settings read these two themselves.
-    let is_flag = matches!(key, "CONFIG" | "BENCH_TOKEN");
-    // Kubernetes puts these into every pod beside a service that is called "provost".
-    let is_service = key == "PORT"
-        || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"]
-            .iter()
-            .any(|start| key.starts_with(start));
-    (!is_flag && !is_service).then(|| key.to_lowercase().replace("__", "."))
+fn misspelt(path: String, origin: String, meant: Option<String>) -> Fault {
+    let table = path.split_once('.').map_or("", |(table, _)| table);
+    let inside = match SETTINGS
+        .iter()
+        .any(|known| known.path.starts_with(&format!("{table}.")))
+    {
+        true => format!("{table}."),
+        false => String::new(),
+    };
+    Fault {
+        setting: path,
+        origin,
+        found: match meant {
+            Some(meant) => format!("a setting that does not exist; did you mean {meant}?"),
+            None => "a setting that does not exist".to_owned(),
+        },
+        allowed: names_inside(&inside),
+    }
 }
 
 fn value_of_variable(path: &str, text: &str) -> Option<Value> {

@@ -105,9 +105,15 @@ fn what_kubernetes_puts_beside_a_service_called_provost_is_passed_over() {
         ("PROVOST_SERVICE_PORT_HTTP", "8080"),
         ("PROVOST_PORT", "tcp://10.0.0.1:8080"),
         ("PROVOST_PORT_8080_TCP_ADDR", "10.0.0.1"),
+        ("PROVOST_DB_PORT_5432_TCP", "tcp://10.0.0.2:5432"),
         ("PROVOST_CONFIG", "/etc/provost.toml"),
     ];
     assert_eq!(load_from("", &env, &[]), Ok(Config::default()));
+    let shown = with_sources("", &env, &[], describe).unwrap();
+    assert!(
+        shown.contains("# environment PROVOST_PORT is no setting and is ignored\n"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -170,6 +176,11 @@ fn an_unknown_setting_is_refused_by_name_with_those_that_exist_beside_it() {
     );
     assert!(unknown.allowed.contains("supervisor") && unknown.allowed.ends_with("alert_webhooks"));
     assert!(!unknown.to_string().contains("s3cret"), "{unknown}");
+
+    assert_eq!(
+        unknown.found,
+        "a setting that does not exist; did you mean PROVOST_LISTEN?"
+    );
 
     let unknown = fault("supervisor = \"1s\"", &[]);
     assert_eq!(unknown.found, "one value, where a table is expected");

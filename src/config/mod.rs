@@ -11,6 +11,7 @@ mod settings;
 mod show;
 mod tokens;
 mod values;
+mod variables;
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -20,7 +21,7 @@ use crate::domain::{AgentName, AgentSpec, InstanceId, Span};
 
 pub use error::{ConfigError, Fault};
 pub use listen::{Listen, UnixMode};
-pub use load::{FlagValue, Sources, describe, load};
+pub use load::{FlagValue, Sources, describe, ignored_variables, load};
 #[cfg(test)]
 pub use receivers::HiddenUrl;
 pub use receivers::{AlertWebhookConfig, ReceiverConfig};

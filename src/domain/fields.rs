@@ -9,7 +9,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::{SPAN_FORMS, Span};
+use super::{SPAN_FORMS, Span, nearest};
 
 /// One fault of a request's body.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -364,30 +364,6 @@ fn excerpt(value: &RawValue) -> &str {
         json if json.len() <= SHOWN && !json.contains('\n') => json,
         _ => kind(value),
     }
-}
-
-/// What was probably meant by a name that is not known.
-pub(super) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    known
-        .map(|known| (distance(known, name), known))
-        .filter(|(distance, _)| *distance <= 1 + name.len() / 4)
-        .min()
-        .map(|(_, known)| known)
-}
-
-/// Levenshtein's.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.chars().enumerate() {
-            let replaced = diagonal + usize::from(from != to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -45,6 +45,40 @@ async fn a_wrong_setting_stops_the_start_and_is_named_with_what_is_allowed() {
 }
 
 #[tokio::test]
+async fn variables_that_are_no_settings_are_warned_about_and_a_near_miss_stops_the_start() {
+    let setup = Provost::setup()
+        .set("SERVICE_HOST", "10.96.0.7")
+        .set("SERVICE_PORT_HTTP", "8080")
+        .set("PORT", "tcp://10.96.0.7:8080")
+        .set("PORT_8080_TCP_ADDR", "10.96.0.7")
+        .set("DB_SERVICE_HOST", "10.96.0.8")
+        .set("DB_PORT", "tcp://10.96.0.8:5432")
+        .set("IMAGE_TAG", "s3cret");
+    let provost = setup.start().await;
+    provost.says("PROVOST_IMAGE_TAG").await;
+    let log = provost.log();
+    let warning = log.lines().find(|line| line.contains("PROVOST_IMAGE_TAG"));
+    let warning: Value = serde_json::from_str(warning.unwrap()).unwrap();
+    assert_eq!(warning["level"], "WARN", "{warning}");
+    for name in ["PROVOST_PORT", "PROVOST_DB_SERVICE_HOST"] {
+        let names = warning["variables"].as_str().unwrap();
+        assert!(names.contains(name), "{name}: {warning}");
+    }
+    assert!(!log.contains("s3cret"), "a value may be a secret");
+
+    for (slip, meant) in [
+        ("TOKEN", "PROVOST_TOKENS"),
+        ("LIMITS__MAX_REQUESTS", "PROVOST_LIMITS__MAX_REQUEST"),
+        ("SUPERVISOR_BATCH", "PROVOST_SUPERVISOR__BATCH"),
+    ] {
+        let (code, said) = Provost::setup().set(slip, "s3cret").refused().await;
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains(&format!("did you mean {meant}?")), "{said}");
+        assert!(!said.contains("s3cret"), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn other_than_loopback_needs_tokens() {
     let setup = Provost::setup().config("listen = \"0.0.0.0:0\"\n");
     // The flag that every test is started with is stronger than the file, so here it says the same.

@@ -10,8 +10,7 @@ use super::{
     step::{After, Draft, Edges},
 };
 use crate::domain::{
-    AgentName, FieldFault, Payload, StepIndex, StepName,
-    fields::nearest,
+    AgentName, FieldFault, Payload, StepIndex, StepName, nearest,
     template::{Origin, Reads},
 };
 
