@@ -1,8 +1,10 @@
-//! Which addresses may be called. The check is made on the resolved address, so that a public name
-//! which points inside (or is made to, between two look-ups) reaches nothing.
+//! Which addresses may be called. Every connection to a URL that somebody named is opened under this check, be
+//! it for a step, an agent, a reply or a webhook. It is made on the resolved address, so that a public name which
+//! points inside (or is made to, between two look-ups) reaches nothing.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    sync::Arc,
     task::{Context, Poll},
     vec,
 };
@@ -12,114 +14,200 @@ use hyper_util::client::legacy::connect::dns::Name;
 use tower::Service;
 use url::Url;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct AddressPolicy {
-    /// Loopback, private, link-local and the like may be called too.
-    pub allow_private: bool,
+use crate::domain::{AllowedAddress, special_address};
+
+/// What may be called. Cheap to copy.
+#[derive(Clone, Default, Debug)]
+pub struct AddressPolicy(Arc<Rules>);
+
+#[derive(Default, Debug)]
+struct Rules {
+    /// Loopback, private addresses and their like may be called too.
+    allow_private: bool,
+    /// These may be called although they are such.
+    allow: Vec<AllowedAddress>,
+    own: Own,
+}
+
+/// What is never called, because it is this service itself.
+#[derive(Default, Debug)]
+pub struct Own {
+    pub listener: Option<SocketAddr>,
+    /// The hosts and ports of the database.
+    pub database: Vec<(String, u16)>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "{host} is {kind} address ({address}), which may not be called; \
-     set `allow_private_addresses = true` to allow such addresses"
-)]
-pub struct AddressRefused {
-    host: String,
-    address: IpAddr,
-    kind: &'static str,
+pub enum AddressRefused {
+    #[error(
+        "{host} is {kind} address ({address}), which may not be called; add \"{}\", or a network or host that \
+         covers it, to `calls.allow`, or set `calls.allow_private_addresses = true` to allow all such addresses",
+        SocketAddr::new(*address, *port)
+    )]
+    Inner {
+        host: String,
+        address: IpAddr,
+        port: u16,
+        kind: &'static str,
+    },
+    #[error("{host} is {kind} address ({address}), which is never called: no setting allows it")]
+    Never {
+        host: String,
+        address: IpAddr,
+        kind: &'static str,
+    },
+    #[error(
+        "{host} ({}) is Provost's own {what}, which is never called: no setting allows it",
+        SocketAddr::new(*address, *port)
+    )]
+    Own {
+        host: String,
+        address: IpAddr,
+        port: u16,
+        what: &'static str,
+    },
 }
 
 impl AddressPolicy {
-    pub fn check(self, host: &str, address: IpAddr) -> Result<(), AddressRefused> {
-        match kind_of_inner(address) {
-            Some(kind) if !self.allow_private => Err(AddressRefused {
-                host: host.to_owned(),
+    pub fn new(allow_private: bool, allow: Vec<AllowedAddress>, own: Own) -> Self {
+        Self(Arc::new(Rules {
+            allow_private,
+            allow,
+            own,
+        }))
+    }
+
+    /// Every address but those that no setting allows.
+    #[cfg(test)]
+    pub fn private_too() -> Self {
+        Self::new(true, Vec::new(), Own::default())
+    }
+
+    /// What can be said of a URL before its host is resolved.
+    pub fn check_literal(&self, url: &Url) -> Result<(), AddressRefused> {
+        let Some(host) = url.host_str() else {
+            return Ok(());
+        };
+        let Some(address) = literal(host) else {
+            return Ok(());
+        };
+        let port = url.port_or_known_default().unwrap_or_default();
+        let known = self.0.own.database.iter();
+        let known = known.filter_map(|(host, port)| Some((literal(host)?, *port)));
+        let gate = Gate {
+            policy: self.clone(),
+            host: host.to_owned(),
+            port,
+            database: known
+                .filter(|(_, its)| *its == port)
+                .map(|(ip, _)| ip)
+                .collect(),
+        };
+        gate.check(address)
+    }
+
+    /// The check for one connection.
+    pub(super) async fn gate(&self, host: &str, port: u16) -> Gate {
+        let mut database = Vec::new();
+        for (name, _) in self.0.own.database.iter().filter(|(_, its)| *its == port) {
+            // Anew each time: after a failover the name may lead elsewhere. One that leads nowhere hides nothing.
+            if let Ok(found) = tokio::net::lookup_host((name.as_str(), port)).await {
+                database.extend(found.map(|address| address.ip()));
+            }
+        }
+        Gate {
+            policy: self.clone(),
+            host: host.to_owned(),
+            port,
+            database,
+        }
+    }
+}
+
+/// The address that a URL's host spells out. The client does not resolve it, so the resolver never sees it.
+pub(super) fn literal(host: &str) -> Option<IpAddr> {
+    host.trim_matches(['[', ']']).parse().ok()
+}
+
+/// Decides on the addresses of one host that is about to be connected to.
+#[derive(Clone)]
+pub(super) struct Gate {
+    policy: AddressPolicy,
+    host: String,
+    port: u16,
+    /// Of the database, where its port is the same.
+    database: Vec<IpAddr>,
+}
+
+impl Gate {
+    pub fn check(&self, address: IpAddr) -> Result<(), AddressRefused> {
+        let rules = &*self.policy.0;
+        let special = special_address(address);
+        if let Some(special) = special.filter(|special| special.never) {
+            return Err(AddressRefused::Never {
+                host: self.host.clone(),
                 address,
-                kind,
-            }),
+                kind: special.kind,
+            });
+        }
+        if let Some(what) = self.own(address) {
+            return Err(AddressRefused::Own {
+                host: self.host.clone(),
+                address,
+                port: self.port,
+                what,
+            });
+        }
+        let covers = |allowed: &AllowedAddress| allowed.covers(&self.host, address, self.port);
+        match special {
+            Some(special) if !rules.allow_private && !rules.allow.iter().any(covers) => {
+                Err(AddressRefused::Inner {
+                    host: self.host.clone(),
+                    address,
+                    port: self.port,
+                    kind: special.kind,
+                })
+            }
             _ => Ok(()),
         }
     }
 
-    /// The client does not resolve a literal address, so the resolver's check would never see it.
-    pub fn check_literal(self, url: &Url) -> Result<(), AddressRefused> {
-        let host = url.host_str().unwrap_or_default();
-        match host.trim_matches(['[', ']']).parse() {
-            Ok(address) => self.check(host, address),
-            Err(_) => Ok(()),
+    /// Which part of this service is there.
+    fn own(&self, address: IpAddr) -> Option<&'static str> {
+        let plain = |address: IpAddr| match address.to_canonical() {
+            // The system takes the unspecified address for this machine.
+            address if address.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            address => address,
+        };
+        // Where `localhost` leads, both loopback addresses do.
+        let same = |one: IpAddr, other: IpAddr| {
+            let (one, other) = (plain(one), plain(other));
+            one == other || (one.is_loopback() && other.is_loopback())
+        };
+        let listener = self.policy.0.own.listener;
+        if listener.is_some_and(|listener| {
+            listener.port() == self.port
+                && (same(listener.ip(), address)
+                    || (listener.ip().is_unspecified() && is_of_this_machine(address)))
+        }) {
+            return Some("listener");
         }
+        let database = self.database.iter();
+        database
+            .copied()
+            .any(|database| same(database, address))
+            .then_some("database")
     }
 }
 
-/// What keeps an address out of reach by default; `None` for one that belongs to the internet.
-fn kind_of_inner(address: IpAddr) -> Option<&'static str> {
-    match address {
-        IpAddr::V4(v4) => kind_of_inner_v4(v4),
-        IpAddr::V6(v6) => kind_of_inner_v6(v6),
-    }
-}
-
-fn kind_of_inner_v4(v4: Ipv4Addr) -> Option<&'static str> {
-    // Azure's host agent, the one metadata address outside the ranges below.
-    const AZURE_WIRE_SERVER: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
-    let [a, b, c, _] = v4.octets();
-    if a == 0 {
-        Some("an unspecified")
-    } else if v4.is_loopback() {
-        Some("a loopback")
-    } else if v4.is_private() {
-        Some("a private")
-    } else if v4.is_link_local() {
-        // Holds 169.254.169.254, where the clouds keep a machine's credentials.
-        Some("a link-local or metadata")
-    } else if v4 == AZURE_WIRE_SERVER {
-        Some("a metadata")
-    } else if a == 100 && b & 0xc0 == 64 {
-        // RFC 6598; std's `is_shared` is not stable.
-        Some("a carrier-shared")
-    } else if v4.is_multicast() {
-        Some("a multicast")
-    } else if a >= 240 || [a, b, c] == [192, 0, 0] {
-        Some("a reserved")
-    } else {
-        None
-    }
-}
-
-fn kind_of_inner_v6(v6: Ipv6Addr) -> Option<&'static str> {
-    if v6.is_unspecified() {
-        Some("an unspecified")
-    } else if v6.is_loopback() {
-        Some("a loopback")
-    } else if v6.is_unique_local() {
-        Some("a private")
-    } else if v6.is_unicast_link_local() {
-        Some("a link-local")
-    } else if v6.segments()[0] & 0xffc0 == 0xfec0 {
-        Some("a site-local")
-    } else if v6.is_multicast() {
-        Some("a multicast")
-    } else {
-        embedded_v4(v6).and_then(kind_of_inner_v4)
-    }
-}
-
-/// The IPv4 address that packets to this one end at: mapped and compatible addresses, NAT64 (RFC 6052)
-/// and 6to4 (RFC 3056). Without this an inner address could be reached in disguise.
-fn embedded_v4(v6: Ipv6Addr) -> Option<Ipv4Addr> {
-    let s = v6.segments();
-    let joined = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
-    match s {
-        [0, 0, 0, 0, 0, 0 | 0xffff, high, low] => Some(joined(high, low)),
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some(joined(high, low)),
-        [0x2002, high, low, ..] => Some(joined(high, low)),
-        _ => None,
-    }
+/// Only an address of the machine's own can be bound. Nothing is sent.
+fn is_of_this_machine(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// The system's resolver, with the refused addresses taken out of its answers.
 #[derive(Clone)]
-pub(super) struct GuardedResolver(pub AddressPolicy);
+pub(super) struct GuardedResolver(pub Gate);
 
 impl Service<Name> for GuardedResolver {
     type Response = vec::IntoIter<SocketAddr>;
@@ -131,13 +219,13 @@ impl Service<Name> for GuardedResolver {
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let policy = self.0;
+        let gate = self.0.clone();
         Box::pin(async move {
             // Port 0 makes the client use the port of the URL.
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
             let mut refused = None;
             let allowed: Vec<SocketAddr> = found
-                .filter(|address| match policy.check(name.as_str(), address.ip()) {
+                .filter(|address| match gate.check(address.ip()) {
                     Ok(()) => true,
                     Err(refusal) => {
                         refused = Some(refusal);
@@ -153,7 +241,7 @@ impl Service<Name> for GuardedResolver {
     }
 }
 
-/// The refusal behind a failed call, however deep the client wrapped it.
+/// The refusal that made a call fail, however deep the client wrapped it.
 pub(super) fn refusal_in<'a>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> Option<&'a AddressRefused> {
@@ -165,56 +253,110 @@ pub(super) fn refusal_in<'a>(
 mod tests {
     use super::*;
 
-    fn check(address: &str, allow_private: bool) -> Result<(), AddressRefused> {
-        AddressPolicy { allow_private }.check("host", address.parse().unwrap())
+    fn policy(allow_private: bool, allow: &[&str], own: Own) -> AddressPolicy {
+        let allow = allow.iter().map(|text| AllowedAddress::parse(text));
+        let allow = allow.collect::<Result<_, _>>().unwrap();
+        AddressPolicy::new(allow_private, allow, own)
+    }
+
+    fn check(policy: &AddressPolicy, url: &str) -> Result<(), String> {
+        let checked = policy.check_literal(&url.parse().unwrap());
+        checked.map_err(|refusal| refusal.to_string())
     }
 
     #[test]
-    fn inner_addresses_are_refused_and_the_setting_is_named() {
-        for address in [
-            "0.0.0.0",
-            "0.1.2.3",
-            "127.0.0.1",
-            "127.8.8.8",
-            "10.0.0.5",
-            "172.16.0.1",
-            "192.168.1.1",
-            "169.254.169.254",
-            "168.63.129.16",
-            "100.100.100.200",
-            "192.0.0.192",
-            "224.0.0.1",
-            "255.255.255.255",
-            "::",
-            "::1",
-            "fd00:ec2::254",
-            "fe80::1",
-            "fec0::1",
-            "ff02::1",
-            "::ffff:127.0.0.1",
-            "::ffff:169.254.169.254",
-            "::10.0.0.1",
-            "64:ff9b::a9fe:a9fe",
-            "2002:7f00:1::",
-        ] {
-            let refusal = check(address, false).expect_err(address).to_string();
-            assert!(refusal.contains("`allow_private_addresses"), "{refusal}");
-            assert_eq!(check(address, true), Ok(()), "{address}");
-        }
+    fn a_refusal_names_both_settings_that_would_allow_it() {
+        let refused = check(&AddressPolicy::default(), "http://10.0.0.5:8080/x").unwrap_err();
+        assert!(refused.contains("\"10.0.0.5:8080\""), "{refused}");
+        assert!(refused.contains("`calls.allow`"), "{refused}");
+        assert!(refused.contains("allow_private_addresses"), "{refused}");
+        let refused = check(&AddressPolicy::default(), "http://[fd12::1]/x").unwrap_err();
+        assert!(refused.contains("\"[fd12::1]:80\""), "{refused}");
     }
 
     #[test]
-    fn addresses_of_the_internet_are_allowed() {
-        for address in [
-            "1.1.1.1",
-            "100.128.0.1",
-            "172.32.0.1",
-            "192.0.1.1",
-            "2606:4700::1111",
-            "::ffff:8.8.8.8",
-            "64:ff9b::808:808",
+    fn an_entry_allows_what_it_names_and_nothing_else() {
+        let some = policy(false, &["10.1.0.0/16", "10.2.0.1:8080"], Own::default());
+        for url in [
+            "http://10.1.9.9",
+            "https://10.1.9.9:1",
+            "http://10.2.0.1:8080",
         ] {
-            assert_eq!(check(address, false), Ok(()), "{address}");
+            assert_eq!(check(&some, url), Ok(()), "{url}");
         }
+        for url in [
+            "http://10.2.0.1",
+            "http://127.0.0.1",
+            "http://10.3.0.1:8080",
+        ] {
+            assert!(check(&some, url).is_err(), "{url}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_host_that_is_allowed_may_lead_inside() {
+        let some = policy(false, &["*.svc.example:8080"], Own::default());
+        let address = "10.0.0.1".parse().unwrap();
+        let gate = async |host: &str, port| some.gate(host, port).await.check(address);
+        assert_eq!(gate("a.svc.example", 8080).await, Ok(()));
+        assert!(gate("a.svc.example", 80).await.is_err());
+        assert!(gate("a.other.example", 8080).await.is_err());
+        let metadata = "169.254.169.254".parse().unwrap();
+        let refused = some.gate("a.svc.example", 8080).await.check(metadata);
+        assert!(matches!(refused, Err(AddressRefused::Never { .. })));
+    }
+
+    #[test]
+    fn metadata_is_refused_whatever_is_allowed() {
+        let all = policy(true, &["0.0.0.0/0", "::/0"], Own::default());
+        for url in [
+            "http://169.254.169.254/latest",
+            "http://[fd00:ec2::254]/latest",
+            "http://[::ffff:169.254.169.254]/latest",
+            "http://100.100.100.200",
+            "http://0xa9fea9fe/",
+        ] {
+            let refused = check(&all, url).unwrap_err();
+            assert!(refused.contains("never called"), "{refused}");
+        }
+        assert_eq!(check(&all, "http://127.0.0.1"), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn the_service_and_its_database_are_refused_whatever_is_allowed() {
+        let all = |listener: &str| {
+            let own = Own {
+                listener: Some(listener.parse().unwrap()),
+                database: vec![
+                    ("localhost".to_owned(), 5432),
+                    ("10.0.0.9".to_owned(), 6432),
+                ],
+            };
+            policy(true, &["0.0.0.0/0"], own)
+        };
+        let one = all("127.0.0.1:8080");
+        for url in [
+            "http://127.0.0.1:8080",
+            "http://[::ffff:127.0.0.1]:8080",
+            "http://0.0.0.0:8080",
+            "http://10.0.0.9:6432",
+        ] {
+            let refused = check(&one, url).unwrap_err();
+            assert!(refused.contains("own"), "{refused}");
+        }
+        for url in [
+            "http://127.0.0.1:8081",
+            "http://10.0.0.9:8080",
+            "http://10.0.0.9",
+        ] {
+            assert_eq!(check(&one, url), Ok(()), "{url}");
+        }
+        let loopback = "127.0.0.1".parse().unwrap();
+        let database = one.gate("db", 5432).await.check(loopback);
+        assert!(database.unwrap_err().to_string().contains("own database"));
+        // Of this machine, and of no other.
+        let everywhere = all("0.0.0.0:8080");
+        assert!(check(&everywhere, "http://127.0.0.5:8080").is_err());
+        assert_eq!(check(&everywhere, "http://10.99.99.99:8080"), Ok(()));
     }
 }

@@ -6,7 +6,7 @@ use ::http::{HeaderMap, StatusCode, header};
 use serde_json::value::RawValue;
 
 use super::retry::retry_after;
-use crate::domain::{BODY_EXCERPT, Payload, Timestamp};
+use crate::domain::{BODY_EXCERPT, DEEPEST, Payload, Timestamp, too_deep};
 
 /// What the head of an answer says, before any of its body is read.
 #[derive(PartialEq, Debug)]
@@ -79,6 +79,12 @@ pub(super) fn output(headers: &HeaderMap, body: &[u8]) -> Result<Payload, String
     }
     // Parsing checks the text, once, and builds nothing: the text itself goes on.
     let error = match serde_json::from_slice::<&RawValue>(body) {
+        Ok(_) if too_deep(body).is_some() => {
+            return Err(format!(
+                "the answer is nested deeper than {DEEPEST} levels, so it cannot be an output: \
+                 answer with less nesting, or with the inner part as text"
+            ));
+        }
         Ok(json) => return Ok(Payload::new(json.to_owned())),
         Err(error) => error,
     };
@@ -252,6 +258,16 @@ mod tests {
                     "{refused}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_nested_too_deeply_is_no_output() {
+        let nested = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+        assert!(output_of(None, nested(DEEPEST).as_bytes()).is_ok());
+        for content_type in [None, Some("application/json")] {
+            let refused = output_of(content_type, nested(DEEPEST + 1).as_bytes()).unwrap_err();
+            assert!(refused.contains("deeper than 100 levels"), "{refused}");
         }
     }
 

@@ -19,13 +19,14 @@ use hyper::{
     body::{Body as _, Incoming},
     client::conn::http1,
 };
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
 use rustls::ClientConfig;
-use tokio::{net::TcpStream, time::Instant};
+use tokio::time::Instant;
 use tower::ServiceExt;
 
-use super::address::GuardedResolver;
+use super::address::{self, AddressPolicy, GuardedResolver};
+use super::counted::{Counted, Received};
 
 /// Services often drop idle connections after a minute; being first avoids most races with them.
 const LONGEST_IDLE: Duration = Duration::from_secs(30);
@@ -33,7 +34,10 @@ const LONGEST_IDLE: Duration = Duration::from_secs(30);
 /// The body of a request: small, and there as a whole.
 pub(super) type Body = Full<Bytes>;
 
-type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
+/// The most that is read at once, and so the longest head.
+const LONGEST_READ: usize = 64 << 10;
+
+type Stream = MaybeHttpsStream<TokioIo<Counted>>;
 
 /// Why there is no answer, or no whole one.
 #[derive(Debug)]
@@ -41,14 +45,13 @@ pub(super) enum Unanswered {
     /// Nothing was sent.
     Unconnected(Box<dyn Error + Send + Sync>),
     /// The service may have seen the request.
-    Broken(hyper::Error),
+    Broken(Box<dyn Error + Send + Sync>),
 }
 
 impl Unanswered {
     pub fn error(&self) -> &(dyn Error + 'static) {
         match self {
-            Unanswered::Unconnected(error) => &**error,
-            Unanswered::Broken(error) => error,
+            Unanswered::Unconnected(error) | Unanswered::Broken(error) => &**error,
         }
     }
 }
@@ -60,31 +63,59 @@ struct TooSlow(Duration);
 /// Opens connections: to addresses that may be called, over TLS where the URL says so.
 #[derive(Clone)]
 pub(super) struct Connector {
-    https: HttpsConnector<HttpConnector<GuardedResolver>>,
+    tls: Arc<ClientConfig>,
+    policy: AddressPolicy,
     timeout: Duration,
 }
 
 impl Connector {
-    pub fn new(tls: ClientConfig, resolver: GuardedResolver, timeout: Duration) -> Self {
-        let mut http = HttpConnector::new_with_resolver(resolver);
+    pub fn new(tls: ClientConfig, policy: AddressPolicy, timeout: Duration) -> Self {
+        Self {
+            tls: Arc::new(tls),
+            policy,
+            timeout,
+        }
+    }
+
+    /// A stream to an address that may be called. That is decided for each connection, because it depends on host
+    /// and port.
+    async fn stream(
+        &self,
+        origin: &Uri,
+        received: Received,
+    ) -> Result<Stream, Box<dyn Error + Send + Sync>> {
+        let host = origin.host().unwrap_or_default();
+        let is_https = origin.scheme_str() == Some("https");
+        let port = origin.port_u16().unwrap_or(if is_https { 443 } else { 80 });
+        let gate = self.policy.gate(host, port).await;
+        if let Some(address) = address::literal(host) {
+            gate.check(address)?;
+        }
+        let mut http = HttpConnector::new_with_resolver(GuardedResolver(gate));
         http.enforce_http(false);
         http.set_nodelay(true);
         // Of each address that a name has got; the whole is limited below.
-        http.set_connect_timeout(Some(timeout));
-        let https = HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(http);
-        Self { https, timeout }
+        http.set_connect_timeout(Some(self.timeout));
+        let counted =
+            http.map_response(|stream| TokioIo::new(Counted::new(stream.into_inner(), received)));
+        let https = HttpsConnector::from((counted, self.tls.clone()));
+        https.oneshot(origin.clone()).await
     }
 
     async fn open(&self, origin: &Uri) -> Result<Connection, Unanswered> {
         let opened = async {
-            let stream = self.https.clone().oneshot(origin.clone()).await?;
-            let (sender, driver) = http1::handshake(stream).await?;
+            let received = Received::default();
+            let stream = self.stream(origin, received.clone()).await?;
+            let handshake = http1::Builder::new()
+                .max_buf_size(LONGEST_READ)
+                .handshake(stream);
+            let (sender, driver) = handshake.await?;
             let driver = Some(Box::new(driver));
-            Ok(Connection { sender, driver })
+            Ok(Connection {
+                sender,
+                driver,
+                received,
+            })
         };
         let in_time = tokio::time::timeout(self.timeout, opened).await;
         in_time
@@ -98,6 +129,7 @@ struct Connection {
     sender: http1::SendRequest<Body>,
     /// Reads and writes. Gone when the connection has ended.
     driver: Option<Box<http1::Connection<Stream, Body>>>,
+    received: Received,
 }
 
 impl Connection {
@@ -163,12 +195,16 @@ impl Connections {
                 continue;
             }
             let sent = connection.sender.try_send_request(request);
+            connection.received.expect_head();
             match connection.drive(sent).await {
-                Ok(response) => return Ok(Answer::new(response, connection, self)),
+                Ok(response) => {
+                    connection.received.expect_body();
+                    return Ok(Answer::new(response, connection, self));
+                }
                 Err(mut error) => match error.take_message() {
                     // The service hung up while nobody used the connection, and nothing was sent.
                     Some(unsent) if was_kept => request = unsent,
-                    _ => return Err(Unanswered::Broken(error.into_error())),
+                    _ => return Err(Unanswered::Broken(error.into_error().into())),
                 },
             }
         }
@@ -245,7 +281,10 @@ impl Answer {
         };
         while let Some(frame) = connection.drive(self.body.frame()).await {
             // Trailers mean nothing here.
-            if let Ok(data) = frame.map_err(Unanswered::Broken)?.into_data() {
+            if let Ok(data) = frame
+                .map_err(|error| Unanswered::Broken(error.into()))?
+                .into_data()
+            {
                 return Ok(Some(data));
             }
         }
@@ -262,12 +301,11 @@ impl Answer {
 mod tests {
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
-        net::TcpListener,
+        net::{TcpListener, TcpStream},
         sync::mpsc,
     };
 
     use super::*;
-    use crate::agent::address::AddressPolicy;
 
     const AMPLE: Duration = Duration::from_secs(30);
 
@@ -337,10 +375,7 @@ mod tests {
         let tls = ClientConfig::builder()
             .with_root_certificates(rustls::RootCertStore::empty())
             .with_no_client_auth();
-        let everywhere = AddressPolicy {
-            allow_private: true,
-        };
-        Connector::new(tls, GuardedResolver(everywhere), AMPLE)
+        Connector::new(tls, AddressPolicy::private_too(), AMPLE)
     }
 
     #[tokio::test]

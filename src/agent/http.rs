@@ -9,7 +9,6 @@ use url::{Position, Url};
 use uuid::Uuid;
 
 use super::{
-    address::{AddressPolicy, GuardedResolver},
     connections::{Body, Connector},
     registry::AgentSettings,
 };
@@ -39,10 +38,7 @@ pub fn install_crypto() {
 /// noted.
 pub(super) fn connector(settings: &AgentSettings) -> Connector {
     install_crypto();
-    let resolver = GuardedResolver(AddressPolicy {
-        allow_private: settings.allow_private,
-    });
-    Connector::new(tls(), resolver, settings.connect_timeout)
+    Connector::new(tls(), settings.addresses.clone(), settings.connect_timeout)
 }
 
 fn tls() -> ClientConfig {

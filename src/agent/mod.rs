@@ -13,6 +13,7 @@ mod body;
 mod call;
 mod capacity;
 mod connections;
+mod counted;
 mod http;
 mod meters;
 mod post;
@@ -23,6 +24,7 @@ mod routing;
 #[cfg(test)]
 mod tests;
 
+pub use address::{AddressPolicy, Own};
 pub use call::Notes;
 pub use http::install_crypto;
 pub use meters::describe as describe_metrics;

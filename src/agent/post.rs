@@ -58,9 +58,7 @@ impl Post {
     pub fn new(settings: &AgentSettings, timeout: Duration) -> Self {
         Self {
             connector: http::connector(settings),
-            policy: AddressPolicy {
-                allow_private: settings.allow_private,
-            },
+            policy: settings.addresses.clone(),
             timeout,
             ways: Arc::new(Mutex::new(LruCache::new(RECEIVERS))),
         }
@@ -80,7 +78,7 @@ impl Post {
         if let Some(known) = ways.get(&origin) {
             return Ok((url, known.clone()));
         }
-        let found = way(&origin, self.policy)?;
+        let found = way(&origin, &self.policy)?;
         ways.put(origin, found.clone());
         Ok((url, found))
     }

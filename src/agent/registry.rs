@@ -31,8 +31,8 @@ pub struct AgentSettings {
     /// The largest output of a step, in bytes.
     pub max_output: usize,
     pub connect_timeout: Duration,
-    /// Loopback, private and link-local addresses may be called.
-    pub allow_private: bool,
+    /// Which addresses may be called.
+    pub addresses: AddressPolicy,
     /// For the origins of steps that name a URL; a registered agent says it per endpoint.
     pub default_max_in_flight: u32,
 }
@@ -42,7 +42,7 @@ impl Default for AgentSettings {
         Self {
             max_output: 256 * 1024,
             connect_timeout: Duration::from_secs(5),
-            allow_private: false,
+            addresses: AddressPolicy::default(),
             default_max_in_flight: Endpoint::default_max_in_flight(),
         }
     }
@@ -204,9 +204,6 @@ impl Agents {
         meters: Arc<Meters>,
         before: Option<&Arc<Agent>>,
     ) -> Agent {
-        let policy = AddressPolicy {
-            allow_private: self.settings.allow_private,
-        };
         let bulkhead = match before {
             Some(before) => Arc::clone(&before.bulkhead),
             None => Arc::new(Bulkhead::new(
@@ -218,7 +215,7 @@ impl Agents {
         };
         let endpoints = Endpoints::new(
             &spec.endpoints,
-            policy,
+            &self.settings.addresses,
             before.map(|before| &before.wire.endpoints),
         );
         let wire = Arc::new(Wire {

@@ -38,7 +38,7 @@ impl Endpoints {
     /// `before` gives endpoints that stay their count of calls under way, and their connections.
     pub fn new(
         specs: &[domain::Endpoint],
-        policy: AddressPolicy,
+        policy: &AddressPolicy,
         before: Option<&Endpoints>,
     ) -> Self {
         let all = specs.iter().map(|spec| {
@@ -87,7 +87,7 @@ impl Endpoints {
     }
 }
 
-pub(super) fn way(url: &str, policy: AddressPolicy) -> Result<Way, String> {
+pub(super) fn way(url: &str, policy: &AddressPolicy) -> Result<Way, String> {
     let base = base(url, policy)?;
     let origin = base.origin().ascii_serialization();
     let origin: Uri = origin
@@ -100,7 +100,7 @@ pub(super) fn way(url: &str, policy: AddressPolicy) -> Result<Way, String> {
     })
 }
 
-fn base(url: &str, policy: AddressPolicy) -> Result<Url, String> {
+fn base(url: &str, policy: &AddressPolicy) -> Result<Url, String> {
     let parsed =
         Url::parse(url).map_err(|error| format!("the endpoint {url:?} is not a URL: {error}"))?;
     if !matches!(parsed.scheme(), "http" | "https") {
@@ -135,10 +135,6 @@ impl Drop for Lease<'_> {
 mod tests {
     use super::*;
 
-    const ALL: AddressPolicy = AddressPolicy {
-        allow_private: true,
-    };
-
     fn specs(given: &[(&str, u32)]) -> Vec<domain::Endpoint> {
         given
             .iter()
@@ -157,7 +153,11 @@ mod tests {
 
     #[test]
     fn the_endpoint_with_the_fewest_under_way_takes_the_try() {
-        let endpoints = Endpoints::new(&specs(&[("http://a", 9), ("http://b", 9)]), ALL, None);
+        let endpoints = Endpoints::new(
+            &specs(&[("http://a", 9), ("http://b", 9)]),
+            &AddressPolicy::private_too(),
+            None,
+        );
         let mut leases: Vec<_> = (0..4).filter_map(|_| endpoints.lease()).collect();
         assert_eq!(
             urls(&leases),
@@ -169,7 +169,11 @@ mod tests {
 
     #[test]
     fn a_full_endpoint_is_passed_over() {
-        let endpoints = Endpoints::new(&specs(&[("http://a", 1), ("http://b", 5)]), ALL, None);
+        let endpoints = Endpoints::new(
+            &specs(&[("http://a", 1), ("http://b", 5)]),
+            &AddressPolicy::private_too(),
+            None,
+        );
         let leases: Vec<_> = (0..4).filter_map(|_| endpoints.lease()).collect();
         assert_eq!(
             urls(&leases),
@@ -179,11 +183,15 @@ mod tests {
 
     #[test]
     fn an_endpoint_that_stays_keeps_its_count() {
-        let before = Endpoints::new(&specs(&[("http://a", 9)]), ALL, None);
+        let before = Endpoints::new(
+            &specs(&[("http://a", 9)]),
+            &AddressPolicy::private_too(),
+            None,
+        );
         let _busy = before.lease();
         let after = Endpoints::new(
             &specs(&[("http://a", 9), ("http://b", 9)]),
-            ALL,
+            &AddressPolicy::private_too(),
             Some(&before),
         );
         assert_eq!(after.lease().unwrap().url, "http://b");
@@ -191,9 +199,7 @@ mod tests {
 
     #[test]
     fn a_literal_inner_address_is_refused_in_every_spelling() {
-        let policy = AddressPolicy {
-            allow_private: false,
-        };
+        let policy = &AddressPolicy::default();
         for url in [
             "http://127.0.0.1:80",
             "http://0x7f.1",

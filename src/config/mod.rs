@@ -3,6 +3,7 @@
 //! `provost.toml.example` explains each one to the person who sets it.
 
 mod agents;
+mod allow_list;
 mod error;
 mod listen;
 mod load;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::{AgentName, AgentSpec, InstanceId, Span};
 
+pub use allow_list::AllowList;
 pub use error::{ConfigError, Fault};
 pub use listen::{Listen, UnixMode};
 pub use load::{FlagValue, Sources, describe, ignored_variables, load};
@@ -276,6 +278,8 @@ pub struct CallsConfig {
     pub connect_timeout: Span,
     /// See [`Config::allows_private_addresses`].
     pub allow_private_addresses: Auto,
+    /// May be called although their addresses are such.
+    pub allow: AllowList,
     /// See [`Config::allows_url_steps`].
     pub allow_url_steps: Auto,
 }
@@ -285,6 +289,7 @@ impl Default for CallsConfig {
         Self {
             connect_timeout: Span::from_secs(5),
             allow_private_addresses: Auto::Auto,
+            allow: AllowList::default(),
             allow_url_steps: Auto::Auto,
         }
     }

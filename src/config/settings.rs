@@ -5,9 +5,12 @@ use std::fmt;
 
 use figment::value::Value;
 
-use super::listen::{Listen, UnixMode};
-use super::values::{ByteSize, DatabaseUrl, LogFilter};
-use crate::domain::Span;
+use super::{
+    allow_list,
+    listen::{Listen, UnixMode},
+    values::{ByteSize, DatabaseUrl, LogFilter},
+};
+use crate::domain::{ALLOWED_ADDRESSES, Span};
 
 pub struct Setting {
     /// Tables joined by dots.
@@ -17,6 +20,8 @@ pub struct Setting {
 
 pub enum Rule {
     Address,
+    /// A list of what may be called.
+    Addresses,
     Database,
     /// The path of one.
     File,
@@ -45,7 +50,7 @@ const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(86_400);
 
 /// The order is that of `provost.toml.example`.
-pub static SETTINGS: [Setting; 44] = [
+pub static SETTINGS: [Setting; 45] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
@@ -85,6 +90,7 @@ pub static SETTINGS: [Setting; 44] = [
     ),
     setting("calls.connect_timeout", Rule::Span(SOON, MINUTE)),
     setting("calls.allow_private_addresses", Rule::SwitchOrAuto),
+    setting("calls.allow", Rule::Addresses),
     setting("calls.allow_url_steps", Rule::SwitchOrAuto),
     setting("courier.poll", Rule::Span(SOON, HOUR)),
     setting(
@@ -123,6 +129,7 @@ impl Rule {
         let text = value.as_str();
         match self {
             Rule::Address => text.is_some_and(|text| text.parse::<Listen>().is_ok()),
+            Rule::Addresses => allow_list::faults(value).is_empty(),
             Rule::Database => text.is_some_and(|text| text.parse::<DatabaseUrl>().is_ok()),
             Rule::File => text.is_some_and(|text| !text.is_empty() && !text.contains('\0')),
             Rule::Instance => text.is_some_and(is_plain_name),
@@ -191,6 +198,7 @@ impl fmt::Display for Rule {
             Rule::UnixMode => f.write_str(
                 "permissions in octal that let the owner read and write, such as \"0600\" or \"0660\"",
             ),
+            Rule::Addresses => write!(f, "a list of {ALLOWED_ADDRESSES}"),
             Rule::Database => f.write_str(
                 "the URL of an SQLite file without parameters, such as \"sqlite://provost.db\" or \
                  \"sqlite:///data/provost.db\", or of a PostgreSQL database, such as \

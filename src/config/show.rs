@@ -3,7 +3,7 @@
 use figment::value::Value;
 use serde_json::Value as Json;
 
-use super::tokens::HIDDEN;
+use super::{allow_list, tokens::HIDDEN};
 use crate::store::postgres;
 
 pub fn json(value: &Value) -> Json {
@@ -13,6 +13,9 @@ pub fn json(value: &Value) -> Json {
 
 /// What was found for a setting that is wrong.
 pub fn found(path: &str, value: &Value) -> String {
+    if path == "calls.allow" {
+        return allow_list::faults(value).join("; ");
+    }
     match json(value) {
         Json::String(text) if path == "database_url" => database_without_secrets(&text),
         Json::String(text) => url_without_secrets(&text),

@@ -177,10 +177,7 @@ mod tests {
             ..Config::default()
         };
         change(&mut config);
-        let settings = AgentSettings {
-            allow_private: false,
-            ..AgentSettings::default()
-        };
+        let settings = AgentSettings::default();
         Receivers::new(&config, Post::new(&settings, Duration::from_secs(1)))
     }
 
@@ -237,6 +234,8 @@ mod tests {
         let local = receivers(|_| {});
         assert_eq!(allows(&local, "https://other.example"), Ok(None));
         let refused = allows(&local, "http://169.254.169.254/latest").unwrap_err();
-        assert!(refused.contains("allow_private_addresses"), "{refused}");
+        assert!(refused.contains("never called"), "{refused}");
+        let refused = allows(&local, "http://10.0.0.5").unwrap_err();
+        assert!(refused.contains("calls.allow"), "{refused}");
     }
 }

@@ -26,15 +26,15 @@ use tracing::{info, warn};
 pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
 use self::{others::Others, part::Parts, reload::Live};
 use crate::{
-    agent::{self, AgentSettings, Agents, Post, Registered},
+    agent::{self, AddressPolicy, AgentSettings, Agents, Own, Post, Registered},
     api::{self, App, Gauges, Workflows},
-    config::{Config, Listen},
+    config::{Config, DatabaseUrl, Listen},
     courier::{Receivers, StoreAlerts},
     domain::{InstanceId, Limits, Sender},
     instance::{Hold, JoinError, Membership, Standing},
     listener::{self, Listener, Server, Tls, TlsError},
     scheduler::{self, Dispatcher, Local},
-    store::{Health, OpenError, Store, StoreError, WriterSettings},
+    store::{Health, OpenError, Store, StoreError, WriterSettings, postgres},
     telemetry::Metrics,
 };
 
@@ -87,7 +87,7 @@ impl Service {
         let calls = AgentSettings {
             max_output: config.limits.max_output.as_usize(),
             connect_timeout: config.calls.connect_timeout.duration(),
-            allow_private: config.allows_private_addresses(),
+            addresses: addresses(&config, &address),
             ..AgentSettings::default()
         };
         let post = Post::new(&calls, config.courier.timeout.duration());
@@ -302,6 +302,19 @@ fn held(hold: &Arc<Hold>, local: &Arc<Local>, parts: &Parts) -> impl Future<Outp
         // A part lasts until the stop.
         stop.cancelled().await;
     }
+}
+
+/// Which addresses calls and messages may go to: never back to this service or to its database.
+fn addresses(config: &Config, address: &Listen) -> AddressPolicy {
+    let own = Own {
+        listener: address.tcp(),
+        database: match &config.database_url {
+            DatabaseUrl::Sqlite(_) => Vec::new(),
+            DatabaseUrl::Postgres(url) => postgres::places(url),
+        },
+    };
+    let allow = config.calls.allow.0.clone();
+    AddressPolicy::new(config.allows_private_addresses(), allow, own)
 }
 
 /// Where links in messages lead: where nobody says it, to the address at hand, if it is one.

@@ -16,6 +16,7 @@
 mod cluster;
 mod harness;
 
+mod addresses;
 mod agents;
 mod alert_webhooks;
 mod alerts;
@@ -37,10 +38,12 @@ mod examples;
 mod exhausted;
 mod failover;
 mod fairness;
+mod hidden;
 mod hold;
 mod instances;
 mod listener;
 mod lists;
+mod manners;
 mod one_owner;
 mod operator;
 mod outage;

@@ -50,7 +50,7 @@ async fn inner_addresses_are_refused_unless_they_are_allowed() {
         for call in [a_call(), at_url(url)] {
             let fault = run(&agents, call, AMPLE).await.fault();
             assert!(
-                fault.message.contains("`allow_private_addresses"),
+                fault.message.contains("allow_private_addresses"),
                 "{}",
                 fault.message
             );

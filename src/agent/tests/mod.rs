@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use tokio::{sync::mpsc, time::Instant};
 
-use super::{AgentSettings, Agents, Notes};
+use super::{AddressPolicy, AgentSettings, Agents, Notes};
 use crate::domain::{
     AgentName, AgentSpec, Attempt, Call, Endpoint, Fault, FaultKind, Method, Outcome, Purpose,
     RetrySpec, Span, StepIndex, StepName, StepRef, Target, TaskId, Timestamp,
@@ -24,7 +24,7 @@ const SHORT: Duration = Duration::from_millis(150);
 
 fn settings() -> AgentSettings {
     AgentSettings {
-        allow_private: true,
+        addresses: AddressPolicy::private_too(),
         ..AgentSettings::default()
     }
 }

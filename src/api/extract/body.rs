@@ -12,9 +12,12 @@ use http_body_util::BodyExt;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 
-use crate::api::{
-    problem::{Kind, Problem},
-    state::App,
+use crate::{
+    api::{
+        problem::{Kind, Problem},
+        state::App,
+    },
+    domain::{DEEPEST, too_deep},
 };
 
 /// A JSON document.
@@ -45,10 +48,6 @@ impl FromRef<Arc<App>> for BodyLimit {
         }
     }
 }
-
-/// Below the depth at which the parsers further in give up, with room for what a template wraps
-/// around a value.
-const DEEPEST: usize = 100;
 
 impl<S> FromRequest<S> for JsonBody
 where
@@ -214,7 +213,7 @@ fn parse(bytes: Bytes) -> Result<Box<RawValue>, Problem> {
             return Err(malformed_at("not UTF-8", &error.as_bytes()[..valid]));
         }
     };
-    if let Some(at) = too_deep(&text) {
+    if let Some(at) = too_deep(text.as_bytes()) {
         let why = format!("nested deeper than {DEEPEST} levels");
         return Err(malformed_at(&why, &text.as_bytes()[..at]));
     }
@@ -249,36 +248,6 @@ fn malformed(why: &str, line: usize, column: usize) -> Problem {
     )
     .with("line", line)
     .with("column", column)
-}
-
-/// Where the nesting passes [`DEEPEST`]. Whether brackets match is the parser's to say.
-fn too_deep(text: &str) -> Option<usize> {
-    let mut depth = 0usize;
-    let mut in_string = false;
-    let mut escaped = false;
-    for (at, byte) in text.bytes().enumerate() {
-        if in_string {
-            match byte {
-                _ if escaped => escaped = false,
-                b'\\' => escaped = true,
-                b'"' => in_string = false,
-                _ => {}
-            }
-            continue;
-        }
-        match byte {
-            b'"' => in_string = true,
-            b'{' | b'[' => {
-                depth += 1;
-                if depth > DEEPEST {
-                    return Some(at);
-                }
-            }
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! instead; what is here charges for all that it does. `docs/expressions.md` shows each, and a test reads it.
 
 use super::{Budget, convert, judging as judge, lists, texts, trouble::Outcome, value::Value};
-use crate::domain::fields::nearest;
+use crate::domain::nearest;
 
 /// What a call is given, one for each parameter; `None` where it is left out.
 pub(super) type Given<'g, 'v> = &'g [Option<Value<'v>>];

@@ -182,6 +182,11 @@ pub fn fault_of_url(url: &str) -> Option<String> {
     servers.err().map(|error| error.to_string())
 }
 
+/// The hosts and ports that the URL names, but for sockets of this machine.
+pub fn places(url: &str) -> Vec<(String, u16)> {
+    servers(url, Statements::Kept).map_or_else(|_| Vec::new(), |servers| servers.places())
+}
+
 /// The URL without its secrets: who, where and which, and nothing else.
 pub fn without_secrets(url: &str) -> String {
     match servers(url, Statements::Kept) {

@@ -322,6 +322,17 @@ impl Servers {
         }
     }
 
+    /// The host and port of each that is reached over TCP.
+    pub fn places(&self) -> Vec<(String, u16)> {
+        let over_tcp = self.all.iter().filter(|options| {
+            let is_folder = options.get_host().starts_with('/');
+            options.get_socket().is_none() && !is_folder
+        });
+        over_tcp
+            .map(|options| (options.get_host().to_owned(), options.get_port()))
+            .collect()
+    }
+
     /// Who, where and which, and nothing else of the URL.
     pub fn describe(&self) -> String {
         let places: Vec<_> = self.all.iter().map(place).collect();

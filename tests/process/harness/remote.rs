@@ -35,6 +35,8 @@ pub enum Act {
     Drip,
     /// 200 with a body of 10 MiB whose length is not announced.
     Flood,
+    /// Interim answers (102) without end, and no other.
+    Interim,
     /// These bytes, whatever they are.
     Raw(String),
     /// Closes without a byte of an answer.
@@ -298,6 +300,12 @@ async fn perform(stream: &mut BufReader<TcpStream>, act: Act) -> std::io::Result
             }
             stream.shutdown().await?;
             Ok(false)
+        }
+        Act::Interim => {
+            let many = b"HTTP/1.1 102 Processing\r\n\r\n".repeat(1000);
+            loop {
+                stream.write_all(&many).await?;
+            }
         }
         Act::Raw(bytes) => {
             stream.write_all(bytes.as_bytes()).await?;

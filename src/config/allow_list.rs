@@ -1,0 +1,43 @@
+//! `calls.allow`: what may be called although its address is private.
+
+use figment::value::Value;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::domain::AllowedAddress;
+
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct AllowList(pub Vec<AllowedAddress>);
+
+impl Serialize for AllowList {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(ToString::to_string))
+    }
+}
+
+impl<'de> Deserialize<'de> for AllowList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let entries = Vec::<String>::deserialize(deserializer)?;
+        let parsed = entries.iter().map(|entry| AllowedAddress::parse(entry));
+        let parsed = parsed
+            .collect::<Result<_, _>>()
+            .map_err(de::Error::custom)?;
+        Ok(Self(parsed))
+    }
+}
+
+/// Every entry that is none, with what is wrong with it; or that the whole is no list.
+pub fn faults(value: &Value) -> Vec<String> {
+    let Value::Array(_, entries) = value else {
+        return vec![match value.as_str() {
+            Some(text) => format!("{text:?}, which is no list; did you mean [{text:?}]?"),
+            None => "something that is no list".to_owned(),
+        }];
+    };
+    let fault = |entry: &Value| match entry.as_str() {
+        None => Some("an entry that is no text: put quotation marks around it".to_owned()),
+        Some(text) => AllowedAddress::parse(text)
+            .err()
+            .map(|why| format!("{text:?}, which {why}")),
+    };
+    entries.iter().filter_map(fault).collect()
+}
