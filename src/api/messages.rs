@@ -20,7 +20,7 @@ use super::{
     problem::{Kind, ProblemBody},
 };
 use crate::{
-    domain::{Fields, LONGEST_URL, ReceiverName, TaskId, Timestamp},
+    domain::{Fields, LONGEST_URL, ReceiverName, TaskId, Timestamp, without_query},
     store::{Letter, MessageId, MessageQuery, MessageRecord, MessageState},
 };
 
@@ -50,7 +50,7 @@ pub struct MessageView {
     /// A configured receiver, `alerts:` and the name of an alert webhook, or the origin of `url`.
     #[schema(example = "https://shop.example:443")]
     receiver: String,
-    /// Where the submitter asked for it; null where the receiver's configuration says where.
+    /// Where the submitter asked for it, without its query; null where the receiver's configuration says where.
     #[schema(example = "https://shop.example/replies")]
     url: Option<String>,
     #[schema(value_type = Option<String>, format = "uuid", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c")]
@@ -83,7 +83,7 @@ impl From<MessageRecord> for MessageView {
             id: message.id.0,
             kind: message.kind,
             receiver: message.receiver.to_string(),
-            url: message.url,
+            url: message.url.map(|url| without_query(&url).into_owned()),
             task: message.task,
             state: message.state.as_str(),
             created_at: message.created_at,

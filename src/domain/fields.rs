@@ -310,6 +310,13 @@ pub fn text(json: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str(json).ok().map(|Text(text)| text)
 }
 
+/// The members of an object in their order, their values as text; `None` of what is no object.
+pub(super) fn entries(value: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
+    let Entries(entries) = serde_json::from_str(value.get()).ok()?;
+    let pairs = entries.into_iter().map(|entry| (entry.name, entry.value));
+    Some(pairs.collect())
+}
+
 struct Entries<'a>(Vec<Entry<'a>>);
 
 impl<'de> Deserialize<'de> for Entries<'de> {

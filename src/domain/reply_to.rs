@@ -28,7 +28,7 @@ const HOW_IT_CAME_OUT: [&str; 4] = [
 
 const MOST_EVENTS: usize = 32;
 
-/// `reply_to` of a task. Written as it is shown.
+/// `reply_to` of a task, in the form that is kept.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ReplyTo {
     /// An address; or else a receiver is named.

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{
-    Actor, AgentName, Call, Command, Doubt, Draft, OnUndo, Payload, Purpose, Release, Span,
-    StepIndex, StepName, StepState, StepStatus, Target, Task, Timestamp, call, template::Budget,
+    Actor, AgentName, Call, Command, Doubt, Draft, HIDDEN, OnUndo, Payload, Purpose, Release, Span,
+    StepIndex, StepName, StepState, StepStatus, Target, Task, Timestamp, call, is_secret_header,
+    template::Budget, without_query,
 };
 
 /// The answer to the question what an undo would do.
@@ -351,8 +352,8 @@ impl PlannedRequest {
     fn of(call: Call) -> Self {
         let length = call.body.as_ref().map(String::len);
         let shown = length.is_some_and(|length| length <= LONGEST_BODY);
-        let hide = |(name, value): (String, String)| match is_secret(&name) {
-            true => (name, "***".to_owned()),
+        let hide = |(name, value): (String, String)| match is_secret_header(&name) {
+            true => (name, HIDDEN.to_owned()),
             false => (name, value),
         };
         let (undoes_key, probes_key) = match call.purpose {
@@ -362,7 +363,7 @@ impl PlannedRequest {
         };
         let (agent, url) = match call.target {
             Target::Agent(agent) => (agent, None),
-            Target::Url { url, origin } => (origin, Some(url.to_string())),
+            Target::Url { url, origin } => (origin, Some(without_query(&url).into_owned())),
         };
         Self {
             agent,
@@ -378,18 +379,4 @@ impl PlannedRequest {
             probes_key,
         }
     }
-}
-
-/// Whether a header's value is not for everybody who may read tasks. Rather one too many than too few.
-fn is_secret(name: &str) -> bool {
-    const PARTS: [&str; 7] = [
-        "auth",
-        "cookie",
-        "token",
-        "secret",
-        "password",
-        "key",
-        "signature",
-    ];
-    PARTS.iter().any(|part| name.contains(part))
 }

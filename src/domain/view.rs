@@ -1,14 +1,15 @@
 //! A task as callers see it, in answers and in messages. Written straight from the aggregate: payloads
 //! go out as they came in.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::{
-    Actor, Blocked, Doubt, Fault, Payload, ReplyTo, Step, StepIndex, StepState, Task, Timestamp,
+    Actor, Blocked, Doubt, Fault, Payload, ReceiverName, ReplyTo, Step, StepIndex, StepState, Task,
+    Timestamp, without_query,
 };
 
 /// A task with all its steps.
@@ -22,7 +23,7 @@ pub struct TaskView<'a> {
     input: &'a RawValue,
     /// Where the submitter is told of it; null where nobody is.
     #[schema(value_type = Option<ReplyToBody>)]
-    reply_to: Option<&'a ReplyTo>,
+    reply_to: Option<ReplyToView<'a>>,
     /// That the task is undone, and why; null while it is not.
     undo: Option<UndoView<'a>>,
     /// In the order of the definition. Once the task is undone, what undoes them stands behind them.
@@ -158,6 +159,26 @@ pub struct StepView<'a> {
     last_fault: Option<&'a Fault>,
 }
 
+/// [`ReplyTo`] as it is shown to everybody who may read the task.
+#[derive(Serialize)]
+struct ReplyToView<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receiver: Option<&'a ReceiverName>,
+    events: &'a [Arc<str>],
+}
+
+impl<'a> ReplyToView<'a> {
+    fn new(reply_to: &'a ReplyTo) -> Self {
+        Self {
+            url: reply_to.url.as_deref().map(without_query),
+            receiver: reply_to.receiver.as_ref(),
+            events: &reply_to.events,
+        }
+    }
+}
+
 /// Where the submitter is told of the task.
 #[derive(ToSchema)]
 #[schema(as = ReplyTo)]
@@ -166,7 +187,7 @@ pub struct StepView<'a> {
     reason = "only the shape of ReplyTo, for the OpenAPI document"
 )]
 pub struct ReplyToBody {
-    /// An address; or name a `receiver`.
+    /// An address; or name a `receiver`. Its query is not shown: `***` stands for it.
     #[schema(example = "http://127.0.0.1:9000/replies")]
     url: Option<String>,
     /// A configured receiver.
@@ -222,7 +243,7 @@ impl<'a> TaskView<'a> {
         Self {
             head: Head::of_task(task),
             input: task.details.input.raw(),
-            reply_to: task.details.reply_to.as_deref(),
+            reply_to: task.details.reply_to.as_deref().map(ReplyToView::new),
             undo: task.undo.as_ref().map(|undo| UndoView {
                 at: undo.at,
                 by: &undo.by,

@@ -22,12 +22,16 @@ use super::{
     App, Problem,
     answer::{Page, json},
     definition::{OnExhaustedBody, PoliciesBody, StepBody},
-    extract::{JsonBody, NamePath, NameVersionPath, PageQuery, Query, plain_name},
+    extract::{Caller, JsonBody, NamePath, NameVersionPath, PageQuery, Query, plain_name},
     problem::Kind,
     verdict::{self, VerdictBody},
 };
 use crate::{
-    domain::{Definition, Fields, Payload, Policies, Span, Timestamp, WorkflowName, WorkflowRef},
+    config::Role,
+    domain::{
+        Definition, Fields, Payload, Policies, Span, Timestamp, WorkflowName, WorkflowRef,
+        without_secrets,
+    },
     store::{StoreError, WorkflowRecord},
 };
 
@@ -67,7 +71,8 @@ pub struct WorkflowView<'a> {
     head: WorkflowHead<'a>,
     #[serde(flatten)]
     policies: PoliciesView,
-    /// As they were registered.
+    /// As they were registered. To other roles than `admin`, `***` stands for the value of a header whose name
+    /// hints at a secret, and for the query of a `url`.
     #[schema(value_type = Vec<StepBody>)]
     steps: &'a RawValue,
 }
@@ -200,6 +205,7 @@ fn compact(json: &str) -> Option<Payload> {
 )]
 async fn put(
     State(app): State<Arc<App>>,
+    caller: Caller,
     NamePath(name): NamePath,
     query: Query,
     JsonBody(body): JsonBody,
@@ -226,9 +232,9 @@ async fn put(
     app.workflows.learn(&known);
     let is_new = before.is_none_or(|before| before.version < version);
     if !is_new {
-        return one(&app, &name, Some(version), StatusCode::OK).await;
+        return one(&app, &name, Some(version), StatusCode::OK, &caller).await;
     }
-    let mut response = one(&app, &name, Some(version), StatusCode::CREATED).await?;
+    let mut response = one(&app, &name, Some(version), StatusCode::CREATED, &caller).await?;
     if let Ok(location) = HeaderValue::try_from(format!("/v1/workflows/{name}/versions/{version}"))
     {
         response.headers_mut().insert(header::LOCATION, location);
@@ -267,11 +273,19 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
 )]
 async fn get_latest(
     State(app): State<Arc<App>>,
+    caller: Caller,
     NamePath(name): NamePath,
     query: Query,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    one(&app, &WorkflowName::new(name), None, StatusCode::OK).await
+    one(
+        &app,
+        &WorkflowName::new(name),
+        None,
+        StatusCode::OK,
+        &caller,
+    )
+    .await
 }
 
 /// Read one version of a workflow
@@ -288,13 +302,21 @@ async fn get_latest(
 )]
 async fn get_version(
     State(app): State<Arc<App>>,
+    caller: Caller,
     NameVersionPath(name, version): NameVersionPath,
     query: Query,
 ) -> Result<Response, Problem> {
     query.finish()?;
     let name = WorkflowName::new(name);
     // Versions count from 1: what is no number is as absent as version 0.
-    one(&app, &name, Some(version.unwrap_or(0)), StatusCode::OK).await
+    one(
+        &app,
+        &name,
+        Some(version.unwrap_or(0)),
+        StatusCode::OK,
+        &caller,
+    )
+    .await
 }
 
 fn no_such_workflow(name: &WorkflowName, version: Option<u32>) -> Problem {
@@ -316,15 +338,21 @@ async fn one(
     name: &WorkflowName,
     version: Option<u32>,
     status: StatusCode,
+    caller: &Caller,
 ) -> Result<Response, Problem> {
     let Some(record) = app.store.reader.workflow(name, version).await? else {
         return Err(no_such_workflow(name, version));
     };
     let stored = StoredBody::read(&record)?;
+    // Who may register one reads it to register it again, changed.
+    let hidden = match caller.role {
+        Role::Admin => None,
+        _ => without_secrets(&stored.steps),
+    };
     let view = WorkflowView {
         head: WorkflowHead::new(&record, &stored),
         policies: PoliciesView::new(&stored),
-        steps: &stored.steps,
+        steps: hidden.as_deref().unwrap_or(&stored.steps),
     };
     Ok(json(status, &view))
 }

@@ -1,0 +1,137 @@
+//! What is not shown to everybody who may read: values of headers whose names hint at a secret, and the queries
+//! of addresses, which often hold one.
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+use super::fields::entries;
+
+/// What stands in place of a value that is not shown.
+pub const HIDDEN: &str = "***";
+
+/// Whether a header's value is not for everybody who may read tasks. Rather one too many than too few.
+pub fn is_secret_header(name: &str) -> bool {
+    const PARTS: [&str; 7] = [
+        "auth",
+        "cookie",
+        "token",
+        "secret",
+        "password",
+        "key",
+        "signature",
+    ];
+    let name = name.to_ascii_lowercase();
+    PARTS.iter().any(|part| name.contains(part))
+}
+
+/// An address as it is shown: [`HIDDEN`] stands for its query.
+pub fn without_query(url: &str) -> Cow<'_, str> {
+    match url.split_once('?') {
+        None | Some((_, "")) => url.into(),
+        Some((before, _)) => format!("{before}?{HIDDEN}").into(),
+    }
+}
+
+/// The steps of a definition, as text, without what is not shown. `None` where all of it is.
+pub fn without_secrets(steps: &RawValue) -> Option<Box<RawValue>> {
+    let steps: Vec<&RawValue> = serde_json::from_str(steps.get()).ok()?;
+    let shown: Vec<Option<String>> = steps.iter().map(|step| of_step(step)).collect();
+    if shown.iter().all(Option::is_none) {
+        return None;
+    }
+    let parts = shown.iter().zip(&steps);
+    let parts: Vec<&str> = parts
+        .map(|(shown, step)| shown.as_deref().unwrap_or(step.get()))
+        .collect();
+    RawValue::from_string(format!("[{}]", parts.join(","))).ok()
+}
+
+fn of_step(step: &RawValue) -> Option<String> {
+    with_changes(step, |name, value| match name {
+        "request" => of_request(value),
+        "undo" | "probe" => with_changes(value, |name, value| match name {
+            "request" => of_request(value),
+            _ => None,
+        }),
+        "url" => {
+            let url: String = serde_json::from_str(value.get()).ok()?;
+            match without_query(&url) {
+                Cow::Borrowed(_) => None,
+                Cow::Owned(shown) => serde_json::to_string(&shown).ok(),
+            }
+        }
+        _ => None,
+    })
+}
+
+fn of_request(request: &RawValue) -> Option<String> {
+    with_changes(request, |name, value| match name {
+        "headers" => with_changes(value, |name, _| {
+            is_secret_header(name).then(|| format!("\"{HIDDEN}\""))
+        }),
+        _ => None,
+    })
+}
+
+/// The object with what `change` puts in place of its members' values; `None` where it changes nothing.
+fn with_changes(
+    object: &RawValue,
+    change: impl Fn(&str, &RawValue) -> Option<String>,
+) -> Option<String> {
+    let entries = entries(object)?;
+    let changed: Vec<Option<String>> = entries
+        .iter()
+        .map(|(name, value)| change(name, value))
+        .collect();
+    if changed.iter().all(Option::is_none) {
+        return None;
+    }
+    let members = entries
+        .iter()
+        .zip(&changed)
+        .map(|((name, value), changed)| {
+            let name = serde_json::Value::from(&**name);
+            format!("{name}:{}", changed.as_deref().unwrap_or(value.get()))
+        });
+    let members: Vec<String> = members.collect();
+    Some(format!("{{{}}}", members.join(",")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_query_of_an_address_is_not_shown() {
+        assert_eq!(without_query("http://a/b?key=1#x"), "http://a/b?***");
+        for plain in ["http://a/b", "http://a/b?", "http://a"] {
+            assert_eq!(without_query(plain), plain);
+        }
+    }
+
+    #[test]
+    fn secret_headers_are_hidden_wherever_a_step_makes_a_request_and_all_else_stays_as_written() {
+        let written = r#"[{"name":"a","request":{"headers":{"Authorization":"Bearer x","x-tenant":"t"},"body":{"n":1.50,"headers":{"token":"kept"}}},"undo":{"request":{"headers":{"X-Api-Key":"y"}}},"probe":{"request":{"path":"/","headers":{"cookie":["z"]}}}},{"name":"b","url":"http://b/?k=1"},{"name": "c"}]"#;
+        let shown = without_secrets(&RawValue::from_string(written.to_owned()).unwrap()).unwrap();
+        let expected = written
+            .replace("Bearer x", "***")
+            .replace("\"y\"", "\"***\"")
+            .replace("[\"z\"]", "\"***\"")
+            .replace("?k=1", "?***");
+        assert_eq!(shown.get(), expected);
+    }
+
+    #[test]
+    fn where_nothing_is_secret_nothing_is_copied() {
+        for written in [
+            r#"[{"request":{"headers":{"x-tenant":"t"}}}]"#,
+            "[]",
+            "7",
+            "[7]",
+        ] {
+            let raw = RawValue::from_string(written.to_owned()).unwrap();
+            assert!(without_secrets(&raw).is_none(), "{written}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What the answers of the API do not show to everybody who may read.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Act, Answer, Provost, Remote, one_step, until};
+
+const SECRET: &str = "s3cret-of-the-service";
+
+/// One token for each role.
+async fn provost() -> Provost {
+    let tokens = "shop:submit:shop-secret-0123456789,eye:read:eye-secret-0123456789,\
+                  ops:operate:ops-secret-0123456789,root:admin:root-secret-0123456789";
+    let setup = Provost::setup().set("TOKENS", tokens);
+    setup.set("COURIER__GIVE_UP_AFTER", "0s").start().await
+}
+
+async fn get(provost: &Provost, role: &str, path: &str) -> Answer {
+    let call = provost.get(path);
+    call.header("authorization", &bearer(role)).await
+}
+
+fn bearer(name: &str) -> String {
+    format!("Bearer {name}-secret-0123456789")
+}
+
+fn workflow(url: &str) -> Value {
+    let request = json!({
+        "method": "GET",
+        "path": "/work",
+        "headers": { "Authorization": SECRET, "X-Api-Key": SECRET, "x-tenant": "acme" },
+    });
+    json!({ "steps": [{
+        "name": "only",
+        "url": url,
+        "request": request,
+        "undo": { "request": request },
+        "probe": { "request": request },
+    }]})
+}
+
+#[tokio::test]
+async fn only_who_may_register_a_workflow_sees_the_values_of_its_secret_headers() {
+    let remote = Remote::quick().await;
+    let provost = provost().await;
+    let url = format!("{}/base", remote.url());
+    let put = provost.put("/v1/workflows/order", &workflow(&url));
+    let put = put.header("authorization", &bearer("root")).await;
+    assert_eq!(put.expect(201)["steps"], workflow(&url)["steps"]);
+
+    let submitted = provost
+        .post("/v1/tasks", &json!({ "workflow": "order", "input": {} }))
+        .header("authorization", &bearer("shop"));
+    let id = submitted.await.expect(202)["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let wait = format!("/v1/tasks/{id}?wait=30s");
+    assert_eq!(
+        get(&provost, "eye", &wait).await.expect(200)["state"],
+        "processed"
+    );
+    assert_eq!(
+        remote.requests(1).await[0].header("x-api-key"),
+        SECRET,
+        "the service gets it"
+    );
+
+    for path in ["/v1/workflows/order", "/v1/workflows/order/versions/1"] {
+        for role in ["eye", "ops"] {
+            let shown = get(&provost, role, path).await.expect(200);
+            assert!(
+                !shown.to_string().contains(SECRET),
+                "{role} {path} {shown:#}"
+            );
+            for request in [
+                &shown["steps"][0]["request"],
+                &shown["steps"][0]["undo"]["request"],
+                &shown["steps"][0]["probe"]["request"],
+            ] {
+                let headers =
+                    json!({ "Authorization": "***", "X-Api-Key": "***", "x-tenant": "acme" });
+                assert_eq!(request["headers"], headers);
+                assert_eq!(request["path"], "/work");
+            }
+        }
+        let shown = get(&provost, "root", path).await.expect(200);
+        assert_eq!(
+            shown["steps"],
+            workflow(&url)["steps"],
+            "to register it again"
+        );
+    }
+    for path in [
+        "/v1/workflows",
+        "/v1/workflows/order/graph",
+        "/v1/tasks",
+        &format!("/v1/tasks/{id}"),
+        &format!("/v1/tasks/{id}/history"),
+        &format!("/v1/tasks/{id}/events"),
+        &format!("/v1/tasks/{id}/graph"),
+        &format!("/v1/tasks/{id}/undo-plan"),
+    ] {
+        let shown = get(&provost, "eye", path).await.expect(200).to_string();
+        assert!(!shown.contains(SECRET), "{path} {shown}");
+    }
+    let cloned = provost.command(&format!("/v1/tasks/{id}/clone"));
+    let cloned = cloned
+        .header("authorization", &bearer("ops"))
+        .await
+        .expect(202);
+    assert!(!cloned.to_string().contains(SECRET), "{cloned:#}");
+    assert_eq!(
+        remote.requests(2).await[1].header("x-api-key"),
+        SECRET,
+        "of the clone too"
+    );
+}
+
+#[tokio::test]
+async fn the_query_of_a_reply_address_is_shown_to_nobody_and_is_sent() {
+    let (service, shop) = (
+        Remote::quick().await,
+        Remote::script([Act::status(410)]).await,
+    );
+    let provost = provost().await;
+    let mut submission = one_step(&service.url(), "/work");
+    let url = format!("{}/replies?key={SECRET}", shop.url());
+    submission["reply_to"] = json!({ "url": url });
+    let submitted = provost.post("/v1/tasks", &submission);
+    let task = submitted
+        .header("authorization", &bearer("shop"))
+        .await
+        .expect(202);
+    let shown = format!("{}/replies?***", shop.url());
+    assert_eq!(task["reply_to"]["url"], shown.as_str());
+    let id = task["id"].as_str().unwrap();
+    let asked = shop.requests(1).await;
+    assert_eq!(asked[0].path, format!("/replies?key={SECRET}"));
+    assert!(!asked[0].raw.contains(SECRET), "not in the message either");
+
+    let messages = async || {
+        get(&provost, "eye", "/v1/messages?state=dead")
+            .await
+            .expect(200)
+    };
+    until(true, || async {
+        !messages().await["items"].as_array().unwrap().is_empty()
+    })
+    .await;
+    let dead = messages().await["items"][0].clone();
+    assert_eq!(dead["url"], shown.as_str());
+    for role in ["shop", "eye", "ops", "root"] {
+        let task = get(&provost, role, &format!("/v1/tasks/{id}"))
+            .await
+            .expect(200);
+        assert_eq!(task["reply_to"]["url"], shown.as_str(), "{role}");
+    }
+    for path in [
+        &format!("/v1/messages/{}", dead["id"].as_str().unwrap()),
+        &format!("/v1/tasks/{id}/history"),
+        "/v1/alerts",
+        "/v1/tasks",
+    ] {
+        let shown = get(&provost, "eye", path).await.expect(200).to_string();
+        assert!(!shown.contains(SECRET), "{path} {shown}");
+    }
+    assert!(!provost.log().contains(SECRET), "it is in the log");
+
+    // Sent again, it goes to the whole address.
+    let again = format!("/v1/messages/{}/redeliver", dead["id"].as_str().unwrap());
+    let again = provost
+        .command(&again)
+        .header("authorization", &bearer("ops"));
+    assert_eq!(again.await.status, 202);
+    assert_eq!(
+        shop.requests(2).await[1].path,
+        format!("/replies?key={SECRET}")
+    );
+}
