@@ -14,7 +14,9 @@ use metrics::{Counter, Histogram, counter, histogram};
 use tracing::{debug, error};
 
 use super::{
-    auth,
+    auth::{self, Access},
+    extract::Caller,
+    origin::{self, Site},
     problem::{Kind, Problem},
 };
 use crate::config::Token;
@@ -24,11 +26,12 @@ const NO_ROUTE: &str = "(none)";
 
 pub struct Frame {
     tokens: Arc<ArcSwap<Vec<Token>>>,
+    site: Site,
     meters: Meters,
 }
 
 impl Frame {
-    pub fn new(tokens: Arc<ArcSwap<Vec<Token>>>) -> Arc<Self> {
+    pub fn new(tokens: Arc<ArcSwap<Vec<Token>>>, site: Site) -> Arc<Self> {
         metrics::describe_counter!(
             "provost_http_requests_total",
             "Requests that were answered, by route, method and status"
@@ -40,8 +43,21 @@ impl Frame {
         );
         Arc::new(Self {
             tokens,
+            site,
             meters: Meters::default(),
         })
+    }
+}
+
+impl Frame {
+    /// Who asks, where the request may be answered at all.
+    fn admit(&self, request: &Request, access: Access) -> Result<Option<Caller>, Problem> {
+        let headers = request.headers();
+        let tokens = self.tokens.load();
+        let site = tokens.is_empty().then_some(&self.site);
+        let (method, uri, version) = (request.method(), request.uri(), request.version());
+        origin::check(method, uri, version, headers, site)?;
+        auth::admit(&tokens, access, headers)
     }
 }
 
@@ -56,7 +72,7 @@ pub async fn surround(
     let route = route.as_ref().map(MatchedPath::as_str);
     let method = request.method().clone();
     let access = auth::needed(&method, route);
-    let admitted = auth::admit(&frame.tokens.load(), access, request.headers());
+    let admitted = frame.admit(&request, access);
     let response = match admitted {
         Ok(caller) => {
             if let Some(caller) = caller {
@@ -164,7 +180,6 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::api::extract::Caller;
 
     async fn whoami(caller: Caller) -> String {
         caller.name.to_string()
@@ -179,13 +194,14 @@ mod tests {
             .route("/v1/tasks", get(whoami))
             .route("/v1/instances", get(fails))
             .layer(axum::middleware::from_fn_with_state(
-                Frame::new(Arc::new(ArcSwap::from_pointee(tokens.to_vec()))),
+                Frame::new(Arc::new(ArcSwap::from_pointee(tokens.to_vec())), Site::default()),
                 surround,
             ))
     }
 
     async fn ask(app: Router, path: &str) -> (StatusCode, String) {
-        let request = Request::get(path).body(Body::empty()).unwrap();
+        let request = Request::get(path).header("host", "localhost");
+        let request = request.body(Body::empty()).unwrap();
         let response = app.oneshot(request).await.unwrap();
         let status = response.status();
         let body = axum::body::to_bytes(response.into_body(), 10_000).await;

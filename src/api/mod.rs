@@ -16,6 +16,7 @@ mod instances;
 mod messages;
 mod openapi;
 mod operations;
+mod origin;
 pub mod problem;
 mod starting;
 mod state;
@@ -55,7 +56,7 @@ fn resources() -> OpenApiRouter<Arc<App>> {
 
 /// Everything that the service answers.
 pub fn router(app: Arc<App>) -> Router {
-    let frame = frame::Frame::new(app.tokens.clone());
+    let frame = frame::Frame::new(app.tokens.clone(), origin::Site::of(&app.config));
     let (routes, _) = resources().split_for_parts();
     routes
         .fallback(no_route)

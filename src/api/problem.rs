@@ -48,6 +48,7 @@ kinds! {
     InvalidQuery = "invalid-query", BAD_REQUEST, "The query or a header cannot be used";
     Unauthenticated = "unauthenticated", UNAUTHORIZED, "A valid token is needed";
     Forbidden = "forbidden", FORBIDDEN, "The token's role does not allow this";
+    CrossSite = "cross-site", FORBIDDEN, "A page of another site made this request";
     NotFound = "not-found", NOT_FOUND, "There is no such thing";
     NoSuchTask = "no-such-task", NOT_FOUND, "There is no such task";
     NoSuchStep = "no-such-step", NOT_FOUND, "The task has no such step";
@@ -64,6 +65,7 @@ kinds! {
     AgentConfigured = "agent-configured", CONFLICT, "The agent belongs to the configuration file";
     VersionMismatch = "version-mismatch", PRECONDITION_FAILED, "The task has changed since";
     RequestTimeout = "request-timeout", REQUEST_TIMEOUT, "The request took too long to come in";
+    Misdirected = "misdirected", MISDIRECTED_REQUEST, "The request is for another host";
     BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, "The body is too large";
     NotJson = "not-json", UNSUPPORTED_MEDIA_TYPE, "The body must be sent as application/json";
     Invalid = "invalid", UNPROCESSABLE_ENTITY, "The request is not valid";

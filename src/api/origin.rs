@@ -1,0 +1,373 @@
+//! Which host a request is for, and which site it comes from.
+//!
+//! Every request must name one host (RFC 9112 section 3.2, RFC 9113 section 8.3.1). Where no token is needed, a
+//! browser on this machine could be made to ask: by a page of another site (CSRF), or by a page whose own name
+//! was made to lead here after it was loaded (DNS rebinding). Then the host must be a name of this machine's
+//! loopback, and the request must come from no other site. With tokens neither matters: no page has one.
+
+use axum::http::{HeaderMap, Method, Uri, Version, header, uri::Authority};
+
+use super::problem::{Kind, Problem};
+use crate::config::Config;
+
+/// What requests are held against where no token is needed.
+#[derive(Clone, Default, Debug)]
+pub struct Site {
+    /// Only programs on this machine can reach the service.
+    pub is_loopback: bool,
+    /// The host of `public_url`: a proxy on this machine may pass on what is for it.
+    pub public_host: Option<String>,
+}
+
+/// Whether the request may be looked at. `site` is `None` where tokens are needed.
+pub fn check(
+    method: &Method,
+    uri: &Uri,
+    version: Version,
+    headers: &HeaderMap,
+    site: Option<&Site>,
+) -> Result<(), Problem> {
+    let host = host(uri, version, headers)?;
+    let Some(site) = site else {
+        return Ok(());
+    };
+    if site.is_loopback
+        && let Some(host) = &host
+        && !is_loopback(host.host())
+        && !site.is_public(host.host())
+    {
+        return Err(Problem::new(
+            Kind::Misdirected,
+            format!(
+                "this service answers for localhost and loopback addresses, not for {host:?}: ask for it under one of those; \
+                 or set public_url to the URL under which it is reached, or tokens"
+            ),
+        ));
+    }
+    let from_elsewhere = comes_from_elsewhere(method, headers, host.as_ref());
+    from_elsewhere.map_or(Ok(()), |header| {
+        Err(Problem::new(
+            Kind::CrossSite,
+            format!(
+                "the header {header} says that a page of another site makes this request, and nobody needs a token here: \
+                 without tokens only pages of this service may"
+            ),
+        ))
+    })
+}
+
+/// The one host that a request names; `None` only of HTTP/1.0, which need not name any.
+fn host(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<Option<Authority>, Problem> {
+    let bad = |detail: &str| Problem::new(Kind::InvalidQuery, detail);
+    let mut named = headers.get_all(header::HOST).iter();
+    let first = named.next();
+    if named.next().is_some() {
+        return Err(bad("Host is given more than once: give it once"));
+    }
+    let first = first.map(|value| {
+        let text = value.to_str().ok();
+        let host = text.and_then(|text| text.parse::<Authority>().ok());
+        host.filter(|host| !host.as_str().contains('@') && !host.host().is_empty())
+            .ok_or_else(|| {
+                bad("Host names no host: write a name or an address, and a port where it is not 80")
+            })
+    });
+    let first = first.transpose()?;
+    let target = uri.authority();
+    if target.is_some_and(|target| target.as_str().contains('@')) {
+        return Err(bad(
+            "the target of the request holds a user name: leave it out",
+        ));
+    }
+    if version >= Version::HTTP_2 {
+        return match (target, first) {
+            (Some(target), Some(first)) if *target != first => {
+                Err(bad("Host and :authority name different hosts: name one"))
+            }
+            (Some(host), _) => Ok(Some(host.clone())),
+            (None, Some(host)) => Ok(Some(host)),
+            (None, None) => Err(bad("the request names no host: send :authority")),
+        };
+    }
+    if first.is_none() && version == Version::HTTP_11 {
+        return Err(bad("the request names no host: send the header Host"));
+    }
+    // An absolute target is what counts, whatever Host says (RFC 9112 section 3.2.2).
+    Ok(target.cloned().or(first))
+}
+
+impl Site {
+    pub fn of(config: &Config) -> Self {
+        // The configuration was checked: what is no URL there stopped the start.
+        let public = config
+            .public_url
+            .as_deref()
+            .and_then(|url| url.parse::<Uri>().ok());
+        Self {
+            is_loopback: config.listens_on_loopback(),
+            public_host: public.as_ref().and_then(Uri::host).map(str::to_owned),
+        }
+    }
+
+    fn is_public(&self, host: &str) -> bool {
+        let public = self.public_host.as_deref();
+        public.is_some_and(|public| public.eq_ignore_ascii_case(host))
+    }
+}
+
+/// `localhost`, a name below it (RFC 6761 section 6.3), or a loopback address.
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+    if let Ok(address) = address {
+        return address.to_canonical().is_loopback();
+    }
+    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    host == "localhost" || host.ends_with(".localhost")
+}
+
+/// The header that says so. Browsers send `Sec-Fetch-Site` with every request to this machine, and pages cannot
+/// change it; older ones send `Origin` with every POST. Other programs send neither.
+fn comes_from_elsewhere(
+    method: &Method,
+    headers: &HeaderMap,
+    host: Option<&Authority>,
+) -> Option<&'static str> {
+    let is = |name: &str, value: &str| headers.get(name).is_some_and(|found| found == value);
+    // A person follows a link from elsewhere, as from an alert in a chat. The page it is on does not see the answer.
+    let follows_link = (method == Method::GET || method == Method::HEAD)
+        && is("sec-fetch-mode", "navigate")
+        && is("sec-fetch-dest", "document");
+    let site = headers.get("sec-fetch-site");
+    if site.is_some_and(|site| site != "same-origin" && site != "none") && !follows_link {
+        return Some("Sec-Fetch-Site");
+    }
+    let mut origins = headers.get_all(header::ORIGIN).iter();
+    let own = origins.all(|origin| {
+        let origin = origin.to_str().ok().and_then(|text| text.split_once("://"));
+        let Some((scheme, theirs)) = origin else {
+            return false;
+        };
+        // A proxy may speak TLS where this service does not.
+        let usual = if scheme == "https" { ":443" } else { ":80" };
+        let plain = |host: &str| {
+            let host = host.to_ascii_lowercase();
+            host.strip_suffix(usual).map(str::to_owned).unwrap_or(host)
+        };
+        host.is_some_and(|host| plain(host.as_str()) == plain(theirs))
+    });
+    (!own).then_some("Origin")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCAL: Site = Site {
+        is_loopback: true,
+        public_host: None,
+    };
+
+    fn asked(
+        method: Method,
+        target: &str,
+        version: Version,
+        given: &[(&'static str, &str)],
+        site: Option<&Site>,
+    ) -> Result<(), Kind> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in given {
+            headers.append(*name, value.parse().unwrap());
+        }
+        let target = target.parse().unwrap();
+        check(&method, &target, version, &headers, site).map_err(|problem| problem.kind())
+    }
+
+    fn host(host: &str) -> Result<(), Kind> {
+        let headers = [("host", host)];
+        asked(Method::GET, "/", Version::HTTP_11, &headers, Some(&LOCAL))
+    }
+
+    fn from(method: Method, headers: &[(&'static str, &str)]) -> Result<(), Kind> {
+        let mut all = vec![("host", "localhost:8080")];
+        all.extend_from_slice(headers);
+        asked(method, "/", Version::HTTP_11, &all, Some(&LOCAL))
+    }
+
+    #[test]
+    fn names_and_addresses_of_loopback_are_answered_for_on_any_port() {
+        for name in [
+            "localhost",
+            "LOCALHOST:8080",
+            "localhost.:8080",
+            "provost.localhost:1",
+            "127.0.0.1:8080",
+            "127.9.9.9",
+            "[::1]:8080",
+            "[::1]",
+            "[::ffff:127.0.0.1]:1",
+        ] {
+            assert_eq!(host(name), Ok(()), "{name}");
+        }
+    }
+
+    #[test]
+    fn other_hosts_are_not_unless_public_url_names_them_or_tokens_are_needed() {
+        for name in [
+            "evil.example",
+            "evil.example:8080",
+            "localhost.evil.example",
+            "notlocalhost",
+            "127.0.0.1.evil.example",
+            "10.0.0.1:8080",
+            "0.0.0.0:8080",
+            "[::]:8080",
+            "[fe80::1]",
+        ] {
+            assert_eq!(host(name), Err(Kind::Misdirected), "{name}");
+            let headers = [("host", name)];
+            let with_tokens = asked(Method::GET, "/", Version::HTTP_11, &headers, None);
+            assert_eq!(with_tokens, Ok(()), "{name}");
+        }
+        let public = Site {
+            public_host: Some("provost.example".to_owned()),
+            ..LOCAL
+        };
+        let headers = [("host", "Provost.example:443")];
+        let public = asked(Method::GET, "/", Version::HTTP_11, &headers, Some(&public));
+        assert_eq!(public, Ok(()));
+    }
+
+    #[test]
+    fn a_request_names_one_host() {
+        for given in [
+            &[][..],
+            &[("host", "localhost"), ("host", "localhost")],
+            &[("host", "")],
+            &[("host", "a b")],
+            &[("host", "user@localhost")],
+            &[("host", "localhost:port")],
+            &[("host", "http://localhost")],
+        ] {
+            for site in [Some(&LOCAL), None] {
+                let refused = asked(Method::GET, "/", Version::HTTP_11, given, site);
+                assert_eq!(refused, Err(Kind::InvalidQuery), "{given:?}");
+            }
+        }
+        let old = asked(Method::GET, "/", Version::HTTP_10, &[], Some(&LOCAL));
+        assert_eq!(old, Ok(()));
+    }
+
+    #[test]
+    fn an_absolute_target_counts_and_not_the_host_beside_it() {
+        let ask = |target, host| {
+            let headers = [("host", host)];
+            asked(
+                Method::GET,
+                target,
+                Version::HTTP_11,
+                &headers,
+                Some(&LOCAL),
+            )
+        };
+        assert_eq!(ask("http://localhost/livez", "evil.example"), Ok(()));
+        let evil = ask("http://evil.example/livez", "localhost");
+        assert_eq!(evil, Err(Kind::Misdirected));
+    }
+
+    #[test]
+    fn http_2_names_its_host_once_in_either_form() {
+        let ask = |target, headers: &[_]| {
+            asked(Method::GET, target, Version::HTTP_2, headers, Some(&LOCAL))
+        };
+        let there = "http://localhost:8080/livez";
+        assert_eq!(ask(there, &[]), Ok(()));
+        assert_eq!(ask(there, &[("host", "localhost:8080")]), Ok(()));
+        assert_eq!(ask("/livez", &[("host", "localhost")]), Ok(()));
+        for (target, headers) in [
+            (there, &[("host", "evil.example")][..]),
+            ("/livez", &[]),
+            (
+                there,
+                &[("host", "localhost:8080"), ("host", "localhost:8080")],
+            ),
+        ] {
+            assert_eq!(ask(target, headers), Err(Kind::InvalidQuery), "{target}");
+        }
+        let evil = ask("http://evil.example/", &[]);
+        assert_eq!(evil, Err(Kind::Misdirected));
+    }
+
+    #[test]
+    fn a_page_of_another_site_is_refused_whatever_it_asks() {
+        for headers in [
+            &[("sec-fetch-site", "cross-site")][..],
+            &[("sec-fetch-site", "same-site")],
+            &[("sec-fetch-site", "")],
+            &[
+                ("sec-fetch-site", "cross-site"),
+                ("sec-fetch-mode", "no-cors"),
+            ],
+            &[
+                ("sec-fetch-site", "cross-site"),
+                ("sec-fetch-mode", "navigate"),
+                ("sec-fetch-dest", "iframe"),
+            ],
+            &[("origin", "http://evil.example")],
+            &[("origin", "null")],
+            &[("origin", "http://localhost:3000")],
+            &[("origin", "http://localhost")],
+            &[
+                ("origin", "http://localhost:8080"),
+                ("origin", "http://evil.example"),
+            ],
+            &[
+                ("origin", "http://localhost:8080"),
+                ("sec-fetch-site", "cross-site"),
+            ],
+        ] {
+            for method in [Method::GET, Method::POST, Method::DELETE, Method::OPTIONS] {
+                assert_eq!(from(method, headers), Err(Kind::CrossSite), "{headers:?}");
+            }
+        }
+        let navigates = [
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-mode", "navigate"),
+            ("sec-fetch-dest", "document"),
+        ];
+        assert_eq!(from(Method::GET, &navigates), Ok(()), "a link");
+        assert_eq!(
+            from(Method::POST, &navigates),
+            Err(Kind::CrossSite),
+            "a form"
+        );
+    }
+
+    #[test]
+    fn pages_of_the_service_and_other_programs_are_not() {
+        for headers in [
+            &[][..],
+            &[("sec-fetch-site", "same-origin")],
+            &[("sec-fetch-site", "none")],
+            &[("origin", "http://localhost:8080")],
+            &[
+                ("origin", "http://LOCALHOST:8080"),
+                ("sec-fetch-site", "same-origin"),
+            ],
+        ] {
+            assert_eq!(from(Method::POST, headers), Ok(()), "{headers:?}");
+        }
+        for (host, origin) in [
+            ("provost.example", "https://provost.example"),
+            ("provost.example:443", "https://provost.example"),
+            ("localhost:80", "http://localhost"),
+        ] {
+            let open = Site {
+                is_loopback: false,
+                public_host: None,
+            };
+            let headers = [("host", host), ("origin", origin)];
+            let own = asked(Method::POST, "/", Version::HTTP_11, &headers, Some(&open));
+            assert_eq!(own, Ok(()), "{host} {origin}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Requests that no well-meant program makes, byte by byte: which host they are for, which site they come from,
+//! and what is no request at all.
+
+use reqwest::Client;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+use crate::harness::{PATIENCE, Provost, Remote, one_step};
+
+/// Sends these bytes on a connection of their own. The status, and the body as JSON where it is.
+async fn send(provost: &Provost, request: &str) -> (u16, Value) {
+    let exchange = async {
+        let mut stream = TcpStream::connect(provost.address()).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        String::from_utf8(answer).unwrap()
+    };
+    let answer = timeout(PATIENCE, exchange).await.expect("no answer");
+    let status = answer.split(' ').nth(1).and_then(|word| word.parse().ok());
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let status = status.unwrap_or_else(|| panic!("no status in {answer:?}"));
+    (status, serde_json::from_str(body).unwrap_or_default())
+}
+
+/// A request with these lines after its first.
+async fn ask(provost: &Provost, first: &str, headers: &[&str]) -> (u16, Value) {
+    let mut request = format!("{first}\r\nconnection: close\r\n");
+    for header in headers {
+        request.push_str(&format!("{header}\r\n"));
+    }
+    request.push_str("\r\n");
+    send(provost, &request).await
+}
+
+#[track_caller]
+fn is_problem(answer: &(u16, Value), status: u16, slug: &str) {
+    assert_eq!(answer.0, status, "{answer:?}");
+    assert_eq!(answer.1["type"], format!("/problems/{slug}"), "{answer:?}");
+}
+
+const LIST: &str = "GET /v1/tasks HTTP/1.1";
+const SUBMIT: &str = "POST /v1/tasks HTTP/1.1";
+
+#[tokio::test]
+async fn a_request_names_exactly_one_host_with_tokens_and_without() {
+    let token = "root:admin:root-secret-0123456789";
+    let open = Provost::start().await;
+    let closed = Provost::setup().set("TOKENS", token).start().await;
+    for provost in [&open, &closed] {
+        let bearer = "authorization: Bearer root-secret-0123456789";
+        for hosts in [
+            &[][..],
+            &["host: localhost", "host: localhost"],
+            &["host: localhost", "host: evil.example"],
+            &["host:"],
+            &["host: local host"],
+        ] {
+            let headers = [hosts, &[bearer]].concat();
+            let answer = ask(provost, LIST, &headers).await;
+            is_problem(&answer, 400, "invalid-query");
+        }
+        let answer = ask(provost, LIST, &["host: localhost", bearer]).await;
+        assert_eq!(answer.0, 200, "{answer:?}");
+        let absolute = "GET http://localhost/v1/tasks HTTP/1.1";
+        let answer = ask(provost, absolute, &["host: evil.example", bearer]).await;
+        assert_eq!(answer.0, 200, "{answer:?}");
+        let answer = ask(provost, "GET /livez HTTP/1.0", &[]).await;
+        assert_eq!(answer.0, 200, "{answer:?}");
+    }
+    // The token says who asks, under whatever name.
+    let headers = [
+        "host: provost.example",
+        "authorization: Bearer root-secret-0123456789",
+    ];
+    assert_eq!(ask(&closed, LIST, &headers).await.0, 200);
+}
+
+#[tokio::test]
+async fn without_tokens_a_name_that_was_made_to_lead_here_reaches_nothing() {
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    let address: std::net::SocketAddr = provost.address().parse().unwrap();
+    for client in [Client::builder(), Client::builder().http2_prior_knowledge()] {
+        let client = client
+            .resolve("evil.example", address)
+            .resolve("provost.localhost", address)
+            .build()
+            .unwrap();
+        let url = |host| format!("http://{host}:{}/v1/tasks", address.port());
+        for host in [
+            "evil.example",
+            "provost.localhost",
+            "127.0.0.1",
+            "localhost",
+        ] {
+            let sent = client
+                .post(url(host))
+                .json(&one_step(&remote.url(), "/work"))
+                .send();
+            let answer = sent.await.unwrap();
+            let expected = if host == "evil.example" { 421 } else { 202 };
+            assert_eq!(answer.status().as_u16(), expected, "{host}");
+            if expected == 421 {
+                let problem: Value = answer.json().await.unwrap();
+                assert_eq!(problem["type"], "/problems/misdirected");
+            }
+        }
+    }
+    for host in ["evil.example", "localhost.evil.example", "10.0.0.1:8080"] {
+        let answer = ask(&provost, LIST, &[&format!("host: {host}")]).await;
+        is_problem(&answer, 421, "misdirected");
+    }
+    let absolute = "GET http://evil.example/v1/tasks HTTP/1.1";
+    let answer = ask(&provost, absolute, &["host: localhost"]).await;
+    is_problem(&answer, 421, "misdirected");
+    let list = provost.get("/v1/tasks").await.expect(200);
+    assert_eq!(
+        list["items"].as_array().unwrap().len(),
+        6,
+        "three names, twice"
+    );
+}
+
+#[tokio::test]
+async fn without_tokens_a_page_of_another_site_commands_nothing() {
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    let id = provost.submit(&one_step(&remote.url(), "/work")).await;
+    provost.settled(&id).await;
+    let clone = format!("POST /v1/tasks/{id}/clone HTTP/1.1");
+    let own = format!("origin: http://{}", provost.address());
+    let host = format!("host: {}", provost.address());
+    for foreign in [
+        "origin: https://evil.example",
+        "origin: null",
+        "origin: http://127.0.0.1:1",
+        "sec-fetch-site: cross-site",
+        "sec-fetch-site: same-site",
+    ] {
+        for first in [clone.as_str(), LIST, SUBMIT, "OPTIONS /v1/tasks HTTP/1.1"] {
+            let headers = [host.as_str(), foreign, "content-length: 0"];
+            let answer = ask(&provost, first, &headers).await;
+            is_problem(&answer, 403, "cross-site");
+        }
+    }
+    let tasks = provost.get("/v1/tasks").await.expect(200);
+    assert_eq!(
+        tasks["items"].as_array().unwrap().len(),
+        1,
+        "none was cloned"
+    );
+
+    // The service's own page, and a link to it from elsewhere.
+    let page = [
+        host.as_str(),
+        &own,
+        "sec-fetch-site: same-origin",
+        "content-length: 0",
+    ];
+    assert_eq!(ask(&provost, &clone, &page).await.0, 202);
+    let link = [
+        host.as_str(),
+        "sec-fetch-site: cross-site",
+        "sec-fetch-mode: navigate",
+        "sec-fetch-dest: document",
+    ];
+    assert_eq!(ask(&provost, "GET /docs HTTP/1.1", &link).await.0, 200);
+    let page = [host.as_str(), "sec-fetch-site: same-origin"];
+    assert_eq!(
+        ask(&provost, "GET /openapi.json HTTP/1.1", &page).await.0,
+        200
+    );
+}
+
+#[tokio::test]
+async fn with_tokens_the_token_decides_and_not_the_site() {
+    let tokens = "eye:read:eye-secret-0123456789";
+    let provost = Provost::setup().set("TOKENS", tokens).start().await;
+    let answer = provost
+        .get("/v1/tasks")
+        .header("origin", "https://console.example")
+        .header("authorization", "Bearer eye-secret-0123456789")
+        .await;
+    answer.expect(200);
+    let answer = provost
+        .get("/v1/tasks")
+        .header("origin", "https://console.example");
+    answer.await.expect_problem(401, "unauthenticated");
+}
+
+#[tokio::test]
+async fn a_proxy_on_this_machine_may_pass_on_what_is_for_public_url() {
+    let setup = Provost::setup().set("PUBLIC_URL", "https://provost.example/base");
+    let provost = setup.start().await;
+    let host = "host: provost.example";
+    assert_eq!(ask(&provost, LIST, &[host]).await.0, 200);
+    let own = [host, "origin: https://provost.example"];
+    assert_eq!(ask(&provost, LIST, &own).await.0, 200);
+    let other = ask(&provost, LIST, &["host: other.example"]).await;
+    is_problem(&other, 421, "misdirected");
+}
+
+#[tokio::test]
+async fn a_query_that_is_no_utf_8_is_refused() {
+    let provost = Provost::start().await;
+    for query in [
+        "key=%ff",
+        "key=%C3",
+        "key=a%80b",
+        "%ff=1",
+        "label=a:%ed%a0%80",
+    ] {
+        let answer = provost.get(&format!("/v1/tasks?{query}")).await;
+        let problem = answer.expect_problem(400, "invalid-query");
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains("UTF-8"), "{query}: {detail}");
+    }
+    provost.get("/v1/tasks?key=%C3%A9").await.expect(200);
+}
+
+#[tokio::test]
+async fn a_method_that_a_route_lacks_is_told_so_whatever_the_role() {
+    let tokens = "shop:submit:shop-secret-0123456789,eye:read:eye-secret-0123456789,\
+                  root:admin:root-secret-0123456789";
+    let provost = Provost::setup().set("TOKENS", tokens).start().await;
+    let id = "01970000-0000-7000-8000-000000000001";
+    for (method, path, allow) in [
+        ("PATCH", "/v1/tasks".to_owned(), "POST"),
+        ("DELETE", format!("/v1/tasks/{id}"), "GET"),
+        ("GET", format!("/v1/tasks/{id}/cancel"), "POST"),
+        ("POST", "/v1/alerts".to_owned(), "GET"),
+        ("DELETE", "/v1/workflows/order".to_owned(), "PUT"),
+        ("BREW", "/v1/agents/payments".to_owned(), "PUT"),
+    ] {
+        let method = method.parse::<reqwest::Method>().unwrap();
+        for role in ["shop", "eye", "root"] {
+            let bearer = format!("Bearer {role}-secret-0123456789");
+            let answer = provost.call(method.clone(), &path);
+            let answer = answer.header("authorization", &bearer).await;
+            let allowed = answer.header("allow").unwrap_or_default().to_owned();
+            answer.expect_problem(405, "method-not-allowed");
+            assert!(allowed.contains(allow), "{method} {path}: {allowed}");
+        }
+        // Who has no token learns nothing.
+        let nobody = provost.call(method, &path).await;
+        nobody.expect_problem(401, "unauthenticated");
+    }
+    let open = provost.command("/livez").await;
+    open.expect_problem(405, "method-not-allowed");
+    // What is there is still for the roles that may.
+    let eye = provost.put("/v1/agents/payments", &json!({}));
+    let eye = eye.header("authorization", "Bearer eye-secret-0123456789");
+    eye.await.expect_problem(403, "forbidden");
+}
