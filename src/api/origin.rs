@@ -137,9 +137,11 @@ fn comes_from_elsewhere(
     let follows_link = (method == Method::GET || method == Method::HEAD)
         && is("sec-fetch-mode", "navigate")
         && is("sec-fetch-dest", "document");
-    let site = headers.get("sec-fetch-site");
-    if site.is_some_and(|site| site != "same-origin" && site != "none") && !follows_link {
-        return Some("Sec-Fetch-Site");
+    if headers.contains_key("sec-fetch-site") {
+        let mut sites = headers.get_all("sec-fetch-site").iter();
+        let own = follows_link || sites.all(|site| site == "same-origin" || site == "none");
+        // It is enough: a proxy may have given the request another Host than the page's origin has.
+        return (!own).then_some("Sec-Fetch-Site");
     }
     let mut origins = headers.get_all(header::ORIGIN).iter();
     let own = origins.all(|origin| {
@@ -303,6 +305,7 @@ mod tests {
             &[("sec-fetch-site", "cross-site")][..],
             &[("sec-fetch-site", "same-site")],
             &[("sec-fetch-site", "")],
+            &[("sec-fetch-site", "none"), ("sec-fetch-site", "cross-site")],
             &[
                 ("sec-fetch-site", "cross-site"),
                 ("sec-fetch-mode", "no-cors"),
@@ -348,6 +351,10 @@ mod tests {
             &[][..],
             &[("sec-fetch-site", "same-origin")],
             &[("sec-fetch-site", "none")],
+            &[
+                ("origin", "https://proxy.example"),
+                ("sec-fetch-site", "same-origin"),
+            ],
             &[("origin", "http://localhost:8080")],
             &[
                 ("origin", "http://LOCALHOST:8080"),

@@ -38,6 +38,10 @@ impl fmt::Display for FieldFault {
     }
 }
 
+/// Many more than any object has that is read by the names of its fields. They are looked for one by one, and each
+/// that is not known is compared with those that are: a million would take minutes.
+const MOST_FIELDS: usize = 200;
+
 /// A JSON object being read. Each method takes one field; a field that is left out or null gives `None`,
 /// and so does one at fault, which is then among the faults of [`Fields::finish`].
 #[derive(Default)]
@@ -60,6 +64,11 @@ impl<'a> Fields<'a> {
             let message = format!("must be an object, not {}", kind(value));
             return Err(vec![FieldFault::new(pointer, message)]);
         };
+        if entries.len() > MOST_FIELDS {
+            let count = entries.len();
+            let message = format!("has {count} fields, but none here has more than {MOST_FIELDS}");
+            return Err(vec![FieldFault::new(pointer, message)]);
+        }
         let mut fields = Self {
             pointer: pointer.to_owned(),
             entries: Vec::with_capacity(entries.len()),

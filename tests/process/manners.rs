@@ -257,3 +257,11 @@ async fn a_method_that_a_route_lacks_is_told_so_whatever_the_role() {
     let eye = eye.header("authorization", "Bearer eye-secret-0123456789");
     eye.await.expect_problem(403, "forbidden");
 }
+
+#[tokio::test]
+async fn a_body_of_very_many_fields_is_refused_with_one_fault() {
+    let provost = Provost::start().await;
+    let fields: serde_json::Map<_, _> = (0..80_000).map(|n| (format!("f{n}"), json!(1))).collect();
+    let answer = provost.post("/v1/tasks", &Value::Object(fields)).await;
+    assert_eq!(answer.expect_faults(), [""]);
+}

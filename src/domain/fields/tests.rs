@@ -14,6 +14,22 @@ fn faults(json: &str, read: impl FnOnce(&mut Fields<'_>)) -> Vec<String> {
 }
 
 #[test]
+fn an_object_of_very_many_fields_is_one_fault() {
+    let fields: Vec<String> = (0..100_000).map(|n| format!("\"f{n}\":1")).collect();
+    let json = format!("{{{}}}", fields.join(","));
+    let json = RawValue::from_string(json).unwrap();
+    let Err(faults) = Fields::of(&json, "/at") else {
+        panic!("it was taken");
+    };
+    assert_eq!(faults.len(), 1);
+    assert!(
+        faults[0].to_string().contains("100000 fields"),
+        "{}",
+        faults[0]
+    );
+}
+
+#[test]
 fn fields_are_taken_by_name_and_kind() {
     let body = raw(
         r#"{"text":"a\u0062","number":7,"flag":true,"span":"30s","raw":{ "x" : 1.0 },"list":["a"],"map":{"k":"v"},"none":null}"#,
