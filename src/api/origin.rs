@@ -67,10 +67,9 @@ fn host(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<Option<Autho
     let first = first.map(|value| {
         let text = value.to_str().ok();
         let host = text.and_then(|text| text.parse::<Authority>().ok());
-        host.filter(|host| !host.as_str().contains('@') && !host.host().is_empty())
-            .ok_or_else(|| {
-                bad("Host names no host: write a name or an address, and a port where it is not 80")
-            })
+        host.filter(is_plain).ok_or_else(|| {
+            bad("Host names no host: write a name or an address, and a port where it is not 80")
+        })
     });
     let first = first.transpose()?;
     let target = uri.authority();
@@ -94,6 +93,14 @@ fn host(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<Option<Autho
     }
     // An absolute target is what counts, whatever Host says (RFC 9112 section 3.2.2).
     Ok(target.cloned().or(first))
+}
+
+/// A host and perhaps a port, and nothing else.
+fn is_plain(host: &Authority) -> bool {
+    let name = host.host();
+    let rest = host.as_str().strip_prefix(name);
+    let has_port = || host.port_u16().is_some();
+    !name.is_empty() && rest.is_some_and(|rest| rest.is_empty() || rest == ":" || has_port())
 }
 
 impl Site {
