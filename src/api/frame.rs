@@ -194,7 +194,10 @@ mod tests {
             .route("/v1/tasks", get(whoami))
             .route("/v1/instances", get(fails))
             .layer(axum::middleware::from_fn_with_state(
-                Frame::new(Arc::new(ArcSwap::from_pointee(tokens.to_vec())), Site::default()),
+                Frame::new(
+                    Arc::new(ArcSwap::from_pointee(tokens.to_vec())),
+                    Site::default(),
+                ),
                 surround,
             ))
     }

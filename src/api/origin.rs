@@ -111,7 +111,8 @@ impl Site {
             .as_deref()
             .and_then(|url| url.parse::<Uri>().ok());
         Self {
-            is_loopback: config.listens_on_loopback(),
+            // No browser comes by a Unix socket, and what programs call it there means nothing.
+            is_loopback: config.listens_on_loopback() && config.listen.tcp().is_some(),
             public_host: public.as_ref().and_then(Uri::host).map(str::to_owned),
         }
     }
