@@ -21,8 +21,9 @@ use super::{
 /// How many make way at once, as a share of the limit: a look at all connections is not for one newcomer
 /// alone.
 const BATCH: usize = 64;
-/// How long an answer must have waited for its reader before its connection makes way.
-const UNREAD: u64 = 1000;
+/// Until a client has kept it waiting for so long, in milliseconds, it is taken for one that is just about to
+/// send or to read: newcomers do not make way for those who stall.
+const PROMPT: u64 = 1000;
 /// How long a newcomer waits before all connections are looked at again, where none could make way.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// How often the log repeats that connections make way.
@@ -112,10 +113,6 @@ impl Connections {
     /// a next one, then those whose clients neither send nor read. How many are being closed.
     pub fn make_way(&self) -> usize {
         let most = 1 + self.limits.max_connections / BATCH;
-        let closing = self.close_without_request(most);
-        if closing > 0 {
-            return closing;
-        }
         let now = self.shared.now();
         let mut candidates: Vec<_> = self
             .open()
@@ -130,12 +127,14 @@ impl Connections {
                 ))
             })
             .collect();
-        candidates.sort_unstable_by_key(|(rank, since, _)| (*rank, *since));
+        // Stable: those of one tick stay in the order in which they came.
+        candidates.sort_by_key(|(rank, since, _)| (*rank, *since));
         let first = candidates.first().map(|(rank, ..)| *rank);
         let chosen = candidates.into_iter().take(most);
         let mut closing = 0;
         for (_, _, connection) in chosen.take_while(|(rank, ..)| Some(*rank) == first) {
             let (order, reason) = match connection.phase().0 {
+                Phase::NoRequest => (Order::Release, "no_room_without_request"),
                 Phase::Receiving | Phase::Unread => (Order::Abort, "no_room_stalled"),
                 _ => (Order::Release, "no_room_idle"),
             };
@@ -201,10 +200,16 @@ impl Connections {
         }
     }
 
-    /// No connection takes another request; idle ones close.
+    /// No connection takes another request; those that are idle close, and those whose clients stall.
     pub fn drain(&self) {
+        let now = self.shared.now();
         for connection in self.open().values() {
-            connection.ask(Order::Drain);
+            let (phase, since) = connection.phase();
+            let stalls = now.saturating_sub(since) >= PROMPT;
+            connection.ask(match phase {
+                Phase::Receiving | Phase::Unread if stalls => Order::Abort,
+                _ => Order::Drain,
+            });
         }
     }
 
@@ -237,12 +242,15 @@ impl Connections {
 
 /// Who makes way first; `None` for those that do not.
 fn rank(phase: Phase, waited: u64) -> Option<u8> {
+    let stalls = waited >= PROMPT;
     match phase {
-        Phase::NoRequest => Some(0),
+        Phase::NoRequest if stalls => Some(0),
         Phase::PartialHead | Phase::Idle => Some(1),
-        Phase::Receiving => Some(2),
-        Phase::Unread => (waited >= UNREAD).then_some(3),
-        Phase::Busy => None,
+        Phase::Receiving if stalls => Some(2),
+        Phase::Unread if stalls => Some(3),
+        // In a flood all are new: then the oldest of them.
+        Phase::NoRequest | Phase::Receiving => Some(4),
+        Phase::Unread | Phase::Busy => None,
     }
 }
 
@@ -256,5 +264,28 @@ pub fn sometimes(said: &mut Option<Instant>, every: Duration, say: impl FnOnce()
     if said.is_none_or(|said| said.elapsed() >= every) {
         *said = Some(Instant::now());
         say();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_who_stall_make_way_before_those_who_have_just_come() {
+        let order = [
+            (Phase::NoRequest, PROMPT),
+            (Phase::Idle, 0),
+            (Phase::Receiving, PROMPT),
+            (Phase::Unread, PROMPT),
+            (Phase::NoRequest, 0),
+        ];
+        let ranks = order.map(|(phase, waited)| rank(phase, waited));
+        assert!(
+            ranks.is_sorted() && ranks.iter().all(Option::is_some),
+            "{ranks:?}"
+        );
+        assert_eq!(rank(Phase::Receiving, 0), rank(Phase::NoRequest, 0));
+        assert_eq!(rank(Phase::Busy, PROMPT), None);
     }
 }

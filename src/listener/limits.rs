@@ -37,7 +37,8 @@ impl Limits {
         }
         Self {
             max_connections,
-            max_without_request: config.max_without_request.min(max_connections),
+            // The other half is for those who have asked something: silence never drives all of them out.
+            max_without_request: config.max_without_request.min(max_connections.div_ceil(2)),
             head_timeout: config.head_timeout.duration(),
             idle_timeout: config.idle_timeout.duration(),
             stall_timeout: config.stall_timeout.duration(),

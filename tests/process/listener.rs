@@ -38,6 +38,17 @@ async fn crowd(provost: &Provost, count: usize) -> Vec<TcpStream> {
     crowd
 }
 
+/// Bodies that begin and do not go on.
+async fn stalled(provost: &Provost, count: usize) -> Vec<TcpStream> {
+    let head = "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+                content-length: 1000\r\n\r\n{";
+    let mut stalled = Vec::with_capacity(count);
+    for _ in 0..count {
+        stalled.push(begin(provost, head).await);
+    }
+    stalled
+}
+
 /// All that still comes, until the other side closes.
 async fn rest(stream: &mut TcpStream) -> String {
     let mut rest = Vec::new();
@@ -81,6 +92,27 @@ async fn a_crowd_that_asks_nothing_keeps_nobody_out_and_delays_no_end() {
         "the reserve is used up"
     );
     drop(crowd);
+}
+
+#[tokio::test]
+async fn a_newcomer_has_time_to_ask_when_everybody_else_stalls() {
+    let setup = Provost::setup().open_files(256);
+    let mut provost = setup.start().await;
+    // More than there may be, so that nothing but these is left.
+    let stalled = stalled(&provost, 400).await;
+    let mut newcomer = begin(&provost, "").await;
+    let silent = crowd(&provost, 50).await;
+    let request = b"GET /livez HTTP/1.1
+host: localhost
+connection: close
+
+";
+    newcomer.write_all(request).await.unwrap();
+    let answer = rest(&mut newcomer).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer:?}");
+    provost.terminate();
+    assert_eq!(provost.ended().await.code(), Some(0));
+    drop((stalled, silent));
 }
 
 #[tokio::test]
