@@ -44,6 +44,8 @@ const INSTANCES: usize = 3;
 const SUBMITTERS: u64 = 8;
 const OPERATORS: u64 = 8;
 const SECONDS: u64 = 25;
+/// Every wait of a task is shorter, also on a machine that has much else to do.
+const STUCK_AFTER: Duration = Duration::from_secs(90);
 const LEAST_TASKS: usize = 100;
 const LEAST_COMMANDS: usize = 60;
 /// Not to fill the services' sockets and the machine with what has no more to show.
@@ -257,26 +259,33 @@ impl Closing<'_> {
     /// Resumes what is paused, and waits until nothing moves any more. What does not come to rest is left to
     /// the auditor.
     async fn rest(&self, harm: &Ended) {
-        let until = Instant::now() + END_WITHIN;
-        while Instant::now() < until {
+        let mut moved = (Vec::new(), Instant::now());
+        while moved.1.elapsed() < STUCK_AFTER {
             for id in self.tasks("paused").await {
                 let resume = self.api.command(&format!("/v1/tasks/{id}/resume"));
                 let _ = resume.attempt().await;
             }
-            let mut moving = 0;
+            let mut moving = Vec::new();
             for state in ["pending", "processing", "undoing", "paused"] {
-                moving += self.tasks(state).await.len();
+                let list = format!("/v1/tasks?state={state}&limit=500");
+                let tasks = items(self.api, &list).await;
+                moving.extend(tasks.iter().map(|task| task["version"].to_string()));
             }
             for id in self.tasks("error").await {
                 let task = self.api.task(&id).await;
                 let steps = task["steps"].as_array().unwrap().iter();
                 let live =
                     |step: &&Value| step["state"] == "pending" || step["state"] == "processing";
-                moving += usize::from(steps.filter(live).count() > 0);
+                if steps.filter(live).count() > 0 {
+                    moving.push(task["version"].to_string());
+                }
             }
-            if moving == 0 && !self.services.are_busy() {
+            if moving.is_empty() && !self.services.are_busy() {
                 harm.clock.say("all is at rest");
                 return;
+            }
+            if moving != moved.0 {
+                moved = (moving, Instant::now());
             }
             sleep(Duration::from_millis(200)).await;
         }
