@@ -174,7 +174,10 @@ mod tests {
                 turn(side(2, 3), side(4, 6)),
                 turn(side(1, 1), side(50, 90)),
             ],
-            memory: Memory::default(),
+            memory: Memory {
+                with_backlog: vec![None],
+                ..Memory::default()
+            },
         };
         let text = report.text();
         let values = |name: &str| -> Vec<&str> {

@@ -4,12 +4,13 @@
 const LONGEST: usize = 100;
 
 /// The known name with the fewest edits to `name`, where they are few for its length: one, and one more for
-/// every four characters. A swap of two neighbours is one edit.
+/// every five characters: with half of a short word changed it is another word (`home`, `hold`). A swap of two
+/// neighbours is one edit.
 pub fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     if name.len() > LONGEST {
         return None;
     }
-    let most = 1 + name.len() / 4;
+    let most = 1 + name.len() / 5;
     known
         // Every edit changes the length by one character at most, a character is four bytes at most.
         .filter(|known| known.len() <= 4 * (name.len() + most))
