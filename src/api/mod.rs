@@ -5,6 +5,7 @@
 mod agents;
 mod alerts;
 pub mod answer;
+mod apart;
 mod auth;
 pub mod definition;
 mod docs;

@@ -10,14 +10,18 @@ use crate::{
     courier::Receivers,
     domain::{
         AgentName, Definition, FieldFault, InstanceId, KnownAgents, Limits, Payload, Policies,
-        parse_steps,
+        nearest, parse_steps,
     },
     instance::Hold,
     store::{Store, StoreError},
     telemetry::Metrics,
 };
 
+use super::apart::apart;
 pub use super::{operations::Gauges, workflows::Workflows};
+
+/// A definition that is longer, in bytes, is compiled apart. Most are read in less time than that costs.
+const LONG: usize = 16 * 1024;
 
 /// Shared by all requests of an instance.
 pub struct App {
@@ -46,7 +50,13 @@ impl App {
         steps: &Payload,
         policies: &Policies,
     ) -> Result<Compiled, StoreError> {
-        let compile = || parse_steps(steps, "/steps", policies, &self.limits, self);
+        let compile = || {
+            let compile = || parse_steps(steps, "/steps", policies, &self.limits, self);
+            match steps.as_json().len() > LONG {
+                true => apart(compile),
+                false => compile(),
+            }
+        };
         let compiled = compile();
         if compiled.is_ok() {
             return Ok(compiled);
@@ -63,6 +73,12 @@ type Compiled = Result<Definition, Vec<FieldFault>>;
 impl KnownAgents for App {
     fn knows(&self, agent: &AgentName) -> bool {
         self.agents.get(agent).is_some()
+    }
+
+    fn nearest(&self, agent: &AgentName) -> Option<AgentName> {
+        let agents = self.agents.list();
+        let names = agents.iter().map(|agent| agent.name().as_str());
+        nearest(agent.as_str(), names).map(AgentName::new)
     }
 
     fn allows_url(&self, url: &str) -> Result<(), String> {

@@ -4,7 +4,7 @@
 use axum::{http::StatusCode, response::Response};
 use utoipa::ToSchema;
 
-use super::{App, answer::json};
+use super::{App, answer::json, apart::apart};
 use crate::domain::{Definition, Payload, Span, verdict};
 
 /// What a definition would do. A forecast: nothing was stored.
@@ -85,12 +85,16 @@ pub struct PlannedStepBody {
 pub struct WarningBody {
     /// `relies_on_idempotency_key`, `output_unread`, `outlives_task`, `constant`, `cannot_render`,
     /// `no_time_to_retry`; of undo: `not_undoable`, `nothing_to_undo`, `undo_needs_output`,
-    /// `undo_never_runs` or `undo_may_be_skipped`.
+    /// `undo_never_runs` or `undo_may_be_skipped`; of expressions: `reads_skipped`, `input_needed` or
+    /// `looks_like_expression`.
     #[schema(example = "relies_on_idempotency_key")]
     code: String,
     /// Missing where the warning is about several steps.
     #[schema(example = "charge")]
     step: Option<String>,
+    /// Where in the body it is: a JSON pointer, as in a fault.
+    #[schema(example = "/steps/1")]
+    pointer: String,
     #[schema(
         example = "steps can be called more than once; make sure that the services behind these deduplicate by Idempotency-Key: charge"
     )]
@@ -104,8 +108,10 @@ pub fn answer(
     complete_within: Option<Span>,
     input: Option<&Payload>,
 ) -> Response {
-    let verdict = verdict(definition, complete_within, input, &|agent| {
-        Some(app.agents.get(agent)?.spec().retry.clone())
+    let verdict = apart(|| {
+        verdict(definition, complete_within, input, &|agent| {
+            Some(app.agents.get(agent)?.spec().retry.clone())
+        })
     });
     json(StatusCode::OK, &verdict)
 }

@@ -1,7 +1,12 @@
 //! Reads a JSON object field by field and collects every fault with its place, so that whoever sent it
 //! can mend all at once. A field that nobody took is refused by name: a typo never changes behaviour.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt, ops::RangeInclusive};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashSet},
+    fmt,
+    ops::RangeInclusive,
+};
 
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -10,6 +15,9 @@ use serde::{
 use serde_json::value::RawValue;
 
 use super::{SPAN_FORMS, Span, nearest};
+
+/// The most faults of one kind that are told of one object.
+const MOST_FAULTS: usize = 50;
 
 /// One fault of a request's body.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -75,11 +83,13 @@ impl<'a> Fields<'a> {
             asked: Vec::new(),
             faults: Vec::new(),
         };
+        // There may be as many as the body has room for.
+        let mut names = HashSet::with_capacity(entries.len());
         for entry in entries {
-            if fields.has(&entry.name) {
-                fields.fault(&entry.name, "stands here twice: leave one out");
-            } else {
+            if names.insert(entry.name.clone()) {
                 fields.entries.push(entry);
+            } else if fields.faults.len() < MOST_FAULTS {
+                fields.fault(&entry.name, "stands here twice: leave one out");
             }
         }
         Ok(fields)
@@ -281,9 +291,15 @@ impl<'a> Fields<'a> {
 
     /// Refuses what nobody asked for. Every fault found comes out here.
     pub fn finish(mut self) -> Result<(), Vec<FieldFault>> {
-        for entry in std::mem::take(&mut self.entries) {
+        let entries = std::mem::take(&mut self.entries);
+        let more = entries.len().saturating_sub(MOST_FAULTS);
+        for entry in entries.iter().take(MOST_FAULTS) {
             let name = &*entry.name;
-            let message = match nearest(name, self.asked.iter().map(|asked| &**asked)) {
+            let asked = || self.asked.iter().map(|asked| &**asked);
+            let meant = called_elsewhere(name)
+                .find(|meant| asked().any(|asked| asked == *meant))
+                .or_else(|| nearest(name, asked()));
+            let message = match meant {
                 Some(meant) => format!("unknown field `{name}`; did you mean `{meant}`?"),
                 None => format!(
                     "unknown field `{name}`; known here: {}",
@@ -291,6 +307,10 @@ impl<'a> Fields<'a> {
                 ),
             };
             self.fault(name, message);
+        }
+        if more > 0 {
+            let message = format!("has {more} more unknown fields: leave them out");
+            self.faults.push(FieldFault::new(&self.pointer, message));
         }
         if self.faults.is_empty() {
             Ok(())
@@ -380,6 +400,95 @@ fn excerpt(value: &RawValue) -> &str {
         json if json.len() <= SHOWN && !json.contains('\n') => json,
         _ => kind(value),
     }
+}
+
+/// What the fields are called here that other schedulers and workflow languages call so.
+fn called_elsewhere(name: &str) -> impl Iterator<Item = &'static str> + use<> {
+    const NAMES: &[(&[&str], &[&str])] = &[
+        (
+            &[
+                "depends_on",
+                "dependsOn",
+                "depends",
+                "needs",
+                "requires",
+                "dependencies",
+                "upstream",
+            ],
+            &["after"],
+        ),
+        (
+            &[
+                "timeout",
+                "timeout_seconds",
+                "deadline",
+                "time_limit",
+                "ttl",
+                "start_to_close_timeout",
+            ],
+            &["complete_within"],
+        ),
+        (
+            &[
+                "retries",
+                "retry",
+                "max_retries",
+                "max_attempts",
+                "attempts",
+                "retry_count",
+                "retry_limit",
+            ],
+            &["max_failures"],
+        ),
+        (&["if", "condition", "only_if", "run_if"], &["when"]),
+        (
+            &["compensate", "compensation", "rollback", "compensated_by"],
+            &["undo"],
+        ),
+        (
+            &[
+                "service",
+                "queue",
+                "task_queue",
+                "worker",
+                "activity",
+                "handler",
+            ],
+            &["agent"],
+        ),
+        (&["uri", "endpoint", "address", "href"], &["url"]),
+        (
+            &[
+                "method", "path", "headers", "body", "http", "call", "payload", "params",
+            ],
+            &["request", "input", "body"],
+        ),
+        (
+            &[
+                "inputs",
+                "data",
+                "args",
+                "arguments",
+                "variables",
+                "context",
+            ],
+            &["input"],
+        ),
+        (&["id", "title", "step"], &["name"]),
+        (&["on_failure", "on_error", "catch"], &["on_permanent"]),
+        (&["tags", "metadata", "annotations"], &["labels"]),
+        (
+            &["callback", "callback_url", "webhook", "notify"],
+            &["reply_to"],
+        ),
+        (
+            &["tasks", "stages", "jobs", "states", "activities"],
+            &["steps"],
+        ),
+        (&["query", "search"], &["path"]),
+    ];
+    let found = NAMES.iter().find(|(names, _)| names.contains(&name));
+    found.into_iter().flat_map(|(_, meant)| *meant).copied()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What a definition would do, said before anything is submitted: the order, the worst case in time,
 //! and what its author may not have meant. A forecast only: nothing here decides anything at run time.
 
+mod reading;
 mod undo;
 
 pub use self::undo::UndoStep;
@@ -62,6 +63,8 @@ pub struct Warning {
     /// Missing where the warning is about several steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<StepName>,
+    /// Where in the body it is, as in a fault: RFC 6901.
+    pub pointer: String,
     pub message: String,
 }
 
@@ -90,7 +93,16 @@ pub enum WarningCode {
     UndoNeverRuns,
     /// Nobody is told where the undo fails: what the step did stays.
     UndoMayBeSkipped,
+    /// The step needs the output of a step that `when` may skip.
+    ReadsSkipped,
+    /// What the expressions need of the input, which nothing makes a submission give.
+    InputNeeded,
+    /// A text that is an expression in another language, and is sent as it stands.
+    LooksLikeExpression,
 }
+
+/// What evaluating all that can be evaluated beforehand may cost.
+const WHOLE_VERDICT: u64 = 4 * Budget::EVALUATION;
 
 /// `retry_of` gives the waits of an agent, where it is known.
 pub fn verdict(
@@ -100,7 +112,7 @@ pub fn verdict(
     retry_of: &dyn Fn(&AgentName) -> Option<RetrySpec>,
 ) -> Verdict {
     // All that is evaluated for one verdict shares it.
-    let budget = Budget::evaluation();
+    let budget = Budget::new(WHOLE_VERDICT);
     let stages = stages(definition);
     let mut order: Vec<usize> = (0..definition.steps.len()).collect();
     order.sort_by_key(|index| stages[*index]);
@@ -131,6 +143,7 @@ pub fn verdict(
             warnings.push(Warning {
                 code,
                 step: Some(step.name.clone()),
+                pointer: format!("/steps/{index}"),
                 message,
             });
         };
@@ -170,6 +183,7 @@ pub fn verdict(
             warn(WarningCode::CannotRender, message);
         }
     }
+    reading::check(definition, input, &mut warnings);
     let undo = undo::check(definition, &mut warnings);
     Verdict {
         undo,
@@ -351,6 +365,7 @@ fn relies_on_idempotency_key(definition: &Definition, warnings: &mut Vec<Warning
         warnings.push(Warning {
             code: WarningCode::ReliesOnIdempotencyKey,
             step: None,
+            pointer: "/steps".to_owned(),
             message: format!(
                 "steps can be called more than once; make sure that the services behind these deduplicate by Idempotency-Key: {}",
                 names.join(", ")

@@ -36,6 +36,7 @@ mod drops;
 mod events;
 mod examples;
 mod exhausted;
+mod expressions;
 mod failover;
 mod fairness;
 mod hidden;

@@ -256,9 +256,10 @@ async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
                 }
                 None => fields.fault(
                     "workflow",
-                    match version {
-                        Some(version) => format!("there is no version {version} of workflow {name:?}; GET /v1/workflows/{name} shows the latest"),
-                        None => format!("there is no workflow {name:?}; register it with PUT /v1/workflows/{name}, or give steps in place"),
+                    match (version, app.workflows.nearest(&name)) {
+                        (None, Some(meant)) => format!("there is no workflow {name:?}; did you mean {meant:?}?"),
+                        (Some(version), _) => format!("there is no version {version} of workflow {name:?}; GET /v1/workflows/{name} shows the latest"),
+                        (None, None) => format!("there is no workflow {name:?}; register it with PUT /v1/workflows/{name}, or give steps in place"),
                     },
                 ),
             }

@@ -11,6 +11,7 @@ use super::{json, load, with_etag};
 use crate::{
     api::{
         App, Problem,
+        apart::apart,
         extract::{Query, TaskParams, TaskPath},
     },
     domain::{TaskId, UndoPlan, undo_plan},
@@ -182,7 +183,7 @@ pub(super) async fn show(
         task: id,
         state: task.status().as_str(),
         fingerprint: format!("\"{}\"", task.version),
-        plan: undo_plan(&task, now),
+        plan: apart(|| undo_plan(&task, now)),
     };
     Ok(with_etag(json(StatusCode::OK, &view), &task))
 }

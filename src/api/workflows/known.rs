@@ -10,7 +10,7 @@ use crate::{
     api::{App, Problem},
     domain::{
         Accepted, Definition, FieldFault, Limits, Payload, Policies, Span, WorkflowName,
-        WorkflowRef, parse_steps,
+        WorkflowRef, nearest, parse_steps,
     },
     store::{StoreError, WorkflowRecord},
 };
@@ -32,6 +32,12 @@ pub struct Workflows(ArcSwap<HashMap<WorkflowName, Known>>);
 impl Workflows {
     fn latest(&self, name: &WorkflowName) -> Option<Known> {
         self.0.load().get(name).cloned()
+    }
+
+    /// Of those in use here, the one that was probably meant.
+    pub fn nearest(&self, name: &WorkflowName) -> Option<WorkflowName> {
+        let known = self.0.load();
+        nearest(name.as_str(), known.keys().map(WorkflowName::as_str)).map(WorkflowName::new)
     }
 
     /// Another instance may have registered newer versions: they are read when they are next used.

@@ -11,13 +11,14 @@ use super::{
 };
 use crate::domain::{
     AgentName, FieldFault, Payload, StepIndex, StepName, nearest,
-    template::{Origin, Reads},
+    template::{Budget, Origin, Reads},
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limits {
     pub max_steps: usize,
-    pub origin: Origin,
+    /// Whether it was accepted before.
+    pub is_stored: bool,
 }
 
 impl Limits {
@@ -25,7 +26,7 @@ impl Limits {
     pub fn stored() -> Self {
         Self {
             max_steps: MOST_STEPS,
-            origin: Origin::Stored,
+            is_stored: true,
         }
     }
 }
@@ -34,7 +35,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_steps: 500,
-            origin: Origin::Submitted,
+            is_stored: false,
         }
     }
 }
@@ -42,9 +43,17 @@ impl Default for Limits {
 /// No limit can be set higher: steps are counted in 16 bits, each with what undoes it.
 const MOST_STEPS: usize = (u16::MAX / 2) as usize;
 
+/// What reading all expressions of a definition may cost, and evaluating those that read nothing.
+const WHOLE_DEFINITION: u64 = 4 * Budget::EVALUATION;
+
 /// Who may be called, as policy and registration stand now.
 pub trait KnownAgents {
     fn knows(&self, agent: &AgentName) -> bool;
+
+    /// The one that was probably meant.
+    fn nearest(&self, _: &AgentName) -> Option<AgentName> {
+        None
+    }
 
     /// The error says why not, and what to do instead.
     fn allows_url(&self, url: &str) -> Result<(), String>;
@@ -86,13 +95,18 @@ pub fn parse_steps(
             items.len()
         ));
     }
+    let budget = Budget::new(WHOLE_DEFINITION);
+    let origin = match limits.is_stored {
+        true => Origin::Stored,
+        false => Origin::Submitted(&budget),
+    };
     let mut faults = Vec::new();
     let mut drafts: Vec<Draft> = items
         .into_iter()
         .enumerate()
         .map(|(index, item)| {
             let pointer = format!("{pointer}/{index}");
-            Draft::read(item, pointer, known, policies, limits.origin, &mut faults)
+            Draft::read(item, pointer, known, policies, origin, &mut faults)
         })
         .collect();
     let names = names(&drafts, &mut faults);
@@ -252,6 +266,7 @@ fn check_reads(
                 names: read,
                 steps,
                 hyphens,
+                ..
             } = looks;
             let meant = hyphens.iter().find(|(behind, (whole, _))| {
                 !seen.contains(&behind.as_str()) || names.contains_key(whole.as_str())

@@ -63,7 +63,7 @@ fn in_words(error: RenderError) -> String {
 /// Reads the field `probe` of a step and notes what its expressions look at.
 pub(super) fn read(
     step: &mut Fields<'_>,
-    origin: Origin,
+    origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
 ) -> Option<Probe> {
     let mut fields = step.object("probe")?;

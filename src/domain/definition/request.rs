@@ -10,6 +10,9 @@ use crate::domain::{
     template::{JsonTemplate, Origin, Reads, Template},
 };
 
+/// Services take about as many, with those that Provost adds.
+const MOST_HEADERS: usize = 100;
+
 pub(super) struct RequestDraft {
     pub path: Template,
     pub method: Method,
@@ -33,7 +36,7 @@ impl RequestDraft {
 pub(super) fn read(
     step: &mut Fields<'_>,
     usual: Method,
-    origin: Origin,
+    origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
 ) -> Option<RequestDraft> {
     let given = step.has("request");
@@ -65,7 +68,7 @@ pub(super) fn read(
 
 fn path(
     fields: &mut Fields<'_>,
-    origin: Origin,
+    origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
 ) -> Option<Template> {
     let source = fields.string("path", usize::MAX).unwrap_or_default();
@@ -86,11 +89,20 @@ fn path(
 
 fn headers(
     fields: &mut Fields<'_>,
-    origin: Origin,
+    origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
 ) -> Vec<(String, Template)> {
     let mut headers: Vec<(String, Template)> = Vec::new();
-    for (name, pointer, value) in fields.entries("headers") {
+    let given = fields.entries("headers");
+    if given.len() > MOST_HEADERS {
+        let message = format!(
+            "{} headers are too many: at most {MOST_HEADERS}",
+            given.len()
+        );
+        fields.fault("headers", message);
+        return headers;
+    }
+    for (name, pointer, value) in given {
         let header = header_name(&name).and_then(|name| {
             if headers.iter().any(|(known, _)| *known == name) {
                 return Err(format!("`{name}` stands here twice: leave one out"));
@@ -140,7 +152,7 @@ fn header_name(name: &str) -> Result<String, String> {
 fn body(
     fields: &mut Fields<'_>,
     method: Method,
-    origin: Origin,
+    origin: Origin<'_>,
     reads: &mut Vec<(String, Reads)>,
 ) -> Option<Body> {
     let Some(raw) = fields.raw("body") else {

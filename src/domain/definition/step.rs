@@ -60,7 +60,7 @@ impl Draft {
         pointer: String,
         known: &dyn KnownAgents,
         policies: &Policies,
-        origin: Origin,
+        origin: Origin<'_>,
         faults: &mut Vec<FieldFault>,
     ) -> Self {
         let mut draft = Self {
@@ -100,7 +100,7 @@ impl Draft {
         &mut self,
         mut fields: Fields<'_>,
         known: &dyn KnownAgents,
-        origin: Origin,
+        origin: Origin<'_>,
     ) -> Result<(), Vec<FieldFault>> {
         self.name = name(&mut fields);
         self.target = target(&mut fields, known);
@@ -149,7 +149,7 @@ impl Draft {
         fields.finish()
     }
 
-    fn condition(&mut self, fields: &mut Fields<'_>, origin: Origin) -> Option<Expression> {
+    fn condition(&mut self, fields: &mut Fields<'_>, origin: Origin<'_>) -> Option<Expression> {
         let source = fields.string("when", usize::MAX)?;
         match Expression::parse(&source, origin) {
             Ok(expression) => {
@@ -315,8 +315,12 @@ fn agent_named(name: &str, known: &dyn KnownAgents) -> Result<Target, String> {
     if known.knows(&agent) {
         Ok(Target::Agent(agent))
     } else {
+        let meant = match known.nearest(&agent) {
+            Some(meant) => format!("; did you mean `{meant}`? Or"),
+            None => ":".to_owned(),
+        };
         Err(format!(
-            "no agent `{name}` is registered: register it with PUT /v1/agents/{name} or in the configuration file"
+            "no agent `{name}` is registered{meant} register it with PUT /v1/agents/{name} or in the configuration file"
         ))
     }
 }

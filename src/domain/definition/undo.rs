@@ -26,7 +26,7 @@ pub(super) struct UndoDraft {
 const WORDS: [(&str, Policy); 2] = [Policy::WORDS[0], Policy::WORDS[2]];
 
 /// Reads the field `undo` of a step.
-pub(super) fn read(step: &mut Fields<'_>, origin: Origin) -> Option<UndoDraft> {
+pub(super) fn read(step: &mut Fields<'_>, origin: Origin<'_>) -> Option<UndoDraft> {
     let mut fields = step.object("undo")?;
     if !fields.has("request") {
         fields.missing(

@@ -34,8 +34,9 @@ pub(super) struct Chain {
 #[derive(Debug)]
 pub(super) struct Link {
     pub what: Linked,
-    /// The source from the base up to here: the name of what is missing.
-    pub source: Box<str>,
+    /// Where the source from the base up to here begins and ends: it names what is missing. An expression is
+    /// no longer than a u16 counts.
+    pub span: (u16, u16),
 }
 
 #[derive(Debug)]
@@ -95,6 +96,15 @@ pub(super) enum Operator {
     Arithmetic(super::number::Arithmetic),
     /// `~`
     Concatenate,
+}
+
+impl Link {
+    pub fn named<'s>(&self, source: &'s str) -> &'s str {
+        let (start, end) = self.span;
+        source
+            .get(usize::from(start)..usize::from(end))
+            .unwrap_or_default()
+    }
 }
 
 impl Expr {

@@ -38,6 +38,11 @@ impl Budget {
         self.whole - self.left.get()
     }
 
+    /// What it was to begin with.
+    pub fn whole(&self) -> u64 {
+        self.whole
+    }
+
     /// Begins anew.
     pub fn refill(&self) {
         self.left.set(self.whole);

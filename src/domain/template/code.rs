@@ -7,10 +7,14 @@ use super::{
     ast::{Expr, Linked},
     eval::Evaluation,
     parser, reads,
-    trouble::{Outcome, other},
+    trouble::{Outcome, Trouble, other},
     value::Value,
 };
 use crate::domain::Payload;
+
+/// What reading an expression costs, in units of the budget, and each byte of it. Mostly memory.
+const EXPRESSION: u64 = 1000;
+const SOURCE_BYTE: u64 = 40;
 
 /// The source between the braces, with what it says.
 pub(super) struct Code {
@@ -22,19 +26,26 @@ pub(super) struct Code {
 
 impl Code {
     /// The error says what is wrong and what to write instead.
-    pub fn parse(source: &str, origin: Origin) -> Result<Self, String> {
+    pub fn parse(source: &str, origin: Origin<'_>) -> Result<Self, String> {
         let source = source.trim();
-        match (Self::checked(source), origin) {
-            (Err(fault), Origin::Stored) => Ok(Self {
-                source: source.into(),
-                reads: Reads::default(),
-                expr: Err(fault.into()),
-            }),
-            (checked, _) => checked,
+        match origin {
+            Origin::Submitted(budget) => {
+                let code = Self::read(source, budget)?;
+                code.check_constant(budget)?;
+                Ok(code)
+            }
+            Origin::Stored => {
+                let read = Self::read(source, &Budget::evaluation());
+                Ok(read.unwrap_or_else(|fault| Self {
+                    source: source.into(),
+                    reads: Reads::default(),
+                    expr: Err(fault.into()),
+                }))
+            }
         }
     }
 
-    fn checked(source: &str) -> Result<Self, String> {
+    fn read(source: &str, budget: &Budget) -> Result<Self, String> {
         if source.is_empty() {
             return Err("the expression is empty: name what it should read".to_owned());
         }
@@ -43,20 +54,28 @@ impl Code {
                 "the expression is longer than {MAX_EXPRESSION} bytes: compute it in a service"
             ));
         }
+        let spent = budget.spent();
+        let charged = budget.charge(EXPRESSION + source.len() as u64 * SOURCE_BYTE);
+        charged.map_err(|exhausted| {
+            let reason = Trouble::from(exhausted).in_words(budget, spent);
+            format!("`{source}` cannot be read: {reason}")
+        })?;
         let expr = parser::parse(source)?;
-        let code = Self {
+        Ok(Self {
             source: source.into(),
-            reads: reads::of(&expr)?,
+            reads: reads::of(&expr, source)?,
             expr: Ok(expr),
-        };
-        if code.reads.names.is_empty() {
-            // It is the same whatever the data are, so whether it fails is known now.
-            let budget = Budget::evaluation();
-            let constant = Scope::empty(&budget);
-            code.with(&constant, |_| Ok(()))
+        })
+    }
+
+    /// What reads nothing is the same whatever the data are, so whether it fails is known at once.
+    fn check_constant(&self, budget: &Budget) -> Result<(), String> {
+        if self.reads.names.is_empty() {
+            let scope = Scope::empty(budget);
+            self.with(&scope, |_| Ok(()))
                 .map_err(|error| error.to_string())?;
         }
-        Ok(code)
+        Ok(())
     }
 
     pub fn source(&self) -> &str {
@@ -107,7 +126,11 @@ impl Code {
             Err(fault) => return other(&**fault),
         };
         let budget = scope.budget;
-        let evaluation = Evaluation { scope, budget };
+        let evaluation = Evaluation {
+            source: &self.source,
+            scope,
+            budget,
+        };
         take(evaluation.value(expr)?.present()?)
     }
 }

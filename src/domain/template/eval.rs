@@ -17,6 +17,7 @@ use super::{
 const PARAMS: usize = 3;
 
 pub(super) struct Evaluation<'v, 's> {
+    pub source: &'v str,
     pub scope: &'s Scope<'v>,
     pub budget: &'s Budget,
 }
@@ -197,7 +198,7 @@ impl<'v> Evaluation<'v, '_> {
         match &**name {
             "steps" => {
                 let Some(output) = self.scope.step(member) else {
-                    return Ok(Some((Value::Missing(&chain.links[0].source), 1)));
+                    return Ok(Some((Value::Missing(chain.links[0].named(self.source)), 1)));
                 };
                 let output = self.scope.output_value(output, self.budget)?;
                 match chain.links.get(1).map(|link| &link.what) {
@@ -210,7 +211,7 @@ impl<'v> Evaluation<'v, '_> {
             }
             "task" => {
                 let part = self.scope.task_value(member, self.budget)?;
-                let part = part.unwrap_or(Value::Missing(&chain.links[0].source));
+                let part = part.unwrap_or(Value::Missing(chain.links[0].named(self.source)));
                 Ok(Some((part, 1)))
             }
             _ => Ok(None),
@@ -247,7 +248,7 @@ impl<'v> Evaluation<'v, '_> {
                 Linked::Is(call, wanted) => Some(Value::Bool(self.test(&value, call)? == *wanted)),
             };
             value = match found {
-                None | Some(Value::Missing("")) => Value::Missing(&link.source),
+                None | Some(Value::Missing("")) => Value::Missing(link.named(self.source)),
                 Some(found) => found,
             };
         }

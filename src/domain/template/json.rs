@@ -21,6 +21,9 @@ enum Piece {
     },
 }
 
+/// About how long a place in a document is told, in characters.
+const LONGEST_POINTER: usize = 200;
+
 /// What is wrong with one string of the document.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JsonFault {
@@ -30,7 +33,7 @@ pub struct JsonFault {
 }
 
 impl JsonTemplate {
-    pub fn parse(document: &Payload, origin: Origin) -> Result<Self, Vec<JsonFault>> {
+    pub fn parse(document: &Payload, origin: Origin<'_>) -> Result<Self, Vec<JsonFault>> {
         let json = document.as_json();
         if !may_hold_templates(json) {
             return Ok(Self(Box::new([Piece::Raw(json.into())])));
@@ -137,14 +140,20 @@ impl<'a> Strings<'a> {
         }
     }
 
+    /// Cut off where it is long: each of many strings may stand deep, behind long names.
     fn pointer(&self) -> String {
         let mut pointer = String::new();
         for open in &self.open {
+            if pointer.len() > LONGEST_POINTER {
+                pointer.push_str("/…");
+                break;
+            }
             match open {
                 Open::Array { index } => pointer.push_str(&format!("/{index}")),
                 Open::Object { key } => {
                     pointer.push('/');
-                    pointer.push_str(&escape(key.as_deref().unwrap_or_default()));
+                    let key = key.as_deref().unwrap_or_default();
+                    pointer.extend(escape(key).chars().take(LONGEST_POINTER));
                 }
             }
         }

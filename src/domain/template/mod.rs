@@ -86,15 +86,31 @@ pub struct Reads {
     pub names: BTreeSet<String>,
     /// The steps read as `steps.<name>` or `steps['<name>']`.
     pub steps: BTreeSet<String>,
+    /// Those of the steps and the members of `input` that are read as if they were there: without a default,
+    /// and without a look at whether they are.
+    pub unguarded: Unguarded,
     /// Names that stand behind a `-` and may be the end of a name with a hyphen: that name, and how to write
     /// what was probably meant.
     pub hyphens: BTreeMap<String, (String, String)>,
+}
+
+/// What an expression needs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Unguarded {
+    pub steps: BTreeSet<String>,
+    pub inputs: BTreeSet<String>,
+    /// What an expression asks about, or gives a default for.
+    pub guarded: BTreeSet<String>,
 }
 
 impl Reads {
     pub fn extend(&mut self, other: &Reads) {
         self.names.extend(other.names.iter().cloned());
         self.steps.extend(other.steps.iter().cloned());
+        let (unguarded, more) = (&mut self.unguarded, &other.unguarded);
+        unguarded.steps.extend(more.steps.iter().cloned());
+        unguarded.inputs.extend(more.inputs.iter().cloned());
+        unguarded.guarded.extend(more.guarded.iter().cloned());
         let hyphens = other.hyphens.iter();
         self.hyphens
             .extend(hyphens.map(|(name, meant)| (name.clone(), meant.clone())));
@@ -102,10 +118,11 @@ impl Reads {
 }
 
 /// Where a definition comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Origin {
-    /// It is handed in now: what is wrong with it is refused.
-    Submitted,
+#[derive(Clone, Copy, Debug)]
+pub enum Origin<'b> {
+    /// It is handed in now: what is wrong with it is refused, and so is what costs more than the budget to
+    /// read.
+    Submitted(&'b Budget),
     /// It was accepted before, perhaps by a version that took more. An expression that is wrong today must not
     /// keep its task from being read: it fails when it is evaluated.
     Stored,
@@ -117,7 +134,7 @@ pub struct Expression(Code);
 
 impl Expression {
     /// The error says what is wrong with the source and what to write instead.
-    pub fn parse(source: &str, origin: Origin) -> Result<Self, String> {
+    pub fn parse(source: &str, origin: Origin<'_>) -> Result<Self, String> {
         if source.trim_start().starts_with("{{") || source.contains("{%") {
             return Err("a condition is written bare: leave out the braces".to_owned());
         }

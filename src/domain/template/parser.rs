@@ -249,14 +249,9 @@ impl<'a> Parser<'a> {
     }
 
     fn link(&self, start: usize, what: Linked) -> Link {
-        // Only what can be missing is named in a message.
-        let source = match what {
-            Linked::Is(..) => "",
-            _ => &self.source[start..self.end],
-        };
         Link {
             what,
-            source: source.into(),
+            span: (start as u16, self.end as u16),
         }
     }
 

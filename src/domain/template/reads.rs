@@ -1,12 +1,12 @@
 //! What an expression looks at, and what no evaluation could find.
 
 use super::{
-    Reads,
-    ast::{Expr, Linked, Operator},
+    Reads, Unguarded,
+    ast::{Expr, FilterCall, Linked, Operator},
     number::Arithmetic,
 };
 
-pub(super) fn of(expr: &Expr) -> Result<Reads, String> {
+pub(super) fn of(expr: &Expr, source: &str) -> Result<Reads, String> {
     let mut reads = Reads::default();
     let (mut steps, mut named) = (0, 0);
     let mut fault = None;
@@ -15,7 +15,7 @@ pub(super) fn of(expr: &Expr) -> Result<Reads, String> {
             reads.names.insert(name.to_string());
             steps += usize::from(**name == *"steps");
         }
-        Expr::Binary(first, rest) => hyphens(first, rest, &mut reads),
+        Expr::Binary(first, rest) => hyphens(first, rest, source, &mut reads),
         Expr::Chain(chain) => {
             let Expr::Name(root) = &chain.base else {
                 return;
@@ -24,10 +24,16 @@ pub(super) fn of(expr: &Expr) -> Result<Reads, String> {
                 Linked::Member(name) => Some(&**name),
                 _ => None,
             });
+            let is_guarded = chain.links.iter().any(|link| is_guard(&link.what));
             let (first, second) = (members.next().flatten(), members.next().flatten());
             let found = match (&**root, first, second) {
+                ("input", Some(member), _) => {
+                    note(&mut reads.unguarded, is_guarded, "input", member);
+                    None
+                }
                 ("steps", Some(step), second) => {
                     named += 1;
+                    note(&mut reads.unguarded, is_guarded, "steps", step);
                     reads.steps.insert(step.to_owned());
                     second.filter(|what| *what != "output").map(|what| {
                         format!(
@@ -57,8 +63,27 @@ pub(super) fn of(expr: &Expr) -> Result<Reads, String> {
     fault.map_or(Ok(reads), Err)
 }
 
+/// Whether what stands before it may be missing.
+fn is_guard(link: &Linked) -> bool {
+    match link {
+        Linked::Filter(FilterCall::Plain(filter, _)) => matches!(filter.name, "d" | "default"),
+        Linked::Is(call, _) => matches!(call.test.name, "defined" | "undefined" | "none"),
+        _ => false,
+    }
+}
+
+fn note(unguarded: &mut Unguarded, is_guarded: bool, root: &str, member: &str) {
+    match (is_guarded, root) {
+        (true, _) => unguarded.guarded.insert(format!("{root}.{member}")),
+        (false, "steps") => unguarded.steps.insert(member.to_owned()),
+        (false, _) => unguarded.inputs.insert(member.to_owned()),
+    };
+}
+
 /// `steps.my-step.output` subtracts `step.output` from `steps.my`, which nobody means.
-fn hyphens(first: &Expr, rest: &[(Operator, Expr)], reads: &mut Reads) {
+fn hyphens(first: &Expr, rest: &[(Operator, Expr)], source: &str, reads: &mut Reads) {
+    /// No name has more.
+    const MOST: usize = 6;
     let Expr::Chain(chain) = first else {
         return;
     };
@@ -69,11 +94,11 @@ fn hyphens(first: &Expr, rest: &[(Operator, Expr)], reads: &mut Reads) {
         return;
     };
     let before = match &*chain.links {
-        [.., before, _] => &*before.source,
+        [.., before, _] => before.named(source),
         _ => root,
     };
     let mut name = member.to_string();
-    for (operator, operand) in rest {
+    for (operator, operand) in rest.iter().take(MOST) {
         let part = match operand {
             Expr::Name(part) => part,
             Expr::Chain(chain) => match &chain.base {

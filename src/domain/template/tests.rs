@@ -10,6 +10,7 @@ mod fuzz;
 mod generator;
 mod jinja;
 mod properties;
+mod reference;
 
 /// A task's data, owned, to borrow a scope from.
 struct Data {
@@ -65,7 +66,7 @@ fn data() -> Data {
 
 fn json(template: &str) -> Result<serde_json::Value, String> {
     let document = payload(&serde_json::to_string(template).unwrap());
-    let compiled = JsonTemplate::parse(&document, Origin::Submitted)
+    let compiled = JsonTemplate::parse(&document, Origin::Submitted(&Budget::evaluation()))
         .map_err(|faults| faults[0].message.clone())?;
     let rendered = compiled
         .render(&data().scope())
@@ -74,19 +75,19 @@ fn json(template: &str) -> Result<serde_json::Value, String> {
 }
 
 fn text(template: &str) -> Result<String, String> {
-    Template::parse(template, Origin::Submitted)?
+    Template::parse(template, Origin::Submitted(&Budget::evaluation()))?
         .render_text(&data().scope())
         .map_err(|error| error.to_string())
 }
 
 fn path(template: &str) -> Result<String, String> {
-    Template::parse(template, Origin::Submitted)?
+    Template::parse(template, Origin::Submitted(&Budget::evaluation()))?
         .render_path(&data().scope())
         .map_err(|error| error.to_string())
 }
 
 fn truth(expression: &str) -> Result<bool, String> {
-    Expression::parse(expression, Origin::Submitted)?
+    Expression::parse(expression, Origin::Submitted(&Budget::evaluation()))?
         .truth(&data().scope())
         .map_err(|error| error.to_string())
 }
@@ -225,14 +226,16 @@ fn faults_are_found_before_anything_is_rendered() {
         ("{{ task.name }}", "no `name`"),
         ("{{ input.a | indent(9) }}", "no filter `indent`"),
     ] {
-        let message = Template::parse(template, Origin::Submitted).unwrap_err();
+        let message =
+            Template::parse(template, Origin::Submitted(&Budget::evaluation())).unwrap_err();
         assert!(message.contains(why), "{template}: {message}");
     }
-    let message = Expression::parse("{{ input.a }}", Origin::Submitted).unwrap_err();
+    let message =
+        Expression::parse("{{ input.a }}", Origin::Submitted(&Budget::evaluation())).unwrap_err();
     assert!(message.contains("leave out the braces"), "{message}");
     let long = format!("{{{{ input.{} }}}}", "a".repeat(MAX_EXPRESSION));
     assert!(
-        Template::parse(&long, Origin::Submitted)
+        Template::parse(&long, Origin::Submitted(&Budget::evaluation()))
             .unwrap_err()
             .contains("longer than")
     );
@@ -242,7 +245,7 @@ fn faults_are_found_before_anything_is_rendered() {
 fn the_names_and_steps_that_are_read_are_known() {
     let reads = Template::parse(
         "{{ input.a ~ other }} {{ steps.one.output.x + steps['a-b'].output }} {{ range(3) }} {{ 'steps.no' }} {{ input.steps }}",
-        Origin::Submitted,
+        Origin::Submitted(&Budget::evaluation()),
     )
     .unwrap()
     .reads();
@@ -281,7 +284,8 @@ fn data_cannot_change_where_a_path_leads() {
 #[test]
 fn a_document_is_copied_where_it_holds_no_template() {
     let source = r#"{ "a" : [1.0, 1e400, "x\u00e9"], "{{ key }}": "{{ input.quantity }}", "n":{"m":"\u007b{ input.sku }}!"} }"#;
-    let template = JsonTemplate::parse(&payload(source), Origin::Submitted).unwrap();
+    let template =
+        JsonTemplate::parse(&payload(source), Origin::Submitted(&Budget::evaluation())).unwrap();
     assert_eq!(
         template.render(&data().scope()).unwrap(),
         r#"{ "a" : [1.0, 1e400, "x\u00e9"], "{{ key }}": 2, "n":{"m":"book-7!"} }"#
@@ -296,7 +300,8 @@ fn a_document_is_copied_where_it_holds_no_template() {
 #[test]
 fn every_fault_of_a_document_is_told_with_its_place() {
     let source = r#"{"a/b":["ok",{"~":"{{ input. }}"}],"c":"{{ x","d":[[],[["{% x %}"]]]}"#;
-    let faults = JsonTemplate::parse(&payload(source), Origin::Submitted).unwrap_err();
+    let faults = JsonTemplate::parse(&payload(source), Origin::Submitted(&Budget::evaluation()))
+        .unwrap_err();
     let pointers: Vec<_> = faults.iter().map(|fault| &*fault.pointer).collect();
     assert_eq!(pointers, ["/a~1b/1/~0", "/c", "/d/1/0/0"]);
 }

@@ -37,7 +37,7 @@ impl Template {
     }
 
     /// The error says what is wrong with the source and what to write instead.
-    pub fn parse(source: &str, origin: Origin) -> Result<Self, String> {
+    pub fn parse(source: &str, origin: Origin<'_>) -> Result<Self, String> {
         if !is_template(source) {
             return Ok(Self::literal(source));
         }

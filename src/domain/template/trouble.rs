@@ -19,14 +19,14 @@ impl Trouble {
     pub fn in_words(self, budget: &Budget, spent: u64) -> String {
         match self {
             Trouble::Exhausted => {
-                let most = Budget::EVALUATION >> 20;
+                let most = budget.whole() >> 20;
                 let own = budget.spent().saturating_sub(spent);
                 let before = match own < spent {
                     true => ", together with those evaluated before it",
                     false => "",
                 };
                 format!(
-                    "it takes too much{before}: an evaluation may touch and build about {most} MiB; give it less data, or compute it in a service"
+                    "it takes too much{before}: evaluating may touch and build about {most} MiB in all; give it less data, or compute it in a service"
                 )
             }
             Trouble::TooLarge => format!(

@@ -28,6 +28,7 @@ pub(super) fn check(definition: &Definition, warnings: &mut Vec<Warning>) -> Vec
             warnings.push(Warning {
                 code,
                 step: Some(step.name.clone()),
+                pointer: format!("/steps/{}", index.at()),
                 message,
             });
         };
@@ -154,6 +155,7 @@ fn not_undoable(definition: &Definition, behind: &[bool], warnings: &mut Vec<War
         warnings.push(Warning {
             code: WarningCode::NotUndoable,
             step: None,
+            pointer: "/steps".to_owned(),
             message: format!(
                 "the task may be undone, but what these steps did stays as it is: {}; give them an `undo`, or let them come behind a pivot",
                 names.join(", ")

@@ -39,12 +39,15 @@ fn a_document_that_is_too_large_is_refused() {
     let mut data = data();
     data.input = payload(&format!("{{\"x\": \"{}\"}}", "y".repeat(MAX_RENDERED / 2)));
     let document = payload(r#"["{{ input.x }}", "{{ input }}"]"#);
-    let error = JsonTemplate::parse(&document, Origin::Submitted)
+    let error = JsonTemplate::parse(&document, Origin::Submitted(&Budget::evaluation()))
         .unwrap()
         .render(&data.scope())
         .unwrap_err();
     assert!(error.to_string().contains("larger than"), "{error}");
-    let text =
-        Template::parse("{{ input.x }}{{ input.x }}{{ input.x }}", Origin::Submitted).unwrap();
+    let text = Template::parse(
+        "{{ input.x }}{{ input.x }}{{ input.x }}",
+        Origin::Submitted(&Budget::evaluation()),
+    )
+    .unwrap();
     assert!(text.render_text(&data.scope()).is_err());
 }

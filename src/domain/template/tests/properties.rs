@@ -26,7 +26,7 @@ proptest! {
     #[test]
     fn literal_json_renders_to_itself(value in any_json()) {
         let document = Payload::from_value(&value);
-        let rendered = JsonTemplate::parse(&document, Origin::Submitted).unwrap().render(&data().scope()).unwrap();
+        let rendered = JsonTemplate::parse(&document, Origin::Submitted(&Budget::evaluation())).unwrap().render(&data().scope()).unwrap();
         prop_assert_eq!(rendered, document.as_json());
     }
 
@@ -36,7 +36,7 @@ proptest! {
         let mut data = data();
         data.input = Payload::from_value(&document);
         for template in [r#""{{ input.x }}""#, r#""{{ input['x'] }}""#] {
-            let rendered = JsonTemplate::parse(&payload(template), Origin::Submitted).unwrap().render(&data.scope()).unwrap();
+            let rendered = JsonTemplate::parse(&payload(template), Origin::Submitted(&Budget::evaluation())).unwrap().render(&data.scope()).unwrap();
             let rendered: serde_json::Value = serde_json::from_str(&rendered).unwrap();
             let reference: serde_json::Value = serde_json::from_str(&document.to_string()).unwrap();
             prop_assert_eq!(&rendered, &reference["x"]);
@@ -45,15 +45,15 @@ proptest! {
 
     #[test]
     fn no_source_panics(source in "([{}%#'\"|.*(\\[\\])a-c 0-9_-]|\\{\\{|\\}\\}|steps|input|is |not |\\*\\*|é){0,24}") {
-        let _ = Template::parse(&source, Origin::Submitted).map(|template| template.render_text(&data().scope()));
-        let _ = Expression::parse(&source, Origin::Submitted).map(|condition| condition.truth(&data().scope()));
+        let _ = Template::parse(&source, Origin::Submitted(&Budget::evaluation())).map(|template| template.render_text(&data().scope()));
+        let _ = Expression::parse(&source, Origin::Submitted(&Budget::evaluation())).map(|condition| condition.truth(&data().scope()));
     }
 
     #[test]
     fn no_path_leaves_its_segments(text in ".{1,40}") {
         let mut data = data();
         data.input = Payload::from_string(&text);
-        let rendered = Template::parse("/a/{{ input }}/b", Origin::Submitted).unwrap().render_path(&data.scope()).unwrap();
+        let rendered = Template::parse("/a/{{ input }}/b", Origin::Submitted(&Budget::evaluation())).unwrap().render_path(&data.scope()).unwrap();
         let inner = &rendered[3..rendered.len() - 2];
         prop_assert!(inner.chars().all(|c| c.is_ascii_alphanumeric() || "-_.~%".contains(c)), "{}", inner);
     }
