@@ -79,7 +79,16 @@ fn input_needed(needed: BTreeSet<String>, input: Option<&Payload>, warnings: &mu
             .as_ref()
             .is_some_and(|input| input.get(name).is_some())
     };
-    let missing: Vec<_> = needed.into_iter().filter(|name| !is_there(name)).collect();
+    let is_told = |name: &String| {
+        let path = format!("`input.{name}`");
+        warnings.iter().any(|warning| {
+            warning.code == WarningCode::CannotRender && warning.message.contains(&path)
+        })
+    };
+    let missing: Vec<_> = needed
+        .into_iter()
+        .filter(|name| !is_there(name) && !is_told(name))
+        .collect();
     if missing.is_empty() {
         return;
     }

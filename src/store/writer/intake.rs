@@ -431,8 +431,11 @@ mod tests {
                 leases.send(lease).await.unwrap();
             }
             let _taken = intake.next(8, &mut batch).await;
-            assert_eq!(marks(&batch), [1, 2, 7], "with {lanes} lanes");
-            assert_eq!(batch.len(), if lanes == 1 { 4 } else { 3 });
+            assert!(marks(&batch).starts_with(&[1, 2]), "with {lanes} lanes");
+            let has_lease = batch
+                .iter()
+                .any(|request| matches!(request, Request::Leases { .. }));
+            assert_eq!(has_lease, lanes == 1);
         }
     }
 
