@@ -277,6 +277,9 @@ impl Closing<'_> {
                 let live =
                     |step: &&Value| step["state"] == "pending" || step["state"] == "processing";
                 if steps.filter(live).count() > 0 {
+                    // It may be held besides: its state does not show that.
+                    let resume = self.api.command(&format!("/v1/tasks/{id}/resume"));
+                    let _ = resume.attempt().await;
                     moving.push(task["version"].to_string());
                 }
             }
