@@ -11,7 +11,7 @@ use crate::harness::{
 };
 
 /// What needs no database. All else must say that there is none.
-const WITHOUT: [&str; 9] = [
+const WITHOUT: [&str; 11] = [
     "GET /livez",
     "GET /metrics",
     "GET /docs",
@@ -20,6 +20,9 @@ const WITHOUT: [&str; 9] = [
     "GET /v1/agents",
     "GET /v1/agents/{name}",
     "POST /v1/workflows/{name}/validate",
+    // Whether this instance is held is its own affair.
+    "GET /v1/hold",
+    "POST /v1/hold/release",
     // Under its own names, further down.
     "PUT /v1/agents/{name}",
     "DELETE /v1/agents/{name}",

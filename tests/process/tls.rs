@@ -65,7 +65,7 @@ async fn connect(
 }
 
 async fn livez(stream: &mut TlsStream<TcpStream>) -> String {
-    let request = b"GET /livez HTTP/1.1\r\nhost: provost.example\r\nconnection: close\r\n\r\n";
+    let request = b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     stream.write_all(request).await.unwrap();
     let mut answer = Vec::new();
     let _ = timeout(PATIENCE, stream.read_to_end(&mut answer))
