@@ -49,7 +49,7 @@ async fn goes_on(provost: &Provost, remote: &Remote) {
 async fn an_expression_that_would_be_folded_into_gigabytes_is_refused() {
     let remote = Remote::quick().await;
     let mut provost = Provost::start().await;
-    let big = vec!["\"x\"*99999999"; 12].join("~");
+    let big = ["\"x\"*99999999"; 12].join("~");
     for (expression, why) in [
         (big.as_str(), "two numbers"),
         (

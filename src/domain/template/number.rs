@@ -15,7 +15,7 @@ pub(super) enum Number {
 
 /// Packed, so that a value takes 24 bytes and not 32.
 #[derive(Clone, Copy, Debug)]
-#[repr(packed(8))]
+#[repr(Rust, packed(8))]
 pub(super) struct Int(i128);
 
 impl Number {

@@ -171,7 +171,7 @@ pub(super) fn split<'v>(
     };
     for _ in 0..most {
         let found = match separator {
-            Some(separator) if separator.is_empty() => {
+            Some("") => {
                 return other("`split` takes a separator that is not empty");
             }
             Some(separator) => rest.split_once(separator),
