@@ -190,7 +190,7 @@ pub struct Stalls(pub Vec<(At, Duration)>);
 
 impl Stalls {
     /// Between a check of the record and the arrival of what was sent upon it, on a machine that is not busy.
-    const USUALLY: Duration = Duration::from_millis(250);
+    const USUALLY: Duration = Duration::from_millis(400);
     /// Back from a moment, how long a stall may have had to do with it.
     const AROUND: Duration = Duration::from_secs(3);
 

@@ -161,9 +161,9 @@ impl Operator {
         };
         match random.random_range(0..100) {
             0..20 => of_task("undo"),
-            20..23 => of_task("cancel"),
-            23..31 => of_task("pause"),
-            31..50 => of_task("resume"),
+            20..27 => of_task("cancel"),
+            27..34 => of_task("pause"),
+            34..50 => of_task("resume"),
             50..58 => of_task("retry"),
             58..64 => {
                 let at = random.random_range(0..task.plan.steps.len());
