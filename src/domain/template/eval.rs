@@ -7,6 +7,7 @@ use super::{
     budget::NODE,
     compare, judging, lists,
     number::{Number, negate},
+    places,
     texts::text_of,
     trouble::{Outcome, other},
     value::{Room, Value},
@@ -229,7 +230,7 @@ impl<'v> Evaluation<'v, '_> {
                     match (item.as_text(), item.as_number().and_then(Number::as_int)) {
                         (Some(name), _) => value.member(name, budget)?,
                         (_, Some(at)) if value.is_list() || value.as_text().is_some() => {
-                            lists::item_at(&value, at, budget)?
+                            places::item_at(&value, at, budget)?
                         }
                         _ => None,
                     }
@@ -242,7 +243,7 @@ impl<'v> Evaluation<'v, '_> {
                             *place = Some(self.value(part)?);
                         }
                     }
-                    Some(lists::slice(&value, &given, budget)?)
+                    Some(places::slice(&value, &given, budget)?)
                 }
                 Linked::Filter(call) => Some(self.filter(value, call)?),
                 Linked::Is(call, wanted) => Some(Value::Bool(self.test(&value, call)? == *wanted)),

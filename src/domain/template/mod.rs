@@ -15,6 +15,7 @@
 
 mod ast;
 mod budget;
+mod calls;
 mod code;
 mod compare;
 mod convert;
@@ -26,6 +27,7 @@ mod lexer;
 mod lists;
 mod number;
 mod parser;
+mod places;
 mod reads;
 mod registry;
 mod scan;

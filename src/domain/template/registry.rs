@@ -1,7 +1,9 @@
 //! The filters, tests and functions that there are. What is not here is refused by name, with what to use
 //! instead; what is here charges for all that it does. `docs/expressions.md` shows each, and a test reads it.
 
-use super::{Budget, convert, judging as judge, lists, texts, trouble::Outcome, value::Value};
+use super::{
+    Budget, convert, judging as judge, lists, places, texts, trouble::Outcome, value::Value,
+};
 use crate::domain::nearest;
 
 /// What a call is given, one for each parameter; `None` where it is left out.
@@ -182,7 +184,7 @@ pub(super) static FUNCTIONS: &[Function] = &[
         name: "range",
         params: &["start", "stop", "step"],
         required: 1,
-        make: lists::range,
+        make: places::range,
     },
 ];
 
