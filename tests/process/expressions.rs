@@ -265,6 +265,7 @@ async fn what_people_write_who_know_another_language_is_answered_with_a_hint() {
         ("when", json!("steps.my-step.output.ok"), "steps['my-step']"),
         ("when", json!("input.a | slice(2)"), "x[2:5]"),
         ("when", json!("input.a | uper"), "did you mean `upper`?"),
+        ("when", json!("input.a | upcase"), "write `upper`"),
         ("when", json!("len(input.a)"), "x | length"),
         ("when", json!("input.a.strip()"), "use a filter"),
         ("depends_on", json!(["my-step"]), "did you mean `after`?"),
