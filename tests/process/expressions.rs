@@ -170,6 +170,32 @@ async fn others_are_served_while_many_expensive_tasks_are_decided() {
     );
 }
 
+/// How many transactions the writer has committed.
+async fn commits(provost: &Provost) -> usize {
+    let metrics = provost.get("/metrics").await.expect(200);
+    let metrics = metrics.as_str().unwrap();
+    let line = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("provost_store_commit_seconds_count "));
+    line.map_or(0, |count| count.parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_batch_ends_when_its_expressions_have_cost_what_one_command_s_may() {
+    const MANY: usize = 20;
+    let provost = Provost::start().await;
+    let mut expensive = sends("http://127.0.0.1:9", "1", json!({ "l": distinct() }));
+    expensive["steps"][0]["when"] = json!("input.l|reject('in',input.l)|list|length > 0");
+    let before = commits(&provost).await;
+    let sent = (0..MANY).map(|_| provost.post("/v1/tasks", &expensive).into_future());
+    for answer in futures::future::join_all(sent).await {
+        assert_eq!(answer.expect(202)["state"], "error");
+    }
+    // They have arrived together, and each alone has cost what a batch may.
+    let count = commits(&provost).await - before;
+    assert!(count >= MANY, "{count} commits for {MANY} expensive tasks");
+}
+
 #[tokio::test]
 async fn a_task_of_many_conditions_over_a_large_input_is_decided_at_once() {
     let remote = Remote::quick().await;
