@@ -7,7 +7,7 @@
 //!
 //! Each is parsed once and evaluated by an interpreter of this module, which charges a [`Budget`] for every
 //! node, item and byte before it touches it: nothing is evaluated while it is parsed, and no filter, operator
-//! or comparison is free. Why there is an own interpreter: `docs/decisions/0008-bounded-expressions.md`.
+//! or comparison is free. Why there is an own interpreter: `docs/decisions/0009-bounded-expressions.md`.
 //! Reading what is not there is an error that names it, never an empty text.
 //!
 //! From source to text: `scan` splits a template, `lexer` and `parser` make an `ast` of each expression,
