@@ -3,13 +3,20 @@
 
 use std::{
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, ready},
 };
 
-use axum::body::Body;
-use bytes::Bytes;
-use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use axum::{
+    body::Body,
+    http::{HeaderValue, StatusCode, header},
+};
+use bytes::{Buf, Bytes};
+use http_body_util::BodyExt;
+use hyper::{
+    Request, Response,
+    body::{Body as HttpBody, Frame, Incoming, SizeHint},
+};
 
 use super::connection::Connection;
 
@@ -17,10 +24,34 @@ use super::connection::Connection;
 /// the rest shows then: what was handed over whole would wait out of sight.
 const PIECE: usize = 64 << 10;
 
+/// The most that is read of a body that nobody wants. Who is still sending would otherwise find the
+/// connection reset, and never see the answer that says why.
+const MOST_DISCARDED: u64 = 8 << 20;
+/// Up to this rest of such a body, the connection can take another request.
+const KEPT_OPEN: u64 = 64 << 10;
+
 /// An exchange under way. It ends when it is dropped.
 pub struct Exchange {
     connection: Arc<Connection>,
     number: u32,
+    /// The client may send the body only once it is asked for.
+    expects: bool,
+    unread: Unread,
+}
+
+/// The body of a request that was not read to its end, on HTTP/1: no other request can follow it there
+/// before its rest has come.
+#[derive(Clone, Default)]
+struct Unread(Arc<Mutex<Option<Incoming>>>);
+
+impl Unread {
+    fn put(&self, body: Incoming) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+    }
+
+    fn take(&self) -> Option<Incoming> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 impl Exchange {
@@ -28,29 +59,41 @@ impl Exchange {
         Self {
             number: connection.begin(is_http2),
             connection: connection.clone(),
+            expects: false,
+            unread: Unread::default(),
         }
     }
 
-    /// The body of the request, which the connection counts as long as it has not come in whole.
-    pub fn request(&self, body: Incoming) -> Body {
-        if body.is_end_stream() {
-            return Body::new(body);
+    /// The request, whose body the connection counts as long as it has not come in whole.
+    pub fn request(&mut self, request: Request<Incoming>) -> Request<Body> {
+        if request.body().is_end_stream() {
+            return request.map(Body::new);
         }
+        self.expects = request.headers().contains_key(header::EXPECT);
         self.connection.body_begins();
-        Body::new(Arriving {
-            body,
-            connection: Some(self.connection.clone()),
+        request.map(|body| {
+            Body::new(Arriving {
+                body: Some(body),
+                connection: self.connection.clone(),
+                unread: self.unread.clone(),
+            })
         })
     }
 
-    /// The body of the answer, with which the exchange ends.
-    pub fn answer(self, body: Body) -> Answer {
+    /// The answer, with whose body the exchange ends.
+    pub fn answer(self, mut response: Response<Body>) -> Response<Answer> {
         self.connection.offered(self.number);
-        Answer {
+        if let Some(body) = self.unread.take()
+            && !(discard(body, response.status()) && !self.expects)
+        {
+            let headers = response.headers_mut();
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response.map(|body| Answer {
             body,
             rest: Bytes::new(),
             exchange: self,
-        }
+        })
     }
 }
 
@@ -61,17 +104,10 @@ impl Drop for Exchange {
 }
 
 struct Arriving {
-    body: Incoming,
-    /// `None` once the body has come in whole.
-    connection: Option<Arc<Connection>>,
-}
-
-impl Arriving {
-    fn end(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            connection.body_ends();
-        }
-    }
+    /// `None` once it has come in whole.
+    body: Option<Incoming>,
+    connection: Arc<Connection>,
+    unread: Unread,
 }
 
 impl HttpBody for Arriving {
@@ -82,26 +118,62 @@ impl HttpBody for Arriving {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        if frame.is_none() || self.body.is_end_stream() {
-            self.end();
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(None);
+        };
+        let frame = ready!(Pin::new(&mut *body).poll_frame(context));
+        let is_whole = !matches!(frame, Some(Ok(_))) || body.is_end_stream();
+        if is_whole {
+            self.body = None;
+            self.connection.body_ends();
         }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match &self.body {
+            Some(body) => body.size_hint(),
+            None => SizeHint::with_exact(0),
+        }
     }
 }
 
 impl Drop for Arriving {
     fn drop(&mut self) {
-        self.end();
+        let Some(body) = self.body.take() else {
+            return;
+        };
+        self.connection.body_ends();
+        // On HTTP/2 the stream is reset, and the connection goes on.
+        if !self.connection.is_http2() {
+            self.unread.put(body);
+        }
     }
+}
+
+/// Reads the rest of a body that nobody wants, up to a bound. Whether another request may follow it.
+fn discard(mut body: Incoming, answer: StatusCode) -> bool {
+    if answer == StatusCode::REQUEST_TIMEOUT {
+        return false;
+    }
+    let is_short = body
+        .size_hint()
+        .upper()
+        .is_some_and(|rest| rest <= KEPT_OPEN);
+    tokio::spawn(async move {
+        let mut discarded = 0;
+        while discarded < MOST_DISCARDED
+            && let Some(Ok(frame)) = body.frame().await
+        {
+            let length = frame.data_ref().map_or(0, Buf::remaining);
+            discarded += length as u64;
+        }
+    });
+    is_short
 }
 
 pub struct Answer {

@@ -77,12 +77,11 @@ impl Http {
 
     async fn speak(&self, stream: Channel, connection: &Arc<Connection>) {
         let service = service_fn(|request: Request<Incoming>| {
-            let exchange = Exchange::begin(connection, request.version() == Version::HTTP_2);
+            let mut exchange = Exchange::begin(connection, request.version() == Version::HTTP_2);
             let router = self.routes.current();
             async move {
-                let request = request.map(|body| exchange.request(body));
-                let response = router.oneshot(request).await?;
-                Ok::<_, Infallible>(response.map(|body| exchange.answer(body)))
+                let response = router.oneshot(exchange.request(request)).await?;
+                Ok::<_, Infallible>(exchange.answer(response))
             }
         });
         let http = self

@@ -175,6 +175,53 @@ async fn a_body_that_drips_is_answered_408() {
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
 }
 
+/// The answer to `head` and a body of so many bytes, all of which are sent, and whether another request
+/// on the same connection is answered.
+async fn posts(provost: &Provost, head: &str, length: usize) -> (String, bool) {
+    let head = format!(
+        "{head}\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
+    let mut stream = begin(provost, &head).await;
+    stream.write_all(&vec![b' '; length]).await.unwrap();
+    let again = "GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let _ = stream.write_all(again.as_bytes()).await;
+    let answers = rest(&mut stream).await;
+    (answers.clone(), answers.matches("HTTP/1.1 ").count() == 2)
+}
+
+#[tokio::test]
+async fn who_sends_a_body_that_is_not_read_sees_the_answer_and_knows_of_the_connection() {
+    let provost = Provost::start().await;
+    for (head, length, status, goes_on) in [
+        ("POST /v1/tasks HTTP/1.1", 3_000_000, 413, false),
+        ("POST /v1/nothing HTTP/1.1", 3_000_000, 404, false),
+        ("POST /v1/nothing HTTP/1.1", 1000, 404, true),
+        ("GET /livez HTTP/1.1", 1000, 200, true),
+    ] {
+        let (answers, went_on) = posts(&provost, head, length).await;
+        let expected = format!("HTTP/1.1 {status} ");
+        assert!(answers.starts_with(&expected), "{head}: {answers}");
+        assert_eq!(went_on, goes_on, "{head}: {answers}");
+        let first = answers.split("\r\n\r\n").next().unwrap();
+        let says = first.contains("connection: close");
+        assert_eq!(says, !goes_on, "{head}: {answers}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_waits_to_be_asked_for_and_is_too_large_is_not_asked_for() {
+    let provost = Provost::start().await;
+    let head = "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+                expect: 100-continue\r\ncontent-length: 3000000\r\n\r\n";
+    let mut stream = begin(&provost, head).await;
+    let mut answer = vec![0; 4096];
+    let read = timeout(PATIENCE, stream.read(&mut answer)).await;
+    let length = read.expect("no answer").unwrap();
+    let answer = String::from_utf8_lossy(&answer[..length]);
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert!(answer.contains("connection: close"), "{answer}");
+}
+
 /// Asks for ever and reads nothing. Comes back when the server has had enough.
 async fn gorge(stream: &mut TcpStream) -> io::Error {
     let request = "GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(20);
