@@ -15,7 +15,7 @@ use tracing::{debug, error};
 
 use super::{
     auth::{self, Access},
-    extract::Caller,
+    extract::{Caller, must_be_utf8},
     origin::{self, Site},
     problem::{Kind, Problem},
 };
@@ -57,6 +57,7 @@ impl Frame {
         let site = tokens.is_empty().then_some(&self.site);
         let (method, uri, version) = (request.method(), request.uri(), request.version());
         origin::check(method, uri, version, headers, site)?;
+        must_be_utf8(uri)?;
         auth::admit(&tokens, access, headers)
     }
 }

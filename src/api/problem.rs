@@ -72,6 +72,7 @@ kinds! {
     KeyReused = "idempotency-key-reused", UNPROCESSABLE_ENTITY, "The Idempotency-Key was used with another request";
     StoreFull = "store-full", SERVICE_UNAVAILABLE, "The store is full";
     StoreUnavailable = "store-unavailable", SERVICE_UNAVAILABLE, "The store cannot be reached";
+    TooManyWaiting = "too-many-waiting", SERVICE_UNAVAILABLE, "Too many callers are waiting";
     Stopping = "stopping", SERVICE_UNAVAILABLE, "The service is stopping";
     Internal = "internal", INTERNAL_SERVER_ERROR, "The service failed";
 }

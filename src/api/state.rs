@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tokio::sync::Semaphore;
 
 use crate::{
     agent::{Agents, Registered},
@@ -40,6 +41,9 @@ pub struct App {
     pub gauges: Gauges,
     pub instance: InstanceId,
     pub hold: Arc<Hold>,
+    /// Places for callers who wait for a task to change, or follow it. There are fewer than the listener takes
+    /// connections, so that however many wait, requests that end at once come through.
+    pub waits: Arc<Semaphore>,
 }
 
 impl App {

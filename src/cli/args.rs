@@ -25,9 +25,10 @@ New here? This shows everything at work, with three small services that it bring
 Then start your own, and give it something to do:
 
   provost serve
+  python3 -m http.server 9000 --bind 127.0.0.1
   curl -s http://127.0.0.1:8080/v1/tasks -H 'content-type: application/json' -d '{
-    \"steps\": [{ \"name\": \"hello\", \"url\": \"http://127.0.0.1:8080\",
-                 \"request\": { \"method\": \"GET\", \"path\": \"/livez\" } }] }'
+    \"steps\": [{ \"name\": \"hello\", \"url\": \"http://127.0.0.1:9000\",
+                 \"request\": { \"method\": \"GET\", \"path\": \"/\" } }] }'
 
 The API with every field explained is at http://127.0.0.1:8080/docs while it runs."
 )]

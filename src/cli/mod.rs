@@ -56,8 +56,10 @@ pub fn parse() -> Result<Command, ConfigError> {
 fn command(arguments: args::Arguments, env: Vec<(String, String)>) -> Result<Command, ConfigError> {
     Ok(match arguments.command {
         args::Subcommand::Serve(flags) => {
-            let sources = flags.sources(env);
-            Command::Serve(Box::new(config::load(&sources)?), Box::new(sources))
+            let mut sources = flags.sources(env);
+            let config = config::load(&sources)?;
+            sources.keep_file();
+            Command::Serve(Box::new(config), Box::new(sources))
         }
         args::Subcommand::Demo(options) => Command::Demo(options),
         args::Subcommand::Bench(options) => Command::Bench(options),

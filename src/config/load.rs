@@ -17,6 +17,7 @@ use super::{
     show, tokens,
     variables::{Variable, variable},
 };
+use crate::domain::nearest;
 
 /// Read where it exists, when no file was named.
 pub const DEFAULT_FILE: &str = "provost.toml";
@@ -30,6 +31,15 @@ pub struct Sources {
     /// All variables of the process; those that are not Provost's are passed over.
     pub env: Vec<(String, String)>,
     pub flags: Vec<FlagValue>,
+}
+
+impl Sources {
+    /// A file that is there now must be there whenever it is read again.
+    pub fn keep_file(&mut self) {
+        if self.file.is_none() && fs::exists(DEFAULT_FILE).unwrap_or(false) {
+            self.file = Some(DEFAULT_FILE.into());
+        }
+    }
 }
 
 /// A setting that was given on the command line.
@@ -210,11 +220,15 @@ fn misspelt(path: String, origin: String, meant: Option<String>) -> Fault {
     Fault {
         setting: path,
         origin,
-        found: match meant {
-            Some(meant) => format!("a setting that does not exist; did you mean {meant}?"),
-            None => "a setting that does not exist".to_owned(),
-        },
-        allowed: names_inside(&inside),
+        found: does_not_exist(meant.as_deref()),
+        allowed: names_inside(&inside).join(", "),
+    }
+}
+
+fn does_not_exist(meant: Option<&str>) -> String {
+    match meant {
+        Some(meant) => format!("a setting that does not exist; did you mean {meant}?"),
+        None => "a setting that does not exist".to_owned(),
     }
 }
 
@@ -249,21 +263,24 @@ fn find_unknown(layers: &Figment, prefix: &str, table: &Value, faults: &mut Vec<
             find_unknown(layers, &below, value, faults);
             continue;
         }
-        let (found, inside) = if is_table {
-            ("one value, where a table is expected", below.as_str())
+        let (found, allowed) = if is_table {
+            let found = "one value, where a table is expected".to_owned();
+            (found, names_inside(&below))
         } else {
-            ("a setting that does not exist", prefix)
+            let known = names_inside(prefix);
+            let meant = nearest(name, known.iter().copied());
+            (does_not_exist(meant), known)
         };
         faults.push(Fault {
             origin: origin(layers, &path),
             setting: path,
-            found: found.to_owned(),
-            allowed: names_inside(inside),
+            found,
+            allowed: allowed.join(", "),
         });
     }
 }
 
-fn names_inside(prefix: &str) -> String {
+fn names_inside(prefix: &str) -> Vec<&'static str> {
     let mut names = Vec::new();
     for path in SETTINGS.iter().map(|setting| setting.path).chain(LISTS) {
         if let Some(rest) = path.strip_prefix(prefix) {
@@ -273,7 +290,7 @@ fn names_inside(prefix: &str) -> String {
             }
         }
     }
-    names.join(", ")
+    names
 }
 
 fn wrong(layers: &Figment, setting: &Setting, value: &Value) -> Fault {
@@ -312,7 +329,8 @@ fn malformed(layers: &Figment, merged: &Value, error: figment::Error) -> Fault {
     let (found, allowed) = match error.kind {
         Kind::UnknownField(name, known) => {
             path = format!("{}.{name}", path.trim_end_matches(&format!(".{name}")));
-            ("a setting that does not exist".to_owned(), known.join(", "))
+            let meant = nearest(&name, known.iter().copied());
+            (does_not_exist(meant), known.join(", "))
         }
         Kind::MissingField(name) => {
             path = format!("{path}.{name}");

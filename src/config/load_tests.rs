@@ -162,8 +162,27 @@ fn all_wrong_settings_are_told_at_once() {
 fn an_unknown_setting_is_refused_by_name_with_those_that_exist_beside_it() {
     let unknown = fault("[supervisor]\nintervall = \"1s\"", &[]);
     assert_eq!(unknown.setting, "supervisor.intervall");
-    assert_eq!(unknown.found, "a setting that does not exist");
+    assert_eq!(
+        unknown.found,
+        "a setting that does not exist; did you mean interval?"
+    );
     assert_eq!(unknown.allowed, "interval, batch");
+    for (text, meant) in [
+        ("listn = \"x\"", "listen"),
+        ("[cals]\nallow = []", "calls"),
+        ("[calls]\nalow = []", "allow"),
+        ("[tls]\ncertificat = \"x\"", "certificate"),
+        (
+            "[[receivers]]\nname = \"x\"\nulr = \"http://a\"\nsecrets = []",
+            "url",
+        ),
+    ] {
+        let unknown = fault(text, &[]);
+        let expected = format!("did you mean {meant}?");
+        assert!(unknown.found.ends_with(&expected), "{text}: {unknown}");
+    }
+    let unknown = fault("colour = 1", &[]);
+    assert_eq!(unknown.found, "a setting that does not exist");
 
     let unknown = fault("", &[("PROVOST_LISTENS", "s3cret")]);
     assert_eq!(unknown.setting, "listens");

@@ -152,6 +152,7 @@ impl What {
 
 impl What {
     fn network(network: IpNet) -> Result<Self, String> {
+        let network = canonical(network);
         if is_never_called(&network) {
             return Err(
                 "holds link-local or metadata addresses only, which no setting allows: leave it out"
@@ -160,6 +161,21 @@ impl What {
         }
         Ok(Self::Network(network))
     }
+}
+
+/// IPv4 in the form of IPv6, as it is compared: see [`AllowedAddress::covers`].
+fn canonical(network: IpNet) -> IpNet {
+    const MAPPED: u8 = 96;
+    let IpAddr::V4(address) = network.addr().to_canonical() else {
+        return network;
+    };
+    let length = match network {
+        IpNet::V4(_) => return network,
+        IpNet::V6(_) => network.prefix_len().checked_sub(MAPPED),
+    };
+    length
+        .and_then(|length| IpNet::new(address.into(), length).ok())
+        .unwrap_or(network)
 }
 
 fn host_fault(name: &str) -> Option<String> {
@@ -173,7 +189,12 @@ fn host_fault(name: &str) -> Option<String> {
     }
     // The last part decides what a URL's parser takes for an IPv4 address.
     let last = name.rsplit('.').next().unwrap_or(name);
-    if last.bytes().all(|byte| byte.is_ascii_digit()) {
+    let hexadecimal = last.strip_prefix("0x").or(last.strip_prefix("0X"));
+    let is_number = match hexadecimal {
+        Some(digits) => digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        None => last.bytes().all(|byte| byte.is_ascii_digit()),
+    };
+    if is_number {
         return Some("is no IP address, and ends in a number as no name of a host does".to_owned());
     }
     let plain = |part: &str| {
@@ -225,6 +246,10 @@ mod tests {
             assert!(!covers("10.0.0.0/8", "any", address, 1), "{address}");
         }
         assert!(covers("10.0.0.5", "any", "10.0.0.5", 1));
+        for entry in ["::ffff:10.0.0.0/104", "::ffff:10.0.0.5", "::ffff:0:0/96"] {
+            assert!(covers(entry, "any", "10.0.0.5", 1), "{entry}");
+            assert!(!covers(entry, "any", "fd00::1", 1), "{entry}");
+        }
         assert!(!covers("10.0.0.5", "any", "10.0.0.6", 1));
         assert!(covers("fd00:1::/32", "any", "fd00:1:2::3", 1));
     }

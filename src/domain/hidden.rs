@@ -25,6 +25,15 @@ pub fn is_secret_header(name: &str) -> bool {
     PARTS.iter().any(|part| name.contains(part))
 }
 
+/// Puts [`HIDDEN`] in place of the values of secret headers.
+pub fn hide_secrets(headers: &mut [(String, String)]) {
+    for (name, value) in headers {
+        if is_secret_header(name) {
+            HIDDEN.clone_into(value);
+        }
+    }
+}
+
 /// An address as it is shown: [`HIDDEN`] stands for its query.
 pub fn without_query(url: &str) -> Cow<'_, str> {
     match url.split_once('?') {

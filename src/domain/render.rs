@@ -3,7 +3,7 @@
 use http::HeaderValue;
 
 use super::{
-    Body, Method, Payload, RequestTemplate,
+    Body, Method, Payload, RequestTemplate, is_secret_header,
     template::{RenderError, Scope},
 };
 
@@ -54,7 +54,13 @@ pub fn render_request(
         .headers
         .iter()
         .map(|(name, template)| {
-            let value = template.render_text(scope)?;
+            let value = template.render_text(scope).map_err(|error| {
+                // What it is made of may be a secret as well.
+                match is_secret_header(name) {
+                    true => RenderError::new(&format!("headers.{name}"), error.reason),
+                    false => error,
+                }
+            })?;
             match HeaderValue::from_str(&value) {
                 Ok(_) => Ok((name.clone(), value)),
                 // The value may be a secret, so only the name is told.

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{
-    Actor, AgentName, Call, Command, Doubt, Draft, HIDDEN, OnUndo, Payload, Purpose, Release, Span,
-    StepIndex, StepName, StepState, StepStatus, Target, Task, Timestamp, call, is_secret_header,
+    Actor, AgentName, Call, Command, Doubt, Draft, OnUndo, Payload, Purpose, Release, Secrets,
+    Span, StepIndex, StepName, StepState, StepStatus, Target, Task, Timestamp, call, hide_secrets,
     template::Budget, without_query,
 };
 
@@ -312,7 +312,14 @@ impl Planner<'_> {
     }
 
     fn rendered(&self, task: &Task, index: StepIndex, until: Until) -> PlannedCall {
-        match call(task, index, self.now, self.now, &self.budget) {
+        match call(
+            task,
+            index,
+            self.now,
+            self.now,
+            &self.budget,
+            Secrets::Hidden,
+        ) {
             Ok(call) => PlannedCall::Request(Box::new(PlannedRequest::of(call))),
             Err(error) => PlannedCall::CannotRender(CannotRender {
                 until,
@@ -352,10 +359,8 @@ impl PlannedRequest {
     fn of(call: Call) -> Self {
         let length = call.body.as_ref().map(String::len);
         let shown = length.is_some_and(|length| length <= LONGEST_BODY);
-        let hide = |(name, value): (String, String)| match is_secret_header(&name) {
-            true => (name, HIDDEN.to_owned()),
-            false => (name, value),
-        };
+        let mut headers = call.headers;
+        hide_secrets(&mut headers);
         let (undoes_key, probes_key) = match call.purpose {
             Purpose::Work => (None, None),
             Purpose::Undo(key) => (Some(key), None),
@@ -370,7 +375,7 @@ impl PlannedRequest {
             url,
             method: call.method.as_str(),
             path: call.path,
-            headers: call.headers.into_iter().map(hide).collect(),
+            headers: headers.into_iter().collect(),
             body: call.body.filter(|_| shown).and_then(Payload::parse),
             body_bytes: length.filter(|_| !shown),
             // A probe carries none.

@@ -112,6 +112,12 @@ pub struct Server {
 }
 
 impl Server {
+    /// How many requests may wait for something to happen while others still come through.
+    pub fn most_waiting(&self) -> usize {
+        let most = self.connections.limits().max_connections;
+        (most - most.div_ceil(4)).max(1)
+    }
+
     /// Every request from now on meets `router`, on open connections too.
     pub fn switch(&self, router: Router) {
         // A second call would change nothing; there is none.

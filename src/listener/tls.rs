@@ -147,8 +147,12 @@ fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
         path: path.to_owned(),
         error,
     };
-    let size = fs::metadata(path).map_err(unreadable)?.len();
-    if size > LARGEST {
+    let found = fs::metadata(path).map_err(unreadable)?;
+    // To read a pipe would wait for whoever writes to it.
+    if !found.is_file() {
+        return Err(unreadable(io::Error::other("it is not a file")));
+    }
+    if found.len() > LARGEST {
         let error = io::Error::other(format!("it is larger than {LARGEST} bytes"));
         return Err(unreadable(error));
     }

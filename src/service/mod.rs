@@ -19,7 +19,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use thiserror::Error;
-use tokio::task::JoinHandle;
+use tokio::{sync::Semaphore, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -202,6 +202,7 @@ impl Service {
             gauges: Gauges::default(),
             instance: instance.clone(),
             hold,
+            waits: Arc::new(Semaphore::new(server.most_waiting())),
         });
         server.switch(api::router(app));
         let server = parts.spawn("server", server.run(goodbye.clone(), GOODBYE));

@@ -22,9 +22,9 @@ const LIVE: [&str; 3] = ["tokens", "receivers", "alert_webhooks"];
 #[derive(Debug, Error)]
 pub enum ReloadError {
     #[error(
-        "no token is left, and other machines can reach {0}: leave one in [[tokens]], or restart with a loopback address or with insecure = true"
+        "no token is left, and without one everybody who reaches the service may do everything: leave one in [[tokens]], or restart to run without"
     )]
-    OpenToAll(String),
+    NoTokenLeft,
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
@@ -48,9 +48,9 @@ impl Live {
             alert_webhooks: new.alert_webhooks.clone(),
             ..self.config.clone()
         };
-        // `new` may listen where nobody else can come; this instance goes on to listen where it does.
-        if config.is_open_to_all() {
-            return Err(ReloadError::OpenToAll(config.listen.to_string()));
+        // A file that is empty because it is being written must not open the door.
+        if config.tokens.is_empty() && !self.config.tokens.is_empty() {
+            return Err(ReloadError::NoTokenLeft);
         }
         let restart = self.needs_restart(&new);
         if let Some(tls) = &self.tls {

@@ -177,3 +177,79 @@ async fn the_query_of_a_reply_address_is_shown_to_nobody_and_is_sent() {
         format!("/replies?key={SECRET}")
     );
 }
+
+#[tokio::test]
+async fn an_undo_that_sends_a_secret_header_on_is_planned_without_its_value() {
+    let remote = Remote::with(|seen| match seen.path.as_str() {
+        "/refused" => Act::status(400),
+        _ => Act::Ok(json!(1)),
+    })
+    .await;
+    let provost = provost().await;
+    let body = json!({ "was": "{{ request.headers.authorization }}", "of": "{{ request.headers['x-tenant'] }}" });
+    let steps = json!([{
+        "name": "only",
+        "url": remote.url(),
+        "request": { "headers": { "Authorization": SECRET, "x-tenant": "acme" } },
+        "undo": { "request": { "path": "/undo", "body": body } },
+    }, {
+        "name": "refused",
+        "url": remote.url(),
+        "request": { "path": "/refused" },
+    }]);
+    let submitted = provost.post("/v1/tasks", &json!({ "steps": steps }));
+    let submitted = submitted.header("authorization", &bearer("shop"));
+    let id = crate::harness::id_of(&submitted.await.expect(202));
+    get(&provost, "eye", &format!("/v1/tasks/{id}?wait=30s"))
+        .await
+        .expect(200);
+
+    let plan = get(&provost, "eye", &format!("/v1/tasks/{id}/undo-plan")).await;
+    let plan = plan.expect(200);
+    let shown = json!({ "was": "***", "of": "acme" });
+    assert_eq!(plan["calls"][0]["request"]["body"], shown, "{plan:#}");
+
+    let undo = provost.command(&format!("/v1/tasks/{id}/undo"));
+    undo.header("authorization", &bearer("ops"))
+        .await
+        .expect(200);
+    remote.paths("/undo", 1).await;
+    let ledger = remote.ledger();
+    let undone = ledger.iter().find(|seen| seen.path == "/undo").unwrap();
+    let sent = json!({ "was": SECRET, "of": "acme" });
+    assert_eq!(undone.body, sent, "the service gets it");
+}
+
+#[tokio::test]
+async fn a_secret_header_that_cannot_be_made_is_told_of_without_what_it_is_made_of() {
+    let remote = Remote::quick().await;
+    let provost = provost().await;
+    let header = format!("{{{{ '{SECRET}' ~ input.missing }}}}");
+    let steps = json!([{ "name": "only", "url": remote.url(), "request": { "headers": { "X-Api-Key": header } } }]);
+    let submission = json!({ "steps": steps, "input": {}, "reply_to": { "url": format!("{}/replies", remote.url()) } });
+    let submitted = provost.post("/v1/tasks", &submission);
+    let submitted = submitted.header("authorization", &bearer("shop"));
+    let id = crate::harness::id_of(&submitted.await.expect(202));
+    let task = get(&provost, "eye", &format!("/v1/tasks/{id}?wait=30s")).await;
+    let task = task.expect(200);
+    assert_eq!(task["state"], "error");
+    let text = task.to_string();
+    assert!(
+        text.contains("headers.x-api-key") && text.contains("input.missing"),
+        "{text}"
+    );
+    remote.paths("/replies", 1).await;
+    let lists = ["/v1/tasks", "/v1/alerts", "/v1/messages"].map(str::to_owned);
+    let own = ["", "/history"].map(|end| format!("/v1/tasks/{id}{end}"));
+    for path in lists.iter().chain(&own) {
+        let shown = get(&provost, "eye", path).await.expect(200);
+        assert!(!shown.to_string().contains(SECRET), "{path}: {shown:#}");
+    }
+    assert!(
+        remote
+            .ledger()
+            .iter()
+            .all(|seen| !seen.body.to_string().contains(SECRET))
+    );
+    assert!(!provost.log().contains(SECRET));
+}

@@ -351,3 +351,42 @@ async fn when_there_is_no_room_those_that_do_nothing_make_way_and_exchanges_do_n
     }
     assert_eq!(provost.ended().await.code(), Some(0));
 }
+
+#[tokio::test]
+async fn however_many_wait_others_are_served() {
+    let remote = Remote::with(|_| Act::Hang).await;
+    let setup = Provost::setup().set("LISTENER__MAX_CONNECTIONS", "8");
+    let provost = setup.start().await;
+    let id = provost.submit(&one_step(&remote.url(), "/work")).await;
+    let path = format!("/v1/tasks/{id}");
+    let mut following = Vec::new();
+    for _ in 0..6 {
+        let (answer, stream) = ask(&provost, &format!("{path}/events")).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        following.push(stream);
+    }
+    let (refused, _) = ask(&provost, &format!("{path}/events")).await;
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+    assert!(refused.contains("/problems/too-many-waiting"), "{refused}");
+    let (livez, _) = ask(&provost, "/livez").await;
+    assert!(livez.starts_with("HTTP/1.1 200 "), "{livez}");
+    // A preference that cannot be had is no error.
+    for answer in [
+        ask(&provost, &format!("{path}?wait=60s")).await.0,
+        ask(&provost, &path).await.0,
+    ] {
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert!(answer.contains("\"processing\""), "{answer}");
+    }
+    // Those who have gone leave their places.
+    drop(following);
+    let again = async {
+        loop {
+            let (answer, _) = ask(&provost, &format!("{path}/events")).await;
+            if answer.starts_with("HTTP/1.1 200 ") {
+                break;
+            }
+        }
+    };
+    timeout(PATIENCE, again).await.expect("no place is free");
+}

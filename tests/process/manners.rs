@@ -220,6 +220,11 @@ async fn a_query_that_is_no_utf_8_is_refused() {
         let detail = problem["detail"].as_str().unwrap();
         assert!(detail.contains("UTF-8"), "{query}: {detail}");
     }
+    // Also where nothing reads a query.
+    for path in ["/livez", "/metrics", "/docs", "/nothing"] {
+        let answer = provost.get(&format!("{path}?%ff")).await;
+        answer.expect_problem(400, "invalid-query");
+    }
     provost.get("/v1/tasks?key=%C3%A9").await.expect(200);
 }
 

@@ -86,3 +86,15 @@ async fn a_receiver_that_is_added_can_be_named() {
     remote.requests(2).await;
     assert!(remote.ledger().iter().any(|seen| seen.path == "/replies"));
 }
+
+#[tokio::test]
+async fn a_file_that_is_gone_or_empty_opens_no_door() {
+    let provost = Provost::setup().config(&token("old")).start().await;
+    provost.reload("");
+    provost.says("no token is left").await;
+    assert_eq!(provost.get("/v1/tasks").await.status, 401);
+    provost.reload_without_file();
+    provost.says("provost.toml cannot be read").await;
+    assert_eq!(provost.get("/v1/tasks").await.status, 401);
+    assert!(admits(&provost, "old").await);
+}

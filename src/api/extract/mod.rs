@@ -15,4 +15,4 @@ pub use ids::ids;
 pub use path::{
     NamePath, NameVersionPath, StepParams, TaskParams, TaskPath, TaskStepPath, plain_name,
 };
-pub use query::{LONGEST_WAIT, PageQuery, Query};
+pub use query::{LONGEST_WAIT, PageQuery, Query, must_be_utf8};

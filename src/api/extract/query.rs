@@ -2,7 +2,10 @@
 
 use std::{fmt::Display, ops::RangeInclusive};
 
-use axum::{extract::FromRequestParts, http::request::Parts};
+use axum::{
+    extract::FromRequestParts,
+    http::{Uri, request::Parts},
+};
 use percent_encoding::percent_decode_str;
 use utoipa::IntoParams;
 
@@ -38,18 +41,22 @@ pub struct PageQuery {
     cursor: Option<String>,
 }
 
+/// The reader of pairs would put a replacement character in place of what is no UTF-8.
+pub fn must_be_utf8(uri: &Uri) -> Result<(), Problem> {
+    let raw = uri.query().unwrap_or_default();
+    match percent_decode_str(raw).decode_utf8() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Problem::new(
+            Kind::InvalidQuery,
+            "the query is not UTF-8 once its %-escapes are decoded: encode text as UTF-8",
+        )),
+    }
+}
+
 impl<S: Send + Sync> FromRequestParts<S> for Query {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let raw = parts.uri.query().unwrap_or_default();
-        // The reader of pairs would put a replacement character in place of what is no UTF-8.
-        if percent_decode_str(raw).decode_utf8().is_err() {
-            return Err(Problem::new(
-                Kind::InvalidQuery,
-                "the query is not UTF-8 once its %-escapes are decoded: encode text as UTF-8",
-            ));
-        }
         let pairs = axum::extract::Query::try_from_uri(&parts.uri);
         let pairs = pairs.map_err(|error| Problem::new(Kind::InvalidQuery, error.to_string()))?;
         Ok(Self {

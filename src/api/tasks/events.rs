@@ -12,6 +12,7 @@ use axum::{
 };
 use futures::{Stream, StreamExt, stream};
 use serde::Serialize;
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::warn;
 use utoipa::ToSchema;
 
@@ -136,6 +137,7 @@ pub(super) async fn history(
     responses(
         (status = 200, description = "Server-sent events", body = String, content_type = "text/event-stream"),
         (status = 404, description = "There is no such task", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "Too many callers wait or follow already", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn events(
@@ -149,6 +151,13 @@ pub(super) async fn events(
         Some(value) => seen(value.to_str().unwrap_or_default())?,
         None => Seen::default(),
     };
+    let place = app.waits.clone().try_acquire_owned().map_err(|_| {
+        Problem::new(
+            Kind::TooManyWaiting,
+            "as many callers wait for tasks, or follow them, as connections are kept for that; \
+             poll GET /v1/tasks/{id}/history, or raise listener.max_connections",
+        )
+    })?;
     // Armed before the history is read: a change between the two must not be missed.
     let watch = app.store.watchers.watch(id, Interest::Any);
     // A task that is not there is a plain 404, not a stream that ends.
@@ -159,6 +168,7 @@ pub(super) async fn events(
         watch,
         seen,
         over: false,
+        _place: place,
     };
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
     Ok(Sse::new(follow.stream())
@@ -194,6 +204,7 @@ struct Follow {
     watch: Watch,
     seen: Seen,
     over: bool,
+    _place: OwnedSemaphorePermit,
 }
 
 impl Follow {

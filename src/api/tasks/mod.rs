@@ -73,8 +73,10 @@ async fn accepted(app: &App, accepted: Accepted) -> Result<Arc<Task>, Problem> {
     }
 }
 
-/// Waits until the task has come to rest since `known`, the service stops, or the wait is over.
+/// Waits until the task has come to rest since `known`, the service stops, or the wait is over: at once where too
+/// many wait already.
 async fn settled(app: &App, watch: &mut Watch, known: &Task, wait: Duration) -> Option<Arc<Task>> {
+    let _place = app.waits.try_acquire().ok()?;
     tokio::select! {
         task = watch.newer(known.version) => Some(task),
         () = app.stop.cancelled() => None,

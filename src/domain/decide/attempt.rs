@@ -6,7 +6,7 @@ use super::{Draft, fault};
 use crate::domain::{
     Actor, AlertChange, AlertKind, Attempt, Call, Certainty, Doubt, Event, Fault, FaultKind,
     InstanceId, Method, Outcome, Payload, Policy, Purpose, Refusal, Release, Span, Step, StepIndex,
-    StepRef, StepState, Task, Timestamp, render,
+    StepRef, StepState, Task, Timestamp, hide_secrets, render,
     template::{Budget, RenderError},
 };
 
@@ -48,7 +48,8 @@ impl Draft {
             Some(limit) => limit.min(now + within),
             None => now + within,
         };
-        match call(&self.task, index, complete_by, now, &self.budget) {
+        let shown = Secrets::Sent;
+        match call(&self.task, index, complete_by, now, &self.budget, shown) {
             Ok(call) => {
                 self.change(
                     index,
@@ -313,6 +314,14 @@ fn speaks_for_all(fault: &Fault, step: &Step) -> bool {
     }
 }
 
+/// Whether what undoes a step reads the secret headers of its request, or what stands in their place where it
+/// is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::domain) enum Secrets {
+    Sent,
+    Hidden,
+}
+
 /// Renders what the agent needs to do the work (P9), or to ask whether it was done.
 pub(in crate::domain) fn call(
     task: &Task,
@@ -320,6 +329,7 @@ pub(in crate::domain) fn call(
     complete_by: Timestamp,
     now: Timestamp,
     budget: &Budget,
+    secrets: Secrets,
 ) -> Result<Call, RenderError> {
     let definition = task.definition(index);
     let step = task.step(index);
@@ -331,7 +341,7 @@ pub(in crate::domain) fn call(
             Purpose::Probe(task.idempotency_key(subject)),
         ),
         (None, Some(_)) => (
-            undo_request(task, index, budget)?,
+            undo_request(task, index, budget, secrets)?,
             Purpose::Undo(task.idempotency_key(subject)),
         ),
         (None, None) => (
@@ -371,12 +381,13 @@ fn undo_request(
     task: &Task,
     index: StepIndex,
     budget: &Budget,
+    secrets: Secrets,
 ) -> Result<render::Rendered, RenderError> {
     let definition = task.definition(index);
     let mut scope = task.scope(index, budget);
     let recorded;
     if definition.reads_request {
-        recorded = recorded_request(task, task.subject(index), budget)?;
+        recorded = recorded_request(task, task.subject(index), budget, secrets)?;
         scope.request = Some(&recorded);
     }
     render::render_request(&definition.request, &scope)
@@ -386,9 +397,13 @@ fn recorded_request(
     task: &Task,
     index: StepIndex,
     budget: &Budget,
+    secrets: Secrets,
 ) -> Result<Payload, RenderError> {
-    let rendered =
+    let mut rendered =
         render::render_request(&task.definition(index).request, &task.scope(index, budget))?;
+    if secrets == Secrets::Hidden {
+        hide_secrets(&mut rendered.headers);
+    }
     let own = task.step(index).body.as_ref().map(Payload::as_json);
     Ok(rendered.as_payload(own))
 }

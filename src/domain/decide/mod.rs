@@ -16,7 +16,7 @@ mod undo;
 
 use std::sync::Arc;
 
-pub(in crate::domain) use attempt::call;
+pub(in crate::domain) use attempt::{Secrets, call};
 
 use super::{
     Actor, AlertChange, AlertKind, Attempt, Call, Certainty, Command, Details, Doubt, Event,

@@ -311,6 +311,12 @@ impl Provost {
         self.signal("HUP");
     }
 
+    /// SIGHUP, without any.
+    pub fn reload_without_file(&self) {
+        std::fs::remove_file(self.folder.path().join("provost.toml")).unwrap();
+        self.signal("HUP");
+    }
+
     /// SIGSTOP: it does nothing until [`Provost::resume`].
     pub fn suspend(&self) {
         self.signal("STOP");
