@@ -1,11 +1,14 @@
 //! Answers: JSON bodies, and the pages of lists.
 
+use std::fmt::Write;
+
 use axum::{
     body::Body,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
 use super::problem::{Kind, Problem};
@@ -22,6 +25,19 @@ pub fn json<T: Serialize>(status: StatusCode, body: &T) -> Response {
         // No answer holds what JSON cannot say; this is what one that did would look like.
         Err(error) => Problem::new(Kind::Internal, error.to_string()).into_response(),
     }
+}
+
+/// The ETag of what has no version: the same for the same bytes.
+pub fn etag_of(bytes: &[u8]) -> HeaderValue {
+    let digest = Sha256::digest(bytes);
+    let mut etag = String::from("\"");
+    for byte in &digest[..16] {
+        // Writing to a String cannot fail.
+        let _ = write!(etag, "{byte:02x}");
+    }
+    etag.push('"');
+    // Quotes and digits are legal in a header.
+    HeaderValue::from_str(&etag).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
 /// One page of a list.

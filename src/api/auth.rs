@@ -185,6 +185,7 @@ fn bearer(tokens: &[Token], headers: &HeaderMap) -> Result<Caller, Problem> {
     met.map(|token| Caller {
         name: token.name.as_str().into(),
         role: token.role,
+        is_known: true,
     })
     .ok_or_else(|| {
         Problem::new(

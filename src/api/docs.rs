@@ -3,12 +3,12 @@
 use std::{sync::Arc, sync::LazyLock};
 
 use axum::{
-    http::header,
+    http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::state::App;
+use super::{answer::etag_of, state::App};
 
 pub fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -16,8 +16,11 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(docs_page))
 }
 
-static DOCUMENT: LazyLock<String> =
-    LazyLock::new(|| super::openapi().to_json().unwrap_or_default());
+static DOCUMENT: LazyLock<(String, HeaderValue)> = LazyLock::new(|| {
+    let document = super::openapi().to_json().unwrap_or_default();
+    let etag = etag_of(document.as_bytes());
+    (document, etag)
+});
 
 const PAGE: &str = include_str!("docs.html");
 
@@ -33,11 +36,16 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
     responses((status = 200, description = "The document", body = Object, example = json!({"openapi": "3.1.0"}))),
 )]
 async fn openapi_json() -> Response {
+    let (document, etag) = &*DOCUMENT;
     let headers = [
-        (header::CONTENT_TYPE, "application/json"),
-        (header::CACHE_CONTROL, "no-cache"),
+        (
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        ),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+        (header::ETAG, etag.clone()),
     ];
-    (headers, DOCUMENT.as_str()).into_response()
+    (headers, document.as_str()).into_response()
 }
 
 /// Read this document in a browser
@@ -71,7 +79,7 @@ mod tests {
 
     #[test]
     fn the_document_is_served_whole() {
-        let document: serde_json::Value = serde_json::from_str(&DOCUMENT).unwrap();
+        let document: serde_json::Value = serde_json::from_str(&DOCUMENT.0).unwrap();
         assert!(document["paths"]["/openapi.json"]["get"].is_object());
     }
 }

@@ -4,8 +4,9 @@ use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Instan
 
 use arc_swap::ArcSwap;
 use axum::{
+    body::Body,
     extract::{MatchedPath, Request, State},
-    http::{Method, StatusCode},
+    http::{HeaderMap, Method, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -74,6 +75,7 @@ pub async fn surround(
     let method = request.method().clone();
     let access = auth::needed(&method, route);
     let admitted = frame.admit(&request, access);
+    let known = Known::of(&request);
     let response = match admitted {
         Ok(caller) => {
             if let Some(caller) = caller {
@@ -85,6 +87,7 @@ pub async fn surround(
         }
         Err(problem) => problem.into_response(),
     };
+    let response = known.unless_known(response);
     let elapsed = started.elapsed();
     let status = response.status();
     let route = route.unwrap_or(NO_ROUTE);
@@ -108,6 +111,38 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Response {
         "the request could not be carried out because of a fault in the service; its log says more",
     )
     .into_response()
+}
+
+/// What the client of a read says that it has already (`If-None-Match`).
+struct Known(Option<HeaderMap>);
+
+impl Known {
+    fn of(request: &Request) -> Self {
+        let reads = [Method::GET, Method::HEAD].contains(request.method());
+        let says = reads && request.headers().contains_key(header::IF_NONE_MATCH);
+        Self(says.then(|| request.headers().clone()))
+    }
+
+    /// 304 in place of what the client has.
+    fn unless_known(self, mut response: Response) -> Response {
+        let Some(headers) = self.0.filter(|_| response.status() == StatusCode::OK) else {
+            return response;
+        };
+        let Some(etag) = response.headers().get(header::ETAG) else {
+            return response;
+        };
+        let opaque = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
+        let current = opaque(etag.to_str().unwrap_or_default());
+        let known = headers.get_all(header::IF_NONE_MATCH).iter();
+        let mut known = known.flat_map(|value| value.to_str().unwrap_or_default().split(','));
+        if known.any(|tag| tag.trim() == "*" || opaque(tag) == current) {
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+            *response.body_mut() = Body::empty();
+            response.headers_mut().remove(header::CONTENT_TYPE);
+            response.headers_mut().remove(header::CONTENT_LENGTH);
+        }
+        response
+    }
 }
 
 #[derive(Clone)]

@@ -68,6 +68,7 @@ kinds! {
     Misdirected = "misdirected", MISDIRECTED_REQUEST, "The request is for another host";
     BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, "The body is too large";
     NotJson = "not-json", UNSUPPORTED_MEDIA_TYPE, "The body must be sent as application/json";
+    EncodedBody = "encoded-body", UNSUPPORTED_MEDIA_TYPE, "The body must be sent without an encoding";
     Invalid = "invalid", UNPROCESSABLE_ENTITY, "The request is not valid";
     KeyReused = "idempotency-key-reused", UNPROCESSABLE_ENTITY, "The Idempotency-Key was used with another request";
     StoreFull = "store-full", SERVICE_UNAVAILABLE, "The store is full";

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Act, Gate, Provost, Remote, one_step, pipeline, step};
+use crate::harness::{Act, Gate, Provost, Remote, id_of, one_step, pipeline, step};
 
 #[tokio::test]
 async fn a_repeated_submission_makes_one_task_and_another_body_under_its_key_is_refused() {
@@ -66,9 +66,11 @@ async fn a_repeated_command_is_carried_out_once() {
     let provost = Provost::start().await;
     let task = provost.run(&one_step(&remote.url(), "/work")).await;
     let id = task["id"].as_str().unwrap();
-    for _ in 0..2 {
+    for replayed in [None, Some("true")] {
         let retry = provost.command(&format!("/v1/tasks/{id}/retry"));
-        retry.header("idempotency-key", "once").await.expect(200);
+        let answer = retry.header("idempotency-key", "once").await;
+        assert_eq!(answer.header("idempotency-replayed"), replayed);
+        answer.expect(200);
         provost.settled(id).await;
     }
     assert_eq!(remote.count(), 2);
@@ -115,7 +117,9 @@ async fn prefer_wait_answers_when_the_task_has_ended() {
         .post("/v1/tasks", &submission)
         .header("prefer", "wait=30")
         .await;
-    assert_eq!(waited.header("preference-applied"), Some("wait"));
+    assert_eq!(waited.header("preference-applied"), Some("wait=30"));
+    assert_eq!(waited.header("vary"), Some("prefer"));
+    assert_eq!(waited.header("retry-after"), None, "it has ended");
     let task = waited.expect(200);
     assert_eq!(task["state"], "processed");
     assert_eq!(step(&task, "only")["output"], json!({ "path": "/work" }));
@@ -151,4 +155,100 @@ async fn a_wait_ends_when_the_task_needs_an_operator() {
         .header("prefer", "wait=60")
         .await;
     assert_eq!(waited.expect(200)["state"], "error");
+}
+
+#[tokio::test]
+async fn a_key_is_the_callers_own_and_the_same_in_quotes() {
+    let remote = Remote::quick().await;
+    let tokens = "ada:submit:ada-secret-0123456789,bob:submit:bob-secret-0123456789,\
+                  root:admin:root-secret-0123456789";
+    let provost = Provost::setup().set("TOKENS", tokens).start().await;
+    let submission = one_step(&remote.url(), "/work");
+    let send = async |name: &str, key: &str| {
+        let sent = provost.post("/v1/tasks", &submission);
+        let bearer = format!("Bearer {name}-secret-0123456789");
+        let sent = sent.header("authorization", &bearer);
+        id_of(&sent.header("idempotency-key", key).await.expect(202))
+    };
+    let of_ada = send("ada", "order-1").await;
+    assert_ne!(send("bob", "order-1").await, of_ada);
+    assert_eq!(send("ada", "order-1").await, of_ada);
+    assert_eq!(send("ada", "\"order-1\"").await, of_ada);
+
+    // On another path it is another key.
+    let command = async |deed: &str, id: &str| {
+        let command = provost.command(&format!("/v1/tasks/{id}/{deed}"));
+        let command = command.header("authorization", "Bearer root-secret-0123456789");
+        command.header("idempotency-key", "order-1").await
+    };
+    let hanging = Remote::with(|_| Act::Hang).await;
+    let ids = async {
+        let sent = provost.post("/v1/tasks", &one_step(&hanging.url(), "/work"));
+        let sent = sent.header("authorization", "Bearer root-secret-0123456789");
+        id_of(&sent.await.expect(202))
+    };
+    let (one, other) = (ids.await, of_ada);
+    assert_eq!(command("pause", &one).await.expect(200)["state"], "paused");
+    assert_eq!(
+        command("cancel", &one).await.expect(200)["state"],
+        "cancelled"
+    );
+    command("cancel", &other)
+        .await
+        .expect_problem(409, "task-ended");
+}
+
+#[tokio::test]
+async fn who_polls_is_told_when_to_ask_again_and_what_he_has_is_not_sent_again() {
+    let gate = Gate::closed();
+    let remote = Remote::script([gate.then(json!("done"))]).await;
+    let provost = Provost::start().await;
+    let sent = provost.post("/v1/tasks", &one_step(&remote.url(), "/work"));
+    let sent = sent.await;
+    assert_eq!(sent.header("retry-after"), Some("1"));
+    let id = id_of(&sent.expect(202));
+    let path = format!("/v1/tasks/{id}");
+    remote.requests(1).await;
+    let polled = provost.get(&path).await;
+    assert_eq!(polled.header("retry-after"), Some("1"));
+    let etag = polled.header("etag").unwrap().to_owned();
+    for known in [etag.clone(), format!("\"x\", W/{etag}"), "*".to_owned()] {
+        let again = provost.get(&path).header("if-none-match", &known).await;
+        assert_eq!((again.status, &again.body), (304, &json!("")), "{known}");
+        assert_eq!(again.header("etag"), Some(etag.as_str()));
+        assert_eq!(again.header("retry-after"), Some("1"));
+    }
+    gate.open();
+    let done = provost.settled(&id).await;
+    assert_eq!(done["state"], "processed");
+    let changed = provost.get(&path).header("if-none-match", &etag).await;
+    assert_eq!(changed.header("retry-after"), None);
+    assert_eq!(changed.expect(200), done);
+
+    let document = provost.get("/openapi.json").await;
+    let etag = document.header("etag").unwrap();
+    let again = provost.get("/openapi.json").header("if-none-match", etag);
+    assert_eq!(again.await.status, 304);
+}
+
+#[tokio::test]
+async fn a_wait_beyond_the_limit_is_cut_to_it_and_the_answer_says_so() {
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    let sent = provost.post("/v1/tasks", &one_step(&remote.url(), "/work"));
+    let answer = sent.header("prefer", "respond-async, wait=86400").await;
+    assert_eq!(answer.header("preference-applied"), Some("wait=60"));
+    answer.expect(200);
+}
+
+#[tokio::test]
+async fn a_body_that_is_compressed_is_refused_by_name() {
+    let provost = Provost::start().await;
+    let sent = |encoding| {
+        let sent = provost.post("/v1/tasks", &one_step("http://127.0.0.1:9", "/work"));
+        sent.header("content-encoding", encoding)
+    };
+    let refused = sent("gzip").await.expect_problem(415, "encoded-body");
+    assert!(refused["detail"].as_str().unwrap().contains("gzip"));
+    sent("identity").await.expect(202);
 }

@@ -254,7 +254,7 @@ async fn a_clone_is_a_new_submission_with_changes() {
     assert_eq!(holds[1].body, "book-8");
 
     let plain = provost.command(&path).header("prefer", "wait=30").await;
-    assert_eq!(plain.header("preference-applied"), Some("wait"));
+    assert_eq!(plain.header("preference-applied"), Some("wait=30"));
     assert_eq!(
         plain.expect(200)["input"],
         json!({ "sku": "book-7", "quantity": 1 })

@@ -116,6 +116,14 @@ async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Problem> {
     if announced.is_some_and(|length| length > limit.length as u64) {
         return Err(limit.too_large());
     }
+    if let Some(encoding) = request.headers().get(header::CONTENT_ENCODING)
+        && !encoding.as_bytes().eq_ignore_ascii_case(b"identity")
+    {
+        return Err(Problem::new(
+            Kind::EncodedBody,
+            format!("Content-Encoding is {encoding:?}: send the body as it is, without one"),
+        ));
+    }
     let mut body = request.into_body();
     let mut read = Pieces::default();
     let mut patience = None;

@@ -25,6 +25,8 @@ pub struct Caller {
     /// The token's name; without tokens what `Provost-Actor` says.
     pub name: Arc<str>,
     pub role: Role,
+    /// Whether a token says so.
+    pub is_known: bool,
 }
 
 impl Caller {
@@ -55,6 +57,7 @@ impl Caller {
         Ok(Self {
             name,
             role: Role::Admin,
+            is_known: false,
         })
     }
 }

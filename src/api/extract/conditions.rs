@@ -9,7 +9,7 @@ use axum::{
 use sha2::{Digest, Sha256};
 use utoipa::IntoParams;
 
-use super::query::LONGEST_WAIT;
+use super::{Caller, query::LONGEST_WAIT};
 use crate::{
     api::problem::{Kind, Problem},
     store::Idempotency,
@@ -31,8 +31,9 @@ pub struct Conditions {
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "its fields are read by the documentation only")]
 pub struct ConditionHeaders {
-    /// Any string of 1 to 255 visible ASCII characters, one for each intention. A repeat with the
-    /// same key is answered like the first and changes nothing; with another request it is refused.
+    /// Any string of 1 to 255 visible ASCII characters, bare or in quotes, one for each intention. A repeat with
+    /// the same key is answered like the first, says `Idempotency-Replayed: true`, and changes nothing; with
+    /// another body it is refused. Another caller's token, or another path, may use the same key for itself.
     #[param(
         rename = "Idempotency-Key",
         example = "order-1001-submit",
@@ -40,7 +41,8 @@ pub struct ConditionHeaders {
         max_length = 255
     )]
     idempotency_key: Option<String>,
-    /// `wait=10` lets the answer wait up to so many seconds for the task to settle.
+    /// `wait=10` lets the answer wait up to so many seconds for the task to settle, 60 at most;
+    /// `Preference-Applied` says how many it were.
     #[param(rename = "Prefer", example = "wait=10")]
     prefer: Option<String>,
     /// The ETag of the task as it was last seen: the request is refused if the task has changed since.
@@ -65,6 +67,10 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const LONGEST_KEY: usize = 255;
+/// Of a hash of caller and path, in hexadecimal digits: enough that no two of them are the same.
+const SCOPE: usize = 32;
+
+const SUBMIT: &[u8] = b"/v1/tasks";
 
 impl<S: Send + Sync> FromRequestParts<S> for Conditions {
     type Rejection = Problem;
@@ -110,16 +116,34 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let Some(value) = headers.get(IDEMPOTENCY_KEY) else {
         return Ok(None);
     };
-    let bytes = value.as_bytes();
-    let usable = (1..=LONGEST_KEY).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic);
-    match value.to_str() {
-        Ok(key) if usable && headers.get_all(IDEMPOTENCY_KEY).iter().count() == 1 => {
-            Ok(Some(key.to_owned()))
-        }
+    match value.to_str().ok().and_then(unquoted) {
+        Some(key) if headers.get_all(IDEMPOTENCY_KEY).iter().count() == 1 => Ok(Some(key)),
         _ => Err(refused(
-            "Idempotency-Key must be one string of 1 to 255 visible ASCII characters, such as a UUID",
+            "Idempotency-Key must be one string of 1 to 255 visible ASCII characters, such as a UUID; quotes around it do not count",
         )),
     }
+}
+
+/// The key itself. `draft-ietf-httpapi-idempotency-key-header` has it in quotes, as a string of RFC 8941; most
+/// send it bare.
+fn unquoted(value: &str) -> Option<String> {
+    let mut key = String::with_capacity(value.len());
+    match value.strip_prefix('"') {
+        None => key.push_str(value),
+        Some(rest) => {
+            let mut inside = rest.strip_suffix('"')?.chars();
+            while let Some(char) = inside.next() {
+                key.push(match char {
+                    '\\' => inside.next().filter(|char| matches!(char, '"' | '\\'))?,
+                    '"' => return None,
+                    plain => plain,
+                });
+            }
+        }
+    }
+    let usable =
+        (1..=LONGEST_KEY).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic());
+    usable.then_some(key)
 }
 
 /// RFC 7240. Preferences other than `wait` are not ours to judge.
@@ -162,37 +186,53 @@ fn refused(detail: &str) -> Problem {
     Problem::new(Kind::InvalidQuery, detail)
 }
 
-/// The caller's `Idempotency-Key`, with a fingerprint that tells a repeat from another request.
+/// The caller's `Idempotency-Key`, kept apart from those of other callers and for other paths, with a fingerprint
+/// that tells a repeat from another request.
 pub fn idempotency(
     conditions: &Conditions,
+    caller: &Caller,
     method: &Method,
     path: &str,
     body: &[u8],
 ) -> Option<Idempotency> {
-    let key = conditions.idempotency_key.clone()?;
+    let key = conditions.idempotency_key.as_deref()?;
+    let (method, path) = (method.as_str().as_bytes(), path.as_bytes());
+    // None of these holds a line feed: no two requests give the same bytes.
+    let fingerprint = hash(&[method, b"\n", path, b"\n", body]);
+    // What callers say of themselves without a token keeps no keys apart.
+    let name: &[u8] = if caller.is_known {
+        caller.name.as_bytes()
+    } else if path == SUBMIT {
+        // As all keys were stored once.
+        let key = key.to_owned();
+        return Some(Idempotency { key, fingerprint });
+    } else {
+        b""
+    };
+    let mut scope = hash(&[name, b"\n", method, b"\n", path]);
+    scope.truncate(SCOPE);
+    // A key holds no blank.
+    let key = format!("{key} {scope}");
+    Some(Idempotency { key, fingerprint })
+}
+
+fn hash(parts: &[&[u8]]) -> String {
     let mut hash = Sha256::new();
-    // Neither a method nor a path holds a line feed: no two requests give the same bytes.
-    for part in [
-        method.as_str().as_bytes(),
-        b"\n",
-        path.as_bytes(),
-        b"\n",
-        body,
-    ] {
+    for part in parts {
         hash.update(part);
     }
-    let digest = hash.finalize();
-    let mut fingerprint = String::with_capacity(64);
-    for byte in digest {
+    let mut text = String::with_capacity(64);
+    for byte in hash.finalize() {
         // Writing to a String cannot fail.
-        let _ = write!(fingerprint, "{byte:02x}");
+        let _ = write!(text, "{byte:02x}");
     }
-    Some(Idempotency { key, fingerprint })
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Role;
 
     fn read(headers: &[(&'static str, &str)]) -> Result<Conditions, Kind> {
         let headers = headers
@@ -226,8 +266,21 @@ mod tests {
             let conditions = read(&[("idempotency-key", key)]).unwrap();
             assert_eq!(conditions.idempotency_key.as_deref(), Some(key));
         }
+        for (quoted, key) in [("\"a\"", "a"), (r#""a\"b\\""#, r#"a"b\"#)] {
+            let conditions = read(&[("idempotency-key", quoted)]).unwrap();
+            assert_eq!(conditions.idempotency_key.as_deref(), Some(key));
+        }
         let longer = "k".repeat(256);
-        for key in ["", "a b", &longer] {
+        let odd = [
+            "\"\"",
+            "\"a",
+            "\"a b\"",
+            "\"a\"b\"",
+            "\"a\\\"",
+            "\"a\\c\"",
+            "\"a\";b=1",
+        ];
+        for key in ["", "a b", &longer].into_iter().chain(odd) {
             assert_eq!(
                 read(&[("idempotency-key", key)]),
                 Err(Kind::InvalidQuery),
@@ -274,12 +327,21 @@ mod tests {
         }
     }
 
+    fn caller(name: &str, is_known: bool) -> Caller {
+        Caller {
+            name: name.into(),
+            role: Role::Submit,
+            is_known,
+        }
+    }
+
     #[test]
     fn a_fingerprint_tells_requests_apart() {
         let conditions = read(&[("idempotency-key", "k")]).unwrap();
+        let ada = caller("ada", true);
         let print = |method, path, body: &[u8]| {
-            let made = idempotency(&conditions, &method, path, body).unwrap();
-            assert_eq!((made.key.as_str(), made.fingerprint.len()), ("k", 64));
+            let made = idempotency(&conditions, &ada, &method, path, body).unwrap();
+            assert_eq!(made.fingerprint.len(), 64);
             made.fingerprint
         };
         let first = print(Method::POST, "/v1/tasks", b"{}");
@@ -287,6 +349,25 @@ mod tests {
         assert_ne!(first, print(Method::PUT, "/v1/tasks", b"{}"));
         assert_ne!(first, print(Method::POST, "/v1/task", b"s{}"));
         assert_ne!(first, print(Method::POST, "/v1/tasks", b"{ }"));
-        assert!(idempotency(&Conditions::default(), &Method::POST, "/", b"").is_none());
+        assert!(idempotency(&Conditions::default(), &ada, &Method::POST, "/", b"").is_none());
+    }
+
+    #[test]
+    fn a_key_belongs_to_a_caller_and_a_path() {
+        let conditions = read(&[("idempotency-key", "k")]).unwrap();
+        let key = |caller: &Caller, path| {
+            let made = idempotency(&conditions, caller, &Method::POST, path, b"{}");
+            made.unwrap().key
+        };
+        let (ada, bob) = (caller("ada", true), caller("bob", true));
+        assert_eq!(key(&ada, "/v1/tasks"), key(&ada, "/v1/tasks"));
+        assert_ne!(key(&ada, "/v1/tasks"), key(&bob, "/v1/tasks"));
+        assert_ne!(key(&ada, "/v1/tasks"), key(&ada, "/v1/tasks/1/cancel"));
+        // What callers say of themselves keeps nothing apart.
+        let (eve, mal) = (caller("eve", false), caller("mal", false));
+        assert_eq!(key(&eve, "/v1/tasks"), "k", "as it was stored once");
+        assert_eq!(key(&eve, "/v1/tasks/1/undo"), key(&mal, "/v1/tasks/1/undo"));
+        assert_ne!(key(&eve, "/v1/tasks/1/undo"), "k");
+        assert_ne!(key(&eve, "/v1/tasks"), key(&ada, "/v1/tasks"));
     }
 }

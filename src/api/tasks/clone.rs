@@ -14,7 +14,7 @@ use crate::{
     api::{
         App, Problem,
         extract::{
-            ConditionHeaders, Conditions, OptionalJsonBody, Query, TaskParams, TaskPath,
+            Caller, ConditionHeaders, Conditions, OptionalJsonBody, Query, TaskParams, TaskPath,
             idempotency,
         },
         workflows,
@@ -77,6 +77,7 @@ pub struct CloneBody {
 pub(super) async fn clone(
     State(app): State<Arc<App>>,
     TaskPath(id): TaskPath,
+    caller: Caller,
     conditions: Conditions,
     query: Query,
     OptionalJsonBody(body): OptionalJsonBody,
@@ -93,7 +94,7 @@ pub(super) async fn clone(
     let submission = changed(&app, &task.details, body.as_deref()).await?;
     let path = format!("/v1/tasks/{id}/clone");
     let body = body.as_deref().map_or("", RawValue::get);
-    let idempotency = idempotency(&conditions, &Method::POST, &path, body.as_bytes());
+    let idempotency = idempotency(&conditions, &caller, &Method::POST, &path, body.as_bytes());
     accept(&app, submission, &conditions, idempotency).await
 }
 

@@ -9,7 +9,7 @@ use axum::{
 };
 use serde_json::value::RawValue;
 
-use super::{accepted, load, render};
+use super::{accepted, load, render, say_replayed};
 use crate::{
     api::{
         App, Problem,
@@ -20,7 +20,7 @@ use crate::{
         problem::{Kind, ProblemBody},
     },
     domain::{Command, Fields, Payload, StepIndex, Task, TaskId, TaskView},
-    store::Apply,
+    store::{Accepted, Apply},
 };
 
 /// Who asks, how, and under which conditions: the same for every command.
@@ -76,7 +76,13 @@ impl Asked {
 
     async fn send(self, task: TaskId, command: Command) -> Result<Response, Problem> {
         let body = self.body.as_deref().map_or("", RawValue::get);
-        let idempotency = idempotency(&self.conditions, &self.method, &self.path, body.as_bytes());
+        let idempotency = idempotency(
+            &self.conditions,
+            &self.caller,
+            &self.method,
+            &self.path,
+            body.as_bytes(),
+        );
         let applied = self
             .app
             .store
@@ -88,8 +94,13 @@ impl Asked {
                 idempotency,
             })
             .await?;
+        let is_replayed = matches!(applied, Accepted::Before(_));
         let task = accepted(&self.app, applied).await?;
-        Ok(render(&self.app, StatusCode::OK, &task).await)
+        let mut response = render(&self.app, StatusCode::OK, &task).await;
+        if is_replayed {
+            say_replayed(&mut response);
+        }
+        Ok(response)
     }
 }
 

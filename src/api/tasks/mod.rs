@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use tracing::debug;
@@ -27,6 +27,9 @@ use crate::{
     domain::{AgentName, Task, TaskId, TaskView},
     store::{Accepted, Interest, Watch},
 };
+
+/// How many seconds later a caller may ask again for a task that is under way.
+const POLL_AFTER: &str = "1";
 
 pub fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -73,15 +76,32 @@ async fn accepted(app: &App, accepted: Accepted) -> Result<Arc<Task>, Problem> {
     }
 }
 
-/// Waits until the task has come to rest since `known`, the service stops, or the wait is over: at once where too
-/// many wait already.
-async fn settled(app: &App, watch: &mut Watch, known: &Task, wait: Duration) -> Option<Arc<Task>> {
-    let _place = app.waits.try_acquire().ok()?;
+/// What came of waiting for a task.
+#[derive(PartialEq)]
+enum Waited {
+    Settled(Arc<Task>),
+    InVain,
+    /// Too many wait already.
+    Refused,
+}
+
+/// Waits until the task has come to rest since `known`, the service stops, or the wait is over.
+async fn settled(app: &App, watch: &mut Watch, known: &Task, wait: Duration) -> Waited {
+    let Ok(_place) = app.waits.try_acquire() else {
+        return Waited::Refused;
+    };
     tokio::select! {
-        task = watch.newer(known.version) => Some(task),
-        () = app.stop.cancelled() => None,
-        () = tokio::time::sleep(wait.min(LONGEST_WAIT.duration())) => None,
+        task = watch.newer(known.version) => Waited::Settled(task),
+        () = app.stop.cancelled() => Waited::InVain,
+        () = tokio::time::sleep(wait.min(LONGEST_WAIT.duration())) => Waited::InVain,
     }
+}
+
+fn say_replayed(response: &mut Response) {
+    let name = HeaderName::from_static("idempotency-replayed");
+    response
+        .headers_mut()
+        .insert(name, HeaderValue::from_static("true"));
 }
 
 fn watch(app: &App, id: TaskId) -> Watch {
@@ -91,7 +111,16 @@ fn watch(app: &App, id: TaskId) -> Watch {
 /// The task as body, its version as ETag. It reads nothing more: this is on the way of every submission.
 async fn render(app: &App, status: StatusCode, task: &Task) -> Response {
     let view = view(app, task).await;
-    with_etag(json(status, &view), task)
+    with_etag(to_poll(json(status, &view), task), task)
+}
+
+/// While a task is under way, when to ask for it again.
+fn to_poll(mut response: Response, task: &Task) -> Response {
+    if !task.is_settled() {
+        let headers = response.headers_mut();
+        headers.insert(header::RETRY_AFTER, HeaderValue::from_static(POLL_AFTER));
+    }
+    response
 }
 
 /// As [`render`], with the places of its steps in the queues of their agents.
@@ -101,7 +130,7 @@ async fn render_with_places(app: &App, task: &Task) -> Response {
     if let Err(error) = count_ahead(&mut view, task, &*app.store.reader).await {
         debug!(%error, "places in the queues of agents could not be counted");
     }
-    with_etag(json(StatusCode::OK, &view), task)
+    with_etag(to_poll(json(StatusCode::OK, &view), task), task)
 }
 
 async fn view<'a>(app: &App, task: &'a Task) -> TaskView<'a> {

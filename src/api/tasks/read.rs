@@ -6,7 +6,7 @@ use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{json, load, render_with_places, settled, summary::SummaryView, watch};
+use super::{Waited, json, load, render_with_places, settled, summary::SummaryView, watch};
 use crate::{
     api::{
         App, Problem,
@@ -57,8 +57,8 @@ pub(super) async fn get(
         && !task.is_settled()
     {
         task = match settled(&app, watching, &task, wait.duration()).await {
-            Some(task) => task,
-            None => load(&app, id).await?,
+            Waited::Settled(task) => task,
+            Waited::InVain | Waited::Refused => load(&app, id).await?,
         };
     }
     Ok(render_with_places(&app, &task).await)

@@ -9,11 +9,11 @@ use axum::{
 };
 use serde_json::value::RawValue;
 
-use super::{accepted, render, settled, watch};
+use super::{Waited, accepted, render, say_replayed, settled, watch};
 use crate::{
     api::{
         App, Problem, definition,
-        extract::{ConditionHeaders, Conditions, JsonBody, Query, idempotency},
+        extract::{Caller, ConditionHeaders, Conditions, JsonBody, Query, idempotency},
         problem::ProblemBody,
         verdict, workflows,
     },
@@ -107,7 +107,13 @@ pub(super) struct Submission {
     })),
     responses(
         (status = 202, description = "Accepted and durable; Location says where to poll", body = TaskView,
-            headers(("Location" = String, description = "The task"))),
+            headers(
+                ("Location" = String, description = "The task"),
+                ("ETag" = String, description = "The task's version"),
+                ("Retry-After" = u32, description = "Seconds after which to poll"),
+                ("Preference-Applied" = String, description = "With Prefer: wait, how long the answer waited at most, such as `wait=60`"),
+                ("Idempotency-Replayed" = String, description = "`true` where the Idempotency-Key was seen before"),
+            )),
         (status = 200, description = "With Prefer: wait, the task came to rest in time; with dry_run, the verdict", body = TaskOrVerdict),
         (status = 400, description = "The body is not JSON", body = ProblemBody, content_type = "application/problem+json"),
         (status = 413, description = "The body is too large", body = ProblemBody, content_type = "application/problem+json"),
@@ -117,6 +123,7 @@ pub(super) struct Submission {
 )]
 pub(super) async fn submit(
     State(app): State<Arc<App>>,
+    caller: Caller,
     conditions: Conditions,
     mut query: Query,
     JsonBody(body): JsonBody,
@@ -134,6 +141,7 @@ pub(super) async fn submit(
     }
     let idempotency = idempotency(
         &conditions,
+        &caller,
         &Method::POST,
         "/v1/tasks",
         body.get().as_bytes(),
@@ -168,12 +176,14 @@ pub(super) async fn accept(
         // It may have come to rest before the watch was armed.
         task = super::load(app, task.id()).await?;
     }
-    if !task.is_settled()
-        && let Some(rested) = settled(app, &mut watching, &task, wait).await
-    {
-        task = rested;
-    } else if !task.is_settled() {
-        task = super::load(app, task.id()).await?;
+    let mut has_waited = true;
+    if !task.is_settled() {
+        let rested = settled(app, &mut watching, &task, wait).await;
+        has_waited = rested != Waited::Refused;
+        task = match rested {
+            Waited::Settled(rested) => rested,
+            Waited::InVain | Waited::Refused => super::load(app, task.id()).await?,
+        };
     }
     let status = if task.is_settled() {
         StatusCode::OK
@@ -181,10 +191,10 @@ pub(super) async fn accept(
         StatusCode::ACCEPTED
     };
     let mut response = render(app, status, &task).await;
-    response.headers_mut().insert(
-        HeaderName::from_static("preference-applied"),
-        HeaderValue::from_static("wait"),
-    );
+    if has_waited && let Ok(applied) = format!("wait={}", wait.as_secs()).parse() {
+        let name = HeaderName::from_static("preference-applied");
+        response.headers_mut().insert(name, applied);
+    }
     locate(&mut response, task.id(), replayed);
     Ok(response)
 }
@@ -194,11 +204,9 @@ fn locate(response: &mut Response, id: TaskId, replayed: bool) {
     if let Ok(location) = HeaderValue::from_str(&format!("/v1/tasks/{id}")) {
         headers.insert(header::LOCATION, location);
     }
+    headers.insert(header::VARY, HeaderValue::from_static("prefer"));
     if replayed {
-        headers.insert(
-            HeaderName::from_static("idempotency-replayed"),
-            HeaderValue::from_static("true"),
-        );
+        say_replayed(response);
     }
 }
 
