@@ -20,8 +20,8 @@ pub struct Rendered {
 }
 
 impl Rendered {
-    /// As an undo sees it; `body` is what was sent instead of the rendered one.
-    pub fn as_payload(&self, body: Option<&str>) -> Payload {
+    /// As an undo sees it.
+    pub fn as_payload(&self) -> Payload {
         let headers: serde_json::Map<_, _> = self
             .headers
             .iter()
@@ -33,18 +33,21 @@ impl Rendered {
             text(self.method.as_str()),
             text(&self.path),
             serde_json::Value::Object(headers),
-            body.or(self.body.as_deref()).unwrap_or("null"),
+            self.body.as_deref().unwrap_or("null"),
         );
         // Each part is JSON.
         Payload::parse(json).unwrap_or_else(Payload::null)
     }
 }
 
+/// `body` is what an operator had sent instead of the definition's: that is not rendered then.
+///
 /// Values in the path are percent-encoded, and the path as a whole cannot climb: whatever the data
 /// holds, the request stays below the endpoint and under the segments that the definition wrote.
 pub fn render_request(
     request: &RequestTemplate,
     scope: &Scope<'_>,
+    body: Option<&Payload>,
 ) -> Result<Rendered, RenderError> {
     let path = request.path.render_path(scope)?;
     if let Some(fault) = path_fault(&path) {
@@ -71,10 +74,11 @@ pub fn render_request(
             }
         })
         .collect::<Result<_, _>>()?;
-    let body = match &request.body {
-        Body::None => None,
-        Body::Input => Some(scope.whole_input()?),
-        Body::Json(template) => Some(template.render(scope)?),
+    let body = match (body, &request.body) {
+        (Some(body), _) => Some(body.as_json().to_owned()),
+        (None, Body::None) => None,
+        (None, Body::Input) => Some(scope.whole_input()?),
+        (None, Body::Json(template)) => Some(template.render(scope)?),
     };
     Ok(Rendered {
         method: request.method,

@@ -297,7 +297,11 @@ fn cannot_render(
         {
             return None;
         }
-        Some(render_request(&step.request, scope).err()?.to_string())
+        Some(
+            render_request(&step.request, scope, None)
+                .err()?
+                .to_string(),
+        )
     })
 }
 

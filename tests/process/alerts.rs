@@ -19,6 +19,38 @@ async fn cashier() -> Remote {
 }
 
 #[tokio::test]
+async fn a_body_that_an_operator_gives_needs_no_rendering() {
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    let steps = json!([{ "name": "charge", "url": remote.url(),
+        "request": { "path": "/work", "body": { "card": "{{ input.card }}" } },
+        "undo": { "request": { "path": "/undo", "body": "{{ request.body.card }}" } } },
+        { "name": "never", "url": remote.url(), "request": { "path": "/{{ input.nowhere }}" } }]);
+    let task = provost.run(&json!({ "steps": steps, "input": {} })).await;
+    let error = &step(&task, "charge")["error"];
+    assert!(
+        error["message"].as_str().unwrap().contains("input.card"),
+        "{error}"
+    );
+    assert_eq!(remote.count(), 0);
+
+    let id = task["id"].as_str().unwrap();
+    let retry = json!({ "input": { "card": "tok_visa" } });
+    let retried = provost.post(&format!("/v1/tasks/{id}/steps/charge/retry"), &retry);
+    retried.await.expect(200);
+    let task = provost.settled(id).await;
+    assert_eq!(step(&task, "charge")["state"], "processed", "{task:#}");
+    assert_eq!(remote.ledger()[0].body, json!({ "card": "tok_visa" }));
+    // What undoes it sees what was sent.
+    provost
+        .command(&format!("/v1/tasks/{id}/undo"))
+        .await
+        .expect(200);
+    assert_eq!(provost.settled(id).await["state"], "undone");
+    assert_eq!(remote.ledger()[1].body, "tok_visa");
+}
+
+#[tokio::test]
 async fn a_declined_card_waits_for_an_operator_who_mends_it_with_a_changed_input() {
     let remote = cashier().await;
     let provost = Provost::start().await;

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use crate::harness::{Act, Provost, Remote, kinds, one_step, step};
 
 /// One step that hangs and may fail once.
-fn hopeless(remote: &Remote) -> Value {
-    let mut task = one_step(&remote.url(), "/work");
+fn hopeless(url: &str) -> Value {
+    let mut task = one_step(url, "/work");
     task["steps"][0]["complete_within"] = json!("500ms");
     task["steps"][0]["max_failures"] = json!(1);
     task
@@ -16,7 +16,7 @@ fn hopeless(remote: &Remote) -> Value {
 async fn a_step_that_fails_more_often_than_it_may_ends_in_error_and_alerts() {
     let remote = Remote::script([Act::Hang]).await;
     let provost = Provost::start().await;
-    let task = provost.run(&hopeless(&remote)).await;
+    let task = provost.run(&hopeless(&remote.url())).await;
     assert_eq!(task["state"], "error");
     let only = step(&task, "only");
     assert_eq!(only["state"], "error");
@@ -36,10 +36,22 @@ async fn a_step_that_fails_more_often_than_it_may_ends_in_error_and_alerts() {
 }
 
 #[tokio::test]
+async fn what_ended_each_try_is_not_called_silence() {
+    let provost = Provost::start().await;
+    let mut submission = hopeless("http://127.0.0.1:9");
+    submission["steps"][0]["max_failures"] = json!(0);
+    let task = provost.run(&submission).await;
+    let message = step(&task, "only")["error"]["message"].as_str().unwrap();
+    let begins = "failed once; attempt 1 did not succeed within 500ms; its last fault: ";
+    assert!(message.starts_with(begins), "{message}");
+    assert!(message.contains("refused"), "{message}");
+}
+
+#[tokio::test]
 async fn extend_grants_another_try_after_an_extended_wait() {
     let remote = Remote::script([Act::Hang, Act::Hang, Act::Ok(json!("at last"))]).await;
     let provost = Provost::start().await;
-    let mut submission = hopeless(&remote);
+    let mut submission = hopeless(&remote.url());
     submission["steps"][0]["on_exhausted"] = json!({ "extend": "300ms", "times": 1 });
     let task = provost.run(&submission).await;
     assert_eq!(task["state"], "processed");
@@ -56,7 +68,7 @@ async fn extend_grants_another_try_after_an_extended_wait() {
 async fn extensions_come_to_an_end_too() {
     let remote = Remote::script([Act::Hang]).await;
     let provost = Provost::start().await;
-    let mut submission = hopeless(&remote);
+    let mut submission = hopeless(&remote.url());
     submission["steps"][0]["max_failures"] = json!(0);
     submission["steps"][0]["on_exhausted"] = json!({ "extend": "100ms", "times": 2 });
     let task = provost.run(&submission).await;
@@ -68,7 +80,7 @@ async fn extensions_come_to_an_end_too() {
 async fn the_last_fault_of_an_exhausted_step_is_in_its_error() {
     let remote = Remote::script([Act::answer(503, &[], "down for repair")]).await;
     let provost = Provost::start().await;
-    let mut submission = hopeless(&remote);
+    let mut submission = hopeless(&remote.url());
     submission["steps"][0]["max_failures"] = json!(0);
     let task = provost.run(&submission).await;
     let error = &step(&task, "only")["error"];

@@ -335,9 +335,10 @@ pub(in crate::domain) fn call(
     let step = task.step(index);
     let subject = task.subject(index);
     let probe = task.probe_before(index);
+    let own = step.body.as_ref();
     let (rendered, purpose) = match (probe, definition.undoes) {
         (Some(probe), _) => (
-            render::render_request(&probe.request, &task.scope(subject, budget))?,
+            render::render_request(&probe.request, &task.scope(subject, budget), None)?,
             Purpose::Probe(task.idempotency_key(subject)),
         ),
         (None, Some(_)) => (
@@ -345,7 +346,7 @@ pub(in crate::domain) fn call(
             Purpose::Undo(task.idempotency_key(subject)),
         ),
         (None, None) => (
-            render::render_request(&definition.request, &task.scope(index, budget))?,
+            render::render_request(&definition.request, &task.scope(index, budget), own)?,
             Purpose::Work,
         ),
     };
@@ -362,10 +363,7 @@ pub(in crate::domain) fn call(
         method: rendered.method,
         path: rendered.path,
         headers: rendered.headers,
-        body: match &step.body {
-            Some(body) if probe.is_none() => Some(body.as_json().to_owned()),
-            _ => rendered.body,
-        },
+        body: rendered.body,
         complete_by,
         complete_within: Span::from_millis(complete_by.since(now).as_millis() as u64),
         traceparent: traceparent(task, index, step.attempt),
@@ -390,7 +388,8 @@ fn undo_request(
         recorded = recorded_request(task, task.subject(index), budget, secrets)?;
         scope.request = Some(&recorded);
     }
-    render::render_request(&definition.request, &scope)
+    let own = task.step(index).body.as_ref();
+    render::render_request(&definition.request, &scope, own)
 }
 
 fn recorded_request(
@@ -399,13 +398,13 @@ fn recorded_request(
     budget: &Budget,
     secrets: Secrets,
 ) -> Result<Payload, RenderError> {
-    let mut rendered =
-        render::render_request(&task.definition(index).request, &task.scope(index, budget))?;
+    let own = task.step(index).body.as_ref();
+    let request = &task.definition(index).request;
+    let mut rendered = render::render_request(request, &task.scope(index, budget), own)?;
     if secrets == Secrets::Hidden {
         hide_secrets(&mut rendered.headers);
     }
-    let own = task.step(index).body.as_ref().map(Payload::as_json);
-    Ok(rendered.as_payload(own))
+    Ok(rendered.as_payload())
 }
 
 /// W3C trace context: the submitter's trace or the task's own, and a span for this very attempt.

@@ -16,9 +16,11 @@ impl Draft {
         now: Timestamp,
     ) -> Result<(), Refusal> {
         self.check_fence(index, attempt)?;
-        if let StepState::Processing { complete_by, .. } = self.task.step(index).state
-            && complete_by > now
-        {
+        let complete_by = match self.task.step(index).state {
+            StepState::Processing { complete_by, .. } => complete_by,
+            _ => now,
+        };
+        if complete_by > now {
             return Err(Refusal::NotDue {
                 step: self.task.definition(index).name.clone(),
                 at: complete_by,
@@ -33,10 +35,19 @@ impl Draft {
             false => None,
         };
         let within = within.unwrap_or(self.task.definition(index).complete_within);
-        let expired = format!("attempt {attempt} did not finish within {within}");
         let reason = match &self.task.step(index).last_fault {
-            Some(fault) => format!("{expired}; last fault: {}", fault.message),
-            None => expired,
+            // A fault of this very attempt: it ended its tries one by one.
+            Some(fault) if complete_by.since(fault.at) <= within.duration() => {
+                let last = &fault.message;
+                format!("attempt {attempt} did not succeed within {within}; its last fault: {last}")
+            }
+            Some(fault) => {
+                let last = &fault.message;
+                format!(
+                    "attempt {attempt} did not finish within {within}; the last fault before: {last}"
+                )
+            }
+            None => format!("attempt {attempt} did not finish within {within}"),
         };
         self.unanswered(index, reason, by, now);
         Ok(())
@@ -81,7 +92,10 @@ impl Draft {
             return;
         }
         let last = step.last_fault.clone();
-        let message = format!("failed {} times; {reason}", step.failure_count);
+        let message = match step.failure_count {
+            1 => format!("failed once; {reason}"),
+            count => format!("failed {count} times; {reason}"),
+        };
         let fault = Fault {
             status: last.as_ref().and_then(|fault| fault.status),
             body: last.and_then(|fault| fault.body),

@@ -29,7 +29,7 @@ fn render(request: Value, input: Value) -> Result<Rendered, String> {
         response: None,
         budget: &Budget::evaluation(),
     };
-    render_request(&definition.steps[0].request, &scope).map_err(|error| error.to_string())
+    render_request(&definition.steps[0].request, &scope, None).map_err(|error| error.to_string())
 }
 
 #[test]
