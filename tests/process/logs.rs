@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Act, Provost, Remote};
+use crate::harness::{Act, Provost, Remote, one_step};
 
 const IN_ERROR: &str = "a step is in error";
 
@@ -82,5 +82,30 @@ async fn every_step_that_comes_to_be_in_error_leaves_one_line() {
         assert_eq!(line["status"], *status);
         assert_eq!(line["trace_id"], trace);
         assert_eq!(line["reason"], task["steps"][0]["error"]["message"]);
+    }
+}
+
+#[tokio::test]
+async fn every_metric_says_what_it_counts() {
+    let remote = Remote::script([Act::status(402)]).await;
+    let provost = Provost::start().await;
+    provost.register("payments", &remote.url(), 1).await;
+    provost.run(&one_step(&remote.url(), "/work")).await;
+    provost.run(&one_step(&remote.url(), "/work")).await;
+    let text = provost.get("/metrics").await.expect(200);
+    let text = text.as_str().unwrap();
+    assert!(text.contains("provost_build_info{version=\""), "{text}");
+    let described = |name: &str| {
+        ["_bucket", "_sum", "_count", ""].iter().any(|suffix| {
+            let family = name.strip_suffix(suffix);
+            family.is_some_and(|family| text.contains(&format!("# HELP {family} ")))
+        })
+    };
+    for line in text
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+    {
+        let name = line.split(['{', ' ']).next().unwrap();
+        assert!(described(name), "{line}");
     }
 }
