@@ -410,7 +410,6 @@ fn a_wrong_secret_is_refused_and_never_shown() {
     for (wrong, setting) in [
         (RECEIVER.replace("whsec_C2FV", "whsec_C2"), "receivers"),
         (RECEIVER.replace("whsec_", ""), "receivers"),
-        (RECEIVER.replace("secrets =", "secret ="), "receivers"),
         (
             RECEIVER
                 .replace("receivers", "alert_webhooks")
@@ -423,6 +422,12 @@ fn a_wrong_secret_is_refused_and_never_shown() {
         assert!(fault.allowed.contains("whsec_"), "{fault}");
         assert!(!fault.to_string().contains("VsBQIhrscChlQ"), "{fault}");
     }
+    let unknown = fault(&RECEIVER.replace("secrets =", "secret ="), &[]);
+    assert!(
+        unknown.found.ends_with("did you mean secrets?"),
+        "{unknown}"
+    );
+    assert!(!unknown.to_string().contains("VsBQIhrscChlQ"), "{unknown}");
 }
 
 #[test]
