@@ -359,7 +359,7 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
                 origin: origin(layers, &setting),
                 setting,
                 found: fault.found,
-                allowed: fault.allowed.to_owned(),
+                allowed: fault.allowed,
             }
         })
         .collect();

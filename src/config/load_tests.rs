@@ -385,6 +385,22 @@ fn a_wrong_agent_is_named_to_the_field() {
             "[agents.a]\nendpoints = [{ url = \"http://h\" }]\nretry = { initial = \"2s\", max = \"1s\" }",
             "agents.a.retry.max",
         ),
+        (
+            "[agents.a]\nendpoints = [{ url = \"http://h\" }]\nretry = { factor = 11 }",
+            "agents.a.retry.factor",
+        ),
+        (
+            "[agents.a]\nendpoints = [{ url = \"http://h\" }]\nretry = { initial = \"0s\" }",
+            "agents.a.retry.initial",
+        ),
+        (
+            "[agents.a]\nendpoints = [{ url = \"http://0x7f.1\" }]",
+            "agents.a.endpoints.0.url",
+        ),
+        (
+            "[agents.a]\nendpoints = [{ url = \"http://h\", max_in_flight = 100001 }]",
+            "agents.a.endpoints.0.max_in_flight",
+        ),
     ] {
         let wrong = fault(text, &[]);
         assert_eq!(wrong.setting, setting, "{text}");
