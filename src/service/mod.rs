@@ -200,6 +200,7 @@ impl Service {
             stop: parts.stop.clone(),
             workflows,
             gauges: Gauges::default(),
+            bulkhead: api::Bulkhead::new(),
             instance: instance.clone(),
             hold,
             waits: Arc::new(Semaphore::new(server.most_waiting())),
