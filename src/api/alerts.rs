@@ -43,7 +43,7 @@ pub struct AlertView {
     /// The receiver that messages cannot be delivered to: a configured one, or an origin.
     #[schema(example = "shop")]
     receiver: Option<String>,
-    /// `task.error`, `task.undo_failed`, `task.fault` or `message.undeliverable`.
+    /// `task.error`, `task.undo_failed`, `task.fault`, `task.unreadable` or `message.undeliverable`.
     #[schema(example = "task.error")]
     kind: String,
     #[schema(example = "the service refused: 402 Payment Required")]

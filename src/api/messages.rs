@@ -122,6 +122,7 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
     query.finish()?;
     let asked = MessageQuery {
         id: None,
+        with_body: false,
         state,
         receiver,
         task,
@@ -149,7 +150,7 @@ async fn get(
     query: Query,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    let message = find(&app, &params).await?;
+    let message = find(&app, &params, true).await?;
     Ok(json(StatusCode::OK, &MessageView::from(message)))
 }
 
@@ -172,7 +173,7 @@ async fn redeliver(
     query: Query,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    let message = find(&app, &params).await?;
+    let message = find(&app, &params, false).await?;
     let id = message.id;
     app.store
         .handle_letters(Letter::Redeliver, vec![id])
@@ -214,7 +215,7 @@ async fn discard(
     query: Query,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    let message = find(&app, &params).await?;
+    let message = find(&app, &params, false).await?;
     let discarded = app.store.handle_letters(Letter::Discard, vec![message.id]);
     if discarded.await?.is_empty() {
         return Err(Problem::new(
@@ -359,7 +360,12 @@ async fn handle_many(app: &App, letter: Letter, body: &RawValue) -> Result<Respo
     Ok(json(StatusCode::OK, &result))
 }
 
-async fn find(app: &App, params: &RawPathParams) -> Result<MessageRecord, Problem> {
+/// A message whose body is damaged can still be discarded and tried again.
+async fn find(
+    app: &App,
+    params: &RawPathParams,
+    with_body: bool,
+) -> Result<MessageRecord, Problem> {
     let text = params.iter().next().map_or("", |(_, value)| value);
     let no_such_message = || {
         Problem::new(
@@ -372,6 +378,7 @@ async fn find(app: &App, params: &RawPathParams) -> Result<MessageRecord, Proble
     let id = Uuid::try_parse(text).map_err(|_| no_such_message())?;
     let asked = MessageQuery {
         id: Some(MessageId(id)),
+        with_body,
         limit: 1,
         ..MessageQuery::default()
     };

@@ -74,8 +74,8 @@ kinds! {
     StoreFull = "store-full", SERVICE_UNAVAILABLE, "The store is full";
     StoreUnavailable = "store-unavailable", SERVICE_UNAVAILABLE, "The store cannot be reached";
     TooManyWaiting = "too-many-waiting", SERVICE_UNAVAILABLE, "Too many callers are waiting";
-    Busy = "busy", SERVICE_UNAVAILABLE, "The service is busy";
     Stopping = "stopping", SERVICE_UNAVAILABLE, "The service is stopping";
+    UnreadableRecord = "unreadable-record", INTERNAL_SERVER_ERROR, "A record in the database is damaged";
     Internal = "internal", INTERNAL_SERVER_ERROR, "The service failed";
 }
 
@@ -169,9 +169,10 @@ impl From<StoreError> for Problem {
             | StoreError::Interrupted(_)
             | StoreError::Unreadable(_) => Kind::StoreUnavailable,
             StoreError::Stopping => Kind::Stopping,
-            StoreError::Corrupt(_) | StoreError::Panicked => Kind::Internal,
+            StoreError::Corrupt(_) | StoreError::Task(_) => Kind::UnreadableRecord,
+            StoreError::Panicked => Kind::Internal,
         };
-        if let StoreError::Corrupt(_) = &error {
+        if let Kind::UnreadableRecord = kind {
             tracing::error!(%error, "the store holds something that cannot be read");
         }
         Self::new(kind, error.to_string())

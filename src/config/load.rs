@@ -305,20 +305,23 @@ fn wrong(layers: &Figment, setting: &Setting, value: &Value) -> Fault {
 /// What the types of the lists refused: everything else has been checked by its rule before.
 fn malformed(layers: &Figment, merged: &Value, error: figment::Error) -> Fault {
     let mut path = error.path.join(".");
-    // What a value there was may be a secret. What is not there is none, nor is the name of a setting.
-    let is_about_names = matches!(error.kind, Kind::UnknownField(..) | Kind::MissingField(_));
-    let allowed = match path.split('.').next() {
-        Some("tokens") => Some(tokens::ALLOWED.to_owned()),
-        Some(list @ ("receivers" | "alert_webhooks")) => Some(receivers::allowed(list)),
-        _ => None,
-    };
-    if let Some(allowed) = allowed.filter(|_| !is_about_names) {
+    if path.starts_with("tokens") {
         return Fault {
             origin: origin(layers, &path),
             setting: path,
             found: tokens::HIDDEN.to_owned(),
-            allowed,
+            allowed: tokens::ALLOWED.to_owned(),
         };
+    }
+    for list in ["receivers", "alert_webhooks"] {
+        if path.starts_with(list) {
+            return Fault {
+                origin: origin(layers, &path),
+                setting: path,
+                found: tokens::HIDDEN.to_owned(),
+                allowed: receivers::allowed(list),
+            };
+        }
     }
     let value = merged
         .find_ref(&path)
@@ -359,7 +362,7 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
                 origin: origin(layers, &setting),
                 setting,
                 found: fault.found,
-                allowed: fault.allowed,
+                allowed: fault.allowed.to_owned(),
             }
         })
         .collect();

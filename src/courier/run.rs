@@ -22,11 +22,14 @@ use super::{
 use crate::{
     agent::Post,
     domain::{Delivery, Fate, InstanceId, Persistence, ReceiverName, Span, Timestamp},
-    store::{Head, Held, Round, Settled, Settlement, Store, StoreError},
+    store::{First, Head, Held, Round, Settled, Settlement, Store, StoreError},
 };
 
 /// Beyond the time that a try may take: until its outcome is saved, on a busy store.
 const HOLD_LONGER: Span = Span::from_secs(15);
+
+/// When a queue is looked at again whose first message stands in a damaged part of the database.
+const UNREADABLE_AGAIN: Span = Span::from_secs(600);
 
 /// The most queues taken in one transaction.
 const MOST_TAKEN: usize = 256;
@@ -231,14 +234,33 @@ impl Courier {
             return Ok(());
         }
         let heads = self.store.housekeeping.heads(&self.held).await?;
+        let now = self.store.housekeeping.now().await?;
         for (held, head) in std::mem::take(&mut self.held).into_iter().zip(heads) {
-            match head {
-                Some(head) => self.fly(held, head),
-                None => self.settled.push(Settled {
-                    held,
-                    how: Settlement::Empty,
-                }),
-            }
+            let how = match head {
+                First::Message(head) => {
+                    self.fly(held, head);
+                    continue;
+                }
+                First::None => Settlement::Empty,
+                First::Unreadable { id, reason } => {
+                    let reason = format!("its record in the database cannot be read: {reason}");
+                    let fate = Fate::Dead { reason };
+                    report(&held, "unknown", id, &fate);
+                    self.meters.dead.increment(1);
+                    Settlement::Tried { message: id, fate }
+                }
+                First::Lost(reason) => {
+                    let reason = format!("a part of the database cannot be read: {reason}");
+                    let fate = Fate::Again {
+                        at: now + UNREADABLE_AGAIN,
+                        reason,
+                    };
+                    let message = uuid::Uuid::nil();
+                    report(&held, "unknown", message, &fate);
+                    Settlement::Tried { message, fate }
+                }
+            };
+            self.settled.push(Settled { held, how });
         }
         self.meters.in_flight.set(self.flights.len() as f64);
         Ok(())

@@ -11,15 +11,18 @@ pub enum AlertKind {
     UndoFailed,
     /// The service failed while it decided on the task.
     ServiceFault,
+    /// The record of the task is damaged.
+    TaskUnreadable,
     /// Messages to a receiver were given up.
     MessageUndeliverable,
 }
 
 impl AlertKind {
-    pub const ALL: [AlertKind; 4] = [
+    pub const ALL: [AlertKind; 5] = [
         AlertKind::TaskError,
         AlertKind::UndoFailed,
         AlertKind::ServiceFault,
+        AlertKind::TaskUnreadable,
         AlertKind::MessageUndeliverable,
     ];
 
@@ -33,6 +36,7 @@ impl AlertKind {
             AlertKind::TaskError => "task.error",
             AlertKind::UndoFailed => "task.undo_failed",
             AlertKind::ServiceFault => "task.fault",
+            AlertKind::TaskUnreadable => "task.unreadable",
             AlertKind::MessageUndeliverable => "message.undeliverable",
         }
     }

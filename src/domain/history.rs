@@ -28,6 +28,10 @@ impl Actor {
     pub fn operator(name: &str) -> Self {
         Self(format!("operator:{name}").into())
     }
+
+    pub fn is_operator(&self) -> bool {
+        self.0.starts_with("operator:")
+    }
 }
 
 impl fmt::Display for Actor {

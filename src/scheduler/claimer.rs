@@ -42,15 +42,26 @@ pub async fn run(local: Arc<Local>, store: Store, poll: Duration, stop: Cancella
 
 async fn look(local: &Local, store: &Store, polled: bool) -> Result<(), StoreError> {
     let everywhere = local.lines.take_everywhere();
-    if local.lines.take_due() || polled {
-        let promoted = store.promote().await?;
-        for agent in &promoted.agents {
-            local.lines.grew(agent);
-        }
-        if let Some(due) = promoted.next_due {
-            local
-                .lines
-                .due_in(due.since(store.housekeeping.now().await?));
+    let is_due = local.lines.take_due();
+    if is_due || polled {
+        match store.promote().await {
+            Ok(promoted) => {
+                for agent in &promoted.agents {
+                    local.lines.grew(agent);
+                }
+                if let Some(due) = promoted.next_due {
+                    local
+                        .lines
+                        .due_in(due.since(store.housekeeping.now().await?));
+                }
+            }
+            Err(error) if error.is_damage() => {
+                store.promote_each().await?;
+                for agent in store.housekeeping.lines().await? {
+                    local.lines.grew(&agent);
+                }
+            }
+            Err(error) => return Err(error),
         }
     }
     // A promotion has found all lines already.

@@ -30,7 +30,13 @@ pub async fn resume_interrupted(local: &Local, store: &Store) -> Result<(), Stor
     let mut after = None;
     let mut resumed = 0;
     loop {
-        let orphans = store.housekeeping.processing(own, after, BATCH).await?;
+        let orphans = match store.housekeeping.processing(own, after, BATCH).await {
+            Err(error) if error.is_damage() => {
+                warn!(%error, "steps that were running when the last process ended could not be looked for; the supervisor will recover them");
+                break;
+            }
+            orphans => orphans?,
+        };
         let Some(last) = orphans.last() else {
             break;
         };
@@ -82,13 +88,13 @@ pub async fn reconcile_drops(local: &Local, store: &Store) -> Result<Vec<Key>, S
         let (step, attempt) = call.key;
         match held.get(&call.key) {
             None if local.running.abort(call.key) => {
-                debug!(task = %step.task, step = step.step.0, attempt = attempt.0,
+                debug!(task = %step.task, step = step.step.0, %attempt,
                     "dropped a call: its attempt is over by the record");
             }
             Some(undoing)
                 if *undoing && call.is_dropped_by_undo && local.drop_and_confirm(call.key) =>
             {
-                debug!(task = %step.task, step = step.step.0, attempt = attempt.0,
+                debug!(task = %step.task, step = step.step.0, %attempt,
                     "dropped a call: its task is undone by another instance");
             }
             _ => {}
@@ -121,7 +127,7 @@ pub(super) async fn confirm(ending: Ending, local: &Local, store: &Store) {
                 StoreError::Full | StoreError::Unavailable(_) | StoreError::Unclear(_),
             )) => sleep(CONFIRM_AGAIN).await,
             Err(error) => {
-                debug!(task = %step.task, step = step.step.0, attempt = attempt.0, %error,
+                debug!(task = %step.task, step = step.step.0, %attempt, %error,
                     "a dropped call needed no confirmation");
                 break;
             }

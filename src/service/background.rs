@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{loops::every, part::Parts};
 use crate::{
@@ -169,6 +169,38 @@ async fn purge(keep: Span, interval: Span, batch: usize, store: Store, stop: Can
     .await;
 }
 
+/// Where a damaged part of the database keeps a task from being deleted: the others are deleted one by one.
+async fn purge_each(
+    store: &Store,
+    before: Timestamp,
+    batch: usize,
+    stopping: &CancellationToken,
+) -> Result<u64, StoreError> {
+    let (mut deleted, mut kept) = (0, 0);
+    loop {
+        let ended = store.housekeeping.ended(before, kept, batch).await?;
+        if ended.is_empty() {
+            return Ok(deleted);
+        }
+        for task in ended {
+            if stopping.is_cancelled() {
+                return Ok(deleted);
+            }
+            match store.purge_one(task).await {
+                Ok(count) => {
+                    deleted += count;
+                    kept += usize::from(count == 0);
+                }
+                Err(error) if error.is_damage() => {
+                    warn!(%task, %error, "a task that ended long ago cannot be deleted");
+                    kept += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
 async fn purge_ended(
     store: &Store,
     keep: Span,
@@ -179,7 +211,13 @@ async fn purge_ended(
     let before = Timestamp::from_millis(now.as_millis().saturating_sub(keep.as_millis()));
     let mut deleted = 0;
     while !stopping.is_cancelled() {
-        let count = store.purge(before, batch).await?;
+        let count = match store.purge(before, batch).await {
+            Err(error) if error.is_damage() => {
+                deleted += purge_each(store, before, batch, stopping).await?;
+                break;
+            }
+            count => count?,
+        };
         deleted += count;
         if count < batch as u64 {
             break;

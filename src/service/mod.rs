@@ -150,6 +150,8 @@ impl Service {
         let left = CancellationToken::new();
         let leases = background::renew_leases(member.clone(), parts.stop.clone(), left.clone());
         let leases = parts.spawn("leases", leases);
+        let expect = || store.expect_recoveries();
+        start::insist(&store, "read what could not be decided on", expect).await?;
         let resume = || scheduler::resume_interrupted(&local, &store);
         start::insist(&store, "resume what was interrupted", resume).await?;
         // As with steps: what a process of this id held, or on a store of its own anybody, is held by
@@ -200,7 +202,6 @@ impl Service {
             stop: parts.stop.clone(),
             workflows,
             gauges: Gauges::default(),
-            bulkhead: api::Bulkhead::new(),
             instance: instance.clone(),
             hold,
             waits: Arc::new(Semaphore::new(server.most_waiting())),

@@ -4,7 +4,7 @@ use sqlx::postgres::PgDatabaseError;
 use thiserror::Error;
 
 use super::{postgres, sqlite};
-use crate::domain::Refusal;
+use crate::domain::{Refusal, TaskId};
 
 #[derive(Clone, Debug, Error)]
 pub enum StoreError {
@@ -23,8 +23,12 @@ pub enum StoreError {
     /// Nothing of the transaction was saved, and another try may well succeed: the writer makes it.
     #[error("the transaction was interrupted: {0}")]
     Interrupted(String),
-    #[error("the database holds something that this version cannot read: {0}")]
+    #[error(
+        "a record in the database cannot be read ({0}): it is damaged, or a newer version wrote it. All else goes on; docs/deploy.md, \"A part that cannot be read\", says what to do"
+    )]
     Corrupt(String),
+    #[error(transparent)]
+    Task(#[from] UnreadableTask),
     /// Nothing was changed. The writer has said in the log what it was.
     #[error(
         "the service failed because of a fault of its own, and its log says more: nothing was changed; report it, and try again once it is corrected"
@@ -32,14 +36,47 @@ pub enum StoreError {
     Panicked,
     /// A page of the database file is damaged, or the disk does not give it back.
     #[error(
-        "a part of the database cannot be read ({0}): what is elsewhere in it goes on; GET /readyz says what to do"
+        "a part of the database cannot be read ({0}): what is elsewhere in it goes on; docs/deploy.md, \"A part that cannot be read\", says what to do"
     )]
     Unreadable(String),
     #[error("the service is stopping")]
     Stopping,
 }
 
+/// A task that is there, and whose record cannot be read.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error(
+    "task {task} cannot be read ({reason}): its record in the database is damaged, or a newer version wrote it. It is left alone, and all other tasks go on. Cancel it if it need not go on (POST /v1/tasks/{task}/cancel), or repair the database: docs/deploy.md, \"A part that cannot be read\""
+)]
+pub struct UnreadableTask {
+    pub task: TaskId,
+    /// What of it, and how it is damaged.
+    pub reason: String,
+}
+
 impl StoreError {
+    /// Whether something that was asked for is damaged, whatever else may be read and written.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            StoreError::Corrupt(_) | StoreError::Unreadable(_) | StoreError::Task(_)
+        )
+    }
+
+    /// Whether it has been told of, and concerns no other task.
+    pub fn is_of_one_task(&self) -> bool {
+        matches!(self, StoreError::Task(_) | StoreError::Panicked)
+    }
+
+    /// What is damaged, without what to do.
+    pub fn damage(self) -> String {
+        match self {
+            StoreError::Corrupt(reason) | StoreError::Unreadable(reason) => reason,
+            StoreError::Task(unreadable) => unreadable.reason,
+            error => error.to_string(),
+        }
+    }
+
     /// For those who cannot try again, or have tried often enough.
     pub(super) fn into_unavailable(self) -> Self {
         match self {

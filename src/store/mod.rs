@@ -21,6 +21,7 @@ mod query;
 mod reading;
 mod record;
 mod rows;
+mod salvage;
 pub mod sqlite;
 mod watch;
 mod writer;
@@ -32,18 +33,20 @@ use tokio::time::Instant;
 
 pub use batch::{Batch, Saved};
 pub use definitions::Definitions;
-pub use error::{CommandError, StoreError};
+pub use error::{CommandError, StoreError, UnreadableTask};
 pub use health::{Diagnosis, Health, StoreFault};
 pub use local::{Dispatch, LocalScheduler, Permit};
 pub use open::OpenError;
-pub use outbox::{Head, Held, Letter, Outbox, Round, Settled, Settlement};
+pub use outbox::{First, Head, Held, Letter, Outbox, Round, Settled, Settlement};
 pub use query::*;
+pub use rows::Loaded;
+pub use salvage::Salvage;
 pub use watch::{Interest, Watch, Watchers};
 pub use writer::{Accepted, Apply, Idempotency, Renewed, Store, WriterSettings};
 
 use crate::domain::{
-    AgentName, AgentSpec, Attempt, InstanceId, Leases, ReceiverName, StepRef, Task, TaskId,
-    Timestamp, WorkflowName,
+    AgentName, AgentSpec, Attempt, InstanceId, Leases, ReceiverName, StepIndex, StepRef, Task,
+    TaskId, Timestamp, WorkflowName,
 };
 
 /// One database, opened for writing by this process.
@@ -73,7 +76,7 @@ pub trait Backend: Send + 'static {
 
 /// One transaction of the writer. Dropped without [`Transaction::commit`], it changes nothing.
 #[async_trait]
-pub trait Transaction: Outbox {
+pub trait Transaction: Outbox + Salvage {
     fn now(&self) -> Timestamp;
 
     /// A moment of this process's clock at which the store's had not gone beyond `now`: what is counted
@@ -81,7 +84,7 @@ pub trait Transaction: Outbox {
     fn instant(&self) -> Instant;
 
     /// The tasks among `ids` that exist, in any order.
-    async fn load(&mut self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError>;
+    async fn load(&mut self, ids: &[TaskId]) -> Result<Loaded, StoreError>;
 
     /// The tasks that the idempotency keys among `keys` stand for.
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError>;
@@ -93,6 +96,9 @@ pub trait Transaction: Outbox {
     /// which agents have a line then, and when the next delayed step is due.
     async fn promote(&mut self) -> Result<Promoted, StoreError>;
 
+    /// Lets one delayed step join its agent's line, if its time has come.
+    async fn promote_one(&mut self, step: StepRef) -> Result<(), StoreError>;
+
     /// Saves a batch, each task by compare-and-set on its version.
     async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError>;
 
@@ -103,6 +109,8 @@ pub trait Transaction: Outbox {
     async fn acknowledge(&mut self, alert: AlertId, by: &str) -> Result<Option<Alert>, StoreError>;
     /// Deletes up to `limit` tasks that ended before `ended_before`, with all that belongs to them.
     async fn purge(&mut self, ended_before: Timestamp, limit: usize) -> Result<u64, StoreError>;
+    /// Deletes one task, where it has ended.
+    async fn purge_one(&mut self, task: TaskId) -> Result<u64, StoreError>;
     /// The record of one instance, and the supervisors' lease; neither has to be there yet. Read
     /// without locks: [`Transaction::save_leases`] compares. These three calls come in transactions
     /// of their own, so that what they lock is held for no longer than they take.
@@ -141,7 +149,7 @@ pub trait Reader: Send + Sync + 'static {
     fn reckoned(&self) -> Option<Timestamp>;
     async fn task(&self, id: TaskId) -> Result<Option<Task>, StoreError>;
     /// The tasks among `ids` that exist, in any order.
-    async fn tasks_of(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError>;
+    async fn tasks_of(&self, ids: &[TaskId]) -> Result<Loaded, StoreError>;
     /// Those of these tasks that another instance has moved beyond the version given.
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<Task>, StoreError>;
     async fn tasks(&self, query: &TaskQuery) -> Result<Vec<TaskSummary>, StoreError>;
@@ -164,6 +172,8 @@ pub trait Reader: Send + Sync + 'static {
         after: u64,
         limit: usize,
     ) -> Result<Option<Vec<Change>>, StoreError>;
+    /// Delayed steps whose time has come, [`Promoted::MOST`] at once.
+    async fn due(&self) -> Result<Vec<StepRef>, StoreError>;
     /// The agents in whose lines steps stand.
     async fn lines(&self) -> Result<Vec<AgentName>, StoreError>;
     /// How many steps of other tasks the queue of each of these agents holds before those of this task.
@@ -184,6 +194,13 @@ pub trait Reader: Send + Sync + 'static {
         asker: &InstanceId,
         limit: usize,
     ) -> Result<Vec<ExpiredStep>, StoreError>;
+    /// Up to `limit` tasks that ended before `ended_before`, longest ended first, after so many others.
+    async fn ended(
+        &self,
+        ended_before: Timestamp,
+        skip: usize,
+        limit: usize,
+    ) -> Result<Vec<TaskId>, StoreError>;
     /// Tasks whose own complete-by has passed.
     async fn overdue(&self, limit: usize) -> Result<Vec<TaskId>, StoreError>;
     /// Running steps in batches by id: those that `locked_by` holds, or where it is left out, all.
@@ -208,13 +225,15 @@ pub trait Reader: Send + Sync + 'static {
     ) -> Result<Option<WorkflowRecord>, StoreError>;
     async fn agents(&self) -> Result<Vec<AgentRecord>, StoreError>;
     async fn alerts(&self, query: &AlertQuery) -> Result<Vec<Alert>, StoreError>;
+    /// The tasks that have an alert because the service could not decide on them, at a step, or not read them.
+    async fn faults(&self) -> Result<Vec<(TaskId, Option<StepIndex>)>, StoreError>;
 
     /// The receivers that messages wait for, each with when the next of its queues is due.
     async fn receivers(&self) -> Result<Vec<(ReceiverName, Timestamp)>, StoreError>;
     /// Receivers with an alert whose dead letters are gone: delivered after all, discarded or purged.
     async fn mended(&self) -> Result<Vec<ReceiverName>, StoreError>;
     /// The first message of each of these queues.
-    async fn heads(&self, held: &[Held]) -> Result<Vec<Option<Head>>, StoreError>;
+    async fn heads(&self, held: &[Held]) -> Result<Vec<First>, StoreError>;
     async fn messages(&self, query: &MessageQuery) -> Result<Vec<MessageRecord>, StoreError>;
     async fn counts(&self) -> Result<Counts, StoreError>;
 }

@@ -38,6 +38,21 @@ pub struct Head {
     pub created_at: Timestamp,
 }
 
+/// What was found of the first message of a queue.
+#[derive(Clone, PartialEq, Debug)]
+pub enum First {
+    Message(Head),
+    /// The queue is empty.
+    None,
+    /// It is there, and damaged: what of it, and how.
+    Unreadable {
+        id: Uuid,
+        reason: String,
+    },
+    /// The place where it stands is damaged, so that nothing can be said or written of it.
+    Lost(String),
+}
+
 /// How a queue that was held is let go.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settled {
@@ -263,7 +278,21 @@ pub fn head(held: &Held) -> Statement {
     in_queue(HEAD, held)
 }
 
-pub fn head_of(row: &impl Columns) -> Result<Head, StoreError> {
+pub fn first(row: Option<&impl Columns>) -> First {
+    let Some(row) = row else {
+        return First::None;
+    };
+    match (head_of(row), rows::uuid(row, "id")) {
+        (Ok(head), _) => First::Message(head),
+        (Err(error), Ok(id)) => First::Unreadable {
+            id,
+            reason: error.damage(),
+        },
+        (Err(error), Err(_)) => First::Lost(error.damage()),
+    }
+}
+
+fn head_of(row: &impl Columns) -> Result<Head, StoreError> {
     Ok(Head {
         id: rows::uuid(row, "id")?,
         kind: rows::text(row, "kind")?,
@@ -274,7 +303,7 @@ pub fn head_of(row: &impl Columns) -> Result<Head, StoreError> {
 }
 
 pub fn messages(query: &MessageQuery) -> Statement {
-    let body = if query.id.is_some() {
+    let body = if query.with_body {
         "body"
     } else {
         "NULL AS body"
@@ -531,7 +560,7 @@ pub fn closed_alert(row: &impl Columns, now: Timestamp) -> Result<AlertNotice, S
 }
 
 /// Adds a few messages. Those of a batch are added by its own statements.
-async fn add<S: Session>(tx: &mut S, messages: &[Message]) -> Result<(), StoreError> {
+pub async fn add<S: Session>(tx: &mut S, messages: &[Message]) -> Result<(), StoreError> {
     for message in messages {
         let insert = Statement::new(INSERT)
             .bind(message.id)

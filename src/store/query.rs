@@ -179,7 +179,7 @@ pub struct MessageRecord {
     pub task: Option<TaskId>,
     pub kind: String,
     pub url: Option<String>,
-    /// Only where one message is asked for.
+    /// Only where it is asked for.
     pub body: Option<String>,
     pub state: MessageState,
     pub created_at: Timestamp,
@@ -195,6 +195,8 @@ pub struct MessageRecord {
 #[derive(Clone, Debug, Default)]
 pub struct MessageQuery {
     pub id: Option<MessageId>,
+    /// Bodies may be large.
+    pub with_body: bool,
     pub state: Option<MessageState>,
     pub receiver: Option<ReceiverName>,
     pub task: Option<TaskId>,

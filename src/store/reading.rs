@@ -5,14 +5,14 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, Alert, AlertQuery, Change, Counts, ExpiredStep, Head, Held, HeldStep, Instances,
-    MessageQuery, MessageRecord, Reader, StoreError, TaskFilter, TaskQuery, TaskSummary,
+    AgentRecord, Alert, AlertQuery, Change, Counts, ExpiredStep, First, Held, HeldStep, Instances,
+    MessageQuery, MessageRecord, Promoted, Reader, StoreError, TaskFilter, TaskQuery, TaskSummary,
     WorkflowRecord, leases, outbox,
-    rows::{self, Columns},
+    rows::{self, Columns, Loaded},
 };
 use crate::domain::{
-    AgentName, Attempt, InstanceId, ReceiverName, StepRef, Task, TaskId, TaskStatus, Timestamp,
-    WorkflowName,
+    AgentName, AlertKind, Attempt, InstanceId, ReceiverName, StepIndex, StepRef, Task, TaskId,
+    TaskStatus, Timestamp, WorkflowName,
 };
 
 const SUMMARIES: &str = r#"
@@ -23,6 +23,12 @@ FROM tasks WHERE true"#;
 const HISTORY: &str = r#"
 SELECT version, at, events FROM history
 WHERE task_id = $1 AND version > $2 ORDER BY version LIMIT $3"#;
+
+/// Relies on steps_delayed, and where that covers it reads nothing else: so a step in a damaged part is found too.
+const DUE: &str = r#"
+SELECT task_id, idx FROM steps
+WHERE due_at IS NOT NULL AND queued = 0 AND due_at <= $1
+ORDER BY due_at LIMIT $2"#;
 
 /// Goes from one agent to the next by steps_line, so that long lines cost no more than short ones. Not by
 /// `min`: up to version 16, PostgreSQL reads whole lines for it where they were empty when it planned.
@@ -63,6 +69,11 @@ FROM {steps}
 WHERE state = 'processing' AND complete_by > $1
   AND EXISTS (SELECT 1 FROM lost) AND locked_by IN (SELECT id FROM lost)
 ORDER BY complete_by LIMIT $2"#;
+
+/// Relies on tasks_ended.
+const ENDED: &str = r#"
+SELECT id FROM tasks
+WHERE ended_at IS NOT NULL AND ended_at < $1 ORDER BY ended_at LIMIT $2 OFFSET $3"#;
 
 /// Relies on tasks_overdue.
 const OVERDUE: &str = r#"
@@ -131,6 +142,11 @@ const ALERTS: &str = r#"
 SELECT id, task_id, step, receiver, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at
 FROM alerts WHERE true"#;
 
+/// Relies on alerts_unclosed.
+const FAULTS: &str = r#"
+SELECT task_id, idx, kind FROM alerts
+WHERE state <> 'closed' AND task_id IS NOT NULL AND kind IN ($1, $2) LIMIT 1000"#;
+
 /// A connection, or a pool of them, to read from.
 #[async_trait]
 pub trait Source: Send + Sync + 'static {
@@ -142,7 +158,7 @@ pub trait Source: Send + Sync + 'static {
     /// What each of the statements finds, all at one moment.
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Self::Row>>, StoreError>;
     /// The tasks among `ids` that exist, each of one moment.
-    async fn load(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError>;
+    async fn load(&self, ids: &[TaskId]) -> Result<Loaded, StoreError>;
     /// Those of these tasks that have moved beyond the version given.
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError>;
     /// The table in the words of a FROM clause, where its planner must be told of an index.
@@ -303,10 +319,10 @@ impl<S: Source> Reader for SqlReader<S> {
     }
 
     async fn task(&self, id: TaskId) -> Result<Option<Task>, StoreError> {
-        Ok(self.source.load(&[id]).await?.pop())
+        self.source.load(&[id]).await?.one()
     }
 
-    async fn tasks_of(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
+    async fn tasks_of(&self, ids: &[TaskId]) -> Result<Loaded, StoreError> {
         self.source.load(ids).await
     }
 
@@ -315,7 +331,7 @@ impl<S: Source> Reader for SqlReader<S> {
         if newer.is_empty() {
             return Ok(Vec::new());
         }
-        self.source.load(&newer).await
+        Ok(self.source.load(&newer).await?.tasks)
     }
 
     async fn tasks(&self, query: &TaskQuery) -> Result<Vec<TaskSummary>, StoreError> {
@@ -396,6 +412,12 @@ impl<S: Source> Reader for SqlReader<S> {
         Ok(Some(found))
     }
 
+    async fn due(&self) -> Result<Vec<StepRef>, StoreError> {
+        let now = self.now().await?.as_millis();
+        let statement = Statement::new(DUE).bind(now).bind(Promoted::MOST);
+        self.all(statement, rows::step_ref).await
+    }
+
     async fn lines(&self) -> Result<Vec<AgentName>, StoreError> {
         let agent = |row: &S::Row| rows::agent_name(row, "agent");
         self.all(Statement::new(LINES), agent).await
@@ -437,6 +459,17 @@ impl<S: Source> Reader for SqlReader<S> {
             .bind(limit)
             .bind(asker.as_str());
         self.all(statement, rows::expired_step).await
+    }
+
+    async fn ended(
+        &self,
+        ended_before: Timestamp,
+        skip: usize,
+        limit: usize,
+    ) -> Result<Vec<TaskId>, StoreError> {
+        let before = ended_before.as_millis();
+        let statement = Statement::new(ENDED).bind(before).bind(limit).bind(skip);
+        self.all(statement, |row| rows::task_id(row, "id")).await
     }
 
     async fn overdue(&self, limit: usize) -> Result<Vec<TaskId>, StoreError> {
@@ -516,6 +549,19 @@ impl<S: Source> Reader for SqlReader<S> {
         self.all(statement, rows::alert).await
     }
 
+    async fn faults(&self) -> Result<Vec<(TaskId, Option<StepIndex>)>, StoreError> {
+        let unreadable = AlertKind::TaskUnreadable.as_str();
+        let statement = Statement::new(FAULTS)
+            .bind(AlertKind::ServiceFault.as_str())
+            .bind(unreadable);
+        let fault = |row: &S::Row| {
+            let step = StepIndex(rows::number(row, "idx")?);
+            let is_of_step = rows::text(row, "kind")? != unreadable;
+            Ok((rows::task_id(row, "task_id")?, is_of_step.then_some(step)))
+        };
+        self.all(statement, fault).await
+    }
+
     async fn receivers(&self) -> Result<Vec<(ReceiverName, Timestamp)>, StoreError> {
         self.all(outbox::receivers(), outbox::receiver).await
     }
@@ -524,13 +570,31 @@ impl<S: Source> Reader for SqlReader<S> {
         self.all(outbox::mended(), outbox::name).await
     }
 
-    async fn heads(&self, held: &[Held]) -> Result<Vec<Option<Head>>, StoreError> {
-        let found = self.source.view(held.iter().map(outbox::head).collect());
-        let heads = found.await?;
-        heads
-            .iter()
-            .map(|found| found.first().map(outbox::head_of).transpose())
-            .collect()
+    async fn heads(&self, held: &[Held]) -> Result<Vec<First>, StoreError> {
+        match self
+            .source
+            .view(held.iter().map(outbox::head).collect())
+            .await
+        {
+            Ok(heads) => Ok(heads
+                .iter()
+                .map(|found| outbox::first(found.first()))
+                .collect()),
+            // One that stands in a damaged part must not hold up the others.
+            Err(error) if error.is_damage() => {
+                let mut heads = Vec::with_capacity(held.len());
+                for held in held {
+                    let found = self.source.view(vec![outbox::head(held)]).await;
+                    heads.push(match found {
+                        Ok(found) => outbox::first(found.iter().flatten().next()),
+                        Err(error) if error.is_damage() => First::Lost(error.damage()),
+                        Err(error) => return Err(error),
+                    });
+                }
+                Ok(heads)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn messages(&self, query: &MessageQuery) -> Result<Vec<MessageRecord>, StoreError> {

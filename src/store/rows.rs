@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{
     AgentRecord, Alert, AlertId, AlertState, Change, Definitions, ExpiredStep, HeldStep, KnownKey,
-    StoreError, TaskSummary, WorkflowRecord,
+    StoreError, TaskSummary, UnreadableTask, WorkflowRecord,
 };
 use crate::domain::{
     Accepted, AgentName, Attempt, Definition, Details, Doubt, Expiry, Fault, InstanceId, Limits,
@@ -50,13 +50,34 @@ where
     }
 }
 
+/// What was found of the tasks that were asked for.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    pub tasks: Vec<Task>,
+    /// Those that are there, and cannot be read. They cost the others nothing.
+    pub unreadable: Vec<UnreadableTask>,
+    /// A damaged part of the database was met: SQLite lets a transaction that did so write nothing any more.
+    pub is_spoilt: bool,
+}
+
+impl Loaded {
+    /// The one task that was asked for, if there is one.
+    pub fn one(mut self) -> Result<Option<Task>, StoreError> {
+        match self.unreadable.pop() {
+            Some(unreadable) => Err(unreadable.into()),
+            None => Ok(self.tasks.pop()),
+        }
+    }
+}
+
 /// Rows of tasks and of their steps on the way to aggregates: first the workflows that are not known
 /// yet are asked for, then all is put together.
 pub struct Loading<'d, R> {
     tasks: Vec<R>,
     definitions: &'d Definitions,
-    /// Held here as well: the cache behind `definitions` is bounded, and may forget what it is given.
-    workflows: HashMap<WorkflowRef, Arc<Definition>>,
+    /// Held here as well: the cache behind `definitions` is bounded, and may forget what it is given. Or why
+    /// one cannot be read.
+    workflows: HashMap<WorkflowRef, Result<Arc<Definition>, String>>,
 }
 
 impl<'d, R: Columns> Loading<'d, R> {
@@ -69,62 +90,69 @@ impl<'d, R: Columns> Loading<'d, R> {
     }
 
     /// The workflows that must be handed in by [`Loading::workflow`].
-    pub fn missing(&mut self) -> Result<Vec<WorkflowRef>, StoreError> {
+    pub fn missing(&mut self) -> Vec<WorkflowRef> {
         let mut missing = Vec::new();
         for row in &self.tasks {
-            if row.text("steps")?.is_some() {
+            // What cannot be read here is met again when the task is put together.
+            let (Ok(None), Ok(Some(workflow))) = (row.text("steps"), workflow_ref(row)) else {
                 continue;
-            }
-            let workflow = workflow_ref(row)?
-                .ok_or_else(|| corrupt("a task has neither steps nor a workflow"))?;
+            };
             if self.workflows.contains_key(&workflow) || missing.contains(&workflow) {
                 continue;
             }
             match self.definitions.get(&workflow) {
                 Some(known) => {
-                    self.workflows.insert(workflow, known);
+                    self.workflows.insert(workflow, Ok(known));
                 }
                 None => missing.push(workflow),
             }
         }
-        Ok(missing)
+        missing
     }
 
-    pub fn workflow(&mut self, workflow: WorkflowRef, row: &R) -> Result<(), StoreError> {
-        let (policies, steps) = workflow_body(&text(row, "body")?)?;
-        let definition = Arc::new(compile(policies.as_deref(), steps)?);
-        self.definitions.put(workflow.clone(), definition.clone());
+    pub fn workflow(&mut self, workflow: WorkflowRef, found: Result<Option<R>, StoreError>) {
+        let definition = found.and_then(|row| {
+            let row = row.ok_or_else(|| corrupt("it is missing"))?;
+            let (policies, steps) = workflow_body(&text(&row, "body")?)?;
+            compile(policies.as_deref(), steps).map(Arc::new)
+        });
+        if let Ok(definition) = &definition {
+            self.definitions.put(workflow.clone(), definition.clone());
+        }
+        let definition = definition.map_err(|error| {
+            let WorkflowRef { name, version } = &workflow;
+            format!(
+                "version {version} of its workflow {name}: {}",
+                error.damage()
+            )
+        });
         self.workflows.insert(workflow, definition);
-        Ok(())
     }
 
     /// The tasks, each with its steps, which come in the order of tasks and their steps.
-    pub fn tasks(self, steps: Vec<R>) -> Result<Vec<Task>, StoreError> {
+    pub fn tasks(self, steps: Vec<R>) -> Result<Loaded, StoreError> {
         let mut steps = steps.into_iter().peekable();
-        let mut tasks = Vec::with_capacity(self.tasks.len());
+        let mut loaded = Loaded {
+            tasks: Vec::with_capacity(self.tasks.len()),
+            unreadable: Vec::new(),
+            is_spoilt: false,
+        };
         for row in &self.tasks {
-            let mut task = task(row, self.definition(row)?)?;
-            let id = task.id();
-            while let Some(row) = steps.next_if(|row| task_id(row, "task_id").ok() == Some(id)) {
-                let step = step(&row)?;
-                // What undoes steps stands behind them.
-                if task.steps.len() < task.details.definition.steps.len() {
-                    task.steps.push(step);
-                } else {
-                    task.undos.push(step);
-                }
+            let id = task_id(row, "id")?;
+            let of = |row: &R| task_id(row, "task_id").ok();
+            // Steps without a task are nobody's.
+            while steps.next_if(|row| of(row) < Some(id)).is_some() {}
+            let own = std::iter::from_fn(|| steps.next_if(|row| of(row) == Some(id)));
+            let own: Vec<_> = own.collect();
+            match self.definition(row).and_then(|of| assemble(row, of, &own)) {
+                Ok(task) => loaded.tasks.push(task),
+                Err(error) => loaded.unreadable.push(UnreadableTask {
+                    task: id,
+                    reason: error.damage(),
+                }),
             }
-            let definition = &task.details.definition;
-            let undos = match task.undo {
-                Some(_) => definition.undos.len(),
-                None => 0,
-            };
-            if task.steps.len() != definition.steps.len() || task.undos.len() != undos {
-                return Err(corrupt(format!("task {id} lacks records of its steps")));
-            }
-            tasks.push(task);
         }
-        Ok(tasks)
+        Ok(loaded)
     }
 
     fn definition(&self, row: &R) -> Result<Arc<Definition>, StoreError> {
@@ -132,10 +160,37 @@ impl<'d, R: Columns> Loading<'d, R> {
             return compile(row.text("policies")?.as_deref(), steps).map(Arc::new);
         }
         let workflow = workflow_ref(row)?.and_then(|workflow| self.workflows.get(&workflow));
-        workflow
-            .cloned()
-            .ok_or_else(|| corrupt("the workflow of a task is missing"))
+        let workflow = workflow.cloned();
+        let workflow = workflow.ok_or_else(|| corrupt("it has neither steps nor a workflow"))?;
+        workflow.map_err(StoreError::Corrupt)
     }
+}
+
+/// A task of its row and those of its steps.
+pub fn assemble<R: Columns>(
+    row: &R,
+    definition: Arc<Definition>,
+    steps: &[R],
+) -> Result<Task, StoreError> {
+    let mut task = task(row, definition)?;
+    let definition = &task.details.definition;
+    let undos = match task.undo {
+        Some(_) => definition.undos.len(),
+        None => 0,
+    };
+    // What undoes steps stands behind them.
+    let first_undo = definition.steps.len();
+    if steps.len() != first_undo + undos {
+        return Err(corrupt("it lacks records of its steps"));
+    }
+    for (at, row) in steps.iter().enumerate() {
+        let step = step(row)?;
+        match at < first_undo {
+            true => task.steps.push(step),
+            false => task.undos.push(step),
+        }
+    }
+    Ok(task)
 }
 
 /// The policies and the steps of a stored workflow.
@@ -152,7 +207,7 @@ fn workflow_body(body: &str) -> Result<(Option<String>, String), StoreError> {
 }
 
 /// A definition that was accepted once is compiled again without asking who is known today.
-fn compile(policies: Option<&str>, steps: String) -> Result<Definition, StoreError> {
+pub fn compile(policies: Option<&str>, steps: String) -> Result<Definition, StoreError> {
     let source = Payload::parse(steps).ok_or_else(|| corrupt("a definition is not JSON"))?;
     let policies = policies.map_or_else(|| Ok(Policies::default()), Policies::parse);
     let compiled = policies
@@ -181,7 +236,7 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
         TaskStatus::Error => TaskState::Error(required(fault(row, "error")?, "error")?),
     };
     let labels = text(row, "labels")?;
-    let input = text(row, "input")?;
+    let input = payload(row, "input")?;
     let key = row.text("key")?;
     let trace_id = row.text("trace_id")?;
     let complete_within = row.integer("complete_within")?;
@@ -192,7 +247,7 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
         key: key.map(Into::into),
         workflow: workflow_ref(row)?,
         definition,
-        input: Payload::parse(input).ok_or_else(|| corrupt("an input is not JSON"))?,
+        input: required(input, "input")?,
         labels: serde_json::from_str(&labels).map_err(corrupt)?,
         priority: priority(row)?,
         complete_within: complete_within.map(|millis| Span::from_millis(millis.unsigned_abs())),
@@ -262,10 +317,18 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
 }
 
 pub fn summary(row: &impl Columns) -> Result<TaskSummary, StoreError> {
+    let id = task_id(row, "id")?;
+    summary_of(id, row).map_err(|error| {
+        let reason = error.damage();
+        UnreadableTask { task: id, reason }.into()
+    })
+}
+
+fn summary_of(id: TaskId, row: &impl Columns) -> Result<TaskSummary, StoreError> {
     let state = text(row, "state")?;
     let labels = text(row, "labels")?;
     Ok(TaskSummary {
-        id: task_id(row, "id")?,
+        id,
         key: row.text("key")?,
         workflow: workflow_ref(row)?,
         state: TaskStatus::parse(&state).ok_or_else(|| corrupt(format!("state {state}")))?,

@@ -39,9 +39,9 @@ use self::{
     handle::Request,
     intake::Intake,
 };
-use super::{Backend, Batch, Health, LocalScheduler, Saved, StoreError, Watchers};
+use super::{Backend, Batch, Health, LocalScheduler, Saved, StoreError, UnreadableTask, Watchers};
 use crate::{
-    domain::{Sender, StepRef, Task, TaskId},
+    domain::{AgentName, Sender, StepRef, Task, TaskId},
     planted,
 };
 
@@ -78,6 +78,51 @@ enum Failed {
     Save(StoreError),
     /// Something of it panicked.
     Panicked(Panicked),
+}
+
+/// Why a batch was not decided.
+enum Halted {
+    Failed(Failed),
+    /// Something of it stands in a damaged part of the database.
+    Damaged(Damage),
+}
+
+/// What cannot be read, and is left out of a batch: SQLite lets a transaction that has met a damaged part write
+/// nothing any more.
+#[derive(Clone, Default)]
+struct Damage {
+    tasks: Vec<UnreadableTask>,
+    lines: Vec<AgentName>,
+}
+
+impl Damage {
+    /// Whether any of it is new.
+    fn add(&mut self, other: &Damage) -> bool {
+        let before = self.tasks.len() + self.lines.len();
+        for found in &other.tasks {
+            if !self.tasks.iter().any(|known| known.task == found.task) {
+                self.tasks.push(found.clone());
+            }
+        }
+        for found in &other.lines {
+            if !self.lines.contains(found) {
+                self.lines.push(found.clone());
+            }
+        }
+        self.tasks.len() + self.lines.len() > before
+    }
+}
+
+impl From<Failed> for Halted {
+    fn from(failed: Failed) -> Self {
+        Halted::Failed(failed)
+    }
+}
+
+impl From<StoreError> for Halted {
+    fn from(error: StoreError) -> Self {
+        Halted::Failed(error.into())
+    }
 }
 
 impl From<StoreError> for Failed {
@@ -227,7 +272,10 @@ impl<'w> Lane<'w> {
                 Err(Failed::Save(_) | Failed::Panicked(_)) if gathered.len() > 1 => {
                     self.write_each(std::mem::take(&mut gathered)).await;
                 }
-                Err(Failed::Save(error) | Failed::Begin(error)) => {
+                Err(Failed::Save(error)) => {
+                    self.give_up_damaged(std::mem::take(&mut gathered), error);
+                }
+                Err(Failed::Begin(error)) => {
                     refuse(std::mem::take(&mut gathered), &error);
                 }
                 Err(Failed::Panicked(panicked)) => {
@@ -246,7 +294,7 @@ impl<'w> Lane<'w> {
             let mut alone = vec![request];
             match self.write(&mut alone).await {
                 Ok(()) => {}
-                Err(Failed::Save(error)) => refuse(alone, &error),
+                Err(Failed::Save(error)) => self.give_up_damaged(alone, error),
                 Err(Failed::Panicked(panicked)) => self.give_up(alone, panicked),
                 // It would be the same for every other, after the same wait for a connection.
                 Err(Failed::Begin(error)) => {
@@ -268,12 +316,39 @@ impl<'w> Lane<'w> {
         refuse(alone, &StoreError::Panicked);
     }
 
+    /// A lone request that could not be saved. Where that is because a part of the database is damaged, the task
+    /// that needs the part is left alone from now on.
+    fn give_up_damaged(&mut self, alone: Vec<Request>, error: StoreError) {
+        if !error.is_damage() {
+            return refuse(alone, &error);
+        }
+        let by_operator = alone.iter().any(Request::is_by_operator);
+        let task = match alone.first() {
+            Some(request) if request.claims() => {
+                self.one_by_one = Some(Instant::now() + ONE_BY_ONE);
+                self.suspect.take().map(|suspect| suspect.task)
+            }
+            Some(Request::Apply { apply, .. }) => Some(apply.task),
+            _ => None,
+        };
+        let Some(task) = task else {
+            return refuse(alone, &error);
+        };
+        let reason = error.damage();
+        let unreadable = UnreadableTask { task, reason };
+        if !by_operator {
+            self.untold.push(Untold::Unreadable(unreadable.clone()));
+        }
+        refuse(alone, &unreadable.into());
+    }
+
     /// Decides, saves, commits, answers; leaves those that are for the next batch. On an error nothing has
     /// changed and nobody was answered.
     async fn write(&mut self, requests: &mut Vec<Request>) -> Result<(), Failed> {
         let started = Instant::now();
         let mut interrupted = None;
         let mut culprits = Vec::new();
+        let mut left_out = Damage::default();
         let mut tried = 0;
         while tried < TRIES {
             if tried > 1 {
@@ -283,13 +358,26 @@ impl<'w> Lane<'w> {
             }
             tried += 1;
             // A panic halfway leaves nothing behind: the transaction ends with what is dropped.
-            let work = AssertUnwindSafe(self.try_write(requests, &culprits)).catch_unwind();
+            let work =
+                AssertUnwindSafe(self.try_write(requests, &culprits, &left_out)).catch_unwind();
             let outcome = work.await.unwrap_or_else(|panic| {
-                Err(Failed::Panicked(Panicked {
+                Err(Halted::Failed(Failed::Panicked(Panicked {
                     culprit: None,
                     message: faults::message(&*panic),
-                }))
+                })))
             });
+            let outcome = match outcome {
+                Ok(decided) => Ok(decided),
+                Err(Halted::Failed(failed)) => Err(failed),
+                // Each is found once, so this comes to an end.
+                Err(Halted::Damaged(damage)) if left_out.add(&damage) => {
+                    tried -= 1;
+                    continue;
+                }
+                Err(Halted::Damaged(_)) => Err(Failed::Save(StoreError::Unreadable(
+                    "the batch needs what was left out of it".to_owned(),
+                ))),
+            };
             let mut decided = match outcome {
                 Ok(Some(decided)) => decided,
                 Ok(None) => continue,
@@ -349,7 +437,8 @@ impl<'w> Lane<'w> {
         &mut self,
         requests: &[Request],
         culprits: &[Culprit],
-    ) -> Result<Option<Decided>, Failed> {
+        left_out: &Damage,
+    ) -> Result<Option<Decided>, Halted> {
         let writer = self.writer;
         let careful = self.one_by_one.is_some_and(|until| Instant::now() < until);
         let begun = self.backend.begin().await;
@@ -359,7 +448,9 @@ impl<'w> Lane<'w> {
             error => Failed::Begin(error),
         })?;
         let mut decided = Decided::new(tx.now(), tx.instant(), writer.faults.clone());
+        self.suspect = None;
         decided.culprits = culprits.to_vec();
+        decided.left_out = left_out.clone();
         if careful {
             decided.most_claims = 1;
         }
@@ -382,6 +473,8 @@ impl<'w> Lane<'w> {
                 return Ok(None);
             }
         }
+        let unreadable = decided.unreadable().cloned();
+        self.untold.extend(unreadable.map(Untold::Unreadable));
         for change in &decided.batch.changes {
             planted::strike(change.task.details.key.as_deref(), "save");
         }

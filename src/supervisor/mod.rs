@@ -110,14 +110,14 @@ impl Supervisor {
     }
 }
 
-/// A refusal is no fault: the step moved on between the look and the ask. A decision that panicked has been
-/// told of, and must not hold up the others.
+/// A refusal is no fault: the step moved on between the look and the ask. A decision that panicked, or a task
+/// that cannot be read, has been told of, and must not hold up the others.
 fn succeeded(outcomes: Vec<Result<Accepted, CommandError>>) -> Result<usize, StoreError> {
     let mut accepted = 0;
     for outcome in outcomes {
         match outcome {
             Ok(_) => accepted += 1,
-            Err(CommandError::Store(error)) if !matches!(error, StoreError::Panicked) => {
+            Err(CommandError::Store(error)) if !error.is_of_one_task() => {
                 return Err(error);
             }
             Err(refused) => debug!(%refused, "a recovery was no longer needed"),

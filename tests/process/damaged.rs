@@ -50,7 +50,7 @@ async fn a_page_that_cannot_be_read_is_told_of_once_and_the_rest_goes_on() {
     for id in ids.iter().take(10).chain(&ids[..10]) {
         let read = provost.get(&format!("/v1/tasks/{id}")).await;
         if read.status != 200 {
-            read.expect_problem(503, "store-unavailable");
+            read.expect_problem(500, "unreadable-record");
             unread += 1;
         }
     }

@@ -21,7 +21,6 @@ pub use self::known::{Known, Workflows, resolve};
 use super::{
     App, Problem,
     answer::{Page, json},
-    bulkhead::Permit,
     definition::{OnExhaustedBody, PoliciesBody, StepBody},
     extract::{Caller, JsonBody, NamePath, NameVersionPath, PageQuery, Query, plain_name},
     problem::Kind,
@@ -30,8 +29,8 @@ use super::{
 use crate::{
     config::Role,
     domain::{
-        Definition, Fields, Payload, Policies, Span, TaskFields, Timestamp, WorkflowName,
-        WorkflowRef, without_secrets,
+        Definition, Fields, Payload, Policies, Span, Timestamp, WorkflowName, WorkflowRef,
+        without_secrets,
     },
     store::{StoreError, WorkflowRecord},
 };
@@ -139,18 +138,14 @@ struct Checked {
 }
 
 /// Reads a body with all its faults at once.
-async fn check(
-    app: &App,
-    body: &RawValue,
-    permit: Option<&Permit<'_>>,
-) -> Result<Checked, Problem> {
+async fn check(app: &App, body: &RawValue) -> Result<Checked, Problem> {
     let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
     let description = fields.string("description", LONGEST_DESCRIPTION);
     let complete_within = fields.span("complete_within", SHORTEST_LIMIT..=Span::LONGEST);
     let policies = Policies::read(&mut fields);
     let mut definition = None;
     match fields.value("steps").and_then(|steps| compact(steps.get())) {
-        Some(steps) => match app.compile(&steps, &policies, permit).await? {
+        Some(steps) => match app.compile(&steps, &policies).await? {
             Ok(compiled) => definition = Some(compiled),
             Err(faults) => fields.extend(faults),
         },
@@ -217,7 +212,7 @@ async fn put(
 ) -> Result<Response, Problem> {
     query.finish()?;
     plain_name("a workflow", &name)?;
-    let checked = check(&app, &body, None).await?;
+    let checked = check(&app, &body).await?;
     let name = WorkflowName::new(name);
     let before = app.store.reader.workflow(&name, None).await?;
     let stored = serde_json::to_string(&checked.stored)
@@ -382,13 +377,13 @@ async fn validate(
 ) -> Result<Response, Problem> {
     query.finish()?;
     plain_name("a workflow", &name)?;
-    let permit = app.bulkhead.enter().await?;
-    let checked = check(&app, &body, Some(&permit)).await?;
-    let fields = TaskFields {
-        complete_within: checked.stored.complete_within,
-        ..TaskFields::default()
-    };
-    Ok(verdict::answer(&app, &checked.definition, &fields, &permit))
+    let checked = check(&app, &body).await?;
+    Ok(verdict::answer(
+        &app,
+        &checked.definition,
+        checked.stored.complete_within,
+        None,
+    ))
 }
 
 #[cfg(test)]

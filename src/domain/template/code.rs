@@ -5,7 +5,6 @@ use std::fmt;
 use super::{
     Budget, MAX_EXPRESSION, Origin, Reads, RenderError, Scope,
     ast::{Expr, Linked},
-    budget::NODE,
     eval::Evaluation,
     parser, reads,
     trouble::{Outcome, Trouble, other},
@@ -31,7 +30,6 @@ impl Code {
         let source = source.trim();
         match origin {
             Origin::Submitted(budget) => {
-                budget.next();
                 let code = Self::read(source, budget)?;
                 code.check_constant(budget)?;
                 Ok(code)
@@ -62,7 +60,7 @@ impl Code {
             let reason = Trouble::from(exhausted).in_words(budget, spent);
             format!("`{source}` cannot be read: {reason}")
         })?;
-        let expr = parser::parse(source, budget)?;
+        let expr = parser::parse(source)?;
         Ok(Self {
             source: source.into(),
             reads: reads::of(&expr, source)?,
@@ -90,7 +88,6 @@ impl Code {
 
     /// The whole document that it names, so that this can be passed on as it is, unread.
     pub fn whole<'v>(&self, scope: &Scope<'v>) -> Option<&'v Payload> {
-        scope.budget.charge(NODE).ok()?;
         match self.expr.as_ref().ok()? {
             Expr::Name(name) => scope.document(name),
             Expr::Chain(chain) => match (&chain.base, &*chain.links) {
@@ -99,11 +96,7 @@ impl Code {
                     else {
                         return None;
                     };
-                    match **output == *"output" {
-                        // Out of budget it is evaluated, and fails so.
-                        true => scope.step(step, scope.budget).ok()??,
-                        false => None,
-                    }
+                    (**output == *"output").then(|| scope.step(step))??
                 }
                 _ => None,
             },

@@ -84,17 +84,13 @@ pub(super) fn slice<'v>(
             value.kind()
         ));
     }
-    // Characters are not made into values of their own: it is known where each begins.
+    // Characters are not made into values of their own.
     let text = value.as_text();
     let (items, characters) = match text {
         Some(text) => {
+            budget.allocate(text.len() * 5)?;
             budget.charge_each(text.len(), 4)?;
-            let count = text.chars().count();
-            budget.allocate(count * size_of::<u32>())?;
-            let mut begins = Vec::with_capacity(count);
-            // No text is longer than a u32 counts.
-            begins.extend(text.char_indices().map(|(at, _)| at as u32));
-            (Vec::new(), begins)
+            (Vec::new(), text.char_indices().collect::<Vec<_>>())
         }
         None => (value.collect(budget)?, Vec::new()),
     };
@@ -120,7 +116,7 @@ pub(super) fn slice<'v>(
         // Where each begins; the end of the text stands for the one behind the last.
         let begins = |at: i128| {
             let place = usize::try_from(at).ok().and_then(|at| characters.get(at));
-            place.map_or(text.len(), |begins| *begins as usize)
+            place.map_or(text.len(), |(begins, _)| *begins)
         };
         if step == 1 {
             return value.part(
@@ -132,7 +128,8 @@ pub(super) fn slice<'v>(
         budget.allocate(text.len() * 2)?;
         for at in places(start, stop, step) {
             budget.charge(ITEM)?;
-            sliced.extend(text[begins(at)..].chars().next());
+            let character = usize::try_from(at).ok().and_then(|at| characters.get(at));
+            sliced.extend(character.map(|(_, character)| *character));
         }
         return Value::built(&sliced, budget);
     }

@@ -6,7 +6,6 @@ use super::*;
 use crate::domain::{Payload, StepName, TaskId};
 
 mod bounds;
-mod charges;
 mod fuzz;
 mod generator;
 mod jinja;

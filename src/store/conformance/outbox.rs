@@ -8,8 +8,8 @@ use super::harness::{Harness, New, refusal, success};
 use crate::{
     domain::{Command, Fate, InstanceId, ReceiverName, ReplyTo, Span, TaskId, Timestamp},
     store::{
-        AlertQuery, Held, Letter, MessageId, MessageQuery, MessageRecord, MessageState, Round,
-        Settled, Settlement,
+        AlertQuery, First, Held, Letter, MessageId, MessageQuery, MessageRecord, MessageState,
+        Round, Settled, Settlement,
     },
 };
 
@@ -69,7 +69,10 @@ async fn settle(h: &Harness, by: &str, held: &Held, how: Settlement) {
 async fn head(h: &Harness, held: &Held) -> crate::store::Head {
     let held = std::slice::from_ref(held);
     let mut heads = h.store.reader.heads(held).await.unwrap();
-    heads.remove(0).unwrap()
+    match heads.remove(0) {
+        First::Message(head) => head,
+        found => panic!("{found:?}"),
+    }
 }
 
 /// Tries the first message of a queue that is held, with this outcome.
@@ -197,7 +200,7 @@ pub async fn a_queue_whose_holder_died_is_taken_up_and_its_late_word_changes_not
     tried(&h, "a", &late, Fate::Delivered).await;
     assert!(all(&h).await.is_empty());
     let heads = h.store.reader.heads(std::slice::from_ref(&held)).await;
-    assert_eq!(heads.unwrap(), [None]);
+    assert_eq!(heads.unwrap(), [First::None]);
     settle(&h, "b", &held, Settlement::Empty).await;
     assert!(h.store.reader.receivers().await.unwrap().is_empty());
 }

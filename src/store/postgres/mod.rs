@@ -323,6 +323,8 @@ pub(super) fn error(code: &str, message: String) -> StoreError {
         }
         code if code.starts_with("08") => StoreError::Interrupted(message),
         "53100" => StoreError::Full,
+        // Data corrupted, index corrupted: a page of the table or of its index.
+        "XX001" | "XX002" => StoreError::Corrupt(message),
         // A prepared statement is there already, or not there.
         "42P05" | "26000" => StoreError::Unavailable(format!("{message}: {BEHIND_A_POOLER}")),
         "57014" => StoreError::Unavailable(format!(

@@ -13,9 +13,9 @@ use super::{
     statements::Statements,
 };
 use crate::{
-    domain::{Task, TaskId, Timestamp},
+    domain::{TaskId, Timestamp},
     store::{
-        Definitions, StoreError,
+        Definitions, Loaded, StoreError,
         reading::{Source, SqlReader, Statement},
         rows::{number, task_id},
     },
@@ -117,7 +117,7 @@ impl Source for PgSource {
         .await
     }
 
-    async fn load(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
+    async fn load(&self, ids: &[TaskId]) -> Result<Loaded, StoreError> {
         let (ids, asked) = (ids.to_vec(), self.statements);
         let definitions = self.definitions.clone();
         let load =

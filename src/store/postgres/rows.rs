@@ -4,9 +4,9 @@ use sqlx::PgConnection;
 
 use super::statements::Statements;
 use crate::{
-    domain::{Task, TaskId},
+    domain::TaskId,
     store::{
-        Definitions, StoreError,
+        Definitions, Loaded, StoreError,
         rows::{Loading, number, task_id},
     },
 };
@@ -21,9 +21,9 @@ CROSS JOIN LATERAL (
     SELECT id, "key", workflow, workflow_version, labels, priority, complete_within, created_at, trace_id,
            version, state, paused, complete_by, ended_at, error, undo
     FROM tasks WHERE tasks.id = wanted.id OFFSET 0) AS task
-CROSS JOIN LATERAL (
+LEFT JOIN LATERAL (
     SELECT steps, policies, input, reply_to
-    FROM task_details WHERE task_id = wanted.id OFFSET 0) AS details"#;
+    FROM task_details WHERE task_id = wanted.id OFFSET 0) AS details ON true"#;
 
 const LOAD_STEPS: &str = r#"
 SELECT step.*
@@ -42,7 +42,7 @@ pub(super) async fn load(
     ids: &[TaskId],
     definitions: &Definitions,
     statements: Statements,
-) -> Result<Vec<Task>, StoreError> {
+) -> Result<Loaded, StoreError> {
     let mut ids: Vec<_> = ids.iter().map(|id| id.0).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -62,14 +62,14 @@ pub(super) async fn load(
         (task_id(row, "task_id").ok(), index)
     });
     let mut loading = Loading::new(tasks, definitions);
-    for workflow in loading.missing()? {
+    for workflow in loading.missing() {
         let row = statements
             .query(LOAD_WORKFLOW)
             .bind(workflow.name.as_str())
             .bind(i64::from(workflow.version))
-            .fetch_one(&mut *connection)
+            .fetch_optional(&mut *connection)
             .await?;
-        loading.workflow(workflow, &row)?;
+        loading.workflow(workflow, Ok(row));
     }
     loading.tasks(steps)
 }

@@ -23,11 +23,10 @@ use super::{
     statements::Statements,
 };
 use crate::{
-    domain::{
-        AgentName, AgentSpec, InstanceId, Leases, StepRef, Task, TaskId, Timestamp, WorkflowName,
-    },
+    domain::{AgentName, AgentSpec, InstanceId, Leases, StepRef, TaskId, Timestamp, WorkflowName},
     store::{
-        Alert, AlertId, Batch, KnownKey, Promoted, Saved, StoreError, Transaction, leases, outbox,
+        Alert, AlertId, Batch, KnownKey, Loaded, Promoted, Saved, StoreError, Transaction, leases,
+        outbox,
         reading::{LINES, Statement},
         rows::{self, corrupt},
     },
@@ -122,6 +121,16 @@ UPDATE steps SET queued = 1
 FROM due
 WHERE steps.ctid = due.place"#;
 
+/// As [`PROMOTE`].
+const PROMOTE_ONE: &str = r#"
+WITH due AS MATERIALIZED (
+    SELECT ctid AS place FROM steps
+    WHERE task_id = $1 AND idx = $2 AND due_at <= $3 AND queued = 0
+    FOR NO KEY UPDATE SKIP LOCKED)
+UPDATE steps SET queued = 1
+FROM due
+WHERE steps.ctid = due.place"#;
+
 /// Relies on steps_delayed. Not by `min`, see [`LINES`].
 const NEXT_DUE: &str = r#"
 SELECT (SELECT due_at FROM steps WHERE due_at IS NOT NULL AND queued = 0 ORDER BY due_at LIMIT 1)
@@ -154,6 +163,16 @@ WITH ended AS MATERIALIZED (
     WHERE ended_at IS NOT NULL AND ended_at < $1
     ORDER BY ended_at LIMIT $2
     FOR UPDATE SKIP LOCKED),
+purged AS (DELETE FROM tasks WHERE id = ANY (ARRAY(SELECT id FROM ended)) RETURNING id),
+purged_steps AS (DELETE FROM steps WHERE task_id = ANY (ARRAY(SELECT id FROM ended))),
+purged_details AS (DELETE FROM task_details WHERE task_id = ANY (ARRAY(SELECT id FROM ended))),
+purged_history AS (DELETE FROM history WHERE task_id = ANY (ARRAY(SELECT id FROM ended)))
+SELECT count(*) AS purged FROM purged"#;
+
+/// As [`PURGE`].
+const PURGE_ONE: &str = r#"
+WITH ended AS MATERIALIZED (
+    SELECT id FROM tasks WHERE id = $1 AND ended_at IS NOT NULL FOR UPDATE SKIP LOCKED),
 purged AS (DELETE FROM tasks WHERE id = ANY (ARRAY(SELECT id FROM ended)) RETURNING id),
 purged_steps AS (DELETE FROM steps WHERE task_id = ANY (ARRAY(SELECT id FROM ended))),
 purged_details AS (DELETE FROM task_details WHERE task_id = ANY (ARRAY(SELECT id FROM ended))),
@@ -371,7 +390,7 @@ impl Transaction for PgTransaction<'_> {
         self.moment.instant
     }
 
-    async fn load(&mut self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
+    async fn load(&mut self, ids: &[TaskId]) -> Result<Loaded, StoreError> {
         let definitions = self.backend.definitions.clone();
         let statements = self.statements();
         let mut tried = 0;
@@ -380,7 +399,7 @@ impl Transaction for PgTransaction<'_> {
             let loaded = super::rows::load(self.reading()?, ids, &definitions, statements);
             match answered(loaded).await {
                 // A task and its steps may be of two moments, between which it began to be undone.
-                Err(StoreError::Corrupt(_)) if tried < LOADS => {}
+                Ok(loaded) if tried < LOADS && !loaded.unreadable.is_empty() => {}
                 loaded => return self.noted(loaded),
             }
         }
@@ -422,6 +441,19 @@ impl Transaction for PgTransaction<'_> {
             agents: agents.collect::<Result<_, _>>()?,
             next_due: rows::time(&self.noted(next)?, "due_at")?,
         })
+    }
+
+    async fn promote_one(&mut self, step: StepRef) -> Result<(), StoreError> {
+        self.out_of_order = true;
+        let query = self
+            .statements()
+            .query(PROMOTE_ONE)
+            .bind(step.task.0)
+            .bind(i64::from(step.step.0))
+            .bind(self.moment.now.as_millis());
+        let promoted = answered(query.execute(self.connection().await?)).await;
+        self.news.work |= self.noted(promoted)?.rows_affected() > 0;
+        Ok(())
     }
 
     async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError> {
@@ -505,6 +537,13 @@ impl Transaction for PgTransaction<'_> {
             .query(PURGE)
             .bind(ended_before.as_millis())
             .bind(limit as i64);
+        let purged = answered(query.fetch_one(self.connection().await?)).await;
+        rows::number(&self.noted(purged)?, "purged")
+    }
+
+    async fn purge_one(&mut self, task: TaskId) -> Result<u64, StoreError> {
+        self.out_of_order = true;
+        let query = self.statements().query(PURGE_ONE).bind(task.0);
         let purged = answered(query.fetch_one(self.connection().await?)).await;
         rows::number(&self.noted(purged)?, "purged")
     }

@@ -7,9 +7,9 @@ use sqlx::{Sqlite, SqlitePool, Transaction, sqlite::SqliteRow};
 
 use super::{files::Files, now, rows};
 use crate::{
-    domain::{Task, TaskId, Timestamp},
+    domain::{TaskId, Timestamp},
     store::{
-        Definitions, StoreError,
+        Definitions, Loaded, StoreError,
         reading::{Source, SqlReader, Statement},
     },
 };
@@ -60,11 +60,11 @@ impl Source for SqliteSource {
             .inspect_err(|error| self.files.health.note(error))
     }
 
-    async fn load(&self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
+    async fn load(&self, ids: &[TaskId]) -> Result<Loaded, StoreError> {
         let load = async {
             // One transaction, so that the task and its steps are of one version.
             let mut view = self.begin().await?;
-            rows::load(&mut view, ids, &self.definitions).await
+            rows::load(&mut view, ids, &self.definitions, &self.files.health).await
         };
         load.await
             .inspect_err(|error| self.files.health.note(error))

@@ -3,9 +3,9 @@
 use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments};
 
 use crate::{
-    domain::{Task, TaskId},
+    domain::TaskId,
     store::{
-        Definitions, StoreError,
+        Definitions, Health, Loaded, StoreError, UnreadableTask,
         reading::{Statement, Value},
         rows::{Loading, corrupt},
     },
@@ -14,7 +14,7 @@ use crate::{
 const LOAD_TASKS: &str = r#"
 SELECT id, "key", workflow, workflow_version, steps, policies, input, reply_to, labels, priority,
        complete_within, created_at, trace_id, version, state, paused, complete_by, ended_at, error, undo
-FROM tasks JOIN task_details ON task_id = id
+FROM tasks LEFT JOIN task_details ON task_id = id
 WHERE id IN (SELECT unhex(value) FROM json_each(?1))
 ORDER BY id"#;
 
@@ -42,12 +42,43 @@ pub(super) fn query(statement: Statement) -> Query<'static, Sqlite, SqliteArgume
     query
 }
 
-/// The tasks among `ids` that exist, each with its steps.
+/// The tasks among `ids` that exist, each with its steps. Where a part of the file is damaged that one of them
+/// needs, each is read by itself.
 pub(super) async fn load(
     connection: &mut SqliteConnection,
     ids: &[TaskId],
     definitions: &Definitions,
-) -> Result<Vec<Task>, StoreError> {
+    health: &Health,
+) -> Result<Loaded, StoreError> {
+    let error = match load_together(connection, ids, definitions).await {
+        Err(error @ StoreError::Unreadable(_)) => error,
+        loaded => return loaded,
+    };
+    health.note(&error);
+    let mut all = Loaded {
+        is_spoilt: true,
+        ..Loaded::default()
+    };
+    for id in ids {
+        match load_together(connection, &[*id], definitions).await {
+            Ok(mut loaded) => {
+                all.tasks.append(&mut loaded.tasks);
+                all.unreadable.append(&mut loaded.unreadable);
+            }
+            Err(StoreError::Unreadable(reason)) => {
+                all.unreadable.push(UnreadableTask { task: *id, reason });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(all)
+}
+
+async fn load_together(
+    connection: &mut SqliteConnection,
+    ids: &[TaskId],
+    definitions: &Definitions,
+) -> Result<Loaded, StoreError> {
     let ids: Vec<_> = ids.iter().map(|id| id.0.simple()).collect();
     let ids = serde_json::to_string(&ids).map_err(corrupt)?;
     let tasks = sqlx::query(LOAD_TASKS)
@@ -59,13 +90,17 @@ pub(super) async fn load(
         .fetch_all(&mut *connection)
         .await?;
     let mut loading = Loading::new(tasks, definitions);
-    for workflow in loading.missing()? {
+    for workflow in loading.missing() {
         let row = sqlx::query(LOAD_WORKFLOW)
             .bind(workflow.name.as_str())
             .bind(workflow.version)
-            .fetch_one(&mut *connection)
-            .await?;
-        loading.workflow(workflow, &row)?;
+            .fetch_optional(&mut *connection)
+            .await
+            .map_err(StoreError::from);
+        match row {
+            Err(error) if !error.is_damage() => return Err(error),
+            row => loading.workflow(workflow, row),
+        }
     }
     loading.tasks(steps)
 }

@@ -6,12 +6,10 @@ use tokio::time::Instant;
 
 use super::{files::Files, save};
 use crate::{
-    domain::{
-        AgentName, AgentSpec, InstanceId, Leases, StepRef, Task, TaskId, Timestamp, WorkflowName,
-    },
+    domain::{AgentName, AgentSpec, InstanceId, Leases, StepRef, TaskId, Timestamp, WorkflowName},
     store::{
-        Alert, AlertId, Batch, Definitions, KnownKey, Promoted, Saved, StoreError, Transaction,
-        leases, outbox,
+        Alert, AlertId, Batch, Definitions, KnownKey, Loaded, Promoted, Saved, StoreError,
+        Transaction, leases, outbox,
         reading::{LINES, Statement},
         rows,
     },
@@ -35,6 +33,9 @@ WHERE (task_id, idx) IN (
 /// Relies on steps_delayed.
 const NEXT_DUE: &str =
     "SELECT min(due_at) AS due_at FROM steps WHERE due_at IS NOT NULL AND queued = 0";
+
+const PROMOTE_ONE: &str =
+    "UPDATE steps SET queued = 1 WHERE task_id = ?1 AND idx = ?2 AND due_at <= ?3 AND queued = 0";
 
 const IDEMPOTENCY: &str = r#"
 SELECT "key", fingerprint, task_id FROM idempotency_keys
@@ -61,6 +62,8 @@ RETURNING id, task_id, step, receiver, kind, message, state, raised_at, acknowle
 const PURGE: &str = r#"
 DELETE FROM tasks
 WHERE id IN (SELECT id FROM tasks WHERE ended_at IS NOT NULL AND ended_at < ?1 ORDER BY ended_at LIMIT ?2)"#;
+
+const PURGE_ONE: &str = "DELETE FROM tasks WHERE id = ?1 AND ended_at IS NOT NULL";
 
 const HEARTBEAT: &str =
     "INSERT INTO heartbeat (id, at) VALUES (1, ?1) ON CONFLICT (id) DO UPDATE SET at = excluded.at";
@@ -105,8 +108,8 @@ impl Transaction for SqliteTransaction<'_> {
         self.instant
     }
 
-    async fn load(&mut self, ids: &[TaskId]) -> Result<Vec<Task>, StoreError> {
-        super::rows::load(&mut self.tx, ids, self.definitions).await
+    async fn load(&mut self, ids: &[TaskId]) -> Result<Loaded, StoreError> {
+        super::rows::load(&mut self.tx, ids, self.definitions, &self.files.health).await
     }
 
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError> {
@@ -123,7 +126,9 @@ impl Transaction for SqliteTransaction<'_> {
             .bind(agent.as_str())
             .bind(limit as i64)
             .fetch_all(&mut *self.tx)
-            .await?;
+            .await
+            .map_err(StoreError::from)
+            .inspect_err(|error| self.files.health.note(error))?;
         found.iter().map(rows::step_ref).collect()
     }
 
@@ -140,6 +145,16 @@ impl Transaction for SqliteTransaction<'_> {
             agents: agents.collect::<Result<_, _>>()?,
             next_due: rows::time(&next, "due_at")?,
         })
+    }
+
+    async fn promote_one(&mut self, step: StepRef) -> Result<(), StoreError> {
+        sqlx::query(PROMOTE_ONE)
+            .bind(step.task.0.as_bytes().as_slice())
+            .bind(step.step.0)
+            .bind(self.now.as_millis())
+            .execute(&mut *self.tx)
+            .await?;
+        Ok(())
     }
 
     async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError> {
@@ -203,6 +218,14 @@ impl Transaction for SqliteTransaction<'_> {
         let deleted = sqlx::query(PURGE)
             .bind(ended_before.as_millis())
             .bind(limit as i64)
+            .execute(&mut *self.tx)
+            .await?;
+        Ok(deleted.rows_affected())
+    }
+
+    async fn purge_one(&mut self, task: TaskId) -> Result<u64, StoreError> {
+        let deleted = sqlx::query(PURGE_ONE)
+            .bind(task.0.as_bytes().as_slice())
             .execute(&mut *self.tx)
             .await?;
         Ok(deleted.rows_affected())

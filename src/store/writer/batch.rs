@@ -9,9 +9,9 @@ use tokio::{sync::Notify, time::Instant};
 use uuid::Uuid;
 
 use super::{
-    Cache, Failed, Faults,
+    Cache, Damage, Failed, Faults, Halted,
     doubt::Doubts,
-    faults::{Culprit, Panicked, guarded},
+    faults::{Culprit, OF_NO_STEP, Panicked, guarded},
     handle::{Accepted, Apply, Idempotency, Operation, Outcome, Request},
 };
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     planted,
     store::{
         Batch, CommandError, Dispatch, KnownKey, LocalScheduler, Permit, StoreError, Transaction,
-        Watchers,
+        UnreadableTask, Watchers,
         batch::{NewKey, TaskChange},
         metrics::WriterMetrics,
     },
@@ -36,6 +36,10 @@ pub(super) struct Decided {
     /// Before `now`, so that a local deadline is never later than the complete-by it stands for.
     instant: Instant,
     tasks: HashMap<TaskId, Working>,
+    /// They are there, and cannot be read.
+    unreadable: HashMap<TaskId, Unreadable>,
+    /// Those of them that are cancelled.
+    salvaged: Vec<TaskId>,
     keys: HashMap<String, KnownKey>,
     lines: Vec<Line>,
     answers: Vec<Planned>,
@@ -46,6 +50,8 @@ pub(super) struct Decided {
     pub(super) batch: Batch,
     /// What panicked when the batch was decided before: it is left out.
     pub(super) culprits: Vec<Culprit>,
+    /// What was damaged when the batch was decided before: it is left out too.
+    pub(super) left_out: Damage,
     /// The most steps claimed from lines.
     pub(super) most_claims: usize,
     /// What evaluating expressions has cost so far.
@@ -60,6 +66,14 @@ struct Working {
     draft: Draft,
     /// Not read in this transaction: another instance may have moved it on.
     cached: bool,
+}
+
+struct Unreadable {
+    why: UnreadableTask,
+    /// Not only an operator met it, who is told by the answer.
+    is_untold: bool,
+    /// Good for one cancel, where one was asked for.
+    salvaged: Option<Working>,
 }
 
 struct Line {
@@ -84,6 +98,8 @@ impl Decided {
             now,
             instant,
             tasks: HashMap::new(),
+            unreadable: HashMap::new(),
+            salvaged: Vec::new(),
             keys: HashMap::new(),
             lines: Vec::new(),
             answers: Vec::new(),
@@ -93,6 +109,7 @@ impl Decided {
             doubts: Doubts::default(),
             batch: Batch::default(),
             culprits: Vec::new(),
+            left_out: Damage::default(),
             most_claims: CLAIMS,
             spent: 0,
             claiming: None,
@@ -106,7 +123,7 @@ impl Decided {
         requests: &[Request],
         tx: &mut dyn Transaction,
         local: &dyn LocalScheduler,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), Halted> {
         for request in requests {
             if let Request::ClaimLines { agents, .. } = request {
                 for agent in agents {
@@ -131,7 +148,7 @@ impl Decided {
         requests: &[Request],
         tx: &mut dyn Transaction,
         cache: &Mutex<Cache>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), Halted> {
         let mut wanted = Vec::new();
         let mut keys = Vec::new();
         for request in requests {
@@ -159,11 +176,74 @@ impl Decided {
         if !missing.is_empty() {
             missing.sort_unstable();
             missing.dedup();
-            for task in tx.load(&missing).await? {
+            let is_left_out =
+                |task: &TaskId| self.left_out.tasks.iter().any(|out| out.task == *task);
+            let (left_out, missing): (Vec<_>, Vec<_>) = missing.into_iter().partition(is_left_out);
+            let mut loaded = tx.load(&missing).await?;
+            if loaded.is_spoilt {
+                return Err(Halted::Damaged(Damage {
+                    tasks: loaded.unreadable,
+                    lines: Vec::new(),
+                }));
+            }
+            for task in loaded.tasks {
                 self.tasks.insert(task.id(), Working::on(task, false));
             }
+            let of_batch = |out: &&UnreadableTask| left_out.contains(&out.task);
+            let left_out = self.left_out.tasks.iter().filter(of_batch).cloned();
+            loaded.unreadable.extend(left_out);
+            for why in loaded.unreadable {
+                let cancels = |request: &Request| match request {
+                    Request::Apply { apply, .. } => {
+                        apply.task == why.task && matches!(apply.command, Command::Cancel { .. })
+                    }
+                    _ => false,
+                };
+                let salvaged = match requests.iter().any(cancels) {
+                    // What spoils a transaction must not be looked at again.
+                    true => {
+                        let with_details = !is_left_out(&why.task);
+                        tx.salvage(why.task, with_details).await?
+                    }
+                    false => None,
+                };
+                let met_by_operator = |request: &Request| {
+                    request.task() == Some(why.task) && request.is_by_operator()
+                };
+                let unreadable = Unreadable {
+                    is_untold: !requests.iter().any(met_by_operator),
+                    why,
+                    salvaged: salvaged.map(|task| Working::on(task, false)),
+                };
+                self.unreadable.insert(unreadable.why.task, unreadable);
+            }
+            self.note_missing();
         }
         Ok(())
+    }
+
+    /// A step that stands in line, of a task that is not there, would stand there for ever.
+    fn note_missing(&mut self) {
+        for StepRef { task, .. } in self.lines.iter().flat_map(|line| &line.steps) {
+            if !self.tasks.contains_key(task) && !self.unreadable.contains_key(task) {
+                let why = UnreadableTask {
+                    task: *task,
+                    reason: "the row of the task is missing".to_owned(),
+                };
+                let unreadable = Unreadable {
+                    why,
+                    is_untold: true,
+                    salvaged: None,
+                };
+                self.unreadable.insert(*task, unreadable);
+            }
+        }
+    }
+
+    /// The tasks that were met and cannot be read, and that somebody has to be told of.
+    pub(super) fn unreadable(&self) -> impl Iterator<Item = &UnreadableTask> {
+        let untold = self.unreadable.values().filter(|found| found.is_untold);
+        untold.map(|unreadable| &unreadable.why)
     }
 
     /// Answers what is not cached.
@@ -190,8 +270,9 @@ impl Decided {
         agent: &AgentName,
         tx: &mut dyn Transaction,
         local: &dyn LocalScheduler,
-    ) -> Result<(), StoreError> {
-        if self.lines.iter().any(|line| line.agent == *agent) {
+    ) -> Result<(), Halted> {
+        if self.left_out.lines.contains(agent) || self.lines.iter().any(|line| line.agent == *agent)
+        {
             return Ok(());
         }
         let free = local.free(agent).min(self.most_claims);
@@ -201,7 +282,16 @@ impl Decided {
         }
         // Those that are left alone stay in line, and must not take the places of others.
         let most = free + self.faults.len();
-        let mut steps = tx.line(agent, most).await?;
+        let mut steps = match tx.line(agent, most).await {
+            // The lines of other agents go on.
+            Err(StoreError::Unreadable(_)) => {
+                return Err(Halted::Damaged(Damage {
+                    tasks: Vec::new(),
+                    lines: vec![agent.clone()],
+                }));
+            }
+            steps => steps?,
+        };
         let is_all = steps.len() < most;
         steps.retain(|step| !self.faults.rests(step.task));
         steps.truncate(free);
@@ -332,6 +422,19 @@ impl Decided {
     }
 
     fn apply(&mut self, apply: &Apply, local: &dyn LocalScheduler) -> Planned {
+        let mut is_salvaged = false;
+        if let Some(unreadable) = self.unreadable.get_mut(&apply.task) {
+            match (&apply.command, unreadable.salvaged.take()) {
+                (Command::Cancel { .. }, Some(salvaged)) => {
+                    self.tasks.insert(apply.task, salvaged);
+                    is_salvaged = true;
+                }
+                _ => {
+                    let why = unreadable.why.clone();
+                    return Planned::Refused(StoreError::Task(why).into());
+                }
+            }
+        }
         let Some(working) = self.tasks.get_mut(&apply.task) else {
             return Planned::Refused(CommandError::NoTask);
         };
@@ -361,6 +464,11 @@ impl Decided {
             && working.draft.task.has(step)
         {
             working.draft.alerts.push(AlertChange::Close { step });
+        }
+        if is_salvaged {
+            let step = OF_NO_STEP;
+            working.draft.alerts.push(AlertChange::Close { step });
+            self.salvaged.push(apply.task);
         }
         self.claim_ready(apply.task, local);
         self.remember(apply.idempotency.as_ref(), apply.task);
@@ -517,6 +625,9 @@ impl Decided {
         watchers: &Watchers,
         outbox: &Notify,
     ) {
+        for task in self.salvaged.drain(..) {
+            self.faults.forget(task);
+        }
         for (step, attempt, confirm) in self.dropped.drain(..) {
             local.dropped(step, attempt, confirm);
         }
@@ -525,7 +636,6 @@ impl Decided {
             local.line_drained(&agent);
         }
         for change in &self.batch.changes {
-            change.log_errors();
             for step in &change.steps {
                 if let Some(due_at) = change.task.due_at(*step) {
                     local.pending(change.task.definition(*step).agent(), due_at, self.now);
@@ -650,6 +760,11 @@ async fn operate(operation: &Operation, tx: &mut dyn Transaction) -> Result<Outc
         Operation::DeleteAgent(name) => Outcome::Deleted(tx.delete_agent(name).await?),
         Operation::Acknowledge(alert, by) => Outcome::Alert(tx.acknowledge(*alert, by).await?),
         Operation::Purge(before, limit) => Outcome::Purged(tx.purge(*before, *limit).await?),
+        Operation::PromoteOne(step) => {
+            tx.promote_one(*step).await?;
+            Outcome::Done
+        }
+        Operation::PurgeOne(task) => Outcome::Purged(tx.purge_one(*task).await?),
         Operation::Heartbeat => {
             tx.heartbeat().await?;
             Outcome::Done

@@ -31,10 +31,13 @@ impl Doubts {
             return Ok(Vec::new());
         }
         let ids: Vec<_> = doubted.iter().map(|(id, _)| *id).collect();
-        let record = tx.load(&ids).await?;
+        // One that cannot be read does not move on either.
+        let loaded = tx.load(&ids).await?;
+        let (record, unreadable) = (loaded.tasks, loaded.unreadable);
         let as_cached = |(id, version): &(TaskId, u64)| {
             let task = record.iter().find(|task| task.id() == *id);
             task.is_some_and(|task| task.version == *version)
+                || unreadable.iter().any(|unreadable| unreadable.task == *id)
         };
         let moved = doubted.into_iter().filter(|doubt| !as_cached(doubt));
         Ok(moved.map(|(id, _)| id).collect())

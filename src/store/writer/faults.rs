@@ -1,9 +1,11 @@
-//! What a panic may cost: the command, or the claim, that caused it, and nothing else.
+//! What a panic, or a damaged record, may cost: the command or the claim that met it, and nothing else.
 //!
 //! A decision that panics leaves its draft in an unknown state, and with it whatever the same batch did to
 //! that task before. So nothing of such a batch is kept: it is decided again without the culprit. The
 //! culprit's caller gets an error, its task leaves the cache, and an alert names the task. The loops leave
 //! the task alone for a while, so that it does not cost them every round.
+//!
+//! A task whose record cannot be read is left out of its batch, named by an alert, and left alone in the same way.
 
 use std::{
     any::Any,
@@ -16,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use metrics::{Gauge, describe_gauge, gauge};
 use tokio::{sync::oneshot, time::Instant};
 use tracing::{error, warn};
 
@@ -23,13 +26,19 @@ use super::{
     Lane,
     handle::{Apply, Request},
 };
-use crate::domain::{Actor, Command, StepIndex, StepRef, TaskId};
+use crate::{
+    domain::{Actor, Command, StepIndex, StepRef, TaskId},
+    store::{StoreError, UnreadableTask},
+};
 
 /// How long the loops leave a task alone at first. Doubled each time it panics again.
 const REST: Duration = Duration::from_secs(60);
 const LONGEST_REST: Duration = Duration::from_secs(3600);
 /// The most tasks that are left alone. A fault that strikes more of them strikes nearly all.
 const MOST: usize = 1000;
+
+/// An alert of a task as a whole is kept at its first step.
+pub(super) const OF_NO_STEP: StepIndex = StepIndex(0);
 
 /// What caused a panic.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,15 +70,35 @@ pub(super) fn message(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("no message").chars().take(500).collect()
 }
 
-/// The tasks that this process panicked at, and leaves alone for a while.
-#[derive(Debug, Default)]
+/// The tasks that this process panicked at, or cannot read, and leaves alone for a while.
+#[derive(Debug)]
 pub struct Faults {
     count: AtomicUsize,
     tasks: Mutex<HashMap<TaskId, Rest>>,
+    unreadable: Gauge,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        describe_gauge!(
+            "provost_tasks_unreadable",
+            "Tasks that this instance met and could not read: their records are damaged. An alert names each"
+        );
+        let unreadable = gauge!("provost_tasks_unreadable");
+        unreadable.set(0.0);
+        Self {
+            count: AtomicUsize::default(),
+            tasks: Mutex::default(),
+            unreadable,
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Rest {
+    /// Of an earlier process: it may be over, and nobody is told of it again before it is met.
+    is_expected: bool,
+    is_unreadable: bool,
     /// The step whose decision panicked, where it was about one.
     step: Option<StepIndex>,
     until: Instant,
@@ -78,10 +107,10 @@ struct Rest {
 
 impl Faults {
     /// Whether the task is new here: then a person is told.
-    pub(super) fn note(&self, task: TaskId, step: Option<StepIndex>) -> bool {
+    pub(super) fn note(&self, task: TaskId, step: Option<StepIndex>, is_unreadable: bool) -> bool {
         let now = Instant::now();
         let mut tasks = self.lock();
-        if let Some(rest) = tasks.get_mut(&task) {
+        if let Some(rest) = tasks.get_mut(&task).filter(|rest| !rest.is_expected) {
             if rest.until <= now {
                 rest.length = (rest.length * 2).min(LONGEST_REST);
                 rest.until = now + rest.length;
@@ -91,19 +120,50 @@ impl Faults {
         if tasks.len() >= MOST {
             tasks.retain(|_, rest| rest.until > now);
         }
-        if tasks.len() < MOST {
+        if tasks.len() < MOST || tasks.contains_key(&task) {
             let (until, length) = (now + REST, REST);
             tasks.insert(
                 task,
                 Rest {
+                    is_expected: false,
+                    is_unreadable,
                     step,
                     until,
                     length,
                 },
             );
-            self.count.store(tasks.len(), Ordering::Release);
+            self.count(&tasks);
         }
         true
+    }
+
+    /// What an earlier process met at this task may be over now.
+    pub(super) fn expect(&self, task: TaskId, step: Option<StepIndex>) {
+        let mut tasks = self.lock();
+        if tasks.len() < MOST {
+            tasks.entry(task).or_insert(Rest {
+                is_expected: true,
+                is_unreadable: false,
+                step,
+                until: Instant::now(),
+                length: REST,
+            });
+            self.count(&tasks);
+        }
+    }
+
+    fn count(&self, tasks: &HashMap<TaskId, Rest>) {
+        self.count.store(tasks.len(), Ordering::Release);
+        let unreadable = tasks.values().filter(|rest| rest.is_unreadable).count();
+        self.unreadable.set(unreadable as f64);
+    }
+
+    /// The task is done with: nobody will look at it again.
+    pub(super) fn forget(&self, task: TaskId) {
+        let mut tasks = self.lock();
+        if tasks.remove(&task).is_some() {
+            self.count(&tasks);
+        }
     }
 
     /// How many tasks may stand in the way of a loop that looks at a bounded number of steps.
@@ -130,9 +190,9 @@ impl Faults {
         if rest.until > Instant::now() || (rest.step.is_some() && rest.step != step) {
             return None;
         }
-        let of = rest.step.unwrap_or(StepIndex(0));
+        let of = rest.step.unwrap_or(OF_NO_STEP);
         tasks.remove(&task);
-        self.count.store(tasks.len(), Ordering::Release);
+        self.count(&tasks);
         Some(of)
     }
 
@@ -142,12 +202,15 @@ impl Faults {
     }
 }
 
-/// A panic that is still to be told of.
-pub(super) struct Untold {
-    task: TaskId,
-    step: Option<StepIndex>,
-    command: &'static str,
-    message: String,
+/// What is still to be told of.
+pub(super) enum Untold {
+    Panic {
+        task: TaskId,
+        step: Option<StepIndex>,
+        command: &'static str,
+        message: String,
+    },
+    Unreadable(UnreadableTask),
 }
 
 impl Lane<'_> {
@@ -169,7 +232,7 @@ impl Lane<'_> {
             "the service panicked while it decided on a task; the command failed, the others go on"
         );
         self.writer.forget([task]);
-        self.untold.push(Untold {
+        self.untold.push(Untold::Panic {
             task,
             step,
             command,
@@ -177,42 +240,83 @@ impl Lane<'_> {
         });
     }
 
-    /// One alert for each task that this process panicked at.
+    /// One alert for each task that this process panicked at, or cannot read.
     pub(super) async fn tell_of_faults(&mut self) {
+        let faults = &self.writer.faults;
         for untold in std::mem::take(&mut self.untold) {
-            if !self.writer.faults.note(untold.task, untold.step) {
-                continue;
-            }
-            let (answer, answered) = oneshot::channel();
-            let message = format!(
-                "the service failed at {} of task {} because of a fault of its own ({}); the task is as it was. Report it with the log of instance {}; once it is corrected, the task goes on by itself",
-                untold.command,
-                untold.task,
-                untold.message,
-                self.writer.local.instance(),
-            );
-            let mut report = vec![Request::Apply {
-                apply: Apply {
-                    task: untold.task,
-                    command: Command::ReportFault {
-                        step: untold.step.unwrap_or(StepIndex(0)),
-                        message,
-                    },
-                    by: Actor::scheduler(self.writer.local.instance().as_str()),
-                    if_version: None,
-                    idempotency: None,
-                },
-                answer,
-            }];
-            let saved = self.write(&mut report).await;
-            drop(report);
-            let answered = answered.await;
-            if saved.is_err() || !matches!(answered, Ok(Ok(_))) {
-                // A submission left no task behind; a task that has ended is looked at by nobody.
-                warn!(task = %untold.task, "no alert could be raised for a task that the service panicked at");
+            match untold {
+                Untold::Panic {
+                    task,
+                    step,
+                    command,
+                    message,
+                } => {
+                    if faults.note(task, step, false) {
+                        self.tell_of_panic(task, step, command, &message).await;
+                    }
+                }
+                Untold::Unreadable(unreadable) => {
+                    if faults.note(unreadable.task, None, true) {
+                        self.tell_of_unreadable(unreadable).await;
+                    }
+                }
             }
         }
         // What panicked at the report itself is in the log.
         self.untold.clear();
+    }
+
+    async fn tell_of_panic(
+        &mut self,
+        task: TaskId,
+        step: Option<StepIndex>,
+        command: &str,
+        message: &str,
+    ) {
+        let (answer, answered) = oneshot::channel();
+        let message = format!(
+            "the service failed at {command} of task {task} because of a fault of its own ({message}); the task is as it was. Report it with the log of instance {}; once it is corrected, the task goes on by itself",
+            self.writer.local.instance(),
+        );
+        let mut report = vec![Request::Apply {
+            apply: Apply {
+                task,
+                command: Command::ReportFault {
+                    step: step.unwrap_or(OF_NO_STEP),
+                    message,
+                },
+                by: Actor::scheduler(self.writer.local.instance().as_str()),
+                if_version: None,
+                idempotency: None,
+            },
+            answer,
+        }];
+        let saved = self.write(&mut report).await;
+        drop(report);
+        let answered = answered.await;
+        if saved.is_err() || !matches!(answered, Ok(Ok(_))) {
+            // A submission left no task behind; a task that has ended is looked at by nobody.
+            warn!(%task, "no alert could be raised for a task that the service panicked at");
+        }
+    }
+
+    /// Not by a command: for that the task would have to be read.
+    async fn tell_of_unreadable(&mut self, unreadable: UnreadableTask) {
+        let (task, message) = (unreadable.task, unreadable.to_string());
+        error!(%task, "{message}");
+        match self.raise_unreadable(task, &message).await {
+            Ok(()) => self.writer.outbox.notify_one(),
+            Err(error) => {
+                warn!(%task, %error, "no alert could be raised for a task that cannot be read");
+            }
+        }
+    }
+
+    async fn raise_unreadable(&mut self, task: TaskId, message: &str) -> Result<(), StoreError> {
+        let sender = self.writer.settings.sender.load_full();
+        let mut tx = self.backend.begin().await?;
+        tx.raise_unreadable(task, OF_NO_STEP, message, &sender)
+            .await?;
+        tx.commit().await
     }
 }

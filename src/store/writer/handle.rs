@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use futures::future::OptionFuture;
+use futures::future::{OptionFuture, join_all};
 use lru::LruCache;
 use tokio::sync::{Notify, RwLock, mpsc, oneshot};
+use tracing::warn;
 use uuid::{ContextV7, Uuid};
 
 use super::{
@@ -16,7 +17,8 @@ use super::{
 };
 use crate::{
     domain::{
-        Actor, AgentName, AgentSpec, Command, Details, Task, TaskId, Timestamp, WorkflowName,
+        Actor, AgentName, AgentSpec, Command, Details, StepRef, Task, TaskId, Timestamp,
+        WorkflowName,
     },
     store::{
         Alert, AlertId, Backend, CommandError, Definitions, Health, LocalScheduler, Promoted,
@@ -127,6 +129,11 @@ impl Request {
         matches!(self, Request::ClaimLines { .. })
     }
 
+    /// Whether a person asked for it, who hears at once what came of it.
+    pub fn is_by_operator(&self) -> bool {
+        matches!(self, Request::Apply { apply, .. } if apply.by.is_operator())
+    }
+
     /// Whether it is about tasks that it names.
     pub fn is_command(&self) -> bool {
         matches!(self, Request::Submit { .. } | Request::Apply { .. })
@@ -136,11 +143,13 @@ impl Request {
 /// Rare writes that are not commands on a task.
 pub(super) enum Operation {
     Promote,
+    PromoteOne(StepRef),
     PutWorkflow(WorkflowName, String),
     PutAgent(AgentName, AgentSpec),
     DeleteAgent(AgentName),
     Acknowledge(AlertId, String),
     Purge(Timestamp, usize),
+    PurgeOne(TaskId),
     Heartbeat,
 }
 
@@ -249,6 +258,15 @@ impl Store {
         self.faults.rests(task)
     }
 
+    /// Finds the tasks that an earlier process could not decide on or read: once that goes well, their alerts
+    /// are closed.
+    pub async fn expect_recoveries(&self) -> Result<(), StoreError> {
+        for (task, step) in self.housekeeping.faults().await? {
+            self.faults.expect(task, step);
+        }
+        Ok(())
+    }
+
     /// How many tasks may rest: so many more a loop looks at, or those would hide others from it.
     pub fn resting(&self) -> usize {
         self.faults.len()
@@ -293,6 +311,26 @@ impl Store {
         }
     }
 
+    /// [`Store::promote`] where a damaged part of the database keeps one of the steps out of its line: all others
+    /// join theirs.
+    pub async fn promote_each(&self) -> Result<(), StoreError> {
+        let due = self.housekeeping.due().await?;
+        let promoted = due
+            .iter()
+            .map(|step| self.other(Operation::PromoteOne(*step)));
+        for (step, outcome) in due.iter().zip(join_all(promoted).await) {
+            match outcome {
+                Err(error) if error.is_damage() => {
+                    warn!(task = %step.task, step = step.step.0, %error, "a step that is due cannot join its line");
+                }
+                outcome => {
+                    outcome?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The version that the body has: a new one where it changed.
     pub async fn put_workflow(&self, name: WorkflowName, body: String) -> Result<u32, StoreError> {
         match self.other(Operation::PutWorkflow(name, body)).await? {
@@ -328,6 +366,14 @@ impl Store {
     /// How many tasks were deleted.
     pub async fn purge(&self, ended_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
         match self.other(Operation::Purge(ended_before, limit)).await? {
+            Outcome::Purged(count) => Ok(count),
+            _ => Err(mismatch()),
+        }
+    }
+
+    /// How many tasks were deleted: one, where it has ended.
+    pub async fn purge_one(&self, task: TaskId) -> Result<u64, StoreError> {
+        match self.other(Operation::PurgeOne(task)).await? {
             Outcome::Purged(count) => Ok(count),
             _ => Err(mismatch()),
         }

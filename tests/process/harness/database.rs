@@ -47,7 +47,11 @@ impl Database {
     }
 
     pub async fn execute(&mut self, sql: &'static str) {
-        sqlx::query(sql)
+        self.run(sql).await;
+    }
+
+    pub async fn run(&mut self, sql: &str) {
+        sqlx::query(sqlx::AssertSqlSafe(sql.to_owned()))
             .execute(&mut self.connection)
             .await
             .unwrap();

@@ -26,7 +26,7 @@ use crate::{
         problem::ProblemBody,
     },
     domain::{Command, Draft, TaskId},
-    store::{Apply, CommandError},
+    store::{Apply, CommandError, StoreError},
 };
 
 /// Tasks asked in one go; the writer saves them together. Few enough for others to get a word in.
@@ -264,7 +264,7 @@ async fn command(
     for outcome in join_all(asked).await {
         match outcome.map(drop) {
             // The others of the batch may be through: all of them are counted.
-            Err(CommandError::Store(error)) => broken = Some(error),
+            Err(CommandError::Store(error)) if !error.is_of_one_task() => broken = Some(error),
             outcome => result.count(outcome),
         }
     }
@@ -280,11 +280,15 @@ async fn judge(
     result: &mut BulkResult,
 ) -> Result<(), Problem> {
     let now = app.store.reader.now().await?;
-    let tasks = app.store.reader.tasks_of(ids).await?;
-    for _ in tasks.len()..ids.len() {
+    let loaded = app.store.reader.tasks_of(ids).await?;
+    for _ in loaded.tasks.len() + loaded.unreadable.len()..ids.len() {
         result.count(Err(CommandError::NoTask));
     }
-    for task in tasks {
+    for unreadable in loaded.unreadable {
+        // It can be cancelled where the damage does not go too deep: only the command itself finds out.
+        result.count(Err(StoreError::Task(unreadable).into()));
+    }
+    for task in loaded.tasks {
         let mut draft = Draft::on(task);
         let outcome = draft.apply(command.clone(), &caller.operator(), now);
         let state = draft.task.status().as_str();

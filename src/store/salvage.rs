@@ -1,0 +1,186 @@
+//! What can still be done about a task whose record is damaged: a person is told of it, and it can be
+//! cancelled.
+//!
+//! A cancel looks at the states of the steps alone, and writes neither inputs nor definitions. So it is decided
+//! by the same rules as any other, on a task whose payloads read as null where they are damaged, and whose
+//! definition, where that is damaged, is made of the names of its steps. Such a task is good for nothing else.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::de::IgnoredAny;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{
+    StoreError,
+    outbox::{self, Session},
+    reading::Statement,
+    rows::{self, Columns},
+};
+use crate::domain::{AlertKind, AlertNotice, Definition, Sender, StepIndex, Task, TaskId};
+
+/// Relies on the primary key.
+const TASK: &str = r#"
+SELECT id, "key", NULL AS workflow, NULL AS workflow_version, labels, priority, complete_within, created_at,
+       trace_id, version, state, paused, complete_by, ended_at, error, undo, 'null' AS input, NULL AS reply_to
+FROM tasks WHERE id = $1"#;
+
+/// Relies on the primary key.
+const STEPS: &str = r#"
+SELECT idx, name, agent, state, attempt, failure_count, extended, locked_by, complete_by, ready_at, started_at,
+       ended_at, body, output, error, last_fault, doubt
+FROM steps WHERE task_id = $1 ORDER BY idx"#;
+
+/// Relies on the primary key.
+const REPLY_TO: &str = "SELECT reply_to FROM task_details WHERE task_id = $1";
+
+/// Relies on alerts_unclosed: an alert that is not closed yet stands for this one too.
+const RAISE: &str = r#"
+INSERT INTO alerts (id, task_id, idx, kind, message, state, raised_at)
+VALUES ($1, $2, $3, $4, $5, 'open', $6)
+ON CONFLICT DO NOTHING"#;
+
+#[async_trait]
+pub trait Salvage: Send {
+    /// A damaged task, good for being cancelled; `with_details`: to tell who waits for it, too, where that can be
+    /// read. `None`: the damage goes too deep.
+    async fn salvage(&mut self, id: TaskId, with_details: bool)
+    -> Result<Option<Task>, StoreError>;
+
+    /// Raises the alert of a task that cannot be read, unless there is one, and tells the alert webhooks.
+    async fn raise_unreadable(
+        &mut self,
+        task: TaskId,
+        step: StepIndex,
+        message: &str,
+        sender: &Sender,
+    ) -> Result<(), StoreError>;
+}
+
+#[async_trait]
+impl<S: Session> Salvage for S {
+    async fn salvage(
+        &mut self,
+        id: TaskId,
+        with_details: bool,
+    ) -> Result<Option<Task>, StoreError> {
+        match salvage(self, id, with_details).await {
+            Err(error) if error.is_damage() => Ok(None),
+            salvaged => salvaged,
+        }
+    }
+
+    async fn raise_unreadable(
+        &mut self,
+        task: TaskId,
+        step: StepIndex,
+        message: &str,
+        sender: &Sender,
+    ) -> Result<(), StoreError> {
+        let (kind, now) = (AlertKind::TaskUnreadable.as_str(), self.at());
+        let alert = AlertNotice {
+            task: Some(task),
+            ..AlertNotice::raised(Uuid::now_v7(), kind, message, now)
+        };
+        let raise = Statement::new(RAISE)
+            .bind(alert.id)
+            .bind(task.0)
+            .bind(i64::from(step.0))
+            .bind(kind)
+            .bind(message)
+            .bind(now.as_millis());
+        if self.execute(raise).await? > 0 {
+            outbox::add(self, &sender.alert(&alert, 0, now, Uuid::now_v7)).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn salvage<S: Session>(
+    tx: &mut S,
+    id: TaskId,
+    with_details: bool,
+) -> Result<Option<Task>, StoreError> {
+    let of = |sql: &str| Statement::new(sql).bind(id.0);
+    let found = tx.fetch(of(TASK)).await?;
+    let Some(row) = found.first() else {
+        return Ok(None);
+    };
+    let steps = tx.fetch(of(STEPS)).await?;
+    let definition = stand_in(&steps)?;
+    let steps: Vec<_> = steps.iter().map(Salvaged).collect();
+    let mut task = rows::assemble(&Salvaged(row), Arc::new(definition), &steps)?;
+    // Who waits for the task hears of its end, where it is known who that is.
+    if with_details && let Some(details) = Arc::get_mut(&mut task.details) {
+        let found = tx.fetch(of(REPLY_TO)).await?;
+        let reply_to = found.first().and_then(|row| row.text("reply_to").ok());
+        let reply_to = reply_to.flatten();
+        details.reply_to = reply_to.and_then(|text| serde_json::from_str(&text).ok());
+    }
+    Ok(Some(task))
+}
+
+/// A definition with these steps, which nothing can be called by.
+fn stand_in(steps: &[impl Columns]) -> Result<Definition, StoreError> {
+    let named = steps
+        .iter()
+        .map(|row| Ok((rows::text(row, "name")?, rows::text(row, "agent")?)));
+    let named: Vec<(String, String)> = named.collect::<Result<_, StoreError>>()?;
+    let undo_of = |name: &str| format!("{name}.undo");
+    let forward = named.iter().filter(|(name, _)| !name.contains('.'));
+    let steps = forward.map(|(name, agent)| {
+        let target = match agent.contains("://") {
+            true => "url",
+            false => "agent",
+        };
+        let mut step = json!({ "name": name, target: agent });
+        if named.iter().any(|(other, _)| *other == undo_of(name)) {
+            step["undo"] = json!({ "request": {} });
+        }
+        step
+    });
+    let steps: Vec<_> = steps.collect();
+    rows::compile(None, serde_json::Value::from(steps).to_string())
+}
+
+/// A row whose payloads read as null where they are damaged.
+struct Salvaged<'r, R>(&'r R);
+
+/// What a cancel neither looks at nor writes, but for steps that it ends.
+const PAYLOADS: [&str; 2] = ["body", "output"];
+
+impl<R: Columns> Columns for Salvaged<'_, R> {
+    fn text(&self, column: &str) -> Result<Option<String>, StoreError> {
+        match (column, self.0.text(column)) {
+            (column, read) if PAYLOADS.contains(&column) => Ok(match read {
+                Ok(Some(text)) if is_json(&text) => Some(text),
+                Ok(None) => None,
+                Ok(Some(_)) | Err(_) => Some("null".to_owned()),
+            }),
+            ("labels", read) => Ok(Some(match read {
+                Ok(Some(text)) if is_json(&text) => text,
+                _ => "{}".to_owned(),
+            })),
+            ("last_fault", Ok(Some(text))) if is_json(&text) => Ok(Some(text)),
+            ("last_fault", _) => Ok(None),
+            (_, read) => read,
+        }
+    }
+
+    fn integer(&self, column: &str) -> Result<Option<i64>, StoreError> {
+        self.0.integer(column)
+    }
+
+    fn uuid(&self, column: &str) -> Result<Option<Uuid>, StoreError> {
+        self.0.uuid(column)
+    }
+
+    fn flag(&self, column: &str) -> Result<bool, StoreError> {
+        self.0.flag(column)
+    }
+}
+
+fn is_json(text: &str) -> bool {
+    serde_json::from_str::<IgnoredAny>(text).is_ok()
+}
