@@ -84,7 +84,7 @@ impl Exchange {
     pub fn answer(self, mut response: Response<Body>) -> Response<Answer> {
         self.connection.offered(self.number);
         if let Some(body) = self.unread.take()
-            && !(discard(body, response.status()) && !self.expects)
+            && (!discard(body, response.status()) || self.expects)
         {
             let headers = response.headers_mut();
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
