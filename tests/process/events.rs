@@ -99,7 +99,8 @@ async fn a_client_that_comes_back_misses_nothing_and_hears_nothing_twice() {
     let all = Events::open(provost.get(&path)).await.rest().await;
     let all: Vec<String> = all.into_iter().map(|event| event.id).collect();
     assert!(all.len() > 5);
-    for (place, seen) in all.iter().enumerate() {
+    // Who has seen the last is told so: see below.
+    for (place, seen) in all.iter().enumerate().take(all.len() - 1) {
         let resumed = provost.get(&path).header("last-event-id", seen);
         let rest = Events::open(resumed).await.rest().await;
         let rest: Vec<String> = rest.into_iter().map(|event| event.id).collect();
@@ -118,4 +119,31 @@ async fn events_of_a_task_that_is_not_there_are_404() {
         .get("/v1/tasks/nonsense")
         .await
         .expect_problem(404, "no-such-task");
+}
+
+#[tokio::test]
+async fn who_has_seen_the_end_is_told_that_there_is_no_more() {
+    let gate = Gate::closed();
+    let remote = Remote::script([gate.then(json!(1))]).await;
+    let provost = Provost::start().await;
+    let id = provost.submit(&pipeline(&remote.url(), &["a"])).await;
+    let path = format!("/v1/tasks/{id}/events");
+    // Ahead of what has happened: what is still to come is shown.
+    let ahead = provost.get(&path).header("last-event-id", "900.1");
+    let mut ahead = Events::open(ahead).await;
+    remote.requests(1).await;
+    gate.open();
+    ahead.until("task.processed").await;
+    assert!(ahead.next().await.is_none());
+
+    let all = provost.events(&id).await.rest().await;
+    assert_eq!(all.last().unwrap().kind, "task.processed");
+    for seen in [all.last().unwrap().id.as_str(), "900.1"] {
+        let answer = provost.get(&path).header("last-event-id", seen).await;
+        assert_eq!((answer.status, &answer.body), (204, &json!("")), "{seen}");
+    }
+    let before = &all[all.len() - 2].id;
+    let rest = provost.get(&path).header("last-event-id", before);
+    let rest = Events::open(rest).await.rest().await;
+    assert_eq!(rest.len(), 1);
 }

@@ -16,7 +16,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tracing::warn;
 use utoipa::ToSchema;
 
-use super::{json, no_such_task};
+use super::{json, load, no_such_task};
 use crate::{
     api::{
         App, Problem,
@@ -127,7 +127,7 @@ pub(super) async fn history(
 ///
 /// The history as server-sent events: `id` is the entry's `seq`, `event` its type, `data` the entry.
 /// A client that reconnects sends `Last-Event-ID` and misses nothing. The stream closes when the task
-/// has ended.
+/// has ended; who comes back then, as a browser does, gets 204 and is done.
 #[utoipa::path(
     get, path = "/v1/tasks/{id}/events", tag = "tasks",
     params(
@@ -136,6 +136,7 @@ pub(super) async fn history(
     ),
     responses(
         (status = 200, description = "Server-sent events", body = String, content_type = "text/event-stream"),
+        (status = 204, description = "The task has ended, and everything was seen"),
         (status = 404, description = "There is no such task", body = ProblemBody, content_type = "application/problem+json"),
         (status = 503, description = "Too many callers wait or follow already", body = ProblemBody, content_type = "application/problem+json"),
     )
@@ -161,15 +162,26 @@ pub(super) async fn events(
     // Armed before the history is read: a change between the two must not be missed.
     let watch = app.store.watchers.watch(id, Interest::Any);
     // A task that is not there is a plain 404, not a stream that ends.
-    read(&app, id, u64::MAX >> 1, 1).await?;
-    let follow = Follow {
+    let task = load(&app, id).await?;
+    let mut follow = Follow {
         app,
         id,
         watch,
-        seen,
+        seen: seen.within(task.version),
+        has_ended: task.is_ended(),
         over: false,
         _place: place,
     };
+    if follow.has_ended {
+        // Nothing is waited for. A browser connects again until it is told that there is no more.
+        return Ok(match follow.next().await {
+            None => StatusCode::NO_CONTENT.into_response(),
+            Some(events) => {
+                let first = stream::iter(events.into_iter().map(Ok));
+                Sse::new(first.chain(follow.stream())).into_response()
+            }
+        });
+    }
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
     Ok(Sse::new(follow.stream())
         .keep_alive(keep_alive)
@@ -181,6 +193,19 @@ pub(super) async fn events(
 struct Seen {
     version: u64,
     place: Option<usize>,
+}
+
+impl Seen {
+    /// No further than the task itself has come: of a task that was restored from a backup since, say.
+    fn within(self, version: u64) -> Self {
+        match self.version > version {
+            true => Self {
+                version,
+                place: Some(usize::MAX),
+            },
+            false => self,
+        }
+    }
 }
 
 fn seen(text: &str) -> Result<Seen, Problem> {
@@ -203,6 +228,8 @@ struct Follow {
     id: TaskId,
     watch: Watch,
     seen: Seen,
+    /// The task had ended before: nothing comes that is not there.
+    has_ended: bool,
     over: bool,
     _place: OwnedSemaphorePermit,
 }
@@ -233,7 +260,7 @@ impl Follow {
                     return None;
                 }
             }
-            if self.over {
+            if self.over || self.has_ended {
                 return None;
             }
             tokio::select! {
