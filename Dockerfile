@@ -9,7 +9,8 @@
 # it wants tokens: without PROVOST_TOKENS it does not start, and says so. PROVOST_INSECURE=true starts
 # it without; then whoever reaches the port may do everything.
 #
-# --stop-timeout: Docker kills after 10 s, running calls may go on for 25 s (PROVOST_SHUTDOWN_GRACE).
+# --stop-timeout: Docker kills after 10 s, running calls may go on for 20 s (PROVOST_SHUTDOWN_GRACE), and the rest takes
+# up to 6 s.
 # Being killed loses nothing, but what ran is then run again.
 
 FROM rust:1.95-bookworm AS build

@@ -38,9 +38,16 @@ fn main() -> ExitCode {
         }
     };
     match command {
-        Command::CheckConfig(settings) => {
+        Command::CheckConfig(settings, config) => {
             print!("{settings}");
-            ExitCode::SUCCESS
+            let faults = cli::files::faults(&config);
+            for fault in &faults {
+                eprintln!("provost: {fault}");
+            }
+            match faults.is_empty() {
+                true => ExitCode::SUCCESS,
+                false => ExitCode::from(cli::MISUSE),
+            }
         }
         Command::Healthcheck(target) => match cli::healthcheck::check(&target) {
             Ok(()) => ExitCode::SUCCESS,

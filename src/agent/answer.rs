@@ -117,7 +117,7 @@ fn says_json(headers: &HeaderMap) -> bool {
 pub(super) fn too_large(limit: usize) -> String {
     format!(
         "the answer is larger than an output may be ({limit} bytes); \
-         answer with less, or raise the setting `max_output`"
+         answer with less, or raise the setting `limits.max_output`"
     )
 }
 

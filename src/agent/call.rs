@@ -152,7 +152,7 @@ impl<'a> Service<Try<'a>> for Tries {
             agent = %wire.agent,
             task = %call.step.task,
             step = %call.step_name,
-            attempt = %call.attempt,
+            attempt = call.attempt.0,
             number = request.number,
         );
         let work = async move {

@@ -5,8 +5,8 @@
 mod agents;
 mod alerts;
 pub mod answer;
-mod apart;
 mod auth;
+mod bulkhead;
 pub mod definition;
 mod docs;
 mod drawing;
@@ -35,6 +35,7 @@ use axum::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
+pub use bulkhead::Bulkhead;
 pub use problem::Problem;
 pub use starting::starting;
 pub use state::{App, Gauges, Workflows};

@@ -74,6 +74,7 @@ kinds! {
     StoreFull = "store-full", SERVICE_UNAVAILABLE, "The store is full";
     StoreUnavailable = "store-unavailable", SERVICE_UNAVAILABLE, "The store cannot be reached";
     TooManyWaiting = "too-many-waiting", SERVICE_UNAVAILABLE, "Too many callers are waiting";
+    Busy = "busy", SERVICE_UNAVAILABLE, "The service is busy";
     Stopping = "stopping", SERVICE_UNAVAILABLE, "The service is stopping";
     UnreadableRecord = "unreadable-record", INTERNAL_SERVER_ERROR, "A record in the database is damaged";
     Internal = "internal", INTERNAL_SERVER_ERROR, "The service failed";

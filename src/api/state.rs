@@ -11,18 +11,24 @@ use crate::{
     courier::Receivers,
     domain::{
         AgentName, Definition, FieldFault, InstanceId, KnownAgents, Limits, Payload, Policies,
-        nearest, parse_steps,
+        WHOLE_DEFINITION, nearest, parse_steps_within, template::Budget,
     },
     instance::Hold,
-    store::{Store, StoreError},
+    store::Store,
     telemetry::Metrics,
 };
 
-use super::apart::apart;
+use super::{
+    Problem,
+    bulkhead::{Bulkhead, Permit},
+};
 pub use super::{operations::Gauges, workflows::Workflows};
 
-/// A definition that is longer, in bytes, is compiled apart. Most are read in less time than that costs.
+/// A definition that is longer, in bytes, is compiled with a permit. Most are read in less time than that costs.
 const LONG: usize = 16 * 1024;
+
+/// So is one that costs more to read, which shows when it is read: in units of the budget, about a millisecond.
+const AT_ONCE: u64 = Budget::EVALUATION / 16;
 
 /// Shared by all requests of an instance.
 pub struct App {
@@ -39,6 +45,7 @@ pub struct App {
     /// The latest version of each workflow in use.
     pub workflows: Arc<Workflows>,
     pub gauges: Gauges,
+    pub bulkhead: Bulkhead,
     pub instance: InstanceId,
     pub hold: Arc<Hold>,
     /// Places for callers who wait for a task to change, or follow it. There are fewer than the listener takes
@@ -53,20 +60,37 @@ impl App {
         &self,
         steps: &Payload,
         policies: &Policies,
-    ) -> Result<Compiled, StoreError> {
-        let compile = || {
-            let compile = || parse_steps(steps, "/steps", policies, &self.limits, self);
-            match steps.as_json().len() > LONG {
-                true => apart(compile),
-                false => compile(),
-            }
-        };
-        let compiled = compile();
+        permit: Option<&Permit<'_>>,
+    ) -> Result<Compiled, Problem> {
+        let compiled = self.compile_as_known(steps, policies, permit).await?;
         if compiled.is_ok() {
             return Ok(compiled);
         }
         self.registered.refresh(&*self.store.reader).await?;
-        Ok(compile())
+        self.compile_as_known(steps, policies, permit).await
+    }
+
+    async fn compile_as_known(
+        &self,
+        steps: &Payload,
+        policies: &Policies,
+        permit: Option<&Permit<'_>>,
+    ) -> Result<Compiled, Problem> {
+        let compile = |budget: &Budget| {
+            parse_steps_within(steps, "/steps", policies, &self.limits, self, budget)
+        };
+        if permit.is_none() && steps.as_json().len() <= LONG {
+            let budget = Budget::new(AT_ONCE);
+            let compiled = compile(&budget);
+            if !budget.is_used_up() {
+                return Ok(compiled);
+            }
+        }
+        let compile = || compile(&Budget::of_several(WHOLE_DEFINITION));
+        Ok(match permit {
+            Some(permit) => permit.run(compile),
+            None => self.bulkhead.enter().await?.run(compile),
+        })
     }
 }
 

@@ -4,8 +4,8 @@
 use axum::{http::StatusCode, response::Response};
 use utoipa::ToSchema;
 
-use super::{App, answer::json, apart::apart};
-use crate::domain::{Definition, Payload, Span, verdict};
+use super::{App, answer::json, bulkhead::Permit};
+use crate::domain::{Definition, TaskFields, verdict};
 
 /// What a definition would do. A forecast: nothing was stored.
 #[derive(ToSchema)]
@@ -101,19 +101,18 @@ pub struct WarningBody {
     message: String,
 }
 
-/// `input` is that of the task, where it is known.
 pub fn answer(
     app: &App,
     definition: &Definition,
-    complete_within: Option<Span>,
-    input: Option<&Payload>,
+    fields: &TaskFields<'_>,
+    permit: &Permit<'_>,
 ) -> Response {
-    let verdict = apart(|| {
-        verdict(definition, complete_within, input, &|agent| {
+    permit.run(|| {
+        let verdict = verdict(definition, fields, &|agent| {
             Some(app.agents.get(agent)?.spec().retry.clone())
-        })
-    });
-    json(StatusCode::OK, &verdict)
+        });
+        json(StatusCode::OK, &verdict)
+    })
 }
 
 #[cfg(test)]
@@ -124,7 +123,7 @@ mod tests {
     use utoipa::PartialSchema;
 
     use super::*;
-    use crate::domain::{Accepted, Limits, Policies, RetrySpec, parse_steps};
+    use crate::domain::{Accepted, Limits, Payload, Policies, RetrySpec, Span, parse_steps};
 
     fn names<'a>(members: impl Iterator<Item = &'a String>) -> BTreeSet<&'a str> {
         members.map(String::as_str).collect()
@@ -144,8 +143,11 @@ mod tests {
             &Accepted,
         )
         .unwrap();
-        let limit = Some(Span::from_secs(60));
-        let sent = verdict(&definition, limit, None, &|_| Some(RetrySpec::default()));
+        let fields = TaskFields {
+            complete_within: Some(Span::from_secs(60)),
+            ..TaskFields::default()
+        };
+        let sent = verdict(&definition, &fields, &|_| Some(RetrySpec::default()));
         let sent = serde_json::to_value(&sent).unwrap();
         let warning = sent["warnings"].as_array().unwrap();
         let warning = warning.iter().find(|warning| warning["step"].is_string());

@@ -223,7 +223,7 @@ pub struct ServeFlags {
     #[arg(long)]
     log_json: bool,
 
-    /// Let running calls go on for this long after SIGTERM [default: 25s]
+    /// Let running calls go on for this long after SIGTERM [default: 20s]
     #[arg(long, value_name = "DURATION")]
     shutdown_grace: Option<String>,
 

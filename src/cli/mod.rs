@@ -3,6 +3,7 @@
 
 mod args;
 pub mod backup;
+pub mod files;
 pub mod healthcheck;
 pub mod serve;
 
@@ -21,8 +22,8 @@ pub enum Command {
     Bench(BenchOptions),
     /// Print the OpenAPI document.
     Openapi,
-    /// Print these settings, which have been checked.
-    CheckConfig(String),
+    /// Print these settings, which have been checked, and look for the files that they name.
+    CheckConfig(String, Box<Config>),
     /// Bring the schema of this database up to date.
     Migrate(DatabaseUrl),
     /// Copy this database to a new file.
@@ -65,7 +66,9 @@ fn command(arguments: args::Arguments, env: Vec<(String, String)>) -> Result<Com
         args::Subcommand::Bench(options) => Command::Bench(options),
         args::Subcommand::Openapi => Command::Openapi,
         args::Subcommand::CheckConfig(flags) => {
-            Command::CheckConfig(config::describe(&flags.sources(env))?)
+            let sources = flags.sources(env);
+            let config = config::load(&sources)?;
+            Command::CheckConfig(config::describe(&sources)?, Box::new(config))
         }
         args::Subcommand::Migrate(flags) => {
             Command::Migrate(config::load(&flags.sources(env))?.database_url)

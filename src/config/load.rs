@@ -240,17 +240,11 @@ fn value_of_variable(path: &str, text: &str) -> Option<Value> {
     }
 }
 
-/// What text from outside a file stands for: a number, a switch, a list as JSON or in the form
-/// `[{name="shop",url="…"}]`, or itself.
+/// What text from outside a file stands for: a number, a switch, a list, or itself.
 fn typed(path: &str, text: &str) -> Value {
     let setting = SETTINGS.iter().find(|setting| setting.path == path);
     if setting.is_some_and(|setting| setting.rule.is_text()) {
         return Value::from(text);
-    }
-    // figment takes the names of a JSON object with their quotes.
-    let is_list = text.trim_start().starts_with(['[', '{']);
-    if is_list && let Ok(value) = serde_json::from_str(text) {
-        return value;
     }
     text.parse().unwrap_or_else(|_| Value::from(text))
 }
@@ -311,23 +305,20 @@ fn wrong(layers: &Figment, setting: &Setting, value: &Value) -> Fault {
 /// What the types of the lists refused: everything else has been checked by its rule before.
 fn malformed(layers: &Figment, merged: &Value, error: figment::Error) -> Fault {
     let mut path = error.path.join(".");
-    if path.starts_with("tokens") {
+    // What a value there was may be a secret. What is not there is none, nor is the name of a setting.
+    let is_about_names = matches!(error.kind, Kind::UnknownField(..) | Kind::MissingField(_));
+    let allowed = match path.split('.').next() {
+        Some("tokens") => Some(tokens::ALLOWED.to_owned()),
+        Some(list @ ("receivers" | "alert_webhooks")) => Some(receivers::allowed(list)),
+        _ => None,
+    };
+    if let Some(allowed) = allowed.filter(|_| !is_about_names) {
         return Fault {
             origin: origin(layers, &path),
             setting: path,
             found: tokens::HIDDEN.to_owned(),
-            allowed: tokens::ALLOWED.to_owned(),
+            allowed,
         };
-    }
-    for list in ["receivers", "alert_webhooks"] {
-        if path.starts_with(list) {
-            return Fault {
-                origin: origin(layers, &path),
-                setting: path,
-                found: tokens::HIDDEN.to_owned(),
-                allowed: receivers::allowed(list),
-            };
-        }
     }
     let value = merged
         .find_ref(&path)
@@ -368,7 +359,7 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
                 origin: origin(layers, &setting),
                 setting,
                 found: fault.found,
-                allowed: fault.allowed.to_owned(),
+                allowed: fault.allowed,
             }
         })
         .collect();

@@ -72,17 +72,6 @@ fn each_source_is_stronger_than_the_one_before() {
 }
 
 #[test]
-fn a_list_in_the_environment_may_be_json() {
-    let of = |text| {
-        let env = [("PROVOST_ALERT_WEBHOOKS", text)];
-        load_from("", &env, &[]).unwrap().alert_webhooks
-    };
-    let json = of(r#"[{"name": "ops", "url": "https://ops.example/hook"}]"#);
-    assert_eq!(json.len(), 1);
-    assert_eq!(json, of(r#"[{name="ops",url="https://ops.example/hook"}]"#));
-}
-
-#[test]
 fn values_from_the_environment_are_of_their_settings_type() {
     let env = [
         ("PROVOST_INSTANCE_ID", "007"),
@@ -396,6 +385,22 @@ fn a_wrong_agent_is_named_to_the_field() {
             "[agents.a]\nendpoints = [{ url = \"http://h\" }]\nretry = { initial = \"2s\", max = \"1s\" }",
             "agents.a.retry.max",
         ),
+        (
+            "[agents.a]\nendpoints = [{ url = \"http://h\" }]\nretry = { factor = 11 }",
+            "agents.a.retry.factor",
+        ),
+        (
+            "[agents.a]\nendpoints = [{ url = \"http://h\" }]\nretry = { initial = \"0s\" }",
+            "agents.a.retry.initial",
+        ),
+        (
+            "[agents.a]\nendpoints = [{ url = \"http://0x7f.1\" }]",
+            "agents.a.endpoints.0.url",
+        ),
+        (
+            "[agents.a]\nendpoints = [{ url = \"http://h\", max_in_flight = 100001 }]",
+            "agents.a.endpoints.0.max_in_flight",
+        ),
     ] {
         let wrong = fault(text, &[]);
         assert_eq!(wrong.setting, setting, "{text}");
@@ -421,7 +426,6 @@ fn a_wrong_secret_is_refused_and_never_shown() {
     for (wrong, setting) in [
         (RECEIVER.replace("whsec_C2FV", "whsec_C2"), "receivers"),
         (RECEIVER.replace("whsec_", ""), "receivers"),
-        (RECEIVER.replace("secrets =", "secret ="), "receivers"),
         (
             RECEIVER
                 .replace("receivers", "alert_webhooks")
@@ -434,6 +438,12 @@ fn a_wrong_secret_is_refused_and_never_shown() {
         assert!(fault.allowed.contains("whsec_"), "{fault}");
         assert!(!fault.to_string().contains("VsBQIhrscChlQ"), "{fault}");
     }
+    let unknown = fault(&RECEIVER.replace("secrets =", "secret ="), &[]);
+    assert!(
+        unknown.found.ends_with("did you mean secrets?"),
+        "{unknown}"
+    );
+    assert!(!unknown.to_string().contains("VsBQIhrscChlQ"), "{unknown}");
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Default for Config {
             hold: false,
             log: LogFilter::default(),
             log_json: false,
-            shutdown_grace: Span::from_secs(25),
+            shutdown_grace: Span::from_secs(20),
             public_url: None,
             listener: ListenerConfig::default(),
             tls: TlsConfig::default(),

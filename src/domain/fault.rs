@@ -22,6 +22,18 @@ pub enum FaultKind {
     UndoFailed,
 }
 
+impl FaultKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Transient => "transient",
+            Self::Permanent => "permanent",
+            Self::Exhausted => "exhausted",
+            Self::Deadline => "deadline",
+            Self::UndoFailed => "undo_failed",
+        }
+    }
+}
+
 /// What is known of whether something took effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

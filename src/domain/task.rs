@@ -162,6 +162,12 @@ impl Task {
         self.details.id
     }
 
+    /// The submitter's trace, or the task's own.
+    pub fn trace_id(&self) -> u128 {
+        let own = self.id().0.as_u128();
+        self.details.trace_id.unwrap_or(own)
+    }
+
     pub fn status(&self) -> TaskStatus {
         match self.state {
             TaskState::Pending => TaskStatus::Pending,

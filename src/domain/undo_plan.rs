@@ -2,7 +2,7 @@
 //! decides about, and which steps are passed over. Nothing is decided here: the undo is begun on a copy of
 //! the task, by the rules, and its calls are made as the claims would make them.
 
-use std::collections::BTreeMap;
+use std::{cell::Cell, collections::BTreeMap};
 
 use serde::Serialize;
 
@@ -152,8 +152,11 @@ pub enum Why {
 /// No body is shown that is longer, in bytes: a plan of many steps must not grow without bound.
 const LONGEST_BODY: usize = 64 * 1024;
 
-/// What rendering all calls of a plan may cost: of every step its undo and its probe.
+/// What rendering all calls of a plan may cost: each, the undo or the probe of a step, what one evaluation may.
 const WHOLE_PLAN: u64 = 4 * Budget::EVALUATION;
+
+/// What all calls that a plan shows may be long, in bytes.
+const LONGEST_PLAN: usize = 8 << 20;
 
 /// The fingerprint of a plan is the version of the task that it was made from: all that it says follows
 /// from that record.
@@ -193,7 +196,8 @@ pub fn undo_plan(task: &Task, now: Timestamp) -> UndoPlan {
         settled: settled(&draft.task),
         doubted: doubted(&draft.task),
         now,
-        budget: Budget::new(WHOLE_PLAN),
+        budget: Budget::of_several(WHOLE_PLAN),
+        room: Cell::new(LONGEST_PLAN),
     };
     begun.fill(&mut plan);
     plan
@@ -228,6 +232,8 @@ struct Planner<'t> {
     now: Timestamp,
     /// All calls of the plan are rendered from it.
     budget: Budget,
+    /// What is left of [`LONGEST_PLAN`].
+    room: Cell<usize>,
 }
 
 impl Planner<'_> {
@@ -312,7 +318,8 @@ impl Planner<'_> {
     }
 
     fn rendered(&self, task: &Task, index: StepIndex, until: Until) -> PlannedCall {
-        match call(
+        self.budget.next();
+        let message = match call(
             task,
             index,
             self.now,
@@ -320,12 +327,19 @@ impl Planner<'_> {
             &self.budget,
             Secrets::Hidden,
         ) {
-            Ok(call) => PlannedCall::Request(Box::new(PlannedRequest::of(call))),
-            Err(error) => PlannedCall::CannotRender(CannotRender {
-                until,
-                message: error.to_string(),
-            }),
-        }
+            Ok(call) => {
+                let request = PlannedRequest::of(call);
+                match self.room.get().checked_sub(request.length()) {
+                    Some(room) => {
+                        self.room.set(room);
+                        return PlannedCall::Request(Box::new(request));
+                    }
+                    None => format!("it is not shown: a plan has room for {LONGEST_PLAN} bytes"),
+                }
+            }
+            Err(error) => error.to_string(),
+        };
+        PlannedCall::CannotRender(CannotRender { until, message })
     }
 
     fn passed_over(&self, index: StepIndex) -> PassedOver {
@@ -356,6 +370,14 @@ impl Planner<'_> {
 }
 
 impl PlannedRequest {
+    /// Of what is rendered.
+    fn length(&self) -> usize {
+        let headers = self.headers.iter();
+        let headers = headers.map(|(name, value)| name.len() + value.len());
+        let body = self.body.as_ref().map_or(0, |body| body.as_json().len());
+        self.path.len() + body + headers.sum::<usize>()
+    }
+
     fn of(call: Call) -> Self {
         let length = call.body.as_ref().map(String::len);
         let shown = length.is_some_and(|length| length <= LONGEST_BODY);

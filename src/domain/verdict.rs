@@ -5,6 +5,8 @@ mod reading;
 mod undo;
 
 pub use self::undo::UndoStep;
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::Serialize;
 
 use super::{
@@ -101,18 +103,34 @@ pub enum WarningCode {
     LooksLikeExpression,
 }
 
-/// What evaluating all that can be evaluated beforehand may cost.
+/// What evaluating all that can be evaluated beforehand may cost: of each step what one evaluation may.
 const WHOLE_VERDICT: u64 = 4 * Budget::EVALUATION;
+
+/// No verdict has more warnings: a definition may have tens of thousands of expressions.
+const MOST_WARNINGS: usize = 1000;
+
+/// What a task would be made of besides its definition, as far as it is known.
+#[derive(Clone, Copy, Default)]
+pub struct TaskFields<'s> {
+    pub complete_within: Option<Span>,
+    pub input: Option<&'s Payload>,
+    pub key: Option<&'s str>,
+    pub labels: Option<&'s BTreeMap<String, String>>,
+}
 
 /// `retry_of` gives the waits of an agent, where it is known.
 pub fn verdict(
     definition: &Definition,
-    complete_within: Option<Span>,
-    input: Option<&Payload>,
+    fields: &TaskFields<'_>,
     retry_of: &dyn Fn(&AgentName) -> Option<RetrySpec>,
 ) -> Verdict {
+    let TaskFields {
+        complete_within,
+        input,
+        ..
+    } = *fields;
     // All that is evaluated for one verdict shares it.
-    let budget = Budget::new(WHOLE_VERDICT);
+    let budget = Budget::of_several(WHOLE_VERDICT);
     let stages = stages(definition);
     let mut order: Vec<usize> = (0..definition.steps.len()).collect();
     order.sort_by_key(|index| stages[*index]);
@@ -137,6 +155,9 @@ pub fn verdict(
     let (critical_path, worst_case) = critical_path(definition, &order, &steps);
     let mut warnings = Vec::new();
     relies_on_idempotency_key(definition, &mut warnings);
+    let read: BTreeSet<StepIndex> = (definition.steps.iter())
+        .flat_map(|step| step.reads.iter().copied())
+        .collect();
     for (index, planned) in order.iter().zip(&steps) {
         let step = &definition.steps[*index];
         let mut warn = |code, message| {
@@ -147,7 +168,7 @@ pub fn verdict(
                 message,
             });
         };
-        if step.request.method == Method::Get && !is_read(definition, *index) {
+        if step.request.method == Method::Get && !read.contains(&StepIndex(*index as u16)) {
             let message = "no step reads what this GET gives: leave it out, or read its output";
             warn(WarningCode::OutputUnread, message.to_owned());
         }
@@ -183,8 +204,9 @@ pub fn verdict(
             warn(WarningCode::CannotRender, message);
         }
     }
-    reading::check(definition, input, &mut warnings);
+    reading::check(definition, fields, &budget, &mut warnings);
     let undo = undo::check(definition, &mut warnings);
+    warnings.truncate(MOST_WARNINGS);
     Verdict {
         undo,
         steps,
@@ -309,7 +331,9 @@ fn reads_only_input(reads: &Reads) -> bool {
     reads.names.iter().all(|name| name == "input")
 }
 
+/// As one evaluation: what it costs is shared by all that is looked at, as in a claim.
 fn with_scope<T>(input: &Payload, budget: &Budget, look: impl FnOnce(&Scope<'_>) -> T) -> T {
+    budget.next();
     look(&Scope {
         input: Some(input),
         ..Scope::empty(budget)
@@ -350,11 +374,6 @@ fn constants(step: &StepDefinition) -> Vec<String> {
         .filter(|(_, reads)| reads.names.is_empty())
         .map(|(place, _)| place)
         .collect()
-}
-
-fn is_read(definition: &Definition, index: usize) -> bool {
-    let mut reads = definition.steps.iter().flat_map(|step| &step.reads);
-    reads.any(|read| read.at() == index)
 }
 
 /// One warning for all: most steps are of this kind, and each is right once its service deduplicates.

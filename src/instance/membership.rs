@@ -197,7 +197,7 @@ impl Membership {
             let mut round = self.round();
             if term != round.term {
                 match term {
-                    Some(term) => info!(%term, "this instance supervises"),
+                    Some(term) => info!(term = term.0, "this instance supervises"),
                     None => info!("this instance supervises no more"),
                 }
             }

@@ -9,7 +9,7 @@ use std::{
 use async_trait::async_trait;
 use futures::FutureExt;
 use tokio::time::{Instant, sleep, timeout_at};
-use tracing::{Span, debug, debug_span, error, warn};
+use tracing::{Span, debug, debug_span, error};
 
 use super::Local;
 use crate::{
@@ -29,7 +29,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 pub(super) fn span(call: &Call) -> Span {
     let task = debug_span!("task", task = %call.step.task, key = call.task_key.as_deref());
     let step = debug_span!(parent: &task, "step", step = %call.step_name);
-    debug_span!(parent: &step, "attempt", attempt = %call.attempt, traceparent = call.traceparent)
+    debug_span!(parent: &step, "attempt", attempt = call.attempt.0, traceparent = call.traceparent)
 }
 
 pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
@@ -53,13 +53,10 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     let answered = answered.unwrap_or_else(|_| Some(panicked(&called, store)));
     // Nothing comes back once complete-by has passed: the supervisor takes it from there (P18).
     let Some(outcome) = answered else {
-        debug!(task = %step.task, step = %called.step_name, %attempt, "complete-by passed; the call was dropped");
+        debug!(task = %step.task, step = %called.step_name, attempt = attempt.0, "complete-by passed; the call was dropped");
         return;
     };
     drop(permit);
-    if let Outcome::Failed(fault) = &outcome {
-        warn!(task = %step.task, step = %called.step_name, %attempt, status = fault.status, "{}", fault.message);
-    }
     let command = Command::Reply {
         step: step.step,
         attempt,
@@ -69,7 +66,7 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
 }
 
 fn panicked(call: &Call, store: &Store) -> Outcome {
-    error!(task = %call.step.task, step = %call.step_name, attempt = %call.attempt,
+    error!(task = %call.step.task, step = %call.step_name, attempt = call.attempt.0,
         "the service panicked at a call; the attempt counts as failed");
     Outcome::Unknown(Fault {
         kind: FaultKind::Transient,
@@ -104,7 +101,7 @@ async fn save(store: &Store, call: &Call, command: Command, by: &Actor, deadline
                 sleep(SAVE_AGAIN).await;
             }
             Err(error) => {
-                debug!(task = %call.step.task, step = %call.step_name, attempt = %call.attempt, %error,
+                debug!(task = %call.step.task, step = %call.step_name, attempt = call.attempt.0, %error,
                     late = Instant::now() > deadline, "an answer changed nothing");
                 return;
             }
@@ -178,7 +175,7 @@ impl Notes for SavedNotes<'_> {
                     }
                     Ok(holding) => {
                         let key = (call.step, call.attempt);
-                        debug!(task = %call.step.task, step = %call.step_name, attempt = %call.attempt,
+                        debug!(task = %call.step.task, step = %call.step_name, attempt = call.attempt.0,
                             ?holding, "no further try: its attempt is over by the record, or its task is undone");
                         match holding {
                             Holding::ToBeDropped => self.local.drop_and_confirm(key),
@@ -195,7 +192,7 @@ impl Notes for SavedNotes<'_> {
     }
 
     async fn transient(&self, call: &Call, try_number: u32, fault: Fault, next_try_in: Duration) {
-        debug!(task = %call.step.task, step = %call.step_name, attempt = %call.attempt, try_number,
+        debug!(task = %call.step.task, step = %call.step_name, attempt = call.attempt.0, try_number,
             status = fault.status, "{}; tried again in {next_try_in:?}", fault.message);
         let noted = self.store.apply(Apply {
             task: call.step.task,

@@ -88,13 +88,13 @@ pub async fn reconcile_drops(local: &Local, store: &Store) -> Result<Vec<Key>, S
         let (step, attempt) = call.key;
         match held.get(&call.key) {
             None if local.running.abort(call.key) => {
-                debug!(task = %step.task, step = step.step.0, %attempt,
+                debug!(task = %step.task, step = step.step.0, attempt = attempt.0,
                     "dropped a call: its attempt is over by the record");
             }
             Some(undoing)
                 if *undoing && call.is_dropped_by_undo && local.drop_and_confirm(call.key) =>
             {
-                debug!(task = %step.task, step = step.step.0, %attempt,
+                debug!(task = %step.task, step = step.step.0, attempt = attempt.0,
                     "dropped a call: its task is undone by another instance");
             }
             _ => {}
@@ -127,7 +127,7 @@ pub(super) async fn confirm(ending: Ending, local: &Local, store: &Store) {
                 StoreError::Full | StoreError::Unavailable(_) | StoreError::Unclear(_),
             )) => sleep(CONFIRM_AGAIN).await,
             Err(error) => {
-                debug!(task = %step.task, step = step.step.0, %attempt, %error,
+                debug!(task = %step.task, step = step.step.0, attempt = attempt.0, %error,
                     "a dropped call needed no confirmation");
                 break;
             }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use tracing::info;
 use uuid::Uuid;
 
 use crate::domain::{
-    AlertChange, AlertNotice, Event, Message, ReceiverName, Sender, StepIndex, Task, TaskId,
-    Timestamp,
+    AlertChange, AlertNotice, Event, Message, ReceiverName, Sender, StepIndex, StepState, Task,
+    TaskId, Timestamp,
 };
 
 #[derive(Debug, Default)]
@@ -36,6 +37,38 @@ pub struct TaskChange {
 }
 
 impl TaskChange {
+    /// One line of the log for each step that came to be in error, whatever the cause.
+    pub fn log_errors(&self) {
+        for event in self
+            .events
+            .iter()
+            .filter(|event| event.kind == "step.error")
+        {
+            let Some(name) = &event.step else { continue };
+            let mut steps = self.steps.iter();
+            let step = steps.find(|step| self.task.definition(**step).name == *name);
+            let fault = match step.map(|step| &self.task.step(*step).state) {
+                Some(StepState::Error(fault)) => Some(fault),
+                // It has gone on within the same commit.
+                _ => None,
+            };
+            let details = &self.task.details;
+            let trace = self.task.trace_id();
+            info!(
+                task = %self.task.id(),
+                key = details.key.as_deref(),
+                workflow = details.workflow.as_ref().map(|workflow| workflow.name.as_str()),
+                step = %name,
+                attempt = event.attempt.map(|attempt| attempt.0),
+                kind = fault.map(|fault| fault.kind.as_str()),
+                status = fault.and_then(|fault| fault.status),
+                trace_id = %format_args!("{trace:032x}"),
+                reason = fault.map(|fault| fault.message.as_str()),
+                "a step is in error"
+            );
+        }
+    }
+
     /// An alert of a step, as it is told.
     pub fn notice(&self, step: StepIndex, alert: AlertNotice) -> AlertNotice {
         let details = &self.task.details;

@@ -1,6 +1,6 @@
 //! What the writer counts: batches, commits, and what happened to tasks and steps.
 
-use metrics::{Counter, Histogram, counter, histogram};
+use metrics::{Counter, Histogram, Unit, counter, describe_counter, describe_histogram, histogram};
 
 use super::{CommandError, batch::TaskChange};
 use crate::domain::{Event, Refusal, StepState};
@@ -43,8 +43,41 @@ const COUNTED: [&str; 23] = [
     "task.resumed",
 ];
 
+fn describe() {
+    describe_counter!(
+        "provost_events_total",
+        "What happened to tasks and steps, by the type that the history gives it"
+    );
+    describe_counter!(
+        "provost_late_replies_total",
+        "Answers that came when their attempt was over; they count for nothing"
+    );
+    describe_histogram!("provost_store_batch_size", "Commands of one commit");
+    for (name, what) in [
+        (
+            "provost_store_commit_seconds",
+            "Time to decide, save and commit a batch",
+        ),
+        (
+            "provost_step_seconds",
+            "Time from a step's claim to its answer",
+        ),
+        (
+            "provost_task_seconds",
+            "Time from a task's submission to its end",
+        ),
+        (
+            "provost_claim_lag_seconds",
+            "Time from when a step was due to its claim",
+        ),
+    ] {
+        describe_histogram!(name, Unit::Seconds, what);
+    }
+}
+
 impl WriterMetrics {
     pub fn new() -> Self {
+        describe();
         let events = COUNTED
             .iter()
             .map(|kind| (*kind, counter!("provost_events_total", "type" => *kind)))

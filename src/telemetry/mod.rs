@@ -104,6 +104,8 @@ impl Metrics {
         let recorder = recorder()?;
         let handle = recorder.handle();
         metrics::set_global_recorder(recorder).map_err(|_| TelemetryError::Recording)?;
+        metrics::describe_gauge!("provost_build_info", "1, with the version that runs");
+        metrics::gauge!("provost_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
         Ok(Self(handle))
     }
 

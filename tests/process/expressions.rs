@@ -50,12 +50,10 @@ async fn an_expression_that_would_be_folded_into_gigabytes_is_refused() {
     let remote = Remote::quick().await;
     let mut provost = Provost::start().await;
     let big = ["\"x\"*99999999"; 12].join("~");
+    let long = format!("range(9999) | join('{}') | length", "0123456789".repeat(11));
     for (expression, why) in [
         (big.as_str(), "two numbers"),
-        (
-            "range(99999) | join('0123456789') | length",
-            "is larger than",
-        ),
+        (long.as_str(), "is larger than"),
         (
             "range(99999) | reject('in', range(99999)) | list",
             "takes too much",
@@ -236,6 +234,76 @@ async fn dry_runs_of_expensive_expressions_hold_nobody_up() {
         let message = found.unwrap()["message"].as_str().unwrap();
         assert!(message.contains("takes too much"), "{message}");
     }
+}
+
+#[tokio::test]
+async fn many_dry_runs_at_once_share_memory_and_processor() {
+    /// Nine evaluations of 16 MiB, and what the service holds itself.
+    const MOST: u64 = 256 << 20;
+    const MANY: usize = 100;
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    // Each list takes 2.4 MB, and all are there at once.
+    let lists = format!("[{}]", ["range(100000)"; 15].join(","));
+    let expensive = sends(
+        &remote.url(),
+        &format!("{lists}|length + (input.a|int)"),
+        json!({ "a": 1 }),
+    );
+    let flood = async {
+        let sent = (0..MANY).map(|_| provost.post("/v1/tasks?dry_run=true", &expensive));
+        futures::future::join_all(sent.map(IntoFuture::into_future)).await
+    };
+    let mut served = 0;
+    let beside = async {
+        loop {
+            goes_on(&provost, &remote).await;
+            served += 1;
+        }
+    };
+    let answers = tokio::select! {
+        answers = flood => answers,
+        () = beside => Vec::new(),
+    };
+    assert!(served > 0, "nobody was served meanwhile");
+    if let Some(peak) = provost.peak_memory() {
+        assert!(peak < MOST, "it held {} MiB", peak >> 20);
+    }
+    for answer in answers {
+        let verdict = answer.expect(200);
+        let warnings = verdict["warnings"].to_string();
+        assert!(warnings.contains("about 16 MiB"), "{warnings}");
+    }
+}
+
+#[tokio::test]
+async fn a_dry_run_beyond_those_that_may_wait_is_told_to_come_back() {
+    let provost = Provost::start().await;
+    let lists = format!("[{}]", ["range(100000)"; 6].join(","));
+    let expensive = sends(
+        "http://127.0.0.1:9",
+        &format!("{lists}|length + input.a"),
+        json!({ "a": 1 }),
+    );
+    // Eight at most are served, and 64 wait for each of them.
+    let sent = (0..700).map(|_| provost.post("/v1/tasks?dry_run=true", &expensive));
+    let answers = futures::future::join_all(sent.map(IntoFuture::into_future)).await;
+    let mut busy = 0;
+    for answer in answers {
+        match answer.status {
+            200 => {}
+            _ => {
+                assert!(answer.headers.contains_key("retry-after"));
+                assert_eq!(answer.expect(503)["type"], "/problems/busy");
+                busy += 1;
+            }
+        }
+    }
+    assert!(busy > 0);
+    provost
+        .post("/v1/tasks?dry_run=true", &expensive)
+        .await
+        .expect(200);
 }
 
 #[tokio::test]

@@ -44,6 +44,7 @@ mod hold;
 mod instances;
 mod listener;
 mod lists;
+mod logs;
 mod manners;
 mod one_owner;
 mod operator;

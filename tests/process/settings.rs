@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{Provost, Remote, one_step, step};
+use crate::harness::{Provost, Remote, binary, one_step, step};
 
 #[tokio::test]
 async fn a_wrong_setting_stops_the_start_and_is_named_with_what_is_allowed() {
@@ -173,4 +173,42 @@ async fn with_tokens_each_role_may_do_what_it_is_for() {
         !provost.log().contains("secret-0123456789"),
         "a token is in the log"
     );
+}
+
+#[tokio::test]
+async fn what_settings_name_and_is_not_there_is_found_before_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path().display().to_string();
+    std::fs::write(folder.path().join("file"), "").unwrap();
+    for (arguments, code, said) in [
+        (vec![format!("sqlite://{here}/p.db")], 0, String::new()),
+        (
+            vec![format!("sqlite://{here}/no/p.db")],
+            2,
+            format!("database_url: the folder {here}/no: No such file or directory"),
+        ),
+        (
+            vec![format!("sqlite://{here}/file/p.db")],
+            2,
+            format!("database_url: {here}/file is no folder"),
+        ),
+    ] {
+        let mut check = binary();
+        check
+            .args(["check-config", "--database-url"])
+            .args(&arguments);
+        let output = check.current_dir(&here).output().await.unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
+        assert!(error.contains(&said), "{error}");
+        assert!(output.stdout.starts_with(b"listen = "), "{output:?}");
+    }
+    let mut check = binary();
+    check.env("PROVOST_TLS__CERTIFICATE", format!("{here}/crt"));
+    check.env("PROVOST_TLS__KEY", format!("{here}/key"));
+    let output = check.arg("check-config").current_dir(&here).output();
+    let output = output.await.unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("tls.certificate"), "{error}");
 }

@@ -198,7 +198,9 @@ async fn an_output_over_the_limit_is_refused_by_its_announced_length() {
     let flood = response("200 OK", "", &"x".repeat(10 << 20));
     let server = Server::answering(flood).await;
     let fault = run(&agents_at(&server.url), a_call(), AMPLE).await.fault();
-    assert!(fault.message.contains("262144 bytes") && fault.message.contains("`max_output`"));
+    assert!(
+        fault.message.contains("262144 bytes") && fault.message.contains("`limits.max_output`")
+    );
 }
 
 #[tokio::test]
@@ -218,7 +220,11 @@ async fn a_flood_is_cut_off_at_the_limit() {
     })
     .await;
     let fault = run(&agents_at(&server.url), a_call(), AMPLE).await.fault();
-    assert!(fault.message.contains("`max_output`"), "{}", fault.message);
+    assert!(
+        fault.message.contains("`limits.max_output`"),
+        "{}",
+        fault.message
+    );
     cut_off.notified().await;
 }
 

@@ -177,7 +177,9 @@ async fn definition(
             );
         }
         let source = &details.definition.source;
-        let compiled = app.compile(source, &details.definition.policies).await?;
+        let compiled = app
+            .compile(source, &details.definition.policies, None)
+            .await?;
         let compiled = compiled.map_err(not_accepted)?;
         return Ok((None, Arc::new(compiled)));
     };

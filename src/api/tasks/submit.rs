@@ -12,14 +12,16 @@ use serde_json::value::RawValue;
 use super::{Waited, accepted, render, say_replayed, settled, watch};
 use crate::{
     api::{
-        App, Problem, definition,
+        App, Problem,
+        bulkhead::Permit,
+        definition,
         extract::{Caller, ConditionHeaders, Conditions, JsonBody, Query, idempotency},
         problem::ProblemBody,
         verdict, workflows,
     },
     domain::{
         Definition, Details, FieldFault, Fields, Payload, Policies, Priority, ReplyTo, ReplyToBody,
-        Span, TaskId, TaskView, WorkflowName, WorkflowRef,
+        Span, TaskFields, TaskId, TaskView, WorkflowName, WorkflowRef,
     },
     store::{Accepted, Idempotency},
 };
@@ -130,15 +132,23 @@ pub(super) async fn submit(
 ) -> Result<Response, Problem> {
     let dry_run = query.boolean("dry_run")?.unwrap_or(false);
     query.finish()?;
-    let submission = read(&app, &body).await?;
     if dry_run {
+        let permit = app.bulkhead.enter().await?;
+        let submission = read(&app, &body, Some(&permit)).await?;
+        let fields = TaskFields {
+            complete_within: submission.complete_within,
+            input: Some(&submission.input),
+            key: submission.key.as_deref(),
+            labels: Some(&submission.labels),
+        };
         return Ok(verdict::answer(
             &app,
             &submission.definition,
-            submission.complete_within,
-            Some(&submission.input),
+            &fields,
+            &permit,
         ));
     }
+    let submission = read(&app, &body, None).await?;
     let idempotency = idempotency(
         &conditions,
         &caller,
@@ -234,7 +244,11 @@ async fn store(
 }
 
 /// Reads a submission with all its faults at once.
-async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
+async fn read(
+    app: &App,
+    body: &RawValue,
+    permit: Option<&Permit<'_>>,
+) -> Result<Submission, Problem> {
     let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
     let workflow = fields.string("workflow", 64);
     let workflow_version = fields.integer("workflow_version", 1..=i64::from(u32::MAX));
@@ -276,7 +290,7 @@ async fn read(app: &App, body: &RawValue) -> Result<Submission, Problem> {
             if workflow_version.is_some() {
                 fields.fault("workflow_version", "only goes with workflow; leave it out");
             }
-            match app.compile(&Payload::new(steps), &policies).await? {
+            match app.compile(&Payload::new(steps), &policies, permit).await? {
                 Ok(definition) => chosen = Some((None, Arc::new(definition), None)),
                 Err(faults) => fields.extend(faults),
             }

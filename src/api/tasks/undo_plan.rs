@@ -11,7 +11,6 @@ use super::{json, load, with_etag};
 use crate::{
     api::{
         App, Problem,
-        apart::apart,
         extract::{Query, TaskParams, TaskPath},
     },
     domain::{TaskId, UndoPlan, undo_plan},
@@ -177,13 +176,17 @@ pub(super) async fn show(
     query: Query,
 ) -> Result<Response, Problem> {
     query.finish()?;
+    // Before the task is loaded: many of them could wait in line otherwise.
+    let permit = app.bulkhead.enter().await?;
     let task = load(&app, id).await?;
     let now = app.store.reader.now().await?;
-    let view = PlanView {
-        task: id,
-        state: task.status().as_str(),
-        fingerprint: format!("\"{}\"", task.version),
-        plan: apart(|| undo_plan(&task, now)),
-    };
-    Ok(with_etag(json(StatusCode::OK, &view), &task))
+    Ok(permit.run(|| {
+        let view = PlanView {
+            task: id,
+            state: task.status().as_str(),
+            fingerprint: format!("\"{}\"", task.version),
+            plan: undo_plan(&task, now),
+        };
+        with_etag(json(StatusCode::OK, &view), &task)
+    }))
 }

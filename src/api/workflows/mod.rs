@@ -21,6 +21,7 @@ pub use self::known::{Known, Workflows, resolve};
 use super::{
     App, Problem,
     answer::{Page, json},
+    bulkhead::Permit,
     definition::{OnExhaustedBody, PoliciesBody, StepBody},
     extract::{Caller, JsonBody, NamePath, NameVersionPath, PageQuery, Query, plain_name},
     problem::Kind,
@@ -29,8 +30,8 @@ use super::{
 use crate::{
     config::Role,
     domain::{
-        Definition, Fields, Payload, Policies, Span, Timestamp, WorkflowName, WorkflowRef,
-        without_secrets,
+        Definition, Fields, Payload, Policies, Span, TaskFields, Timestamp, WorkflowName,
+        WorkflowRef, without_secrets,
     },
     store::{StoreError, WorkflowRecord},
 };
@@ -138,14 +139,18 @@ struct Checked {
 }
 
 /// Reads a body with all its faults at once.
-async fn check(app: &App, body: &RawValue) -> Result<Checked, Problem> {
+async fn check(
+    app: &App,
+    body: &RawValue,
+    permit: Option<&Permit<'_>>,
+) -> Result<Checked, Problem> {
     let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
     let description = fields.string("description", LONGEST_DESCRIPTION);
     let complete_within = fields.span("complete_within", SHORTEST_LIMIT..=Span::LONGEST);
     let policies = Policies::read(&mut fields);
     let mut definition = None;
     match fields.value("steps").and_then(|steps| compact(steps.get())) {
-        Some(steps) => match app.compile(&steps, &policies).await? {
+        Some(steps) => match app.compile(&steps, &policies, permit).await? {
             Ok(compiled) => definition = Some(compiled),
             Err(faults) => fields.extend(faults),
         },
@@ -212,7 +217,7 @@ async fn put(
 ) -> Result<Response, Problem> {
     query.finish()?;
     plain_name("a workflow", &name)?;
-    let checked = check(&app, &body).await?;
+    let checked = check(&app, &body, None).await?;
     let name = WorkflowName::new(name);
     let before = app.store.reader.workflow(&name, None).await?;
     let stored = serde_json::to_string(&checked.stored)
@@ -377,13 +382,13 @@ async fn validate(
 ) -> Result<Response, Problem> {
     query.finish()?;
     plain_name("a workflow", &name)?;
-    let checked = check(&app, &body).await?;
-    Ok(verdict::answer(
-        &app,
-        &checked.definition,
-        checked.stored.complete_within,
-        None,
-    ))
+    let permit = app.bulkhead.enter().await?;
+    let checked = check(&app, &body, Some(&permit)).await?;
+    let fields = TaskFields {
+        complete_within: checked.stored.complete_within,
+        ..TaskFields::default()
+    };
+    Ok(verdict::answer(&app, &checked.definition, &fields, &permit))
 }
 
 #[cfg(test)]

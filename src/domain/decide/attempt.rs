@@ -407,9 +407,9 @@ fn recorded_request(
     Ok(rendered.as_payload())
 }
 
-/// W3C trace context: the submitter's trace or the task's own, and a span for this very attempt.
+/// W3C trace context, with a span for this very attempt.
 fn traceparent(task: &Task, index: StepIndex, attempt: Attempt) -> String {
-    let trace = task.details.trace_id.unwrap_or(task.id().0.as_u128());
+    let trace = task.trace_id();
     let span = (u64::from(index.0) + 1) << 32 | u64::from(attempt.0);
     format!("00-{trace:032x}-{span:016x}-01")
 }

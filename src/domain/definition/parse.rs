@@ -43,8 +43,9 @@ impl Default for Limits {
 /// No limit can be set higher: steps are counted in 16 bits, each with what undoes it.
 const MOST_STEPS: usize = (u16::MAX / 2) as usize;
 
-/// What reading all expressions of a definition may cost, and evaluating those that read nothing.
-const WHOLE_DEFINITION: u64 = 4 * Budget::EVALUATION;
+/// What reading all expressions of a definition may cost, and evaluating those that read nothing: each of them has
+/// what one evaluation may cost.
+pub const WHOLE_DEFINITION: u64 = 4 * Budget::EVALUATION;
 
 /// Who may be called, as policy and registration stand now.
 pub trait KnownAgents {
@@ -81,6 +82,19 @@ pub fn parse_steps(
     limits: &Limits,
     known: &dyn KnownAgents,
 ) -> Result<Definition, Vec<FieldFault>> {
+    let budget = Budget::of_several(WHOLE_DEFINITION);
+    parse_steps_within(source, pointer, policies, limits, known, &budget)
+}
+
+/// Refuses also what costs more than the budget to read.
+pub fn parse_steps_within(
+    source: &Payload,
+    pointer: &str,
+    policies: &Policies,
+    limits: &Limits,
+    known: &dyn KnownAgents,
+    budget: &Budget,
+) -> Result<Definition, Vec<FieldFault>> {
     let refuse = |message: String| Err(vec![FieldFault::new(pointer, message)]);
     let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(source.as_json()) else {
         return refuse("must be an array of steps".to_owned());
@@ -95,10 +109,9 @@ pub fn parse_steps(
             items.len()
         ));
     }
-    let budget = Budget::new(WHOLE_DEFINITION);
     let origin = match limits.is_stored {
         true => Origin::Stored,
-        false => Origin::Submitted(&budget),
+        false => Origin::Submitted(budget),
     };
     let mut faults = Vec::new();
     let mut drafts: Vec<Draft> = items

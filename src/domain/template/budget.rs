@@ -13,6 +13,8 @@ use std::cell::Cell;
 #[derive(Debug)]
 pub struct Budget {
     left: Cell<u64>,
+    /// What is left for the evaluations after the present one.
+    later: Cell<u64>,
     whole: u64,
 }
 
@@ -26,8 +28,33 @@ impl Budget {
     pub fn new(units: u64) -> Self {
         Self {
             left: Cell::new(units),
+            later: Cell::new(0),
             whole: units,
         }
+    }
+
+    /// For several evaluations, of which each begins with [`Budget::next`], and each may cost as much as one may,
+    /// as long as something is left. What one has built must be gone before the next begins: so the memory of all is
+    /// that of one.
+    pub fn of_several(units: u64) -> Self {
+        let left = units.min(Self::EVALUATION);
+        Self {
+            left: Cell::new(left),
+            later: Cell::new(units - left),
+            whole: units,
+        }
+    }
+
+    /// Another evaluation begins, which also may where the one before has cost too much.
+    pub fn next(&self) {
+        let all = self.left.get() + self.later.get();
+        // A budget that is not of several is for the present one as a whole.
+        let left = match self.later.get() {
+            0 => all,
+            _ => all.min(Self::EVALUATION),
+        };
+        self.left.set(left);
+        self.later.set(all - left);
     }
 
     pub fn evaluation() -> Self {
@@ -35,15 +62,23 @@ impl Budget {
     }
 
     pub fn spent(&self) -> u64 {
-        self.whole - self.left.get()
+        self.whole - self.left.get() - self.later.get()
     }
 
-    /// What it was to begin with.
-    pub fn whole(&self) -> u64 {
-        self.whole
+    /// Nothing is left, or not enough was.
+    pub fn is_used_up(&self) -> bool {
+        self.left.get() + self.later.get() == 0
     }
 
-    /// Begins anew.
+    /// What the evaluation that has used it up was allowed, together with those that it was shared with.
+    pub(super) fn allowed(&self) -> u64 {
+        match self.later.get() {
+            0 => self.whole,
+            _ => Self::EVALUATION,
+        }
+    }
+
+    /// Begins anew, for one evaluation.
     pub fn refill(&self) {
         self.left.set(self.whole);
     }
@@ -96,5 +131,23 @@ mod tests {
         assert_eq!(budget.charge_each(usize::MAX, u64::MAX), Err(Exhausted));
         budget.refill();
         assert_eq!(budget.charge(10), Ok(()));
+    }
+
+    #[test]
+    fn of_several_evaluations_each_has_what_one_may_cost_until_all_is_used_up() {
+        const ONE: u64 = Budget::EVALUATION;
+        let budget = Budget::of_several(2 * ONE + 5);
+        assert_eq!(budget.charge(ONE + 1), Err(Exhausted));
+        assert_eq!(budget.charge(1), Err(Exhausted));
+        assert_eq!(budget.allowed(), ONE);
+        budget.next();
+        assert_eq!(budget.charge(10), Ok(()));
+        assert_eq!(budget.spent(), ONE + 10);
+        budget.next();
+        assert_eq!(budget.charge(ONE - 5), Ok(()));
+        assert_eq!(budget.charge(1), Err(Exhausted));
+        budget.next();
+        assert_eq!(budget.charge(1), Err(Exhausted));
+        assert_eq!(budget.allowed(), 2 * ONE + 5);
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use super::{
     Budget, MAX_EXPRESSION, Origin, Reads, RenderError, Scope,
     ast::{Expr, Linked},
+    budget::NODE,
     eval::Evaluation,
     parser, reads,
     trouble::{Outcome, Trouble, other},
@@ -30,6 +31,7 @@ impl Code {
         let source = source.trim();
         match origin {
             Origin::Submitted(budget) => {
+                budget.next();
                 let code = Self::read(source, budget)?;
                 code.check_constant(budget)?;
                 Ok(code)
@@ -60,7 +62,7 @@ impl Code {
             let reason = Trouble::from(exhausted).in_words(budget, spent);
             format!("`{source}` cannot be read: {reason}")
         })?;
-        let expr = parser::parse(source)?;
+        let expr = parser::parse(source, budget)?;
         Ok(Self {
             source: source.into(),
             reads: reads::of(&expr, source)?,
@@ -88,6 +90,7 @@ impl Code {
 
     /// The whole document that it names, so that this can be passed on as it is, unread.
     pub fn whole<'v>(&self, scope: &Scope<'v>) -> Option<&'v Payload> {
+        scope.budget.charge(NODE).ok()?;
         match self.expr.as_ref().ok()? {
             Expr::Name(name) => scope.document(name),
             Expr::Chain(chain) => match (&chain.base, &*chain.links) {
@@ -96,7 +99,11 @@ impl Code {
                     else {
                         return None;
                     };
-                    (**output == *"output").then(|| scope.step(step))??
+                    match **output == *"output" {
+                        // Out of budget it is evaluated, and fails so.
+                        true => scope.step(step, scope.budget).ok()??,
+                        false => None,
+                    }
                 }
                 _ => None,
             },

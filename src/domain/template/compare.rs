@@ -170,18 +170,18 @@ pub(super) fn sort<T>(
 
 /// A text in lower case where case does not count; all else as it is.
 pub(super) fn folded<'v>(value: Value<'v>, budget: &Budget) -> Outcome<Value<'v>> {
-    match value.as_text() {
-        Some(text)
-            if text
-                .bytes()
-                .any(|byte| !byte.is_ascii() || byte.is_ascii_uppercase()) =>
-        {
-            // A character can become three times as long.
-            budget.allocate(text.len() * 3)?;
-            Value::built(&text.to_lowercase(), budget)
-        }
-        _ => Ok(value),
+    let Some(text) = value.as_text() else {
+        return Ok(value);
+    };
+    budget.charge_each(text.len(), 1)?;
+    let is_folded = |byte: u8| byte.is_ascii() && !byte.is_ascii_uppercase();
+    if text.bytes().all(is_folded) {
+        return Ok(value);
     }
+    budget.charge_each(text.len(), 8)?;
+    // A character can become three times as long.
+    budget.allocate(text.len() * 3)?;
+    Value::built(&text.to_lowercase(), budget)
 }
 
 /// The first of each that are equal, in their order. `key` gives what is compared.

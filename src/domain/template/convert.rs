@@ -2,7 +2,7 @@
 
 use super::{
     Budget,
-    number::{Number, negate},
+    number::{Number, negate, rounding},
     registry::Given,
     texts::text_of,
     trouble::{Outcome, Trouble, other},
@@ -108,8 +108,9 @@ pub(super) fn int<'v>(
             whole.as_int().map(Number::int)
         }
         (None, Some(text)) => {
-            budget.charge_each(text.len(), 4)?;
+            budget.charge_each(text.len(), 8)?;
             let text = text.trim();
+            budget.charge(rounding(text))?;
             match i128::from_str_radix(text, radix) {
                 Ok(number) => Some(Number::int(number)),
                 Err(_) if radix == 10 => {
@@ -136,7 +137,9 @@ pub(super) fn float<'v>(
         (Some(number), _) => Some(number.as_float()),
         (None, Some(text)) => {
             budget.charge_each(text.len(), 4)?;
-            text.trim().parse::<f64>().ok()
+            let text = text.trim();
+            budget.charge(rounding(text))?;
+            text.parse::<f64>().ok()
         }
         _ => None,
     };

@@ -133,16 +133,16 @@ impl<'v> Node<'v> {
         for member in self.members(budget) {
             let (key, value) = member?;
             let json = key.json();
+            if json.len() < name.len() + 2 {
+                continue;
+            }
+            budget.charge(json.len() as u64 / 4)?;
             // Most keys have no escapes, and so the length of their text plus two quotes.
-            let is_it = if json.len() == name.len() + 2 && &json[1..json.len() - 1] == name {
-                true
-            } else {
-                json.len() > name.len() + 2
-                    && json.as_bytes().contains(&b'\\')
-                    && key.text(budget)? == name
+            let is_it = match json.len() == name.len() + 2 {
+                true => &json[1..json.len() - 1] == name,
+                false => json.as_bytes().contains(&b'\\') && key.text(budget)? == name,
             };
             if is_it {
-                budget.charge(name.len() as u64)?;
                 found = Some(value);
             }
         }

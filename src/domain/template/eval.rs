@@ -4,8 +4,9 @@
 use super::{
     Budget, Scope,
     ast::{Args, Chain, Comparison, Expr, FilterCall, Link, Linked, Operator, TestCall},
+    attribute::Path,
     budget::NODE,
-    compare, judging, lists,
+    compare, judging,
     number::{Number, negate},
     places,
     texts::text_of,
@@ -198,7 +199,7 @@ impl<'v> Evaluation<'v, '_> {
         };
         match &**name {
             "steps" => {
-                let Some(output) = self.scope.step(member) else {
+                let Some(output) = self.scope.step(member, self.budget)? else {
                     return Ok(Some((Value::Missing(chain.links[0].named(self.source)), 1)));
                 };
                 let output = self.scope.output_value(output, self.budget)?;
@@ -283,10 +284,11 @@ impl<'v> Evaluation<'v, '_> {
             FilterCall::MapAttribute(args) => self.with(args, |given| {
                 let (name, default) = (given[0].clone(), given.get(1).cloned().flatten());
                 let name = attribute_name(name, budget)?;
+                let path = Path::parse(name.as_text().unwrap_or_default(), budget)?;
                 let mut mapped = Room::new(budget);
                 for item in value.iter(budget)? {
                     let item = item.take(budget)?;
-                    let part = lists::attribute_of(item, name.as_text(), budget)?;
+                    let part = path.of(item, budget)?;
                     mapped.push(match (part, &default) {
                         (Value::Missing(_), Some(default)) => default.clone(),
                         (part, _) => part,
@@ -304,13 +306,14 @@ impl<'v> Evaluation<'v, '_> {
                     None => None,
                 };
                 let name = name.as_ref().and_then(Value::as_text);
+                let path = name.map(|name| Path::parse(name, budget)).transpose()?;
                 let keep = |given: &[Option<Value<'v>>]| {
                     let mut kept = Room::new(budget);
                     for item in value.iter(budget)? {
                         budget.charge(NODE)?;
                         let item = item.take(budget)?;
-                        let part = match name {
-                            Some(_) => lists::attribute_of(item.clone(), name, budget)?,
+                        let part = match &path {
+                            Some(path) => path.of(item.clone(), budget)?,
                             None => item.clone(),
                         };
                         let holds = match test {

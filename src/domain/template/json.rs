@@ -2,7 +2,7 @@
 //! copied as it was written, and values that are rendered into it. Rendering builds no tree.
 
 use super::{
-    Origin, Reads, RenderError, Scope, Template, document::end_of_string, text::is_template,
+    Origin, Reads, RenderError, Scope, Template, document::end_of_string, scan, text::is_template,
     write::Out,
 };
 use crate::domain::{Payload, fields::escape};
@@ -41,7 +41,7 @@ impl JsonTemplate {
         let mut pieces = Vec::new();
         let mut faults = Vec::new();
         let mut copied = 0;
-        for string in Strings::new(json) {
+        for string in Strings::new(json, may_hold_templates) {
             let Some(text) = string.template() else {
                 continue;
             };
@@ -92,19 +92,62 @@ impl JsonTemplate {
     }
 }
 
+/// A text that is sent as it stands, though its author may have meant an expression.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LookAlike {
+    /// Relative to the document.
+    pub pointer: String,
+    pub message: &'static str,
+}
+
+/// The first so many of a document: `${…}` beside the expressions of a text, and expressions in the name of a
+/// member.
+pub fn look_alikes(document: &Payload, most: usize) -> Vec<LookAlike> {
+    let json = document.as_json();
+    let strings = Strings::new(json, |text| is_template(text) || text.contains("${"));
+    let found = strings.with_names().filter_map(|string| {
+        let text: String = serde_json::from_str(string.json).ok()?;
+        let message = match string.is_name {
+            true => is_template(&text).then_some(
+                "`{{ … }}` in a name is sent as it stands: only values hold expressions",
+            ),
+            false => holds_other_language(&text)
+                .then_some("`${…}` is sent as it stands: an expression is written `{{ … }}`"),
+        };
+        Some(LookAlike {
+            pointer: string.pointer,
+            message: message?,
+        })
+    });
+    found.take(most).collect()
+}
+
+/// `${…}` outside of expressions; `${{ input.price }}` is a price.
+fn holds_other_language(text: &str) -> bool {
+    let pieces = scan::pieces(text).unwrap_or_default();
+    pieces.iter().any(|piece| match piece {
+        scan::Piece::Literal(literal) => literal
+            .split_once("${")
+            .is_some_and(|(_, behind)| behind.contains('}')),
+        scan::Piece::Code(_) => false,
+    })
+}
+
 /// Whether any string of the text may be a template. In valid JSON the opening marks stand nowhere but
 /// inside strings; a brace written as an escape is found as well.
 fn may_hold_templates(json: &str) -> bool {
     is_template(json) || json.contains("\\u007")
 }
 
-/// One string value of a document.
+/// One string of a document.
 struct Found<'a> {
     /// As it stands in the document, with its quotes.
     json: &'a str,
     start: usize,
     end: usize,
     pointer: String,
+    /// It names a member.
+    is_name: bool,
 }
 
 impl Found<'_> {
@@ -118,10 +161,13 @@ impl Found<'_> {
     }
 }
 
-/// Walks the text of a valid JSON document and gives its strings that are not keys. It keeps its own
-/// stack, so that no document is too deep.
+/// Walks the text of a valid JSON document and gives those of its strings, as they are written, that are wanted;
+/// names of members only where that is asked for. It keeps its own stack, so that no document is too deep.
 struct Strings<'a> {
     json: &'a str,
+    /// Others are passed over before their place is put into words.
+    wanted: fn(&str) -> bool,
+    names: bool,
     at: usize,
     open: Vec<Open>,
 }
@@ -132,12 +178,19 @@ enum Open {
 }
 
 impl<'a> Strings<'a> {
-    fn new(json: &'a str) -> Self {
+    fn new(json: &'a str, wanted: fn(&str) -> bool) -> Self {
         Self {
             json,
+            wanted,
+            names: false,
             at: 0,
             open: Vec::new(),
         }
+    }
+
+    fn with_names(mut self) -> Self {
+        self.names = true;
+        self
     }
 
     /// Cut off where it is long: each of many strings may stand deep, behind long names.
@@ -184,20 +237,19 @@ impl<'a> Iterator for Strings<'a> {
                 b'"' => {
                     self.at = end_of_string(bytes, self.at);
                     let text = &json[start..self.at];
-                    match self.open.last_mut() {
-                        Some(Open::Object { key: key @ None }) => {
-                            *key = Some(serde_json::from_str(text).unwrap_or_default());
-                        }
-                        // The pointer is worth building only for what may be a template.
-                        _ if may_hold_templates(text) => {
-                            return Some(Found {
-                                json: text,
-                                start,
-                                end: self.at,
-                                pointer: self.pointer(),
-                            });
-                        }
-                        _ => {}
+                    let mut is_name = false;
+                    if let Some(Open::Object { key: key @ None }) = self.open.last_mut() {
+                        *key = Some(serde_json::from_str(text).unwrap_or_default());
+                        is_name = true;
+                    }
+                    if (self.names || !is_name) && (self.wanted)(text) {
+                        return Some(Found {
+                            json: text,
+                            start,
+                            end: self.at,
+                            pointer: self.pointer(),
+                            is_name,
+                        });
                     }
                 }
                 _ => {}

@@ -128,8 +128,15 @@ pub(super) fn unescape(inside: &str) -> Result<String, String> {
                 let length = if pair { 10 } else { 4 };
                 escape.push_str(rest.get(..length).unwrap_or_default());
                 escape.push('"');
-                let read: String = serde_json::from_str(&escape)
-                    .map_err(|_| "a `\\u` in a text is followed by four hexadecimal digits")?;
+                let read: String = serde_json::from_str(&escape).map_err(|_| {
+                    let digits = rest.as_bytes().get(..4).unwrap_or_default();
+                    match digits.len() == 4 && digits.iter().all(u8::is_ascii_hexdigit) {
+                        true => {
+                            "a `\\u` in a text is half of a surrogate pair: write both halves, as in `\\ud83d\\ude00`, or the character itself"
+                        }
+                        false => "a `\\u` in a text is followed by four hexadecimal digits",
+                    }
+                })?;
                 text.push_str(&read);
                 rest = &rest[length..];
             }

@@ -4,10 +4,10 @@ use std::cmp::Ordering;
 
 use super::{
     Budget,
+    attribute::{Path, attribute_of},
     budget::ITEM,
     compare,
     number::{Arithmetic, Number},
-    places::item_at,
     registry::Given,
     trouble::{Outcome, other},
     value::{Room, Value},
@@ -37,6 +37,11 @@ fn name<'g>(args: Given<'g, '_>, at: usize) -> Outcome<Option<&'g str>> {
     }
 }
 
+fn path<'g>(args: Given<'g, '_>, at: usize, budget: &Budget) -> Outcome<Option<Path<'g>>> {
+    let name = name(args, at)?;
+    name.map(|name| Path::parse(name, budget)).transpose()
+}
+
 pub(super) fn whole(args: Given<'_, '_>, at: usize) -> Outcome<Option<i128>> {
     match given(args, at) {
         None => Ok(None),
@@ -50,30 +55,6 @@ pub(super) fn whole(args: Given<'_, '_>, at: usize) -> Outcome<Option<i128>> {
             None => other(format!("a whole number is needed, not {}", value.kind())),
         },
     }
-}
-
-/// What stands under a dotted name in an item. Missing where it is not there.
-pub(super) fn attribute_of<'v>(
-    item: Value<'v>,
-    name: Option<&str>,
-    budget: &Budget,
-) -> Outcome<Value<'v>> {
-    let Some(name) = name else {
-        return item.present();
-    };
-    let mut value = item;
-    for part in name.split('.') {
-        budget.charge(ITEM)?;
-        let found = match (value.is_list(), part.parse::<i128>()) {
-            (true, Ok(at)) => item_at(&value, at, budget)?,
-            _ => value.member(part, budget)?,
-        };
-        value = match found {
-            Some(value) => value,
-            None => return Ok(Value::Missing("")),
-        };
-    }
-    Ok(value)
 }
 
 pub(super) fn attr<'v>(
@@ -163,7 +144,7 @@ pub(super) fn reverse<'v>(
 /// What is compared: an attribute, and without regard to case unless that is asked for.
 fn key<'v>(
     item: &Value<'v>,
-    attribute: Option<&str>,
+    attribute: Option<&Path<'_>>,
     case_sensitive: bool,
     budget: &Budget,
 ) -> Outcome<Value<'v>> {
@@ -180,11 +161,14 @@ pub(super) fn sort<'v>(
     budget: &Budget,
 ) -> Outcome<Value<'v>> {
     let (reversed, case_sensitive) = (flag(args, 0)?, flag(args, 1)?);
-    let attribute = name(args, 2)?;
+    let attribute = path(args, 2, budget)?;
     let mut keyed = Room::new(budget);
     for item in value.iter(budget)? {
         let item = item.take(budget)?;
-        keyed.push((key(&item, attribute, case_sensitive, budget)?, item))?;
+        keyed.push((
+            key(&item, attribute.as_ref(), case_sensitive, budget)?,
+            item,
+        ))?;
     }
     sorted(keyed.items, reversed, budget, |(_, item)| item)
 }
@@ -234,10 +218,10 @@ pub(super) fn unique<'v>(
     budget: &Budget,
 ) -> Outcome<Value<'v>> {
     let case_sensitive = flag(args, 0)?;
-    let attribute = name(args, 1)?;
+    let attribute = path(args, 1, budget)?;
     let items = value.collect(budget)?;
     let unique = compare::unique(items, budget, |item| {
-        key(item, attribute, case_sensitive, budget)
+        key(item, attribute.as_ref(), case_sensitive, budget)
     })?;
     Ok(Value::list(unique))
 }
@@ -265,11 +249,11 @@ fn extreme<'v>(
     wanted: Ordering,
 ) -> Outcome<Value<'v>> {
     let case_sensitive = flag(args, 0)?;
-    let attribute = name(args, 1)?;
+    let attribute = path(args, 1, budget)?;
     let mut best: Option<(Value<'v>, Value<'v>)> = None;
     for item in value.iter(budget)? {
         let item = item.take(budget)?;
-        let key = key(&item, attribute, case_sensitive, budget)?;
+        let key = key(&item, attribute.as_ref(), case_sensitive, budget)?;
         let is_better = match &best {
             None => true,
             Some((known, _)) => compare::order(&key, known, budget)? == wanted,
@@ -286,7 +270,7 @@ pub(super) fn sum<'v>(
     args: Given<'_, 'v>,
     budget: &Budget,
 ) -> Outcome<Value<'v>> {
-    let attribute = name(args, 0)?;
+    let attribute = path(args, 0, budget)?;
     let mut sum = match given(args, 1) {
         None => Number::int(0),
         Some(start) => match start.as_number() {
@@ -300,7 +284,7 @@ pub(super) fn sum<'v>(
         },
     };
     for item in value.iter(budget)? {
-        let item = attribute_of(item.take(budget)?, attribute, budget)?.present()?;
+        let item = attribute_of(item.take(budget)?, attribute.as_ref(), budget)?.present()?;
         let Some(number) = item.as_number() else {
             return other(format!("only numbers have a sum, not {}", item.kind()));
         };

@@ -14,6 +14,7 @@
 //! `reads` says what it looks at, `eval` gives a `value`, and `write` puts it into what is rendered.
 
 mod ast;
+mod attribute;
 mod budget;
 mod calls;
 mod code;
@@ -45,7 +46,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use budget::Budget;
 pub use document::Document;
-pub use json::JsonTemplate;
+pub use json::{JsonTemplate, look_alikes};
 pub use scope::Scope;
 pub use text::Template;
 
@@ -117,6 +118,21 @@ impl Reads {
         self.hyphens
             .extend(hyphens.map(|(name, meant)| (name.clone(), meant.clone())));
     }
+}
+
+/// Calls `see` with the name of each member of a document that is an object, as far as the budget goes. Whether it
+/// went far enough.
+pub fn each_name(document: &Payload, budget: &Budget, mut see: impl FnMut(&str)) -> bool {
+    let mut names = || {
+        let root = document.document().root(budget)?;
+        if root.kind() == document::Kind::Object {
+            for member in root.members(budget) {
+                see(&member?.0.text(budget)?);
+            }
+        }
+        trouble::Outcome::Ok(())
+    };
+    names().is_ok()
 }
 
 /// Where a definition comes from.

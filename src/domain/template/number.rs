@@ -90,6 +90,42 @@ fn int_with_float(a: i128, b: f64) -> Ordering {
         .then_with(|| whole.partial_cmp(&b).unwrap_or(Ordering::Equal))
 }
 
+/// What reading a decimal costs beyond its bytes. Up to 19 digits are rounded by a multiplication. Where there are
+/// more, and they stand between two floating-point numbers, the library computes with all of them: it shifts them
+/// by some 18 decimal places at a time until the point is where it has to be, and each shift goes over them all.
+pub(super) fn rounding(text: &str) -> u64 {
+    /// As many as the library keeps.
+    const MOST_DIGITS: i64 = 768;
+    /// No exponent beyond it is computed with.
+    const FARTHEST: i64 = 350;
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, exponent.parse().unwrap_or(FARTHEST)),
+        None => (text, 0),
+    };
+    let (mut digits, mut point, mut is_fraction) = (0i64, 0i64, false);
+    for byte in mantissa.bytes() {
+        match byte {
+            b'.' => is_fraction = true,
+            b'0' if digits == 0 => point -= i64::from(is_fraction),
+            b'0'..=b'9' => {
+                digits += 1;
+                point += i64::from(!is_fraction);
+            }
+            _ => {}
+        }
+    }
+    if digits <= 19 {
+        return 0;
+    }
+    let far = point
+        .saturating_add(exponent)
+        .saturating_abs()
+        .min(FARTHEST);
+    let cost = 2 * (digits.min(MOST_DIGITS) + far) * (far / 18 + 4);
+    // It is positive.
+    cost.unsigned_abs()
+}
+
 /// A number of a JSON document.
 pub(super) fn parse_json(json: &str, budget: &Budget) -> Outcome<Number> {
     budget.charge(json.len() as u64 * 2)?;
@@ -103,6 +139,7 @@ pub(super) fn parse_json(json: &str, budget: &Budget) -> Outcome<Number> {
             return Ok(Number::int(number));
         }
     }
+    budget.charge(rounding(json))?;
     match json.parse::<f64>() {
         Ok(number) if number.is_finite() => Ok(Number::Float(number)),
         _ => other("it reads a number that is too large to compute with"),
@@ -138,9 +175,21 @@ impl Arithmetic {
             (Number::Int(Int(a)), Number::Int(Int(b))) => self.on_ints(a, b),
             _ => self.on_floats(a.as_float(), b.as_float()),
         };
+        let is_division = matches!(
+            self,
+            Arithmetic::Divide | Arithmetic::FloorDivide | Arithmetic::Remainder
+        );
         match result {
             Some(number) => Ok(number),
-            None if b.is_zero() => other(format!("`{}` by zero has no result", self.symbol())),
+            None if is_division && b.is_zero() => {
+                other(format!("`{}` by zero has no result", self.symbol()))
+            }
+            None if self == Arithmetic::Power && a.is_zero() => {
+                other("zero to the power of a negative number has no result: it divides by zero")
+            }
+            None if self == Arithmetic::Power && a.as_float() < 0.0 && b.as_int().is_none() => {
+                other("a negative number to the power of a fraction has no real result")
+            }
             None => other(format!(
                 "the result of `{}` is too large to compute with",
                 self.symbol()

@@ -1,10 +1,11 @@
 //! From the source of an expression to its tree, with hints where somebody writes another language.
 
 use super::{
+    Budget,
     ast::{Chain, Comparison, Expr, FilterCall, If, Link, Linked, Operator, TestCall},
     calls::{Argument, bind, filter_call, test_call},
     lexer::{Kind, Token, token_at, unescape},
-    number::Arithmetic,
+    number::{Arithmetic, rounding},
     registry,
 };
 
@@ -12,9 +13,11 @@ use super::{
 /// fit the thread's stack.
 pub(super) const DEEPEST: usize = 40;
 
-pub(super) fn parse(source: &str) -> Result<Expr, String> {
+/// The budget is charged for numbers alone: all else takes time by the length of the source.
+pub(super) fn parse(source: &str, budget: &Budget) -> Result<Expr, String> {
     let mut parser = Parser {
         source,
+        budget,
         current: token_at(source, 0, None),
         end: 0,
         depth: 0,
@@ -28,6 +31,7 @@ pub(super) fn parse(source: &str) -> Result<Expr, String> {
 
 struct Parser<'a> {
     source: &'a str,
+    budget: &'a Budget,
     current: Option<Token<'a>>,
     /// Where the token before the current one ends.
     end: usize,
@@ -268,7 +272,9 @@ impl<'a> Parser<'a> {
             let what = if self.skip(".") {
                 match self.next() {
                     Some(token) if token.kind == Kind::Name => Linked::Member(token.text.into()),
-                    Some(token) if token.kind == Kind::Number => Linked::Item(number(token.text)?),
+                    Some(token) if token.kind == Kind::Number => {
+                        Linked::Item(number(token.text, self.budget)?)
+                    }
                     _ => return Err(self.fault("a `.` is followed by a name, as in `input.total`")),
                 }
             } else if self.skip("[") {
@@ -320,7 +326,7 @@ impl<'a> Parser<'a> {
             (Kind::Text, text) => Ok(Expr::Text(
                 unescape(text).map_err(|why| self.fault(why))?.into(),
             )),
-            (Kind::Number, text) => number(text).map_err(|why| self.fault(why)),
+            (Kind::Number, text) => number(text, self.budget).map_err(|why| self.fault(why)),
             (Kind::Name, name) => self.name(name),
             (Kind::Symbol, "(") => {
                 let inner = self.expression()?;
@@ -475,7 +481,7 @@ fn chain(base: Expr, links: Vec<Link>) -> Expr {
     }))
 }
 
-fn number(text: &str) -> Parsed<Expr> {
+fn number(text: &str, budget: &Budget) -> Parsed<Expr> {
     let plain = text.replace('_', "");
     let radix = match plain.get(..2).map(str::to_ascii_lowercase).as_deref() {
         Some("0x") => 16,
@@ -489,6 +495,9 @@ fn number(text: &str) -> Parsed<Expr> {
     };
     if let Some(whole) = whole {
         return Ok(Expr::Int(whole));
+    }
+    if budget.charge(rounding(&plain)).is_err() {
+        return Err("its numbers take too long to read: write fewer digits".to_owned());
     }
     match plain.parse::<f64>() {
         Ok(float) if float.is_finite() && radix == 10 => Ok(Expr::Float(float)),

@@ -84,13 +84,17 @@ pub(super) fn slice<'v>(
             value.kind()
         ));
     }
-    // Characters are not made into values of their own.
+    // Characters are not made into values of their own: it is known where each begins.
     let text = value.as_text();
     let (items, characters) = match text {
         Some(text) => {
-            budget.allocate(text.len() * 5)?;
             budget.charge_each(text.len(), 4)?;
-            (Vec::new(), text.char_indices().collect::<Vec<_>>())
+            let count = text.chars().count();
+            budget.allocate(count * size_of::<u32>())?;
+            let mut begins = Vec::with_capacity(count);
+            // No text is longer than a u32 counts.
+            begins.extend(text.char_indices().map(|(at, _)| at as u32));
+            (Vec::new(), begins)
         }
         None => (value.collect(budget)?, Vec::new()),
     };
@@ -116,7 +120,7 @@ pub(super) fn slice<'v>(
         // Where each begins; the end of the text stands for the one behind the last.
         let begins = |at: i128| {
             let place = usize::try_from(at).ok().and_then(|at| characters.get(at));
-            place.map_or(text.len(), |(begins, _)| *begins)
+            place.map_or(text.len(), |begins| *begins as usize)
         };
         if step == 1 {
             return value.part(
@@ -128,8 +132,7 @@ pub(super) fn slice<'v>(
         budget.allocate(text.len() * 2)?;
         for at in places(start, stop, step) {
             budget.charge(ITEM)?;
-            let character = usize::try_from(at).ok().and_then(|at| characters.get(at));
-            sliced.extend(character.map(|(_, character)| *character));
+            sliced.extend(text[begins(at)..].chars().next());
         }
         return Value::built(&sliced, budget);
     }

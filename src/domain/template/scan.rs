@@ -14,11 +14,7 @@ pub(super) fn pieces(source: &str) -> Result<Vec<Piece<'_>>, String> {
     let mut rest = source;
     let mut trim = false;
     while !rest.is_empty() {
-        let open = ["{{", "{%", "{#"]
-            .into_iter()
-            .filter_map(|mark| rest.find(mark))
-            .min()
-            .unwrap_or(rest.len());
+        let open = mark_in(rest).unwrap_or(rest.len());
         let (literal, tail) = rest.split_at(open);
         let mut literal = if trim { literal.trim_start() } else { literal };
         trim = false;
@@ -51,6 +47,13 @@ pub(super) fn pieces(source: &str) -> Result<Vec<Piece<'_>>, String> {
         }
     }
     Ok(pieces)
+}
+
+/// Where the first opening mark is. Each mark searched for on its own would be searched for to the end of the text,
+/// behind every other anew.
+fn mark_in(text: &str) -> Option<usize> {
+    let mut braces = text.match_indices('{').map(|(at, _)| at);
+    braces.find(|at| text[at + 1..].starts_with(['{', '%', '#']))
 }
 
 /// Where the `}}` is that closes the expression: behind strings and the braces of its own objects.

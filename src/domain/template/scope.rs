@@ -55,11 +55,11 @@ impl<'a> Scope<'a> {
         Ok(out.text)
     }
 
-    pub(super) fn step(&self, name: &str) -> Option<Option<&'a Payload>> {
-        self.steps
-            .iter()
-            .find(|(step, _)| step.as_str() == name)
-            .map(|(_, output)| *output)
+    pub(super) fn step(&self, name: &str, budget: &Budget) -> Outcome<Option<Option<&'a Payload>>> {
+        budget.charge_each(self.steps.len(), 4)?;
+        let mut steps = self.steps.iter();
+        let found = steps.find(|(step, _)| step.as_str() == name);
+        Ok(found.map(|(_, output)| *output))
     }
 
     pub(super) fn document(&self, name: &str) -> Option<&'a Payload> {

@@ -6,6 +6,7 @@ use super::*;
 use crate::domain::{Payload, StepName, TaskId};
 
 mod bounds;
+mod charges;
 mod fuzz;
 mod generator;
 mod jinja;

@@ -2,8 +2,8 @@
 
 use super::{
     Budget, MAX_RENDERED,
+    attribute::{Path, attribute_of},
     budget::ITEM,
-    lists::attribute_of,
     registry::Given,
     trouble::{Outcome, Trouble, other},
     value::{Room, Value},
@@ -209,9 +209,12 @@ pub(super) fn join<'v>(
 ) -> Outcome<Value<'v>> {
     let separator = argument(given, 0)?.unwrap_or_default();
     let attribute = argument(given, 1)?;
+    let attribute = attribute
+        .map(|name| Path::parse(name, budget))
+        .transpose()?;
     let mut out = Out::new(budget);
     for (index, item) in value.iter(budget)?.enumerate() {
-        let item = attribute_of(item.take(budget)?, attribute, budget)?;
+        let item = attribute_of(item.take(budget)?, attribute.as_ref(), budget)?;
         if index > 0 {
             out.push(separator)?;
         }

@@ -19,9 +19,10 @@ impl Trouble {
     pub fn in_words(self, budget: &Budget, spent: u64) -> String {
         match self {
             Trouble::Exhausted => {
-                let most = budget.whole() >> 20;
+                let allowed = budget.allowed();
+                let most = allowed >> 20;
                 let own = budget.spent().saturating_sub(spent);
-                let before = match own < spent {
+                let before = match own < allowed.saturating_sub(own) {
                     true => ", together with those evaluated before it",
                     false => "",
                 };

@@ -160,8 +160,7 @@ impl<'v> Value<'v> {
             Value::Map(members) => {
                 for (key, value) in members.iter().rev() {
                     budget.charge(ITEM)?;
-                    if key.as_text() == Some(name) {
-                        budget.charge(name.len() as u64)?;
+                    if same_name(key, name, budget)? {
                         return Ok(Some(value.clone()));
                     }
                 }
@@ -273,18 +272,29 @@ impl<'b, T> Room<'b, T> {
     }
 }
 
+/// Names of a length are compared byte by byte.
+fn same_name(key: &Value<'_>, name: &str, budget: &Budget) -> Outcome<bool> {
+    let key = key.as_text().unwrap_or_default();
+    if key.len() != name.len() {
+        return Ok(false);
+    }
+    budget.charge(name.len() as u64 / 8)?;
+    Ok(key == name)
+}
+
 fn distinct<'v>(members: Vec<Member<'v>>, budget: &Budget) -> Outcome<Vec<Member<'v>>> {
     /// Beyond it the names are sorted.
     const FEW: usize = 8;
     let name = |at: usize| members[at].0.as_text().unwrap_or_default();
+    let length: usize = members
+        .iter()
+        .map(|(key, _)| key.as_text().map_or(0, str::len))
+        .sum();
     let is_distinct = if members.len() <= FEW {
         budget.charge_each(members.len() * members.len(), 2)?;
+        budget.charge((length * members.len()) as u64 / 8)?;
         (0..members.len()).all(|at| (0..at).all(|before| name(before) != name(at)))
     } else {
-        let length: usize = members
-            .iter()
-            .map(|(key, _)| key.as_text().map_or(0, str::len))
-            .sum();
         let rounds = members.len().ilog2() as usize + 1;
         budget.allocate(members.len() * size_of::<usize>())?;
         budget.charge_each(members.len() * rounds, ITEM)?;
@@ -300,11 +310,15 @@ fn distinct<'v>(members: Vec<Member<'v>>, budget: &Budget) -> Outcome<Vec<Member
     let mut kept: Room<'_, Member<'v>> = Room::new(budget);
     for (key, value) in members {
         budget.charge_each(kept.items.len(), ITEM)?;
-        let before = kept
-            .items
-            .iter_mut()
-            .find(|(known, _)| known.as_text() == key.as_text());
-        match before {
+        let name = key.as_text().unwrap_or_default();
+        let mut before = None;
+        for (at, (known, _)) in kept.items.iter().enumerate() {
+            if same_name(known, name, budget)? {
+                before = Some(at);
+                break;
+            }
+        }
+        match before.and_then(|at| kept.items.get_mut(at)) {
             Some((_, known)) => *known = value,
             None => kept.push((key, value))?,
         }

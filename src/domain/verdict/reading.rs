@@ -1,16 +1,24 @@
 //! What the expressions of a definition read that may not be there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
-
-use super::{Warning, WarningCode, expressions};
+use super::{TaskFields, Warning, WarningCode, expressions};
 use crate::domain::{
-    Definition, Payload, StepDefinition, StepIndex, fields::escape, template::Reads,
+    Definition, Payload, StepDefinition,
+    fields::escape,
+    template::{Budget, Reads, each_name, look_alikes},
 };
 
-pub(super) fn check(definition: &Definition, input: Option<&Payload>, warnings: &mut Vec<Warning>) {
+pub(super) fn check(
+    definition: &Definition,
+    fields: &TaskFields<'_>,
+    budget: &Budget,
+    warnings: &mut Vec<Warning>,
+) {
     let mut needed = BTreeSet::new();
+    let named = definition.forward();
+    let named = named.map(|index| (definition.step(index).name.as_str(), index));
+    let named: BTreeMap<_, _> = named.collect();
     for index in definition.forward() {
         let step = definition.step(index);
         let condition = step.when.as_ref().map(|when| when.reads());
@@ -24,7 +32,7 @@ pub(super) fn check(definition: &Definition, input: Option<&Payload>, warnings: 
                 }
             }
             for name in &reads.unguarded.steps {
-                let Some(read) = find(definition, name) else {
+                let Some(read) = named.get(name.as_str()).copied() else {
                     continue;
                 };
                 let is_looked_at = place != "when"
@@ -43,8 +51,8 @@ pub(super) fn check(definition: &Definition, input: Option<&Payload>, warnings: 
             }
         }
     }
-    input_needed(needed, input, warnings);
-    looks_like_expression(definition, warnings);
+    input_needed(needed, fields.input, budget, warnings);
+    looks_like_expression(definition, fields, warnings);
 }
 
 /// The expressions that are evaluated before or when the step is claimed, with their places in it.
@@ -56,12 +64,6 @@ fn read_by(step: &StepDefinition) -> Vec<(String, Reads)> {
     condition.chain(request).collect()
 }
 
-fn find(definition: &Definition, name: &str) -> Option<StepIndex> {
-    definition
-        .forward()
-        .find(|index| definition.step(*index).name.as_str() == name)
-}
-
 fn same_condition(a: &StepDefinition, b: &StepDefinition) -> bool {
     match (&a.when, &b.when) {
         (Some(a), Some(b)) => a.source() == b.source(),
@@ -70,25 +72,32 @@ fn same_condition(a: &StepDefinition, b: &StepDefinition) -> bool {
 }
 
 /// One warning for all. Where an input is given, only of what it lacks.
-fn input_needed(needed: BTreeSet<String>, input: Option<&Payload>, warnings: &mut Vec<Warning>) {
+fn input_needed(
+    mut needed: BTreeSet<String>,
+    input: Option<&Payload>,
+    budget: &Budget,
+    warnings: &mut Vec<Warning>,
+) {
     /// The most that are named.
     const MOST: usize = 20;
-    let given: Option<Value> = input.and_then(|input| serde_json::from_str(input.as_json()).ok());
-    let is_there = |name: &String| {
-        given
-            .as_ref()
-            .is_some_and(|input| input.get(name).is_some())
-    };
+    budget.next();
+    let is_known = input.is_none_or(|input| {
+        each_name(input, budget, |name| {
+            needed.remove(name);
+        })
+    });
+    if !is_known {
+        return;
+    }
     let is_told = |name: &String| {
         let path = format!("`input.{name}`");
         warnings.iter().any(|warning| {
             warning.code == WarningCode::CannotRender && warning.message.contains(&path)
         })
     };
-    let missing: Vec<_> = needed
-        .into_iter()
-        .filter(|name| !is_there(name) && !is_told(name))
-        .collect();
+    // Of each message one at most is told, so few are looked at beyond those that are named.
+    let missing = needed.iter().filter(|name| !is_told(name));
+    let missing: Vec<_> = missing.take(MOST + 1).collect();
     if missing.is_empty() {
         return;
     }
@@ -111,49 +120,36 @@ fn input_needed(needed: BTreeSet<String>, input: Option<&Payload>, warnings: &mu
     });
 }
 
-/// `${…}` in a text is sent as it stands.
-fn looks_like_expression(definition: &Definition, warnings: &mut Vec<Warning>) {
+/// What is sent or stored as it stands, though it looks like an expression.
+fn looks_like_expression(
+    definition: &Definition,
+    fields: &TaskFields<'_>,
+    warnings: &mut Vec<Warning>,
+) {
     /// One such text is enough to see what was meant; a few show that it is everywhere.
     const MOST: usize = 5;
-    if !definition.source.as_json().contains("${") {
-        return;
-    }
-    let Ok(source) = serde_json::from_str::<Value>(definition.source.as_json()) else {
-        return;
+    let mut warn = |pointer: String, message: &str| {
+        warnings.push(Warning {
+            code: WarningCode::LooksLikeExpression,
+            step: None,
+            pointer,
+            message: message.to_owned(),
+        });
     };
-    let mut open = vec![("/steps".to_owned(), &source)];
-    let mut found = 0;
-    while let Some((pointer, value)) = open.pop() {
-        match value {
-            Value::String(text) => {
-                let is_it = text
-                    .split_once("${")
-                    .is_some_and(|(_, behind)| behind.contains('}') && !text.contains("{{"));
-                if is_it {
-                    found += 1;
-                    warnings.push(Warning {
-                        code: WarningCode::LooksLikeExpression,
-                        step: None,
-                        pointer,
-                        message: "`${…}` is sent as it stands: an expression is written `{{ … }}`"
-                            .to_owned(),
-                    });
-                    if found == MOST {
-                        return;
-                    }
-                }
-            }
-            Value::Array(items) => {
-                let items = items.iter().enumerate().rev();
-                open.extend(items.map(|(at, item)| (format!("{pointer}/{at}"), item)));
-            }
-            Value::Object(members) => {
-                let members = members.iter();
-                open.extend(
-                    members.map(|(name, item)| (format!("{pointer}/{}", escape(name)), item)),
-                );
-            }
-            _ => {}
-        }
+    for found in look_alikes(&definition.source, MOST) {
+        warn(format!("/steps{}", found.pointer), found.message);
+    }
+    let key = fields.key.map(|key| ("/key".to_owned(), key));
+    let labels = fields.labels.iter().flat_map(|labels| labels.iter());
+    let labels = labels.map(|(name, value)| (format!("/labels/{}", escape(name)), value.as_str()));
+    let stored = key.into_iter().chain(labels);
+    for (pointer, _) in stored
+        .filter(|(_, text)| text.contains("{{") || text.contains("${"))
+        .take(MOST)
+    {
+        warn(
+            pointer,
+            "it is stored as it stands: a task's key and labels hold no expressions; write what they are",
+        );
     }
 }

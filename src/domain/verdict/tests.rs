@@ -15,7 +15,15 @@ fn definition(steps: &Value) -> Definition {
 }
 
 fn of(steps: &Value) -> Verdict {
-    verdict(&definition(steps), None, None, &|_| None)
+    verdict(&definition(steps), &TaskFields::default(), &|_| None)
+}
+
+fn of_task<'s>(complete_within: Option<Span>, input: Option<&'s Payload>) -> TaskFields<'s> {
+    TaskFields {
+        complete_within,
+        input,
+        ..TaskFields::default()
+    }
 }
 
 /// Codes with the steps they are about.
@@ -83,8 +91,7 @@ fn the_critical_path_is_the_chain_that_takes_longest() {
     let fits = |secs| {
         super::verdict(
             &definition(&steps),
-            Some(Span::from_secs(secs)),
-            None,
+            &of_task(Some(Span::from_secs(secs)), None),
             &|_| None,
         )
         .fits
@@ -101,7 +108,9 @@ fn the_input_tells_whether_a_condition_holds() {
     ]);
     let runs = |input: Option<Value>| -> Vec<Runs> {
         let input = input.map(|input| Payload::from_value(&input));
-        let verdict = verdict(&definition(&steps), None, input.as_ref(), &|_| None);
+        let verdict = verdict(&definition(&steps), &of_task(None, input.as_ref()), &|_| {
+            None
+        });
         verdict.steps.iter().map(|step| step.runs).collect()
     };
     use Runs::{Always, Conditionally, Never};
@@ -115,7 +124,9 @@ fn the_input_tells_whether_a_condition_holds() {
         [Never, Conditionally, Always]
     );
     let skipped = Payload::from_value(&json!({ "total": 9 }));
-    let verdict = verdict(&definition(&steps), None, Some(&skipped), &|_| None);
+    let verdict = verdict(&definition(&steps), &of_task(None, Some(&skipped)), &|_| {
+        None
+    });
     assert!(verdict.steps[0].worst_case == Span::default());
 }
 
@@ -159,8 +170,7 @@ fn what_never_changes_or_cannot_be_in_time_is_worth_a_warning() {
     };
     let verdict = verdict(
         &definition(&steps),
-        Some(Span::from_secs(60)),
-        None,
+        &of_task(Some(Span::from_secs(60)), None),
         &retry_of,
     );
     use WarningCode::{Constant, NoTimeToRetry, OutlivesTask};
@@ -183,7 +193,7 @@ fn an_input_that_lacks_what_a_step_needs_is_worth_a_warning() {
     let steps = json!([{ "name": "a", "agent": "x", "request": { "method": "PUT", "path": "/{{ input.id }}" } }]);
     let with = |input: Value| {
         let input = Payload::from_value(&input);
-        verdict(&definition(&steps), None, Some(&input), &|_| None)
+        verdict(&definition(&steps), &of_task(None, Some(&input)), &|_| None)
     };
     assert_eq!(warnings(&with(json!({ "id": 7 }))), []);
     let lacking = with(json!({}));
@@ -205,5 +215,43 @@ fn a_verdict_is_written_in_the_words_of_the_api() {
             "undo": [],
             "warnings": [{ "code": "output_unread", "step": "a", "pointer": "/steps/0", "message": "no step reads what this GET gives: leave it out, or read its output" }]
         })
+    );
+}
+
+#[test]
+fn what_looks_like_an_expression_and_is_sent_as_it_stands_is_worth_a_warning() {
+    let steps = json!([{ "name": "a", "agent": "x", "request": {
+        "method": "PUT",
+        "path": "/{{ input.z }}/${input.q}",
+        "body": {
+            "price": "${{ input.price }}", "quoted": "{{ '${x}' }}",
+            "{{ input.name }}": 1, "list": [{ "deep {{ input.name }}": 2 }],
+            "text": "{{ input.z }} and ${input.z}",
+        },
+    } }]);
+    let labels = BTreeMap::from([
+        ("plain".to_owned(), "acme".to_owned()),
+        ("who".to_owned(), "{{ input.who }}".to_owned()),
+    ]);
+    let fields = TaskFields {
+        key: Some("order-{{ input.id }}"),
+        labels: Some(&labels),
+        ..TaskFields::default()
+    };
+    let verdict = verdict(&definition(&steps), &fields, &|_| None);
+    let found = verdict.warnings.iter();
+    let found = found.filter(|warning| warning.code == WarningCode::LooksLikeExpression);
+    let mut found: Vec<_> = found.map(|warning| warning.pointer.as_str()).collect();
+    found.sort_unstable();
+    assert_eq!(
+        found,
+        [
+            "/key",
+            "/labels/who",
+            "/steps/0/request/body/list/0/deep {{ input.name }}",
+            "/steps/0/request/body/text",
+            "/steps/0/request/body/{{ input.name }}",
+            "/steps/0/request/path",
+        ]
     );
 }

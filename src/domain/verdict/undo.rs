@@ -169,7 +169,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::domain::{Accepted, Limits, Payload, Policies, Verdict, parse_steps, verdict};
+    use crate::domain::{
+        Accepted, Limits, Payload, Policies, TaskFields, Verdict, parse_steps, verdict,
+    };
 
     fn of(steps: Value) -> Verdict {
         let steps = Payload::from_value(&steps);
@@ -181,7 +183,7 @@ mod tests {
             &Accepted,
         )
         .unwrap();
-        verdict(&definition, None, None, &|_| None)
+        verdict(&definition, &TaskFields::default(), &|_| None)
     }
 
     /// What is said of undo.

@@ -636,6 +636,7 @@ impl Decided {
             local.line_drained(&agent);
         }
         for change in &self.batch.changes {
+            change.log_errors();
             for step in &change.steps {
                 if let Some(due_at) = change.task.due_at(*step) {
                     local.pending(change.task.definition(*step).agent(), due_at, self.now);

@@ -335,6 +335,17 @@ impl Provost {
         assert!(sent.unwrap().success());
     }
 
+    /// The most memory that it has held since it was started last, in bytes. Where the system says it.
+    pub fn peak_memory(&self) -> Option<u64> {
+        let id = self.process.child.id().expect("it runs");
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+        let peak = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let kib: u64 = peak.trim().trim_end_matches(" kB").parse().ok()?;
+        Some(kib * 1024)
+    }
+
     /// Whether it has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         self.process.child.try_wait().unwrap().is_some()

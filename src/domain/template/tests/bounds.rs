@@ -51,3 +51,22 @@ fn a_document_that_is_too_large_is_refused() {
     .unwrap();
     assert!(text.render_text(&data.scope()).is_err());
 }
+
+#[test]
+fn a_fault_of_a_computation_names_its_reason() {
+    for (template, why) in [
+        ("{{ (-8) ** 0.5 }}", "no real result"),
+        ("{{ 0 ** -1 }}", "divides by zero"),
+        ("{{ 0.0 ** -1 }}", "divides by zero"),
+        ("{{ 1 // 0 }}", "by zero has no result"),
+        ("{{ 2 ** 126 * 2 }}", "too large"),
+        ("{{ 1e308 * 10 }}", "too large"),
+        ("{{ '\\ud800' }}", "half of a surrogate pair"),
+        ("{{ '\\ud800\\n' }}", "half of a surrogate pair"),
+        ("{{ '\\ud8' }}", "four hexadecimal digits"),
+        ("{{ '\\ud8é' }}", "four hexadecimal digits"),
+    ] {
+        let error = json(template).unwrap_err();
+        assert!(error.contains(why), "{template}: {error}");
+    }
+}

@@ -17,6 +17,9 @@ const PATHS: &[&str] = &[
     "input.d",
     "input.e",
     "input.l[0]",
+    "input.b",
+    "input.b",
+    "input.l[-1]",
     "input.t | list",
     "steps.a.output",
     "steps.a.output.l",
@@ -57,6 +60,7 @@ impl Generator {
     fn leaf(&mut self) -> String {
         match self.below(12) {
             0 => format!("'{}'", "x".repeat(self.below(60) as usize)),
+            1 if self.below(8) == 0 => "2.5148473515491005546397e-304".to_owned(),
             1 => self
                 .one(&["0", "1", "-1", "7", "1.5", "1e300", "99999999999999999999"])
                 .to_owned(),
@@ -117,9 +121,15 @@ impl Generator {
                             if args.is_empty() { "" } else { ", " }
                         )
                     }
-                    "map" => format!("attribute={}", self.one(&["'k'", "'a.b'", "0"])),
+                    "map" => {
+                        let default = match self.below(2) {
+                            0 => String::new(),
+                            _ => format!(", default={}", self.leaf()),
+                        };
+                        format!("attribute={}{default}", self.attribute())
+                    }
                     "select" | "reject" => self.test_args(depth),
-                    _ => format!("'k', {}", self.test_args(depth)),
+                    _ => format!("{}, {}", self.attribute(), self.test_args(depth)),
                 };
                 format!("({}) | {name}({what})", inner(self))
             }
@@ -127,12 +137,59 @@ impl Generator {
                 let mut chain = format!("({})", inner(self));
                 for _ in 0..=self.below(4) {
                     let filter = FILTERS.choose(&mut self.0).unwrap();
-                    let args = self.args(filter.params.len(), depth);
+                    let args = match filter.params.contains(&"attribute") && self.below(2) == 0 {
+                        true => format!("attribute={}", self.attribute()),
+                        false => self.args(filter.params.len(), depth),
+                    };
                     chain.push_str(&format!(" | {}({args})", filter.name));
                 }
                 chain
             }
         }
+    }
+
+    /// The path of a member, as a rule of one that is there.
+    fn attribute(&mut self) -> &'static str {
+        const NAMES: &[&str] = &[
+            "'k'", "'k'", "'a.b'", "0", "'k.a'", "input.b", "input.s", "task.key",
+        ];
+        NAMES.choose(&mut self.0).copied().unwrap_or("'k'")
+    }
+
+    /// A text that is long, in JSON, of so many bytes or some more.
+    fn long(&mut self, size: usize) -> String {
+        let part = self.one(&[
+            "x", "x", "x", "X", "a.", ".", "0", "é", "Σ'", "\\u00e9", "\\n", "\\\\", "1", " ", "k",
+            "ab ",
+        ]);
+        part.repeat(size / part.len() + 1)
+    }
+
+    /// Decimals that stand between two floating-point numbers, or near to it: they are rounded the long way.
+    fn decimals(&mut self, size: usize) -> String {
+        let digits = *[21, 27, 60, 200, 800].choose(&mut self.0).unwrap_or(&27);
+        let exponent = *[-307, -300, -150, -20, 0, 150, 300]
+            .choose(&mut self.0)
+            .unwrap_or(&0);
+        let item = |generator: &mut Self| {
+            // In the middle of two neighbours, and a little more.
+            let float = f64::from_bits(
+                format!("{}e{exponent}", 1 + generator.below(9))
+                    .parse::<f64>()
+                    .unwrap_or(1.0)
+                    .to_bits()
+                    + u64::from(generator.0.next_u32()),
+            );
+            let next = f64::from_bits(float.to_bits() + 1);
+            let (low, high) = (format!("{float:.40e}"), format!("{next:.40e}"));
+            middle(&low, &high, digits)
+        };
+        let some: Vec<_> = (0..20).map(|_| item(self)).collect();
+        let count = size / (some[0].len() + 1);
+        let items: Vec<_> = (0..count)
+            .map(|at| some[at % some.len()].as_str())
+            .collect();
+        format!("[{}]", items.join(","))
     }
 
     fn args(&mut self, most: usize, depth: u32) -> String {
@@ -165,7 +222,11 @@ impl Generator {
             format!("[{}]", vec![item; count].join(","))
         };
         let long = "x".repeat(size / 4);
-        let (l, o, t) = match self.0.next_u32() % 6 {
+        let big = match self.below(3) {
+            0 => self.long(size),
+            _ => "k".to_owned(),
+        };
+        let (l, o, t) = match self.0.next_u32() % 9 {
             0 => (list("1", 2), "{}".to_owned(), "\"\"".to_owned()),
             1 => (list("\"ab\"", 2), "{}".to_owned(), format!("\"{long}\"")),
             2 => (
@@ -186,6 +247,27 @@ impl Generator {
                     "1".to_owned(),
                 )
             }
+            5 => (
+                self.decimals(size / 2),
+                "{\"k\":1}".to_owned(),
+                "\"2.5148473515491005546397e-304\"".to_owned(),
+            ),
+            6 => {
+                let name = self.long(size / 3);
+                (
+                    format!("[{}]", vec!["{\"k\":1}"; 40].join(",")),
+                    format!("{{\"{name}\":1,\"{name}y\":2,\"k\":[]}}"),
+                    format!("\"{name}\""),
+                )
+            }
+            7 => {
+                let name = self.long(size / 100);
+                (
+                    list(&format!("{{\"{name}\":1,\"k\":\"{name}\"}}"), 2),
+                    format!("{{\"{name}\":1}}"),
+                    format!("\"{name}\""),
+                )
+            }
             _ => {
                 let texts = (0..size / 40).map(|at| format!("\"{at:x>24}\""));
                 let texts = texts.collect::<Vec<_>>().join(",");
@@ -199,8 +281,25 @@ impl Generator {
         let depth = 60;
         let (open, close) = ("[".repeat(depth), "]".repeat(depth));
         format!(
-            "{{\"l\":{l},\"o\":{o},\"t\":{t},\"s\":\"{}\",\"n\":3,\"d\":{open}1{close},\"e\":\"a\\\"b\"}}",
+            "{{\"l\":{l},\"o\":{o},\"t\":{t},\"s\":\"{}\",\"b\":\"{big}\",\"n\":3,\"d\":{open}1{close},\"e\":\"a\\\"b\"}}",
             "y".repeat(size / 8)
         )
     }
+}
+
+/// The decimal between two that begin alike, with about so many digits.
+fn middle(low: &str, high: &str, digits: usize) -> String {
+    let (low, exponent) = low.split_once('e').unwrap_or((low, "0"));
+    let high = high.split('e').next().unwrap_or(high);
+    let number = |text: &str| {
+        let digits: String = text.chars().filter(char::is_ascii_digit).take(36).collect();
+        digits.parse::<u128>().unwrap_or(1)
+    };
+    let middle = (number(low) + number(high)) / 2;
+    let middle = middle.to_string();
+    let tail = "0".repeat(digits.saturating_sub(middle.len()));
+    let (first, rest) = middle.split_at(1);
+    let kept = digits.min(rest.len() + tail.len());
+    let rest: String = rest.chars().chain(tail.chars()).take(kept).collect();
+    format!("{first}.{rest}1e{exponent}")
 }

@@ -1,0 +1,101 @@
+//! Reading and evaluating for a caller what may take the processor for milliseconds and memory by megabytes: only so
+//! many requests do it at once, and the others wait in line, so that all others are served meanwhile.
+
+use std::thread::available_parallelism;
+
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    sync::{Semaphore, SemaphorePermit, TryAcquireError},
+};
+
+use super::problem::{Kind, Problem};
+
+/// As many as wait for each that is served. One takes up to 100 ms, so that the last waits for some seconds.
+const LINE: usize = 64;
+
+/// Each may hold 16 MiB of values, beside what it reads.
+const MOST: usize = 8;
+
+pub struct Bulkhead {
+    /// For those that are served and those that wait.
+    line: Semaphore,
+    permits: Semaphore,
+}
+
+/// To take the processor. It is given back when it is dropped.
+pub struct Permit<'b> {
+    _served: SemaphorePermit<'b>,
+    _in_line: SemaphorePermit<'b>,
+}
+
+impl Bulkhead {
+    /// As many at once as there are processors, and so many at most.
+    pub fn new() -> Self {
+        let processors = available_parallelism().map_or(1, usize::from);
+        Self::of(processors.min(MOST))
+    }
+
+    fn of(permits: usize) -> Self {
+        Self {
+            line: Semaphore::new(permits * (1 + LINE)),
+            permits: Semaphore::new(permits),
+        }
+    }
+
+    /// Waits for its turn, unless too many wait already. Whoever has a permit must not ask for another.
+    pub async fn enter(&self) -> Result<Permit<'_>, Problem> {
+        let in_line = match self.line.try_acquire() {
+            Ok(in_line) => in_line,
+            Err(TryAcquireError::NoPermits | TryAcquireError::Closed) => return Err(busy()),
+        };
+        // It is never closed.
+        let served = self.permits.acquire().await.map_err(|_| busy())?;
+        Ok(Permit {
+            _served: served,
+            _in_line: in_line,
+        })
+    }
+}
+
+fn busy() -> Problem {
+    Problem::new(
+        Kind::Busy,
+        "too many requests wait for their expressions to be evaluated: send it again after Retry-After",
+    )
+}
+
+impl Permit<'_> {
+    /// Does the work on this thread, while the runtime's other work moves to another.
+    pub fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+            Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+            // Nothing can move where there is one thread, as in tests.
+            _ => work(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn as_many_are_served_as_there_are_permits_and_the_others_wait_in_a_bounded_line() {
+        let bulkhead = Bulkhead::of(2);
+        let first = bulkhead.enter().await.unwrap();
+        let _second = bulkhead.enter().await.unwrap();
+        let mut waiting: Vec<_> = (0..2 * LINE).map(|_| Box::pin(bulkhead.enter())).collect();
+        for one in &mut waiting {
+            assert!(one.now_or_never().is_none());
+        }
+        let refused = bulkhead.enter().await.err().unwrap();
+        assert_eq!(refused.kind(), Kind::Busy);
+        drop(first);
+        // The first in line comes first.
+        assert!((&mut waiting[1]).now_or_never().is_none());
+        assert!((&mut waiting[0]).now_or_never().is_some());
+        assert!(bulkhead.enter().now_or_never().is_none());
+    }
+}

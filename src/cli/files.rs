@@ -1,0 +1,39 @@
+//! The files and folders that settings name, looked at before a start would miss them.
+
+use std::path::Path;
+
+use crate::{
+    config::{Config, DatabaseUrl},
+    listener::{Files, Tls},
+};
+
+/// What a start with these settings would not find.
+pub fn faults(config: &Config) -> Vec<String> {
+    let mut faults = Vec::new();
+    if let DatabaseUrl::Sqlite(path) = &config.database_url {
+        let folder = match path.parent() {
+            None => Path::new("/"),
+            Some(here) if here.as_os_str().is_empty() => Path::new("."),
+            Some(folder) => folder,
+        };
+        let found = std::fs::metadata(folder);
+        let folder = folder.display();
+        match found {
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => faults.push(format!("database_url: {folder} is no folder")),
+            Err(error) => faults.push(format!(
+                "database_url: the folder {folder}: {error}; make it, or name another"
+            )),
+        }
+    }
+    if let (Some(certificate), Some(key)) = (&config.tls.certificate, &config.tls.key) {
+        let files = Files {
+            certificate: certificate.clone(),
+            key: key.clone(),
+        };
+        if let Err(error) = Tls::read(files) {
+            faults.push(error.to_string());
+        }
+    }
+    faults
+}

@@ -1,0 +1,56 @@
+//! The path of an attribute, such as `'customer.name'` or `'lines.0'`.
+
+use super::{Budget, budget::ITEM, places::item_at, trouble::Outcome, value::Value};
+
+/// A dotted name, split once for all items of a filter: it may come from the data, and be long.
+pub(super) struct Path<'g>(Vec<Part<'g>>);
+
+struct Part<'g> {
+    name: &'g str,
+    /// As a place in a list.
+    at: Option<i128>,
+}
+
+impl<'g> Path<'g> {
+    pub fn parse(name: &'g str, budget: &Budget) -> Outcome<Self> {
+        // Twice over the text to split it, and once to read the numbers in it.
+        budget.charge_each(name.len(), 8)?;
+        let count = name.split('.').count();
+        budget.allocate(count * size_of::<Part<'_>>())?;
+        let mut parts = Vec::with_capacity(count);
+        parts.extend(name.split('.').map(|name| Part {
+            name,
+            at: name.parse().ok(),
+        }));
+        Ok(Self(parts))
+    }
+
+    /// What stands there in an item. Missing where it is not there.
+    pub fn of<'v>(&self, item: Value<'v>, budget: &Budget) -> Outcome<Value<'v>> {
+        let mut value = item;
+        for part in &self.0 {
+            budget.charge(ITEM)?;
+            let found = match (value.is_list(), part.at) {
+                (true, Some(at)) => item_at(&value, at, budget)?,
+                _ => value.member(part.name, budget)?,
+            };
+            value = match found {
+                Some(value) => value,
+                None => return Ok(Value::Missing("")),
+            };
+        }
+        Ok(value)
+    }
+}
+
+/// The item itself where no attribute is named.
+pub(super) fn attribute_of<'v>(
+    item: Value<'v>,
+    path: Option<&Path<'_>>,
+    budget: &Budget,
+) -> Outcome<Value<'v>> {
+    match path {
+        Some(path) => path.of(item, budget),
+        None => item.present(),
+    }
+}

@@ -1,0 +1,111 @@
+//! What an operator finds in the log, as JSON.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Act, Provost, Remote, one_step};
+
+const IN_ERROR: &str = "a step is in error";
+
+/// The lines that say so of this task, of which there is one at least.
+async fn lines(provost: &Provost, task: &str) -> Vec<Value> {
+    let begins = format!("\"message\":\"{IN_ERROR}\",\"task\":\"{task}\"");
+    provost.says(&begins).await;
+    let log = provost.log();
+    let lines = log.lines().filter(|line| line.contains(&begins));
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn every_step_that_comes_to_be_in_error_leaves_one_line() {
+    let remote = Remote::with(|seen| match seen.path.as_str() {
+        "/refused" => Act::answer(402, &[], "no money"),
+        "/silent" => Act::Hang,
+        "/fails" => Act::status(500),
+        _ => Act::Ok(json!(1)),
+    })
+    .await;
+    let provost = Provost::start().await;
+    let url = remote.url();
+    let workflow = |request: Value| {
+        json!({ "steps": [{ "name": "only", "url": url, "request": request,
+                            "complete_within": "300ms", "max_failures": 0 }] })
+    };
+    let causes = [
+        (
+            "refused",
+            json!({ "path": "/refused" }),
+            "permanent",
+            json!(402),
+        ),
+        (
+            "render",
+            json!({ "path": "/{{ input.none }}" }),
+            "permanent",
+            Value::Null,
+        ),
+        (
+            "silent",
+            json!({ "path": "/silent" }),
+            "exhausted",
+            Value::Null,
+        ),
+        (
+            "fails",
+            json!({ "path": "/fails" }),
+            "exhausted",
+            json!(500),
+        ),
+    ];
+    for (name, request, kind, status) in &causes {
+        let registered = provost.put(&format!("/v1/workflows/{name}"), &workflow(request.clone()));
+        registered.await.expect(201);
+        let trace = "0af7651916cd43dd8448eb211c80319c";
+        let submission = json!({ "workflow": name, "key": format!("key-{name}"), "input": {} });
+        let submitted = provost
+            .post("/v1/tasks", &submission)
+            .header("traceparent", &format!("00-{trace}-b7ad6b7169203331-01"));
+        let id = crate::harness::id_of(&submitted.await.expect(202));
+        let task = provost.settled(&id).await;
+        assert_eq!(task["state"], "error");
+
+        let own = lines(&provost, &id).await;
+        assert_eq!(own.len(), 1, "{name}: {own:#?}");
+        let line = &own[0];
+        assert_eq!(line["level"], "INFO");
+        assert_eq!(line["key"], format!("key-{name}"));
+        assert_eq!(line["workflow"], *name);
+        assert_eq!(line["step"], "only");
+        assert_eq!(line["attempt"], 1, "a number");
+        assert_eq!(line["kind"], *kind);
+        assert_eq!(line["status"], *status);
+        assert_eq!(line["trace_id"], trace);
+        assert_eq!(line["reason"], task["steps"][0]["error"]["message"]);
+    }
+}
+
+#[tokio::test]
+async fn every_metric_says_what_it_counts() {
+    let remote = Remote::script([Act::status(402)]).await;
+    let provost = Provost::start().await;
+    provost.register("payments", &remote.url(), 1).await;
+    provost.run(&one_step(&remote.url(), "/work")).await;
+    provost.run(&one_step(&remote.url(), "/work")).await;
+    let text = provost.get("/metrics").await.expect(200);
+    let text = text.as_str().unwrap();
+    assert!(text.contains("provost_build_info{version=\""), "{text}");
+    let described = |name: &str| {
+        ["_bucket", "_sum", "_count", ""].iter().any(|suffix| {
+            let family = name.strip_suffix(suffix);
+            family.is_some_and(|family| text.contains(&format!("# HELP {family} ")))
+        })
+    };
+    for line in text
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+    {
+        let name = line.split(['{', ' ']).next().unwrap();
+        assert!(described(name), "{line}");
+    }
+}
