@@ -240,11 +240,17 @@ fn value_of_variable(path: &str, text: &str) -> Option<Value> {
     }
 }
 
-/// What text from outside a file stands for: a number, a switch, a list, or itself.
+/// What text from outside a file stands for: a number, a switch, a list as JSON or in the form
+/// `[{name="shop",url="…"}]`, or itself.
 fn typed(path: &str, text: &str) -> Value {
     let setting = SETTINGS.iter().find(|setting| setting.path == path);
     if setting.is_some_and(|setting| setting.rule.is_text()) {
         return Value::from(text);
+    }
+    // figment takes the names of a JSON object with their quotes.
+    let is_list = text.trim_start().starts_with(['[', '{']);
+    if is_list && let Ok(value) = serde_json::from_str(text) {
+        return value;
     }
     text.parse().unwrap_or_else(|_| Value::from(text))
 }

@@ -72,6 +72,17 @@ fn each_source_is_stronger_than_the_one_before() {
 }
 
 #[test]
+fn a_list_in_the_environment_may_be_json() {
+    let of = |text| {
+        let env = [("PROVOST_ALERT_WEBHOOKS", text)];
+        load_from("", &env, &[]).unwrap().alert_webhooks
+    };
+    let json = of(r#"[{"name": "ops", "url": "https://ops.example/hook"}]"#);
+    assert_eq!(json.len(), 1);
+    assert_eq!(json, of(r#"[{name="ops",url="https://ops.example/hook"}]"#));
+}
+
+#[test]
 fn values_from_the_environment_are_of_their_settings_type() {
     let env = [
         ("PROVOST_INSTANCE_ID", "007"),
