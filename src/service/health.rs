@@ -23,4 +23,6 @@ pub(super) async fn keep(mut keeper: Keeper, health: Health, stop: CancellationT
         }
     };
     stop.run_until_cancelled(looking).await;
+    // What happened since the last look: what is only open here is saved before it is closed.
+    keeper.look().await;
 }

@@ -145,7 +145,7 @@ impl Service {
         start::insist(&store, "read what is registered", refresh).await?;
         let lease = config.instance.lease;
         let join = || Membership::join(store.clone(), instance.clone(), lease, standing.clone());
-        let member = start::insist(&store, "join the instances", join).await?;
+        let member = start::insist(&store, "register this instance in the database", join).await?;
         let member = Arc::new(member);
         let left = CancellationToken::new();
         let leases = background::renew_leases(member.clone(), parts.stop.clone(), left.clone());

@@ -20,6 +20,8 @@ use super::StoreError;
 pub enum StoreFault {
     /// Another file is where the database was.
     Replaced,
+    /// What was written last is gone from the files that are in use.
+    Cut,
     /// The database file, or a file that belongs to it, is not where it was.
     Missing,
     /// The database holds something that cannot be read.
@@ -29,12 +31,19 @@ pub enum StoreFault {
 }
 
 impl StoreFault {
-    pub const ALL: [Self; 4] = [Self::Replaced, Self::Missing, Self::Unreadable, Self::Full];
+    pub const ALL: [Self; 5] = [
+        Self::Replaced,
+        Self::Cut,
+        Self::Missing,
+        Self::Unreadable,
+        Self::Full,
+    ];
 
     /// As metrics and alerts name it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Replaced => "replaced",
+            Self::Cut => "cut",
             Self::Missing => "missing",
             Self::Unreadable => "unreadable",
             Self::Full => "full",
@@ -43,7 +52,7 @@ impl StoreFault {
 
     /// Whether nothing at all may be written.
     fn refuses_writes(self) -> bool {
-        matches!(self, Self::Replaced | Self::Missing)
+        matches!(self, Self::Replaced | Self::Cut | Self::Missing)
     }
 
     /// Whether nothing new is accepted. What was accepted goes on.

@@ -9,7 +9,7 @@ pub enum OpenError {
     )]
     InUse { database: String, holder: String },
     #[error(
-        "{database} has {names} names (hard links): SQLite finds what was written last by the name, so the others would lead to an old state; remove all but one (`find -samefile {database}` lists them)"
+        "{database} has {names} names (hard links): SQLite finds what was written last by the name, so the others would lead to an old state; keep the name that its -wal and -shm lie beside, or where there are none the one that the service used, and remove the others (`find / -xdev -samefile {database}` lists them)"
     )]
     SeveralNames { database: String, names: u64 },
     #[error(
@@ -40,6 +40,25 @@ pub enum OpenError {
         "{database} cannot be reached: {reason}; see that it runs, takes writes, and is at this address"
     )]
     Unreachable { database: String, reason: String },
+    #[error(
+        "{database} is damaged and cannot be opened ({reason}): look at the disk, keep a copy of all files that begin with its name, then restore a backup, or rescue what can be read with `sqlite3 {database} .recover`: docs/deploy.md, \"A part that cannot be read\""
+    )]
+    Damaged { database: String, reason: String },
+    /// What is left of a database shows that there was one.
+    #[error(
+        "{database} is {lost}, but {leftovers} of it is there: provost makes no new database beside what is left of another. Restore a backup in its place: docs/deploy.md, \"Restore, step by step\". To begin anew, move all files that begin with its name elsewhere"
+    )]
+    Lost {
+        database: String,
+        /// `missing` or `empty`.
+        lost: &'static str,
+        leftovers: String,
+    },
+    /// It was deleted while the service used it, and the service has saved a copy.
+    #[error(
+        "{database} is missing, and {rescued} is there: a copy of all that was accepted, which provost wrote when the database was deleted under it. Give it the name of the database to go on with it (mv {rescued} {database}), or move it elsewhere"
+    )]
+    Rescued { database: String, rescued: String },
     #[error("{database} cannot be opened: {reason}")]
     Unusable { database: String, reason: String },
 }

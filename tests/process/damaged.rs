@@ -73,3 +73,20 @@ async fn a_page_that_cannot_be_read_is_told_of_once_and_the_rest_goes_on() {
     let said = provost.log().matches("the store is not ready").count();
     assert_eq!(said, 1);
 }
+
+#[tokio::test]
+async fn a_start_that_ends_on_a_damaged_file_says_what_to_do() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let database = folder.path().join("provost.db");
+    fs::write(&database, vec![0xa5; 2 * PAGE]).unwrap();
+    let (code, said) = Provost::setup().database(&database).refused().await;
+    assert_eq!(code, Some(1), "{said}");
+    for remedy in [
+        "is damaged",
+        "restore a backup",
+        ".recover",
+        "docs/deploy.md",
+    ] {
+        assert!(said.contains(remedy), "{said}");
+    }
+}

@@ -44,8 +44,7 @@ async fn nothing_is_accepted_into_a_file_that_was_deleted_and_people_are_told() 
     fs::remove_file(provost.database()).unwrap();
     assert_refused_at_once(&provost, &remote).await;
     let why = provost.get("/readyz").await.body["detail"].to_string();
-    assert!(why.contains("provost.db is gone"), "{why}");
-    assert!(why.contains("restore a backup"), "{why}");
+    assert!(why.contains("provost.db"), "{why}");
     provost.says("provost.db is gone").await;
     let told = ops.requests(1).await.remove(0);
     assert!(verify(&told, SECRET), "{told:?}");
@@ -132,21 +131,139 @@ async fn another_file_in_its_place_is_never_written_to_and_used_after_a_restart(
 }
 
 #[tokio::test]
-async fn nothing_is_lost_with_a_wal_that_was_deleted() {
+async fn nothing_is_lost_with_files_that_belong_to_the_database_and_were_deleted() {
+    let remote = Remote::quick().await;
+    for (suffix, end) in [("-wal", "kill"), ("-wal", "stop"), ("-shm", "stop")] {
+        let mut provost = Provost::start().await;
+        let mut accepted = Vec::new();
+        for _ in 0..20 {
+            accepted.push(provost.submit(&one_step(&remote.url(), "/work")).await);
+        }
+        fs::remove_file(beside(&provost.database(), suffix)).unwrap();
+        if end == "kill" {
+            assert_refused_at_once(&provost, &remote).await;
+            let why = provost.get("/readyz").await.body["detail"].to_string();
+            assert!(why.contains("restart the service"), "{why}");
+            assert!(!why.contains("backup"), "{why}");
+            provost
+                .says("all that was accepted is in the database file itself")
+                .await;
+            provost.kill().await;
+        } else {
+            // Nobody has looked yet.
+            provost.terminate();
+            assert!(provost.ended().await.success());
+        }
+        provost.restart().await;
+        for id in &accepted {
+            assert_eq!(provost.settled(id).await["state"], "processed");
+        }
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_accepted_into_a_wal_that_was_cut() {
+    let remote = Remote::quick().await;
+    for part in [0, 2] {
+        let (ops, mut provost) = (Remote::quick().await, Provost::setup());
+        let config = format!(
+            "[[alert_webhooks]]\nname = \"ops\"\nurl = \"{}/ops\"\n",
+            ops.url()
+        );
+        provost = provost.config(&config);
+        let provost = &mut provost.start().await;
+        for _ in 0..20 {
+            provost.run(&one_step(&remote.url(), "/work")).await;
+        }
+        let (database, wal) = (provost.database(), beside(&provost.database(), "-wal"));
+        let file = fs::OpenOptions::new().write(true).open(&wal).unwrap();
+        let length = file.metadata().unwrap().len();
+        let left = length.checked_div(part).unwrap_or(0);
+        file.set_len(left).unwrap();
+        let before = fs::read(&database).unwrap();
+        for _ in 0..5 {
+            assert_refused_at_once(provost, &remote).await;
+        }
+        let why = provost.get("/readyz").await.body["detail"].to_string();
+        for word in ["provost.db-wal is shorter", "restore a backup"] {
+            assert!(why.contains(word), "{why}");
+        }
+        let told = ops.requests(1).await.remove(0);
+        let body: Value = serde_json::from_str(&told.raw).unwrap();
+        assert_eq!(body["data"]["alert"]["kind"], "store.cut");
+        let metrics = provost.get("/metrics").await.body.to_string();
+        let shown = r#"provost_store_fault{fault=\"cut\"} 1"#;
+        assert!(metrics.contains(shown), "{metrics}");
+        provost.terminate();
+        provost.ended().await;
+        assert_eq!(fs::metadata(&wal).unwrap().len(), left, "it was written to");
+        assert!(fs::read(&database).unwrap() == before, "it was written to");
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_was_deleted_is_saved_by_the_process_that_has_it_open() {
     let remote = Remote::quick().await;
     let mut provost = Provost::start().await;
     let mut accepted = Vec::new();
     for _ in 0..20 {
         accepted.push(provost.submit(&one_step(&remote.url(), "/work")).await);
     }
-    fs::remove_file(beside(&provost.database(), "-wal")).unwrap();
+    let database = provost.database();
+    fs::remove_file(&database).unwrap();
     assert_refused_at_once(&provost, &remote).await;
-    provost
-        .says("all that was accepted is in the database file itself")
-        .await;
-    provost.kill().await;
+    provost.says("is in a copy of the database").await;
+    let why = provost.get("/readyz").await.body["detail"].to_string();
+    assert!(why.contains("provost.db.rescued"), "{why}");
+    provost.terminate();
+    provost.ended().await;
+    let (code, said) = Provost::setup().database(&database).refused().await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("provost.db.rescued"), "{said}");
+    assert!(!database.exists(), "it made a new one");
+    fs::rename(beside(&database, ".rescued"), &database).unwrap();
     provost.restart().await;
     for id in &accepted {
         assert_eq!(provost.settled(id).await["state"], "processed");
     }
+}
+
+#[tokio::test]
+async fn a_database_that_is_deleted_right_before_the_stop_is_saved_too() {
+    let remote = Remote::quick().await;
+    let mut provost = Provost::setup().set("SHUTDOWN_GRACE", "1s").start().await;
+    let id = provost.submit(&one_step(&remote.url(), "/work")).await;
+    let database = provost.database();
+    fs::remove_file(&database).unwrap();
+    provost.terminate();
+    provost.ended().await;
+    fs::rename(beside(&database, ".rescued"), &database).unwrap();
+    provost.restart().await;
+    assert_eq!(provost.settled(&id).await["state"], "processed");
+}
+
+#[tokio::test]
+async fn no_new_database_is_made_beside_what_is_left_of_another() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let database = folder.path().join("provost.db");
+    for (left, of) in [("-wal", None), (".reserve", None), ("-wal", Some(""))] {
+        let left = beside(&database, left);
+        fs::write(&left, "left").unwrap();
+        if let Some(of) = of {
+            fs::write(&database, of).unwrap();
+        }
+        let (code, said) = Provost::setup().database(&database).refused().await;
+        assert_eq!(code, Some(1), "{said}");
+        for word in [left.to_str().unwrap(), "Restore a backup", "begin anew"] {
+            assert!(said.contains(word), "{said}");
+        }
+        assert_eq!(fs::read_to_string(&left).unwrap(), "left");
+        let length = fs::metadata(&database).map(|found| found.len()).ok();
+        assert_eq!(length, of.map(|_| 0), "it made a new one");
+        fs::remove_file(&left).unwrap();
+    }
+    // As a first start leaves it that is killed in the middle.
+    fs::write(beside(&database, ".lock"), "process 1").unwrap();
+    let provost = Provost::setup().database(&database).start().await;
+    assert!(is_ready(&provost).await);
 }

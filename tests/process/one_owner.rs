@@ -155,7 +155,7 @@ async fn of_two_that_start_at_once_on_a_file_that_is_not_there_yet_one_runs() {
                 start.kill().await;
             }
         }
-        for suffix in ["", "-wal", "-shm"] {
+        for suffix in ["", "-wal", "-shm", ".reserve"] {
             let _ = fs::remove_file(folder.path().join(format!("provost.db{suffix}")));
         }
     }

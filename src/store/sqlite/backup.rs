@@ -2,7 +2,7 @@
 //! transaction, which neither waits for the writer nor makes it wait, and needs no lock beside the file.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File, OpenOptions, Permissions},
     io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -58,7 +58,8 @@ pub async fn backup(database: &Path, to: &Path) -> Result<Backup, BackupError> {
         .await
         .map_err(|error| BackupError::Unreadable(database.to_owned(), error))?;
     refuse_existing(&to)?;
-    let partial = Partial::create(&to, database)?;
+    let permissions = fs::metadata(database).map_err(unwritable)?.permissions();
+    let partial = Partial::create(&to, permissions)?;
     copy(&mut source, &partial.0)
         .await
         .map_err(|error| BackupError::Failed(database.to_owned(), to.clone(), error))?;
@@ -67,6 +68,19 @@ pub async fn backup(database: &Path, to: &Path) -> Result<Backup, BackupError> {
     let tasks = tasks_in(&partial.0).await?;
     let bytes = partial.publish(&to)?;
     Ok(Backup { tasks, bytes })
+}
+
+/// Copies the database of this connection, whatever became of its name, to the new file `to`.
+pub(super) async fn copy_whole(
+    source: &mut SqliteConnection,
+    to: &Path,
+    permissions: Permissions,
+) -> Result<(), BackupError> {
+    let partial = Partial::create(to, permissions)?;
+    let failed = |error| BackupError::Failed(PathBuf::from("the database"), to.to_owned(), error);
+    copy(source, &partial.0).await.map_err(failed)?;
+    partial.publish(to)?;
+    Ok(())
 }
 
 /// Read-only: what is not there is not made, and what is there is not brought up to date.
@@ -134,7 +148,7 @@ struct Partial(Utf8Path);
 
 impl Partial {
     /// Empty, and for the same users as the database: it holds the same secrets.
-    fn create(to: &Path, database: &Path) -> Result<Self, BackupError> {
+    fn create(to: &Path, permissions: Permissions) -> Result<Self, BackupError> {
         let Some(text) = to.to_str().map(|to| format!("{to}.partial")) else {
             return Err(BackupError::Name(to.to_owned()));
         };
@@ -155,8 +169,7 @@ impl Partial {
         partial
             .0
             .remove_journal()
-            .and_then(|()| fs::metadata(database))
-            .and_then(|database| file.set_permissions(database.permissions()))
+            .and_then(|()| file.set_permissions(permissions))
             .map_err(unwritable)?;
         Ok(partial)
     }
@@ -253,7 +266,8 @@ mod tests {
     async fn a_backup_that_is_given_up_leaves_nothing() {
         let (folder, database) = database().await;
         let to = folder.path().join("copy.db");
-        let partial = Partial::create(&to, &database).unwrap();
+        let permissions = fs::metadata(&database).unwrap().permissions();
+        let partial = Partial::create(&to, permissions).unwrap();
         fs::write(folder.path().join("copy.db.partial-journal"), "half").unwrap();
         drop(partial);
         assert_eq!(names(&folder), [""; 0]);

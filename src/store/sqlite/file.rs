@@ -21,6 +21,7 @@ use std::{
 
 use tokio::time::{Instant, sleep};
 
+use super::{rescue::RESCUED, wal::Wal};
 use crate::store::OpenError;
 
 /// How long a start waits for a process that is just ending.
@@ -41,10 +42,12 @@ pub struct DatabaseFile {
     _beside: File,
     /// The files that SQLite has open: the database, `-wal` and `-shm`.
     parts: OnceLock<Vec<Part>>,
+    wal: Wal,
 }
 
 #[derive(Debug)]
 struct Part {
+    kind: Kind,
     path: PathBuf,
     identity: Identity,
 }
@@ -53,6 +56,13 @@ struct Part {
 struct Identity {
     device: u64,
     inode: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Database,
+    Wal,
+    Index,
 }
 
 /// What became of the files that are in use.
@@ -64,6 +74,8 @@ pub enum Place {
     Missing(PathBuf),
     /// Another file has the name.
     Replaced(PathBuf),
+    /// It is shorter than what was written to it.
+    Cut(PathBuf),
 }
 
 impl DatabaseFile {
@@ -103,6 +115,7 @@ impl DatabaseFile {
             Err(TryLockError::WouldBlock) => return Err(in_use(holder(&mut beside))),
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
+        refuse_leftovers(&path, &database())?;
         let file = open_or_create(&path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() {
@@ -143,6 +156,7 @@ impl DatabaseFile {
             file,
             _beside: beside,
             parts: OnceLock::new(),
+            wal: Wal::default(),
         })
     }
 
@@ -165,15 +179,23 @@ impl DatabaseFile {
     pub fn remember_parts(&self) -> io::Result<Place> {
         let identity = Identity::of(&self.file.metadata()?);
         let mut parts = vec![Part {
+            kind: Kind::Database,
             path: self.path.clone(),
             identity,
         }];
-        for suffix in ["-wal", "-shm"] {
+        for (kind, suffix) in [(Kind::Wal, "-wal"), (Kind::Index, "-shm")] {
             let path = self.beside(suffix);
             // A file system without shared memory has neither.
             if let Some(identity) = Identity::at(&path)? {
-                parts.push(Part { path, identity });
+                parts.push(Part {
+                    kind,
+                    path,
+                    identity,
+                });
             }
+        }
+        if parts.iter().any(|part| part.kind == Kind::Index) {
+            self.wal.open(self.beside("-wal"), self.beside("-shm"))?;
         }
         let _ = self.parts.set(parts);
         Ok(self.place())
@@ -181,11 +203,29 @@ impl DatabaseFile {
 
     /// Looks where the files are: some microseconds.
     pub fn place(&self) -> Place {
+        self.place_of(|_| true)
+    }
+
+    /// [`DatabaseFile::place`] right after a commit. Nothing that was accepted is in `-shm`.
+    pub fn place_of_commit(&self) -> Place {
+        self.place_of(|kind| kind != Kind::Index)
+    }
+
+    /// Whether `-wal` has been cut; asked right before a commit, which would hide it.
+    pub fn is_cut(&self) -> bool {
+        self.wal.is_cut_now()
+    }
+
+    fn place_of(&self, looked_at: impl Fn(Kind) -> bool) -> Place {
         let parts = self.parts.get().map_or(&[][..], Vec::as_slice);
         let mut place = Place::Kept;
-        for part in parts {
-            match Identity::at(&part.path) {
-                Ok(Some(found)) if found == part.identity => {}
+        for part in parts.iter().filter(|part| looked_at(part.kind)) {
+            match metadata(&part.path) {
+                Ok(Some(found)) if Identity::of(&found) == part.identity => {
+                    if part.kind == Kind::Wal && self.wal.is_cut(found.len()) {
+                        return Place::Cut(part.path.clone());
+                    }
+                }
                 Ok(Some(_)) => return Place::Replaced(part.path.clone()),
                 // What cannot be looked at is as good as gone.
                 Ok(None) | Err(_) if place == Place::Kept => {
@@ -195,6 +235,25 @@ impl DatabaseFile {
             }
         }
         place
+    }
+
+    /// Whether the database was deleted, and not only moved: no name leads to it any more.
+    pub fn is_deleted(&self) -> bool {
+        self.file.metadata().is_ok_and(|file| file.nlink() == 0)
+    }
+
+    pub fn permissions(&self) -> io::Result<fs::Permissions> {
+        Ok(self.file.metadata()?.permissions())
+    }
+
+    /// Removes what is left of `-wal` and `-shm`, where it is what was opened here.
+    pub fn remove_parts(&self) {
+        let parts = self.parts.get().map_or(&[][..], Vec::as_slice);
+        for part in parts {
+            if matches!(Identity::at(&part.path), Ok(Some(found)) if found == part.identity) {
+                let _ = fs::remove_file(&part.path);
+            }
+        }
     }
 
     /// Whether the database itself is where it was, whatever became of what belongs to it.
@@ -215,11 +274,47 @@ impl Identity {
     }
 
     fn at(path: &Path) -> io::Result<Option<Self>> {
-        match fs::metadata(path) {
-            Ok(metadata) => Ok(Some(Self::of(&metadata))),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        Ok(metadata(path)?.as_ref().map(Self::of))
+    }
+}
+
+fn metadata(path: &Path) -> io::Result<Option<fs::Metadata>> {
+    match fs::metadata(path) {
+        Ok(metadata) => Ok(Some(metadata)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Where a database is missing, or is empty, and what belongs to it is not, somebody has lost it: a new one in its
+/// place would hide that. At the first start there is nothing beside it, and it is made before all else.
+fn refuse_leftovers(path: &Path, database: &str) -> Result<(), OpenError> {
+    let length = |suffix: &str| metadata(&with_suffix(path, suffix)).ok().flatten();
+    let length = |suffix: &str| length(suffix).map(|found| found.len());
+    let lost = match length("") {
+        None => "missing",
+        Some(0) => "empty",
+        Some(_) => return Ok(()),
+    };
+    if length(RESCUED).is_some() {
+        return Err(OpenError::Rescued {
+            database: database.to_owned(),
+            rescued: with_suffix(path, RESCUED).display().to_string(),
+        });
+    }
+    let is_left = |suffix: &&str| match *suffix {
+        // It is made and emptied again by whoever finds no room.
+        ".reserve" => lost == "missing" && length(suffix).is_some(),
+        suffix => length(suffix).is_some_and(|length| length > 0),
+    };
+    let left = ["-wal", ".reserve"].into_iter().find(is_left);
+    match left {
+        Some(suffix) => Err(OpenError::Lost {
+            database: database.to_owned(),
+            lost,
+            leftovers: with_suffix(path, suffix).display().to_string(),
+        }),
+        None => Ok(()),
     }
 }
 

@@ -3,7 +3,10 @@
 
 use std::{path::Path, sync::Arc};
 
-use super::file::{DatabaseFile, Place};
+use super::{
+    file::{DatabaseFile, Place},
+    rescue::{RESCUED, RescueError},
+};
 use crate::store::{Health, StoreError, StoreFault};
 
 /// The files in use, and the health that speaks for them.
@@ -16,11 +19,17 @@ pub struct Files {
 impl Files {
     /// Looks where the files are, and raises or clears the fault.
     pub fn look(&self) -> Place {
-        let place = self.file.place();
+        self.found(self.file.place())
+    }
+
+    fn found(&self, place: Place) -> Place {
         match &place {
             // What was written to the other file, or read from it into this one, nobody knows.
             _ if self.health.has(StoreFault::Replaced) => {}
+            Place::Cut(path) => self.raise_cut(path),
             Place::Kept => self.health.clear(StoreFault::Missing),
+            // What was done about it is said by the keeper.
+            Place::Missing(_) if self.health.has(StoreFault::Missing) => {}
             Place::Missing(path) => self.health.raise(StoreFault::Missing, self.missing(path)),
             Place::Replaced(path) => {
                 self.health.raise(StoreFault::Replaced, self.replaced(path));
@@ -32,7 +41,11 @@ impl Files {
 
     /// Whether something may be opened or written.
     pub fn check(&self) -> Result<(), StoreError> {
-        if self.look() == Place::Kept {
+        self.check_place(self.file.place())
+    }
+
+    fn check_place(&self, place: Place) -> Result<(), StoreError> {
+        if self.found(place) == Place::Kept {
             // Put back, it may still be that another file had its place meanwhile.
             return self.health.check_write();
         }
@@ -42,10 +55,27 @@ impl Files {
 
     /// [`Files::check`] of what is committed already: some microseconds for a whole batch.
     pub fn check_committed(&self) -> Result<(), StoreError> {
-        self.check().map_err(|error| match error {
+        let checked = self.check_place(self.file.place_of_commit());
+        checked.map_err(|error| match error {
             StoreError::Unavailable(reason) => StoreError::Unclear(reason),
             error => error,
         })
+    }
+
+    /// Right before a commit: whether what was committed before is still there.
+    pub fn check_before_commit(&self) -> Result<(), StoreError> {
+        if self.file.is_cut() {
+            self.raise_cut(&self.file.beside("-wal"));
+        }
+        self.health.check_write()
+    }
+
+    fn raise_cut(&self, wal: &Path) {
+        let detail = format!(
+            "{} is shorter than what was written to it: something cut it while provost uses it, and what was accepted last is gone. Nothing is accepted or written any more. Stop the service, keep a copy of all files of the database, and restore a backup; or start it on what is left: docs/deploy.md, \"Files that are deleted or cut\"",
+            wal.display()
+        );
+        self.health.raise(StoreFault::Cut, detail);
     }
 
     pub fn raise_full(&self) {
@@ -57,10 +87,39 @@ impl Files {
     }
 
     fn missing(&self, path: &Path) -> String {
-        format!(
-            "{} is gone: it was moved or deleted while provost uses it, and nothing is accepted into a file that is gone. Move it back, and the service goes on by itself; where it was deleted, stop the service and restore a backup",
+        let gone = format!(
+            "{} is gone: it was moved or deleted while provost uses it, and nothing is accepted into a file that is gone.",
             path.display()
-        )
+        );
+        match path == self.file.path() {
+            true => format!(
+                "{gone} Move it back, and the service goes on by itself. Where it was deleted, do not end the service yet: it holds the last copy, and writes it to {}: docs/deploy.md, \"Files that are deleted or cut\"",
+                self.file.beside(RESCUED).display()
+            ),
+            false => format!(
+                "{gone} All that was accepted is kept: restart the service, and it finds it; or move the file back, and it goes on by itself"
+            ),
+        }
+    }
+
+    /// The database was deleted, and what it held is in a copy.
+    pub fn say_rescued(&self, copy: &Path) {
+        let detail = format!(
+            "{} was deleted while provost uses it, and nothing is accepted into a file that is gone. All that was accepted is in {}: stop the service, give that file the name of the database, and start the service again",
+            self.file.path().display(),
+            copy.display()
+        );
+        self.health.raise(StoreFault::Missing, detail);
+    }
+
+    /// The database was deleted, and no copy could be written.
+    pub fn say_not_rescued(&self, error: &RescueError) {
+        let detail = format!(
+            "{} was deleted while provost uses it, and nothing is accepted into a file that is gone. This process holds the last copy, and could not write it to a file of its own ({error}). Do not end it before you have copied what it has open, /proc/{}/fd: docs/deploy.md, \"Files that are deleted or cut\"",
+            self.file.path().display(),
+            std::process::id()
+        );
+        self.health.raise(StoreFault::Missing, detail);
     }
 
     fn replaced(&self, path: &Path) -> String {

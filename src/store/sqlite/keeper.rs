@@ -1,14 +1,16 @@
 //! Looks after the database file while it is in use: whether it is where it was, and whether it has room.
 
-use std::fs;
+use std::{fs, time::Duration};
 
-use sqlx::SqlitePool;
+use sqlx::{Row, SqlitePool, sqlite::SqliteRow};
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{
     BUSY, PAGE_SIZE,
     file::Place,
     files::Files,
+    rescue::rescue,
     reserve::{Disk, LEAST, Reserve},
 };
 use crate::store::StoreFault;
@@ -16,6 +18,9 @@ use crate::store::StoreFault;
 /// What must have become free, where the disk was full, before anything new is accepted: a share of the reserve
 /// within these bounds. Without it each few bytes that are freed would be taken up and refused again.
 const MARGIN: std::ops::RangeInclusive<u64> = (64 << 10)..=(512 << 10);
+
+/// When it is tried again to save what is only open here.
+const SAVE_AGAIN: Duration = Duration::from_secs(10);
 
 /// Looks after the database file. Each look is short.
 #[derive(Debug)]
@@ -25,6 +30,9 @@ pub struct Keeper {
     pool: SqlitePool,
     reserve: Reserve,
     is_lost: bool,
+    /// Whether what is only open here has been saved; and when it is tried next.
+    is_saved: bool,
+    save_at: Instant,
     /// The least room there was since the disk is full.
     lowest: Option<u64>,
 }
@@ -36,14 +44,18 @@ impl Keeper {
             pool,
             reserve,
             is_lost: false,
+            is_saved: false,
+            save_at: Instant::now(),
             lowest: None,
         }
     }
 
     pub async fn look(&mut self) {
-        if self.files.look() != Place::Kept {
-            return self.lose().await;
+        let place = self.files.look();
+        if place != Place::Kept || self.files.health.has(StoreFault::Cut) {
+            return self.lose(place).await;
         }
+        self.is_saved = false;
         if !self.files.health.has(StoreFault::Full) {
             self.keep_room().await;
         }
@@ -52,26 +64,57 @@ impl Keeper {
         }
     }
 
-    async fn lose(&mut self) {
-        if std::mem::replace(&mut self.is_lost, true) {
-            return;
+    async fn lose(&mut self, place: Place) {
+        if !std::mem::replace(&mut self.is_lost, true) {
+            // The last connection that closes removes `-wal`, by its name: it may be another database's by now. And
+            // it would fold a `-wal` back that was cut, without what is gone from it. So one is never closed.
+            std::mem::forget(self.pool.clone());
         }
-        // The last connection that closes removes `-wal`, by its name: it may be another database's by now. So
-        // one is never closed.
-        std::mem::forget(self.pool.clone());
-        if self.files.file.is_kept() {
-            self.rescue().await;
+        let is_due = !self.is_saved && Instant::now() >= self.save_at;
+        if is_due && matches!(place, Place::Missing(_)) {
+            self.is_saved = match self.files.file.is_kept() {
+                true => self.save_wal().await,
+                false if self.files.file.is_deleted() => self.save_all().await,
+                // It was only moved.
+                false => false,
+            };
+            self.save_at = Instant::now() + SAVE_AGAIN;
         }
     }
 
     /// What was committed last is only in a `-wal` that has lost its name: it is still open here, and is
-    /// written into the database while it is.
-    async fn rescue(&self) {
+    /// written into the database while it is. Answers whether it was.
+    async fn save_wal(&self) -> bool {
         let folded = sqlx::query("PRAGMA wal_checkpoint(FULL)");
-        match folded.fetch_one(&self.pool).await {
-            Ok(_) => info!("all that was accepted is in the database file itself"),
+        let folded = folded.fetch_one(&self.pool).await;
+        let is_held_up = |row: SqliteRow| row.try_get::<i64, _>("busy").map(|busy| busy != 0);
+        match folded.and_then(is_held_up) {
+            Ok(false) => {
+                info!("all that was accepted is in the database file itself");
+                return true;
+            }
+            Ok(true) => warn!(
+                "what was accepted last could not be written into the database file yet: a read is in the way"
+            ),
             Err(error) => {
                 warn!(%error, "what was accepted last could not be written into the database file");
+            }
+        }
+        false
+    }
+
+    /// The database was deleted: all that was accepted is only in what is open here.
+    async fn save_all(&self) -> bool {
+        match rescue(&self.files.file, &self.pool).await {
+            Ok(copy) => {
+                info!(copy = %copy.display(), "all that was accepted is in a copy of the database");
+                self.files.say_rescued(&copy);
+                true
+            }
+            Err(error) => {
+                warn!(%error, "the database was deleted, and no copy of it could be written");
+                self.files.say_not_rescued(&error);
+                false
             }
         }
     }

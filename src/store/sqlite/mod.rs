@@ -5,6 +5,7 @@ mod file;
 mod files;
 mod keeper;
 mod read;
+mod rescue;
 mod reserve;
 mod rows;
 mod save;
@@ -12,6 +13,7 @@ mod statement;
 mod transaction;
 #[cfg(test)]
 mod upgrade_tests;
+mod wal;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -103,7 +105,7 @@ async fn open_files(
     let place = file.remember_parts();
     match place.map_err(|error| unusable(error.to_string()))? {
         Place::Kept => {}
-        Place::Missing(path) | Place::Replaced(path) => {
+        Place::Missing(path) | Place::Replaced(path) | Place::Cut(path) => {
             let path = path.display();
             return Err(unusable(format!("{path} was moved while it was opened")));
         }
@@ -232,8 +234,11 @@ fn unopened(file: &DatabaseFile, error: &sqlx::Error) -> OpenError {
         Some(IOERR | CANTOPEN) => Disk::of(file.path()).is_full(),
         _ => false,
     };
-    match is_full {
-        true => OpenError::Full { database, reason },
+    if is_full {
+        return OpenError::Full { database, reason };
+    }
+    match code.is_some_and(is_damage) {
+        true => OpenError::Damaged { database, reason },
         false => OpenError::Unusable { database, reason },
     }
 }
@@ -322,8 +327,12 @@ pub(super) fn error(code: &str, message: String) -> StoreError {
     if code.is_some_and(|code| code & 0xff == FULL) {
         return StoreError::Full;
     }
-    if code.is_some_and(|code| DAMAGED.contains(&(code & 0xff)) || NOT_READ.contains(&code)) {
+    if code.is_some_and(is_damage) {
         return StoreError::Unreadable(message);
     }
     StoreError::Unavailable(message)
+}
+
+fn is_damage(code: i32) -> bool {
+    DAMAGED.contains(&(code & 0xff)) || NOT_READ.contains(&code)
 }

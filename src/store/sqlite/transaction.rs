@@ -267,6 +267,8 @@ impl Transaction for SqliteTransaction<'_> {
     }
 
     async fn commit(self: Box<Self>) -> Result<(), StoreError> {
+        // After it the gap would be hidden.
+        self.files.check_before_commit()?;
         self.tx.commit().await?;
         // Not before: what was committed to a file that was removed meanwhile must not be answered as done.
         self.files.check_committed()
