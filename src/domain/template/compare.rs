@@ -20,9 +20,10 @@ pub(super) fn too_deep() -> Trouble {
 
 /// Whether two values are the same: objects whatever the order of their members, numbers by what they count.
 pub(super) fn equal<'v>(a: &Value<'v>, b: &Value<'v>, budget: &Budget) -> Outcome<bool> {
+    // Also where they are of different kinds: to see that is work too.
+    budget.charge(ITEM)?;
     // Most comparisons are of texts, and most texts differ in length.
     if let (Some(a), Some(b)) = (a.as_text(), b.as_text()) {
-        budget.charge(ITEM)?;
         if a.len() == b.len() {
             budget.charge(a.len() as u64 / 8)?;
             return Ok(a == b);

@@ -175,3 +175,10 @@ fn a_text_of_many_comments_is_split_in_one_pass() {
     let template = Template::parse(&text, Origin::Stored).unwrap();
     assert!(template.reads().names.is_empty());
 }
+
+#[test]
+fn what_differs_in_kind_is_charged_as_compared() {
+    let input = serde_json::json!({ "l": vec![serde_json::json!([]); 1000] });
+    let compared = units("'a' in input.l", &input);
+    assert!(compared >= 1000 * 32, "{compared}");
+}
