@@ -15,12 +15,12 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     App, Problem,
     answer::{Page, json},
-    extract::{JsonBody, NamePath, PageQuery, Query, plain_name},
+    extract::{JsonBody, NamePath, PageQuery, PlainName, Query, plain_name},
     problem::{Kind, ProblemBody},
 };
 use crate::{
     agent::Agent,
-    domain::{AgentName, AgentSpec, Endpoint, FieldFault, Fields, RetrySpec, Span},
+    domain::{AgentName, AgentSpec, DurationText, Endpoint, FieldFault, Fields, RetrySpec, Span},
 };
 
 const LONGEST_URL: usize = 2000;
@@ -36,7 +36,8 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 #[schema(as = AgentSpec)]
 #[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct SpecBody {
-    /// 1 to 32. Calls go to the one that has the least under way.
+    /// Calls go to the one that has the least under way.
+    #[schema(min_items = 1, max_items = 32)]
     endpoints: Vec<EndpointBody>,
     retry: Option<RetryBody>,
 }
@@ -61,11 +62,19 @@ pub struct EndpointBody {
 #[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct RetryBody {
     #[schema(default = "100ms", example = "100ms")]
-    initial: Option<String>,
+    initial: Option<DurationText>,
     #[schema(default = "10s", example = "10s")]
-    max: Option<String>,
+    max: Option<DurationText>,
     #[schema(default = 2, minimum = 1, maximum = 10, example = 2)]
     factor: Option<u32>,
+}
+
+/// Where an agent is defined: in the configuration file, or over the API.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum AgentSource {
+    Config,
+    Api,
 }
 
 /// A registered agent.
@@ -74,9 +83,8 @@ pub struct RetryBody {
 pub struct AgentView {
     #[schema(example = "payments")]
     name: String,
-    /// Who has the say: `config`, the configuration file, or `api`.
     #[schema(example = "api")]
-    source: &'static str,
+    source: AgentSource,
     #[schema(value_type = SpecBody)]
     spec: AgentSpec,
     /// Calls that this instance has under way.
@@ -92,10 +100,9 @@ impl AgentView {
         let endpoints = agent.spec().endpoints.iter();
         Self {
             name: agent.name().to_string(),
-            source: if is_configured(app, agent.name()) {
-                "config"
-            } else {
-                "api"
+            source: match is_configured(app, agent.name()) {
+                true => AgentSource::Config,
+                false => AgentSource::Api,
             },
             spec: agent.spec().clone(),
             in_flight: agent.in_flight(),
@@ -169,7 +176,7 @@ fn read_endpoint(body: &RawValue, pointer: &str) -> Result<Option<Endpoint>, Vec
 /// Takes effect at once: calls under way go on as they are, steps that waited for this agent start.
 #[utoipa::path(
     put, path = "/v1/agents/{name}", tag = "agents", operation_id = "put_agent",
-    params(("name" = String, Path, description = "1 to 64 of a-z A-Z 0-9 . _ -, the first one a letter or a digit", example = "payments")),
+    params(("name" = PlainName, Path, description = "What it is called", example = "payments")),
     request_body(content = SpecBody, description = "Where it answers, and how hard to try",
         example = json!({"endpoints": [{"url": "http://10.0.0.5:8080", "max_in_flight": 64}], "retry": {"initial": "100ms", "max": "10s", "factor": 2}})),
     responses(
@@ -216,7 +223,7 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
 /// Its specification, and what it has under way in this instance.
 #[utoipa::path(
     get, path = "/v1/agents/{name}", tag = "agents", operation_id = "get_agent",
-    params(("name" = String, Path, description = "The agent's name", example = "payments")),
+    params(("name" = PlainName, Path, description = "The agent's name", example = "payments")),
     responses((status = 200, description = "The agent", body = AgentView)),
 )]
 async fn get(
@@ -234,7 +241,7 @@ async fn get(
 /// again.
 #[utoipa::path(
     delete, path = "/v1/agents/{name}", tag = "agents", operation_id = "delete_agent",
-    params(("name" = String, Path, description = "The agent's name", example = "payments")),
+    params(("name" = PlainName, Path, description = "The agent's name", example = "payments")),
     responses(
         (status = 204, description = "It is gone"),
         (status = 409, description = "The configuration file has the say over this agent", body = ProblemBody, content_type = "application/problem+json"),

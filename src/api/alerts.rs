@@ -19,7 +19,7 @@ use super::{
     problem::Kind,
 };
 use crate::{
-    domain::{TaskId, Timestamp},
+    domain::{AlertKind, TaskId, Timestamp, words},
     store::{Alert, AlertId, AlertQuery, AlertState},
 };
 
@@ -29,6 +29,11 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(acknowledge))
 }
 
+words! {
+    AlertState = "AlertState", "Whether somebody has looked at an alert, and whether it is over",
+        AlertState::ALL.map(AlertState::as_str);
+}
+
 /// Something that a person has to look at. It closes by itself when what raised it is mended.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Alert)]
@@ -36,29 +41,27 @@ pub struct AlertView {
     #[schema(value_type = String, format = "uuid", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")]
     id: Uuid,
     /// The task that needs somebody; null where the alert is about a receiver of messages.
-    #[schema(value_type = Option<String>, format = "uuid", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c")]
+    #[schema(required, value_type = Option<String>, format = "uuid", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c")]
     task: Option<TaskId>,
-    #[schema(example = "charge")]
+    #[schema(required, example = "charge")]
     step: Option<String>,
     /// The receiver that messages cannot be delivered to: a configured one, or an origin.
-    #[schema(example = "shop")]
+    #[schema(required, example = "shop")]
     receiver: Option<String>,
-    /// `task.error`, `task.undo_failed`, `task.fault`, `task.unreadable` or `message.undeliverable`.
-    #[schema(example = "task.error")]
+    #[schema(value_type = AlertKind, example = "task.error")]
     kind: String,
     #[schema(example = "the service refused: 402 Payment Required")]
     message: String,
-    /// `open`, `acknowledged` or `closed`.
-    #[schema(example = "open")]
+    #[schema(value_type = AlertState, example = "open")]
     state: &'static str,
     #[schema(value_type = String, format = DateTime, example = "2026-01-31T09:30:00.000Z")]
     raised_at: Timestamp,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(required, value_type = Option<String>, format = DateTime)]
     acknowledged_at: Option<Timestamp>,
     /// The name of the token that acknowledged it, or what `Provost-Actor` said.
-    #[schema(example = "ada")]
+    #[schema(required, example = "ada")]
     acknowledged_by: Option<String>,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(required, value_type = Option<String>, format = DateTime)]
     closed_at: Option<Timestamp>,
 }
 
@@ -86,8 +89,8 @@ impl From<Alert> for AlertView {
 #[utoipa::path(
     get, path = "/v1/alerts", tag = "alerts", operation_id = "list_alerts",
     params(
-        ("state" = Option<String>, Query, description = "`open`, `acknowledged` or `closed`", example = "open"),
-        ("task" = Option<String>, Query, description = "The id of a task", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c"),
+        ("state" = Option<AlertState>, Query, description = "Alerts in this state", example = "open"),
+        ("task" = Option<Uuid>, Query, description = "The id of a task", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c"),
         PageQuery,
     ),
     responses((status = 200, description = "A page of alerts", body = Page<AlertView>)),
@@ -118,7 +121,7 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
 /// nothing.
 #[utoipa::path(
     post, path = "/v1/alerts/{id}/acknowledge", tag = "alerts", operation_id = "acknowledge_alert",
-    params(("id" = String, Path, description = "The alert's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
+    params(("id" = Uuid, Path, description = "The alert's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
     responses((status = 200, description = "The alert as it is now", body = AlertView)),
 )]
 async fn acknowledge(

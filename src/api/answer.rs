@@ -45,7 +45,7 @@ pub fn etag_of(bytes: &[u8]) -> HeaderValue {
 pub struct Page<T> {
     pub items: Vec<T>,
     /// Give it as `cursor` to get the next page; null on the last one.
-    #[schema(example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")]
+    #[schema(required, example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")]
     pub next_cursor: Option<String>,
 }
 

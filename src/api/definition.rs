@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use utoipa::ToSchema;
 
+use crate::domain::{DeadlinePolicy, DurationText, Json, Method, OnUndo, Policy, UndoPolicy};
+
 /// One step: a call to one remote service.
 #[derive(ToSchema)]
 #[schema(as = StepDefinition, example = json!({
@@ -40,7 +42,7 @@ pub struct StepBody {
     request: Option<StepRequest>,
     /// The step's complete-by, counted from each claim: 100ms to 30d.
     #[schema(default = "30s", example = "10s")]
-    complete_within: Option<String>,
+    complete_within: Option<DurationText>,
     /// How many attempts may run out of time before `on_exhausted` decides.
     #[schema(default = 3, minimum = 0, maximum = 1000, example = 3)]
     max_failures: Option<u32>,
@@ -48,7 +50,7 @@ pub struct StepBody {
     /// What follows when the service refuses for good: `error` needs an operator, `undo` undoes the
     /// whole task, `skip` goes on without the step.
     #[schema(default = "error", example = "undo")]
-    on_permanent: Option<String>,
+    on_permanent: Option<Policy>,
     /// What undoes the step, should the task be undone after it took effect.
     undo: Option<UndoBody>,
     /// Asks the service whether an attempt of unknown outcome took effect.
@@ -56,7 +58,7 @@ pub struct StepBody {
     /// What happens to a call under way when the task is to be undone: `wait` for it until its
     /// complete-by, so that its outcome is known, or `drop` it at once.
     #[schema(default = "wait", example = "wait")]
-    on_undo: Option<String>,
+    on_undo: Option<OnUndo>,
     /// The point of no return: once it is done the task is only driven forward and cannot be undone.
     #[schema(default = false)]
     pivot: Option<bool>,
@@ -72,14 +74,13 @@ pub struct StepBody {
 pub struct UndoBody {
     request: StepRequest,
     #[schema(default = "30s", example = "30s")]
-    complete_within: Option<String>,
+    complete_within: Option<DurationText>,
     #[schema(default = 3, minimum = 0, maximum = 1000, example = 3)]
     max_failures: Option<u32>,
     /// As for a step, without `undo`.
     on_exhausted: Option<OnExhaustedBody>,
-    /// `error` or `skip`.
     #[schema(default = "error", example = "error")]
-    on_permanent: Option<String>,
+    on_permanent: Option<UndoPolicy>,
 }
 
 /// A GET that says whether a step took effect. Its expressions also see `response`, with its `status`
@@ -99,7 +100,7 @@ pub struct ProbeBody {
     #[schema(example = "response.body.items[0]")]
     output: Option<String>,
     #[schema(default = "10s", example = "10s")]
-    complete_within: Option<String>,
+    complete_within: Option<DurationText>,
 }
 
 /// What is said once for all steps that say nothing else.
@@ -107,28 +108,26 @@ pub struct ProbeBody {
 #[schema(as = Policies)]
 pub struct PoliciesBody {
     on_exhausted: Option<OnExhaustedBody>,
-    /// `error`, `undo` or `skip`.
     #[schema(default = "error", example = "undo")]
-    on_permanent: Option<String>,
-    /// What follows when the task's own complete-by passes: `error` or `undo`.
+    on_permanent: Option<Policy>,
+    /// What follows when the task's own complete-by passes.
     #[schema(default = "error", example = "undo")]
-    on_deadline: Option<String>,
+    on_deadline: Option<DeadlinePolicy>,
 }
 
 /// The request that a step makes. `{{ … }}` is an expression over `input`, `task` and
 /// `steps.<name>.output`; filling a whole string it keeps its type.
 #[derive(ToSchema)]
 pub struct StepRequest {
-    /// `GET`, `POST`, `PUT`, `PATCH` or `DELETE`.
     #[schema(default = "POST", example = "POST")]
-    method: Option<String>,
+    method: Option<Method>,
     /// Appended to the agent's endpoint, or to `url`. Starts with `/`.
     #[schema(example = "/charges/{{ input.id }}")]
     path: Option<String>,
     #[schema(example = json!({"x-tenant": "{{ task.labels.tenant }}"}))]
     headers: Option<BTreeMap<String, String>>,
     /// Any JSON. Left out: the task's input, for POST, PUT and PATCH.
-    #[schema(value_type = Option<Object>, example = json!({"amount": "{{ input.total }}"}))]
+    #[schema(value_type = Json, required = false, example = json!({"amount": "{{ input.total }}"}))]
     body: Option<String>,
 }
 
@@ -138,7 +137,7 @@ pub struct StepRequest {
 #[serde(untagged)]
 pub enum OnExhaustedBody {
     /// `error`: an operator is needed. `undo`: the whole task is undone. `skip`: it goes on without.
-    Word(String),
+    Word(Policy),
     Extend(Extension),
 }
 
@@ -148,11 +147,11 @@ pub enum OnExhaustedBody {
 pub struct Extension {
     /// How long to wait.
     #[schema(example = "10m")]
-    extend: String,
+    extend: DurationText,
     /// How often at most.
     #[schema(default = 1, minimum = 1, maximum = 1000, example = 5)]
     times: Option<u32>,
-    /// What then: `error`, `undo` or `skip`.
+    /// What then.
     #[schema(default = "error", example = "error")]
-    then: Option<String>,
+    then: Option<Policy>,
 }

@@ -9,6 +9,7 @@ use axum::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{answer::etag_of, state::App};
+use crate::domain::Json;
 
 pub fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -33,7 +34,7 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
 /// OpenAPI 3.1, made from the code that answers.
 #[utoipa::path(
     get, path = "/openapi.json", tag = "service",
-    responses((status = 200, description = "The document", body = Object, example = json!({"openapi": "3.1.0"}))),
+    responses((status = 200, description = "The document", body = Json, example = json!({"openapi": "3.1.0"}))),
 )]
 async fn openapi_json() -> Response {
     let (document, etag) = &*DOCUMENT;

@@ -18,9 +18,9 @@ const DOT: &str = "text/vnd.graphviz; charset=utf-8";
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "its fields are read by the documentation only")]
 pub struct PictureQuery {
-    /// `mermaid` or `dot`. Left out: as Accept says, or else `mermaid`.
+    /// Left out: as Accept says, or else `mermaid`.
     #[param(example = "mermaid")]
-    format: Option<String>,
+    format: Option<Form>,
 }
 
 /// The form that is asked for, by `format` or, without it, by Accept.

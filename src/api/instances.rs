@@ -39,7 +39,7 @@ pub struct InstanceView {
     #[schema(example = true)]
     supervising: bool,
     /// The term under which it supervises; the history names it, as in `supervisor:worker-1#4`.
-    #[schema(example = 4)]
+    #[schema(required, example = 4)]
     term: Option<u64>,
     /// Steps that it has claimed and whose calls are under way.
     #[schema(example = 12)]

@@ -20,7 +20,10 @@ use super::{
     problem::{Kind, ProblemBody},
 };
 use crate::{
-    domain::{Fields, LONGEST_URL, ReceiverName, TaskId, Timestamp, without_query},
+    domain::{
+        ALERT_EVENTS, Fields, Json, LONGEST_URL, REPLIES, ReceiverName, TaskId, Timestamp,
+        without_query, words,
+    },
     store::{Letter, MessageId, MessageQuery, MessageRecord, MessageState},
 };
 
@@ -36,6 +39,16 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(discard_many))
 }
 
+/// What a message tells.
+pub struct MessageType;
+
+words! {
+    MessageState = "MessageState", "`pending`, or `dead`: given up, until somebody has it redelivered",
+        MessageState::ALL.map(MessageState::as_str);
+    MessageType = "MessageType", "What a message tells: of a task, or to an alert webhook of an alert",
+        REPLIES.into_iter().chain(ALERT_EVENTS);
+}
+
 /// A message that is not delivered. One that is delivered is no longer kept.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Message)]
@@ -45,18 +58,18 @@ pub struct MessageView {
     id: Uuid,
     /// `task.processed` and so on; `alert.raised` and `alert.closed` for alert webhooks.
     #[serde(rename = "type")]
-    #[schema(example = "task.processed")]
+    #[schema(value_type = MessageType, example = "task.processed")]
     kind: String,
     /// A configured receiver, `alerts:` and the name of an alert webhook, or the origin of `url`.
     #[schema(example = "https://shop.example:443")]
     receiver: String,
     /// Where the submitter asked for it, without its query; null where the receiver's configuration says where.
-    #[schema(example = "https://shop.example/replies")]
+    #[schema(required, example = "https://shop.example/replies")]
     url: Option<String>,
-    #[schema(value_type = Option<String>, format = "uuid", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c")]
+    #[schema(required, value_type = Option<String>, format = "uuid", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c")]
     task: Option<TaskId>,
     /// `pending`, or `dead`: given up, until somebody has it redelivered.
-    #[schema(example = "dead")]
+    #[schema(value_type = MessageState, example = "dead")]
     state: &'static str,
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
@@ -64,16 +77,16 @@ pub struct MessageView {
     #[schema(example = 41)]
     tries: u32,
     /// Null where another message of the same task to the same receiver comes first.
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(required, value_type = Option<String>, format = DateTime)]
     next_try_at: Option<Timestamp>,
     /// How the last try failed.
-    #[schema(example = "the receiver answered 410 Gone")]
+    #[schema(required, example = "the receiver answered 410 Gone")]
     error: Option<String>,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(required, value_type = Option<String>, format = DateTime)]
     died_at: Option<Timestamp>,
     /// What is sent. Only where one message is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Json, required = false)]
     body: Option<Box<RawValue>>,
 }
 
@@ -104,9 +117,9 @@ impl From<MessageRecord> for MessageView {
 #[utoipa::path(
     get, path = "/v1/messages", tag = "messages", operation_id = "list_messages",
     params(
-        ("state" = Option<String>, Query, description = "`pending` or `dead`", example = "dead"),
+        ("state" = Option<MessageState>, Query, description = "Messages in this state", example = "dead"),
         ("receiver" = Option<String>, Query, description = "A configured receiver, or an origin", example = "https://shop.example:443"),
-        ("task" = Option<String>, Query, description = "The id of a task", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c"),
+        ("task" = Option<Uuid>, Query, description = "The id of a task", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c"),
         PageQuery,
     ),
     responses((status = 200, description = "A page of messages", body = Page<MessageView>)),
@@ -138,7 +151,7 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
 /// Read a message, with what is sent
 #[utoipa::path(
     get, path = "/v1/messages/{id}", tag = "messages", operation_id = "get_message",
-    params(("id" = String, Path, description = "The message's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
+    params(("id" = Uuid, Path, description = "The message's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
     responses(
         (status = 200, description = "The message", body = MessageView),
         (status = 404, description = "There is no such message, or it was delivered", body = ProblemBody, content_type = "application/problem+json"),
@@ -161,7 +174,7 @@ async fn get(
 /// `time`, and by the version of the task.
 #[utoipa::path(
     post, path = "/v1/messages/{id}/redeliver", tag = "messages", operation_id = "redeliver_message",
-    params(("id" = String, Path, description = "The message's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
+    params(("id" = Uuid, Path, description = "The message's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
     responses(
         (status = 202, description = "It is tried now", body = MessageView),
         (status = 404, description = "There is no such message, or it was delivered", body = ProblemBody, content_type = "application/problem+json"),
@@ -202,7 +215,7 @@ async fn redeliver(
 /// For one that nobody wants any more. It is deleted.
 #[utoipa::path(
     delete, path = "/v1/messages/{id}", tag = "messages", operation_id = "discard_message",
-    params(("id" = String, Path, description = "The message's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
+    params(("id" = Uuid, Path, description = "The message's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
     responses(
         (status = 204, description = "It is gone"),
         (status = 404, description = "There is no such message, or it was delivered", body = ProblemBody, content_type = "application/problem+json"),
@@ -236,14 +249,15 @@ async fn discard(
 struct BulkBody {
     /// These; or give filters.
     #[schema(max_items = 1000)]
-    ids: Option<Vec<String>>,
+    ids: Option<Vec<Uuid>>,
     #[schema(example = "https://shop.example:443")]
     receiver: Option<String>,
-    task: Option<String>,
+    task: Option<Uuid>,
     /// In place of ids and filters: every dead letter.
+    #[schema(default = false)]
     all: Option<bool>,
     /// Only count.
-    #[schema(example = true)]
+    #[schema(default = false, example = true)]
     dry_run: Option<bool>,
 }
 

@@ -50,7 +50,16 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 #[schema(as = Health)]
 struct HealthView {
     #[schema(example = "ready")]
-    status: &'static str,
+    status: HealthStatus,
+}
+
+/// How the service is. `held`: ready, but it makes no calls.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum HealthStatus {
+    Alive,
+    Ready,
+    Held,
 }
 
 /// Is it alive?
@@ -61,7 +70,12 @@ struct HealthView {
     responses((status = 200, description = "It is alive", body = HealthView, example = json!({"status": "alive"}))),
 )]
 pub(super) async fn livez() -> Response {
-    json(StatusCode::OK, &HealthView { status: "alive" })
+    json(
+        StatusCode::OK,
+        &HealthView {
+            status: HealthStatus::Alive,
+        },
+    )
 }
 
 /// Is it ready?
@@ -96,8 +110,8 @@ async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
         }
     }
     let status = match app.hold.is_held() {
-        true => "held",
-        false => "ready",
+        true => HealthStatus::Held,
+        false => HealthStatus::Ready,
     };
     Ok(json(StatusCode::OK, &HealthView { status }))
 }

@@ -6,12 +6,12 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
+use uuid::Uuid;
 
 use crate::{
-    domain::{FieldFault, Refusal},
+    domain::{FieldFault, Refusal, StepStatus, TaskStatus},
     store::{CommandError, StoreError},
 };
 
@@ -89,11 +89,12 @@ pub struct Problem {
 }
 
 /// What a caller sees of an error. `type` names the kind; kinds never change their meaning.
-#[derive(Serialize, ToSchema)]
+#[derive(ToSchema)]
+#[schema(as = Problem)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct ProblemBody {
     /// A stable name of the kind, with a section in the documentation.
-    #[serde(rename = "type")]
-    #[schema(example = "/problems/wrong-step-state")]
+    #[schema(rename = "type", example = "/problems/wrong-step-state")]
     kind: String,
     #[schema(example = "The step's state does not allow this")]
     title: String,
@@ -104,12 +105,22 @@ pub struct ProblemBody {
     detail: String,
     /// Where a state stood in the way: the state the task is in.
     #[schema(example = "processing")]
-    state: Option<String>,
+    state: Option<TaskStatus>,
+    /// Where a step's state stood in the way: that state.
+    step_state: Option<StepStatus>,
+    /// Where the task has changed since: the version it is at.
+    version: Option<u64>,
+    /// Where a bulk command was ended by a fault: how far it got.
+    matched: Option<u64>,
+    accepted: Option<u64>,
+    next_cursor: Option<Uuid>,
     /// Where the content is not valid: every fault, each with the JSON pointer of its place.
     errors: Option<Vec<FieldErrorBody>>,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(ToSchema)]
+#[schema(as = FieldError)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct FieldErrorBody {
     /// RFC 6901, into the request body.
     #[schema(example = "/steps/1/after/0")]

@@ -5,7 +5,7 @@ use axum::{http::StatusCode, response::Response};
 use utoipa::ToSchema;
 
 use super::{App, answer::json, bulkhead::Permit};
-use crate::domain::{Definition, TaskFields, verdict};
+use crate::domain::{Definition, DurationText, Method, Runs, TaskFields, WarningCode, verdict};
 
 /// What a definition would do. A forecast: nothing was stored.
 #[derive(ToSchema)]
@@ -19,9 +19,9 @@ pub struct VerdictBody {
     /// How long the critical path takes when every attempt but the last runs out of time. The
     /// supervisor adds up to its interval to each failure.
     #[schema(example = "6m21s")]
-    worst_case: String,
+    worst_case: DurationText,
     #[schema(example = "15m")]
-    complete_within: Option<String>,
+    complete_within: Option<DurationText>,
     /// Whether the worst case ends within `complete_within`. True where there is no such limit.
     #[schema(example = true)]
     fits: bool,
@@ -43,7 +43,7 @@ pub struct UndoStepBody {
     #[schema(example = "payments")]
     agent: String,
     #[schema(example = "DELETE")]
-    method: String,
+    method: Method,
     /// Counted from 1: those of a stage can run side by side once those before have ended.
     #[schema(example = 1)]
     stage: u32,
@@ -62,7 +62,7 @@ pub struct PlannedStepBody {
     #[schema(example = "payments")]
     agent: String,
     #[schema(example = "POST")]
-    method: String,
+    method: Method,
     /// The steps that must be done before this one.
     #[schema(example = json!(["reserve"]))]
     after: Vec<String>,
@@ -72,23 +72,19 @@ pub struct PlannedStepBody {
     /// `always`; `conditionally`, where only the task's own data can tell; or `never`, where the
     /// condition is false for the given input.
     #[schema(example = "always")]
-    runs: String,
+    runs: Runs,
     /// How often it is claimed at most.
     #[schema(example = 4)]
     attempts: u32,
     #[schema(example = "2m7s")]
-    worst_case: String,
+    worst_case: DurationText,
 }
 
 #[derive(ToSchema)]
 #[schema(as = Warning)]
 pub struct WarningBody {
-    /// `relies_on_idempotency_key`, `output_unread`, `outlives_task`, `constant`, `cannot_render`,
-    /// `no_time_to_retry`; of undo: `not_undoable`, `nothing_to_undo`, `undo_needs_output`,
-    /// `undo_never_runs` or `undo_may_be_skipped`; of expressions: `reads_skipped`, `input_needed` or
-    /// `looks_like_expression`.
     #[schema(example = "relies_on_idempotency_key")]
-    code: String,
+    code: WarningCode,
     /// Missing where the warning is about several steps.
     #[schema(example = "charge")]
     step: Option<String>,

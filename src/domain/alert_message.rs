@@ -10,6 +10,12 @@ use super::{
     message::{CloudEvent, place},
 };
 
+const RAISED: &str = "alert.raised";
+const CLOSED: &str = "alert.closed";
+
+/// What alert webhooks are told.
+pub const ALERT_EVENTS: [&str; 2] = [RAISED, CLOSED];
+
 /// Who is told of alerts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AlertWebhook {
@@ -119,8 +125,8 @@ impl Sender {
         mut new_id: impl FnMut() -> Uuid,
     ) -> Vec<Message> {
         let kind = match alert.closed_at {
-            Some(_) => "alert.closed",
-            None => "alert.raised",
+            Some(_) => CLOSED,
+            None => RAISED,
         };
         // Messages to a webhook that cannot be delivered are no news for that webhook.
         let others = |webhook: &&AlertWebhook| alert.receiver.as_ref() != Some(&webhook.receiver);

@@ -10,36 +10,42 @@ use super::{AgentName, InstanceId, StepIndex, StepName, StepState, StepStatus, T
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Blocked {
     /// It follows steps that are not done.
+    #[schema(title = "BlockedBySteps")]
     Steps {
         #[schema(value_type = Vec<String>, example = json!(["reserve"]))]
         steps: Vec<StepName>,
     },
     /// It is tried again at a later time.
+    #[schema(title = "BlockedByTime")]
     Time {
         #[schema(value_type = String, format = DateTime)]
         until: Timestamp,
     },
     /// Its agent has no free place: it waits in the agent's queue.
+    #[schema(title = "BlockedByCapacity")]
     Capacity {
         #[schema(value_type = String, example = "payments")]
         agent: AgentName,
         /// How many steps the agent's queue holds before this one. It is counted where one task is read, for
         /// the first four agents whose queues the task waits in; everywhere else it is null.
-        #[schema(example = 12)]
+        #[schema(required, example = 12)]
         ahead: Option<u64>,
         /// Whether the count of `ahead` was ended at a thousand steps of other tasks: there may be more.
         #[schema(example = false)]
         ahead_is_at_least: bool,
     },
     /// The instance that was asked is held: it claims nothing until `POST /v1/hold/release`.
+    #[schema(title = "BlockedByHeld")]
     Held,
     /// No agent of that name is registered any more.
+    #[schema(title = "BlockedByAgent")]
     Agent {
         #[schema(value_type = String, example = "payments")]
         agent: AgentName,
     },
     /// It undoes a step whose call is being dropped: `instance` has yet to confirm that no try can follow. If it
     /// falls silent, its lease runs out, and the step is recovered.
+    #[schema(title = "BlockedByDrop")]
     Drop {
         #[schema(value_type = String, example = "charge")]
         step: StepName,
@@ -47,8 +53,10 @@ pub enum Blocked {
         instance: InstanceId,
     },
     /// The task is paused until an operator resumes it.
+    #[schema(title = "BlockedByPaused")]
     Paused,
     /// It is in error until an operator retries, skips or resolves it.
+    #[schema(title = "BlockedByOperator")]
     Operator,
 }
 

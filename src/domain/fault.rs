@@ -1,13 +1,15 @@
 //! What went wrong with a step or a task, in the words an operator reads.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{StepName, Timestamp};
 
 /// The longest excerpt of a remote answer that a fault keeps, in bytes.
 pub const BODY_EXCERPT: usize = 4096;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// What kind of fault it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
     /// Worth another try: 408, 425, 429, 5xx, a refused or broken connection. Never ends a step.
@@ -35,7 +37,7 @@ impl FaultKind {
 }
 
 /// What is known of whether something took effect.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Certainty {
     Unknown,

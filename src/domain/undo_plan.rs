@@ -5,6 +5,7 @@
 use std::{cell::Cell, collections::BTreeMap};
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::{
     Actor, AgentName, Call, Command, Doubt, Draft, OnUndo, Payload, Purpose, Release, Secrets,
@@ -56,8 +57,9 @@ pub struct PlannedUndo {
 }
 
 /// Why there is something to undo.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = UndoBecause)]
 pub enum Because {
     /// The step is done.
     Processed,
@@ -90,8 +92,10 @@ pub struct CannotRender {
     pub message: String,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+/// What has to happen before a call can be shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = RenderableAfter)]
 pub enum Until {
     /// The step's call has ended: the undo reads its output.
     CallEnded,
@@ -134,8 +138,9 @@ pub struct PassedOver {
 }
 
 /// Why nothing is called for a step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = PassedOverBecause)]
 pub enum Why {
     NeverBegan,
     /// It was tried, and did not take effect: its service refused it for good, or its probe said so.

@@ -8,6 +8,7 @@ pub use self::undo::UndoStep;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::{
     AgentName, Body, Definition, Extend, Method, Payload, RequestTemplate, RetrySpec, Span,
@@ -49,8 +50,10 @@ pub struct PlannedStep {
     pub worst_case: Span,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+/// Whether a step runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = StepRuns)]
 pub enum Runs {
     Always,
     /// If its condition holds, which only the task's own data can tell.
@@ -70,7 +73,8 @@ pub struct Warning {
     pub message: String,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+/// What a warning is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WarningCode {
     /// Some steps are harmless to repeat only if their service deduplicates.

@@ -8,8 +8,8 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::{
-    Actor, Blocked, Doubt, Fault, Payload, ReceiverName, ReplyTo, Step, StepIndex, StepState, Task,
-    Timestamp, without_query,
+    Actor, Blocked, Certainty, Doubt, Fault, FaultKind, Json, Payload, ReceiverName, ReplyEvent,
+    ReplyTo, Step, StepIndex, StepState, StepStatus, Task, TaskStatus, Timestamp, without_query,
 };
 
 /// A task with all its steps.
@@ -19,12 +19,13 @@ pub struct TaskView<'a> {
     #[serde(flatten)]
     head: Head<'a>,
     /// What was submitted.
-    #[schema(value_type = Object, example = json!({"sku": "book-7", "quantity": 1}))]
+    #[schema(value_type = Json, example = json!({"sku": "book-7", "quantity": 1}))]
     input: &'a RawValue,
     /// Where the submitter is told of it; null where nobody is.
-    #[schema(value_type = Option<ReplyToBody>)]
+    #[schema(required, value_type = Option<ReplyToBody>)]
     reply_to: Option<ReplyToView<'a>>,
     /// That the task is undone, and why; null while it is not.
+    #[schema(required)]
     undo: Option<UndoView<'a>>,
     /// In the order of the definition. Once the task is undone, what undoes them stands behind them.
     pub steps: Vec<StepView<'a>>,
@@ -38,35 +39,34 @@ pub struct Head<'a> {
     #[schema(value_type = String, format = Uuid)]
     pub id: uuid::Uuid,
     /// The caller's own id.
-    #[schema(example = "order-1001")]
+    #[schema(required, example = "order-1001")]
     pub key: Option<&'a str>,
     /// The registered workflow, or null where the steps were given in place.
-    #[schema(example = "order")]
+    #[schema(required, example = "order")]
     pub workflow: Option<&'a str>,
     /// The workflow's version that this task keeps.
-    #[schema(example = 3)]
+    #[schema(required, example = 3)]
     pub workflow_version: Option<u32>,
-    /// pending, processing, paused, processed, error, undoing, undone or cancelled.
-    #[schema(example = "processing")]
+    #[schema(value_type = TaskStatus, example = "processing")]
     pub state: &'static str,
     /// -100 to 100; higher is claimed first.
     #[schema(example = 0)]
     pub priority: i64,
-    #[schema(value_type = BTreeMap<String, String>, example = json!({"customer": "acme"}))]
+    #[schema(value_type = Labels)]
     pub labels: Labels<'a>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// When the task must be finished; null without a limit.
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(required, value_type = Option<String>, format = DateTime)]
     pub complete_by: Option<Timestamp>,
     /// When it was processed, undone or cancelled.
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(required, value_type = Option<String>, format = DateTime)]
     pub ended_at: Option<Timestamp>,
     /// Counts the saved changes; the ETag is this number in quotes.
     #[schema(example = 7)]
     pub version: u64,
     /// In state error: the first fault that an operator has to mend.
-    #[schema(value_type = Option<FaultBody>)]
+    #[schema(required, value_type = Option<FaultBody>)]
     pub error: Option<&'a Fault>,
 }
 
@@ -88,10 +88,10 @@ pub struct UndoView<'a> {
     #[schema(value_type = String, example = "operator:alice")]
     by: &'a Actor,
     /// In the words of whoever asked.
-    #[schema(example = "the customer withdrew")]
+    #[schema(required, example = "the customer withdrew")]
     reason: Option<&'a str>,
     /// What went wrong, where a policy asked for it.
-    #[schema(value_type = Option<FaultBody>)]
+    #[schema(required, value_type = Option<FaultBody>)]
     error: Option<&'a Fault>,
     /// Steps that took effect, or may have, and have no `undo`: they stay as they are.
     #[schema(example = json!(["notify"]))]
@@ -107,9 +107,8 @@ pub struct StepView<'a> {
     /// The agent, or the origin of the step's URL.
     #[schema(example = "payments")]
     agent: &'a str,
-    /// waiting, pending, processing, processed, error, skipped, cancelled or undone.
     /// On what undoes a step, `processed` means that the step is undone.
-    #[schema(example = "processed")]
+    #[schema(value_type = StepStatus, example = "processed")]
     state: &'static str,
     /// The step that this one undoes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,34 +127,36 @@ pub struct StepView<'a> {
     #[schema(example = 3)]
     max_failures: u32,
     /// `unknown`: an attempt expired, was lost or dropped, and may have taken effect.
-    #[schema(example = "unknown")]
+    #[schema(required, value_type = Option<Certainty>, example = "unknown")]
     outcome: Option<&'static str>,
     /// What every attempt sends as `Idempotency-Key`.
     #[schema(example = "019c7a5e-0000-7000-8000-000000000000:charge")]
     idempotency_key: String,
     /// The instance that runs it now.
+    #[schema(required)]
     locked_by: Option<&'a str>,
     /// When the attempt under way must be finished.
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(required, value_type = Option<String>, format = DateTime)]
     complete_by: Option<Timestamp>,
     /// Pending: from when on it may be claimed.
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(required, value_type = Option<String>, format = DateTime)]
     ready_at: Option<Timestamp>,
     /// The first claim.
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(required, value_type = Option<String>, format = DateTime)]
     started_at: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(required, value_type = Option<String>, format = DateTime)]
     ended_at: Option<Timestamp>,
     /// Why it is not running; null while it runs and once it is over.
+    #[schema(required)]
     pub blocked_by: Option<Blocked>,
     /// What the remote service answered; while the step is run again, what it answered before.
-    #[schema(value_type = Option<Object>, example = json!({"id": "ch_1"}))]
+    #[schema(required, value_type = Json, example = json!({"id": "ch_1"}))]
     output: Option<&'a RawValue>,
     /// In state error: what went wrong.
-    #[schema(value_type = Option<FaultBody>)]
+    #[schema(required, value_type = Option<FaultBody>)]
     error: Option<&'a Fault>,
     /// The last transient fault, kept although a later try may have succeeded.
-    #[schema(value_type = Option<FaultBody>)]
+    #[schema(required, value_type = Option<FaultBody>)]
     last_fault: Option<&'a Fault>,
 }
 
@@ -193,37 +194,34 @@ pub struct ReplyToBody {
     /// A configured receiver.
     #[schema(example = "shop")]
     receiver: Option<String>,
-    /// Of task.accepted, task.processed, task.error, task.undoing, task.undone, task.cancelled,
-    /// step.processed and step.error. Left out: task.processed, task.error, task.undone and
-    /// task.cancelled.
-    #[schema(example = json!(["task.processed", "task.error"]))]
+    /// Left out: `task.processed`, `task.error`, `task.undone` and `task.cancelled`.
+    #[schema(value_type = Option<Vec<ReplyEvent>>, min_items = 1, example = json!(["task.processed", "task.error"]))]
     events: Option<Vec<String>>,
 }
 
 /// What went wrong.
 #[derive(ToSchema)]
-#[schema(as = FaultBody)]
+#[schema(as = Fault)]
 #[allow(
     dead_code,
     reason = "only the shape of Fault, for the OpenAPI document"
 )]
 pub struct FaultBody {
-    /// transient, permanent, exhausted, deadline, or on a task undo_failed.
     #[schema(example = "permanent")]
-    kind: String,
+    kind: FaultKind,
     #[schema(example = "the service refused: 402 Payment Required")]
     message: String,
     /// The remote service's HTTP status, if it answered.
-    #[schema(example = 402)]
+    #[schema(required, example = 402)]
     status: Option<u16>,
     /// The beginning of its answer, as text.
-    #[schema(example = "{\"error\":\"card declined\"}")]
+    #[schema(required, example = "{\"error\":\"card declined\"}")]
     body: Option<String>,
     #[schema(format = DateTime)]
     at: String,
     /// `unknown`: it may have taken effect all the same. Left out where it has not.
     #[schema(example = "unknown")]
-    outcome: Option<String>,
+    outcome: Option<Certainty>,
     /// On a task: the step that failed.
     #[schema(example = "charge")]
     step: Option<String>,

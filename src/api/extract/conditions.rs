@@ -38,7 +38,8 @@ pub struct ConditionHeaders {
         rename = "Idempotency-Key",
         example = "order-1001-submit",
         min_length = 1,
-        max_length = 255
+        max_length = 255,
+        pattern = "^[!-~]+$"
     )]
     idempotency_key: Option<String>,
     /// `wait=10` lets the answer wait up to so many seconds for the task to settle, 60 at most;
@@ -46,7 +47,11 @@ pub struct ConditionHeaders {
     #[param(rename = "Prefer", example = "wait=10")]
     prefer: Option<String>,
     /// The ETag of the task as it was last seen: the request is refused if the task has changed since.
-    #[param(rename = "If-Match", example = "\"7\"")]
+    #[param(
+        rename = "If-Match",
+        pattern = r#"^(\*|"[0-9]{1,18}")$"#,
+        example = "\"7\""
+    )]
     if_match: Option<String>,
 }
 
@@ -56,10 +61,19 @@ pub struct ConditionHeaders {
 #[expect(dead_code, reason = "its fields are read by the documentation only")]
 pub struct CommandHeaders {
     /// The ETag that the task must still have.
-    #[param(rename = "If-Match", example = "\"7\"")]
+    #[param(
+        rename = "If-Match",
+        pattern = r#"^(\*|"[0-9]{1,18}")$"#,
+        example = "\"7\""
+    )]
     if_match: Option<String>,
     /// Makes a repeat harmless.
-    #[param(rename = "Idempotency-Key", min_length = 1, max_length = 255)]
+    #[param(
+        rename = "Idempotency-Key",
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[!-~]+$"
+    )]
     idempotency_key: Option<String>,
 }
 

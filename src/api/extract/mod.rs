@@ -13,6 +13,7 @@ pub use caller::Caller;
 pub use conditions::{CommandHeaders, ConditionHeaders, Conditions, idempotency};
 pub use ids::ids;
 pub use path::{
-    NamePath, NameVersionPath, StepParams, TaskParams, TaskPath, TaskStepPath, plain_name,
+    NamePath, NameVersionPath, PlainName, StepParams, TaskParams, TaskPath, TaskStepPath,
+    plain_name,
 };
 pub use query::{LONGEST_WAIT, PageQuery, Query, must_be_utf8};

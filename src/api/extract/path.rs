@@ -4,7 +4,10 @@ use axum::{
     extract::{FromRequestParts, RawPathParams},
     http::request::Parts,
 };
-use utoipa::IntoParams;
+use utoipa::{
+    IntoParams, PartialSchema, ToSchema,
+    openapi::{ObjectBuilder, RefOr, Schema, Type},
+};
 use uuid::Uuid;
 
 use crate::{
@@ -26,7 +29,7 @@ pub struct TaskStepPath(pub TaskId, pub String);
 #[expect(dead_code, reason = "its fields are read by the documentation only")]
 pub struct TaskParams {
     /// The task's id.
-    id: String,
+    id: Uuid,
 }
 
 /// For what is asked of a step: `params(StepParams)`.
@@ -35,7 +38,7 @@ pub struct TaskParams {
 #[expect(dead_code, reason = "its fields are read by the documentation only")]
 pub struct StepParams {
     /// The task's id.
-    id: String,
+    id: Uuid,
     /// The step's name.
     name: String,
 }
@@ -111,6 +114,22 @@ fn task_id(text: &str) -> Result<TaskId, Problem> {
 /// What agents and workflows may be called: safe in a URL, a header, a log line and a file name.
 pub const PLAIN_NAME: &str =
     "1 to 64 of the characters a-z A-Z 0-9 . _ -, the first one a letter or a digit";
+
+/// The same, for the documentation.
+pub struct PlainName;
+
+impl PartialSchema for PlainName {
+    fn schema() -> RefOr<Schema> {
+        let schema = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some(PLAIN_NAME))
+            .max_length(Some(64))
+            .pattern(Some("^[A-Za-z0-9][A-Za-z0-9._-]*$"));
+        schema.build().into()
+    }
+}
+
+impl ToSchema for PlainName {}
 
 /// Refuses what is not [`PLAIN_NAME`].
 pub fn plain_name(what: &str, name: &str) -> Result<(), Problem> {

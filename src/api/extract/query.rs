@@ -34,10 +34,11 @@ pub struct Query {
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "its fields are read by the documentation only")]
 pub struct PageQuery {
-    /// The most items of one page, 1 to 500; 50 where it is left out.
+    /// The most items of one page; 50 where it is left out.
     #[param(minimum = 1, maximum = 500, example = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before. Without it the list starts at its beginning.
+    #[param(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     cursor: Option<String>,
 }
 

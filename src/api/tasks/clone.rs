@@ -1,6 +1,6 @@
 //! A task submitted anew, with changes: what an operator does about one that went wrong for good.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use axum::{extract::State, http::Method, response::Response};
 use serde_json::value::RawValue;
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::{
     commands::reason,
     load,
-    submit::{LONGEST_NAME, Submission, accept, complete_within, labels, priority},
+    submit::{Submission, accept, complete_within, labels, priority},
 };
 use crate::{
     api::{
@@ -20,8 +20,8 @@ use crate::{
         workflows,
     },
     domain::{
-        Definition, Details, FieldFault, Fields, Payload, ReplyTo, ReplyToBody, TaskView,
-        WorkflowRef, text,
+        Definition, Details, DurationText, FieldFault, Fields, Json, LONGEST_NAME, Labels, Payload,
+        ReplyTo, ReplyToBody, TaskView, WorkflowRef, text,
     },
     store::CommandError,
 };
@@ -32,29 +32,45 @@ use crate::{
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct CloneBody {
     /// In place of the task's whole input.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Json, required = false)]
     input: Option<String>,
     /// Changes to the task's input, as a JSON Merge Patch (RFC 7396): members replace or join those of the
     /// same name, null takes one away. Not together with `input`.
-    #[schema(value_type = Option<Object>, example = json!({"card": "tok_other"}))]
+    #[schema(value_type = Json, required = false, example = json!({"card": "tok_other"}))]
     input_patch: Option<String>,
     #[schema(example = "order-1001", max_length = 255)]
     key: Option<String>,
     /// In place of all of the task's labels.
-    #[schema(example = json!({"customer": "acme"}))]
-    labels: Option<BTreeMap<String, String>>,
+    labels: Option<Labels<'static>>,
     #[schema(minimum = -100, maximum = 100)]
     priority: Option<i8>,
     #[schema(example = "15m")]
-    complete_within: Option<String>,
+    complete_within: Option<DurationText>,
     /// Another version of the task's workflow: its number, or `latest`. Left out: the task's own.
-    #[schema(value_type = Option<String>, example = "latest")]
-    workflow_version: Option<String>,
+    workflow_version: Option<VersionBody>,
     /// In place of the task's own; null: nobody is told.
     reply_to: Option<ReplyToBody>,
     /// For the history of the new task.
     #[schema(example = "the first card was declined")]
     reason: Option<String>,
+}
+
+/// A version of a workflow.
+#[derive(utoipa::ToSchema)]
+#[schema(as = WorkflowVersion, example = "latest")]
+#[serde(untagged)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub enum VersionBody {
+    Number(u32),
+    Latest(Latest),
+}
+
+#[derive(utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = LatestVersion)]
+#[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub enum Latest {
+    Latest,
 }
 
 /// Submit a task anew, with changes

@@ -19,7 +19,7 @@ use crate::{
         },
         problem::{Kind, ProblemBody},
     },
-    domain::{Command, Fields, Payload, StepIndex, Task, TaskId, TaskView},
+    domain::{Command, Fields, Json, Payload, StepIndex, Task, TaskId, TaskView},
     store::{Accepted, Apply},
 };
 
@@ -240,7 +240,7 @@ pub(super) async fn retry(
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct RetryBody {
     /// Sent as the request body in place of the rendered one, from now on.
-    #[schema(value_type = Option<Object>, example = json!({"amount": 30, "card": "tok_visa"}))]
+    #[schema(value_type = Json, required = false, example = json!({"amount": 30, "card": "tok_visa"}))]
     input: Option<String>,
     #[schema(example = "the customer gave another card")]
     reason: Option<String>,
@@ -282,7 +282,7 @@ pub(super) async fn retry_step(
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct OutputBody {
     /// What later steps see as its output; null if left out.
-    #[schema(value_type = Option<Object>, example = json!({"id": "ch_1"}))]
+    #[schema(value_type = Json, required = false, example = json!({"id": "ch_1"}))]
     output: Option<String>,
     #[schema(example = "charged by hand in the payment console")]
     reason: Option<String>,

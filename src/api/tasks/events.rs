@@ -20,10 +20,10 @@ use super::{json, load, no_such_task};
 use crate::{
     api::{
         App, Problem,
-        extract::{Query, TaskPath},
+        extract::{Query, TaskParams, TaskPath},
         problem::{Kind, ProblemBody},
     },
-    domain::{TaskId, TaskStatus, Timestamp},
+    domain::{Certainty, TaskId, TaskStatus, Timestamp},
     store::{Change, Interest, StoreError, Watch},
 };
 
@@ -59,8 +59,10 @@ pub struct EntryBody {
     step: Option<String>,
     #[schema(example = 1)]
     attempt: Option<u32>,
+    /// The state of the step, or of the task, before.
     #[schema(example = "pending")]
     from: Option<String>,
+    /// The state of the step, or of the task, since then.
     #[schema(example = "processing")]
     to: String,
     /// `submitter`, or `scheduler:`, `supervisor:` or `operator:` and a name; the supervisor's with
@@ -71,6 +73,8 @@ pub struct EntryBody {
     #[schema(format = DateTime)]
     ready_at: Option<String>,
     failure_count: Option<u32>,
+    /// `unknown`: the step may have taken effect without its outcome being known.
+    outcome: Option<Certainty>,
     error: Option<crate::domain::FaultBody>,
 }
 
@@ -81,7 +85,7 @@ pub(super) struct HistoryPage {
     #[schema(value_type = Vec<EntryBody>)]
     items: Vec<Entry>,
     /// Pass it as `after` for what follows; null at the end.
-    #[schema(example = "500")]
+    #[schema(required, example = "500")]
     next_cursor: Option<String>,
 }
 
@@ -92,9 +96,9 @@ pub(super) struct HistoryPage {
 #[utoipa::path(
     get, path = "/v1/tasks/{id}/history", tag = "tasks",
     params(
-        ("id" = String, Path, description = "The task's id"),
-        ("limit" = Option<u32>, Query, description = "Changes, 1 to 500, 500 if left out", example = 500),
-        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+        TaskParams,
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 500, description = "Changes of one page; 500 where it is left out", example = 500),
+        ("cursor" = Option<String>, Query, pattern = "^[0-9]{1,18}$", description = "`next_cursor` of the page before"),
     ),
     responses(
         (status = 200, description = "A page of the history, oldest first", body = HistoryPage),
@@ -131,8 +135,8 @@ pub(super) async fn history(
 #[utoipa::path(
     get, path = "/v1/tasks/{id}/events", tag = "tasks",
     params(
-        ("id" = String, Path, description = "The task's id"),
-        ("Last-Event-ID" = Option<String>, Header, description = "The `seq` of the last entry that was seen", example = "3.1"),
+        TaskParams,
+        ("Last-Event-ID" = Option<String>, Header, pattern = r"^[0-9]{1,18}\.[0-9]{1,18}$", description = "The `seq` of the last entry that was seen", example = "3.1"),
     ),
     responses(
         (status = 200, description = "Server-sent events", body = String, content_type = "text/event-stream"),

@@ -10,10 +10,10 @@ use super::{Waited, json, load, render_with_places, settled, summary::SummaryVie
 use crate::{
     api::{
         App, Problem,
-        extract::{Query, TaskPath},
+        extract::{PageQuery, Query, TaskParams, TaskPath},
         problem::{Kind, ProblemBody},
     },
-    domain::{TaskId, TaskStatus, TaskView},
+    domain::{DurationText, LabelFilter, TaskId, TaskStatus, TaskView},
     store::{TaskFilter, TaskQuery},
 };
 
@@ -23,7 +23,7 @@ use crate::{
 pub(super) struct Page<'a> {
     items: Vec<SummaryView<'a>>,
     /// Pass it as `cursor` for the next page; null on the last.
-    #[schema(example = "019c7a5e-0000-7000-8000-000000000000")]
+    #[schema(required, example = "019c7a5e-0000-7000-8000-000000000000")]
     next_cursor: Option<String>,
 }
 
@@ -35,8 +35,8 @@ pub(super) struct Page<'a> {
 #[utoipa::path(
     get, path = "/v1/tasks/{id}", tag = "tasks",
     params(
-        ("id" = String, Path, description = "The task's id"),
-        ("wait" = Option<String>, Query, description = "At most this long, up to 60s", example = "30s"),
+        TaskParams,
+        ("wait" = Option<DurationText>, Query, description = "At most this long; more than `60s` counts as `60s`", example = "30s"),
     ),
     responses(
         (status = 200, description = "The task; its version is the ETag", body = TaskView),
@@ -71,15 +71,14 @@ pub(super) async fn get(
 #[utoipa::path(
     get, path = "/v1/tasks", tag = "tasks",
     params(
-        ("state" = Option<String>, Query, description = "pending, processing, paused, processed, error, undoing, undone or cancelled", example = "error"),
+        ("state" = Option<TaskStatus>, Query, description = "Tasks in this state", example = "error"),
         ("workflow" = Option<String>, Query, description = "A registered workflow's name", example = "order"),
         ("key" = Option<String>, Query, description = "The caller's own id", example = "order-1001"),
         ("agent" = Option<String>, Query, description = "Tasks with a step of this agent", example = "payments"),
-        ("label" = Option<Vec<String>>, Query, description = "`name:value`; may be given several times", example = json!(["customer:acme"])),
-        ("created_after" = Option<String>, Query, description = "RFC 3339"),
-        ("created_before" = Option<String>, Query, description = "RFC 3339"),
-        ("limit" = Option<u32>, Query, description = "1 to 500, 50 if left out", example = 50),
-        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+        ("label" = Option<Vec<LabelFilter>>, Query, description = "`name:value`; may be given several times", example = json!(["customer:acme"])),
+        ("created_after" = Option<String>, Query, format = DateTime, description = "RFC 3339"),
+        ("created_before" = Option<String>, Query, format = DateTime, description = "RFC 3339"),
+        PageQuery,
     ),
     responses(
         (status = 200, description = "A page of tasks without their input and steps", body = Page),
@@ -91,16 +90,8 @@ pub(super) async fn list(
     mut query: Query,
 ) -> Result<Response, Problem> {
     let filter = filter(&mut query)?;
-    let limit = query.integer("limit", 1..=500)?.unwrap_or(50) as usize;
-    let before = match query.string("cursor") {
-        Some(cursor) => Some(TaskId(cursor.parse().map_err(|_| {
-            Problem::new(
-                Kind::InvalidQuery,
-                "cursor: not a cursor; pass next_cursor of the page before, unchanged",
-            )
-        })?)),
-        None => None,
-    };
+    let limit = query.limit()?;
+    let before = query.cursor(|text| text.parse().ok().map(TaskId))?;
     query.finish()?;
     // One more than asked for tells whether there is a next page.
     let mut tasks = app

@@ -20,15 +20,12 @@ use crate::{
         verdict, workflows,
     },
     domain::{
-        Definition, Details, FieldFault, Fields, Payload, Policies, Priority, ReplyTo, ReplyToBody,
-        Span, TaskFields, TaskId, TaskView, WorkflowName, WorkflowRef,
+        Definition, Details, DurationText, FieldFault, Fields, Json, LONGEST_NAME, Labels,
+        MOST_LABELS, Payload, Policies, Priority, ReplyTo, ReplyToBody, Span, TaskFields, TaskId,
+        TaskView, WorkflowName, WorkflowRef,
     },
     store::{Accepted, Idempotency},
 };
-
-/// The longest key, label name or label value.
-pub(super) const LONGEST_NAME: usize = 255;
-const MOST_LABELS: usize = 32;
 
 /// What a caller hands in.
 #[derive(utoipa::ToSchema)]
@@ -39,6 +36,7 @@ pub struct SubmissionBody {
     #[schema(example = "order")]
     workflow: Option<String>,
     /// The workflow's version; the latest if left out.
+    #[schema(minimum = 1)]
     workflow_version: Option<u32>,
     /// The steps in place, instead of a workflow.
     steps: Option<Vec<definition::StepBody>>,
@@ -46,20 +44,19 @@ pub struct SubmissionBody {
     #[schema(example = "order-1001", max_length = 255)]
     key: Option<String>,
     /// What the steps' expressions see as `input`.
-    #[schema(value_type = Option<Object>, example = json!({"sku": "book-7", "quantity": 1, "card": "tok_visa"}))]
+    #[schema(value_type = Json, required = false, example = json!({"sku": "book-7", "quantity": 1, "card": "tok_visa"}))]
     input: Option<String>,
     /// Higher is claimed first.
-    #[schema(example = 0, minimum = -100, maximum = 100)]
+    #[schema(default = 0, example = 0, minimum = -100, maximum = 100)]
     priority: Option<i8>,
     /// The limit for the whole task; the workflow's if left out.
-    #[schema(example = "15m")]
+    #[schema(value_type = Option<DurationText>, example = "15m")]
     complete_within: Option<String>,
     /// With steps in place; a workflow has its own.
     #[serde(flatten)]
     policies: definition::PoliciesBody,
     /// Up to 32, to find tasks by.
-    #[schema(example = json!({"customer": "acme"}))]
-    labels: Option<BTreeMap<String, String>>,
+    labels: Option<Labels<'static>>,
     /// Where to tell what becomes of the task: signed CloudEvents, at least once, in order.
     reply_to: Option<ReplyToBody>,
 }

@@ -13,7 +13,10 @@ use crate::{
         App, Problem,
         extract::{Query, TaskParams, TaskPath},
     },
-    domain::{TaskId, UndoPlan, undo_plan},
+    domain::{
+        Because, DurationText, Json, Method, OnUndo, StepStatus, TaskId, TaskStatus, UndoPlan,
+        Until, Why, undo_plan,
+    },
 };
 
 #[derive(Serialize)]
@@ -31,9 +34,8 @@ struct PlanView {
 pub struct UndoPlanBody {
     #[schema(format = Uuid)]
     task: String,
-    /// The task's state.
     #[schema(example = "processing")]
-    state: String,
+    state: TaskStatus,
     /// Pass it as If-Match to `POST /v1/tasks/{id}/undo`: it is refused if the task has moved since. The
     /// task's ETag.
     #[schema(example = "\"7\"")]
@@ -61,7 +63,7 @@ pub struct RunningBody {
     complete_by: String,
     /// `wait`: it is waited for until its complete-by; `drop`: it is dropped at once.
     #[schema(example = "wait")]
-    on_undo: String,
+    on_undo: OnUndo,
 }
 
 #[derive(ToSchema)]
@@ -73,7 +75,7 @@ pub struct PlannedUndoBody {
     undoes: String,
     /// The state of what undoes the step; `waiting` before the undo has begun.
     #[schema(example = "waiting")]
-    state: String,
+    state: StepStatus,
     /// Counted from 1: the calls of a stage can be made side by side once those before have ended.
     #[schema(example = 1)]
     stage: u32,
@@ -83,9 +85,9 @@ pub struct PlannedUndoBody {
     /// `processed`: the step is done; `unknown`: it may have taken effect; `running`: its call is under way,
     /// and how that ends decides.
     #[schema(example = "processed")]
-    because: String,
+    because: Because,
     #[schema(example = "30s")]
-    complete_within: String,
+    complete_within: DurationText,
     /// Asked before: it says whether there is anything to undo.
     probe: Option<PlannedProbeBody>,
     /// The call, where it can be shown.
@@ -114,14 +116,14 @@ pub struct PlannedRequestBody {
     #[schema(example = "http://127.0.0.1:9000")]
     url: Option<String>,
     #[schema(example = "DELETE")]
-    method: String,
+    method: Method,
     /// Behind the agent's endpoint, or the URL.
     #[schema(example = "/charges/ch_1")]
     path: String,
     /// What the definition says. `***` stands for a value whose name hints at a secret.
     #[schema(example = json!({}))]
     headers: BTreeMap<String, String>,
-    #[schema(value_type = Option<Object>, example = json!({"charge": "ch_1"}))]
+    #[schema(value_type = Json, required = false, example = json!({"charge": "ch_1"}))]
     body: Option<String>,
     /// The length of a body of more than 64 KiB, which is not shown.
     body_bytes: Option<u32>,
@@ -140,7 +142,7 @@ pub struct CannotRenderBody {
     /// `call_ended`: the undo reads the output of a call under way; `probe_answered`: the probe will give it;
     /// `never`: the undo would fail and need an operator.
     #[schema(example = "probe_answered")]
-    until: String,
+    until: Until,
     #[schema(example = "`output.id` cannot be rendered: there is no `output` here")]
     message: String,
 }
@@ -153,7 +155,7 @@ pub struct PassedOverBody {
     /// `never_began`; `took_no_effect`, where its service refused it for good or its probe said so;
     /// `skipped`; `no_undo`, where it stays as it is; `undo_skipped`, likewise; or `undone` already.
     #[schema(example = "no_undo")]
-    why: String,
+    why: Why,
     #[schema(example = "it has no `undo`: what it did stays as it is")]
     message: String,
 }

@@ -9,7 +9,7 @@ use crate::{
     api::{
         App, Problem,
         drawing::{PictureQuery, form, picture},
-        extract::{NamePath, Query},
+        extract::{NamePath, PlainName, Query},
     },
     domain::{WorkflowName, draw},
 };
@@ -21,8 +21,8 @@ use crate::{
 #[utoipa::path(
     get, path = "/v1/workflows/{name}/graph", tag = "workflows", operation_id = "workflow_graph",
     params(
-        ("name" = String, Path, description = "The workflow's name", example = "order"),
-        ("version" = Option<u32>, Query, description = "Counted from 1; the latest if left out", example = 3),
+        ("name" = PlainName, Path, description = "The workflow's name", example = "order"),
+        ("version" = Option<u32>, Query, minimum = 1, description = "Counted from 1; the latest if left out", example = 3),
         PictureQuery,
     ),
     responses((status = 200, description = "The picture",

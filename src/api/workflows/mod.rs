@@ -23,15 +23,17 @@ use super::{
     answer::{Page, json},
     bulkhead::Permit,
     definition::{OnExhaustedBody, PoliciesBody, StepBody},
-    extract::{Caller, JsonBody, NamePath, NameVersionPath, PageQuery, Query, plain_name},
+    extract::{
+        Caller, JsonBody, NamePath, NameVersionPath, PageQuery, PlainName, Query, plain_name,
+    },
     problem::Kind,
     verdict::{self, VerdictBody},
 };
 use crate::{
     config::Role,
     domain::{
-        Definition, Fields, Payload, Policies, Span, TaskFields, Timestamp, WorkflowName,
-        WorkflowRef, without_secrets,
+        DeadlinePolicy, Definition, DurationText, Fields, Payload, Policies, Policy, Span,
+        TaskFields, Timestamp, WorkflowName, WorkflowRef, without_secrets,
     },
     store::{StoreError, WorkflowRecord},
 };
@@ -53,13 +55,14 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 #[schema(as = WorkflowInput)]
 #[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct WorkflowInput {
-    /// 1 to 500 steps. A step that names no `after` follows the one above it.
+    /// A step that names no `after` follows the one above it.
+    #[schema(min_items = 1)]
     steps: Vec<StepBody>,
     #[schema(example = "Reserve, charge, ship", max_length = 4096)]
     description: Option<String>,
     /// The limit for a whole task of this workflow that names none of its own.
     #[schema(example = "15m")]
-    complete_within: Option<String>,
+    complete_within: Option<DurationText>,
     #[serde(flatten)]
     policies: PoliciesBody,
 }
@@ -87,9 +90,9 @@ pub struct WorkflowHead<'a> {
     /// Counted from 1.
     #[schema(example = 3)]
     version: u32,
-    #[schema(value_type = Option<String>, example = "Reserve, charge, ship")]
+    #[schema(required, value_type = Option<String>, example = "Reserve, charge, ship")]
     description: Option<String>,
-    #[schema(value_type = Option<String>, example = "15m")]
+    #[schema(required, value_type = Option<DurationText>, example = "15m")]
     complete_within: Option<Span>,
     /// When this version was registered.
     #[schema(value_type = String, format = DateTime, example = "2026-01-31T09:30:00.000Z")]
@@ -114,11 +117,11 @@ pub struct PoliciesView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<OnExhaustedBody>)]
     on_exhausted: Option<Box<RawValue>>,
-    /// `error`, `undo` or `skip`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Policy>)]
     on_permanent: Option<String>,
-    /// `error` or `undo`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<DeadlinePolicy>)]
     on_deadline: Option<String>,
 }
 
@@ -200,7 +203,7 @@ fn compact(json: &str) -> Option<Payload> {
 /// version they began with.
 #[utoipa::path(
     put, path = "/v1/workflows/{name}", tag = "workflows", operation_id = "put_workflow",
-    params(("name" = String, Path, description = "1 to 64 of a-z A-Z 0-9 . _ -, the first one a letter or a digit", example = "order")),
+    params(("name" = PlainName, Path, description = "What it is called", example = "order")),
     request_body(content = WorkflowInput, description = "The steps, and what holds for all tasks made of them"),
     responses(
         (status = 201, description = "A new version was made", body = WorkflowView,
@@ -273,7 +276,7 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
 /// With its steps, as they were registered.
 #[utoipa::path(
     get, path = "/v1/workflows/{name}", tag = "workflows", operation_id = "get_workflow",
-    params(("name" = String, Path, description = "The workflow's name", example = "order")),
+    params(("name" = PlainName, Path, description = "The workflow's name", example = "order")),
     responses((status = 200, description = "The latest version", body = WorkflowView)),
 )]
 async fn get_latest(
@@ -300,8 +303,8 @@ async fn get_latest(
     get, path = "/v1/workflows/{name}/versions/{version}", tag = "workflows",
     operation_id = "get_workflow_version",
     params(
-        ("name" = String, Path, description = "The workflow's name", example = "order"),
-        ("version" = u32, Path, description = "Counted from 1", example = 3),
+        ("name" = PlainName, Path, description = "The workflow's name", example = "order"),
+        ("version" = u32, Path, minimum = 1, description = "Counted from 1", example = 3),
     ),
     responses((status = 200, description = "That version", body = WorkflowView)),
 )]
@@ -370,7 +373,7 @@ async fn one(
 #[utoipa::path(
     post, path = "/v1/workflows/{name}/validate", tag = "workflows",
     operation_id = "validate_workflow",
-    params(("name" = String, Path, description = "The workflow's name", example = "order")),
+    params(("name" = PlainName, Path, description = "The workflow's name", example = "order")),
     request_body(content = WorkflowInput, description = "As for a registration"),
     responses((status = 200, description = "It is valid; this is what it would mean", body = VerdictBody)),
 )]

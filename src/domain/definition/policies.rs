@@ -58,6 +58,10 @@ pub enum OnUndo {
     Drop,
 }
 
+impl OnUndo {
+    pub const WORDS: [(&str, OnUndo); 2] = [("wait", OnUndo::Wait), ("drop", OnUndo::Drop)];
+}
+
 /// What a task or a workflow says for all its steps, each of which may say otherwise.
 #[derive(Clone, Debug, Default)]
 pub struct Policies {

@@ -133,8 +133,7 @@ impl Draft {
         if let Some(policy) = on_permanent(&mut fields, &Policy::WORDS) {
             self.on_permanent = policy;
         }
-        let words = [("wait", OnUndo::Wait), ("drop", OnUndo::Drop)];
-        if let Some(on_undo) = fields.choice("on_undo", &words) {
+        if let Some(on_undo) = fields.choice("on_undo", &OnUndo::WORDS) {
             self.on_undo = on_undo;
         }
         self.pivot = fields.boolean("pivot").unwrap_or_default();

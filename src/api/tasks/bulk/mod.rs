@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
+use uuid::Uuid;
 
 use self::asked::{Asked, Deed, Which};
 use super::json;
@@ -25,7 +26,7 @@ use crate::{
         extract::{Caller, JsonBody, Query},
         problem::ProblemBody,
     },
-    domain::{Command, Draft, TaskId},
+    domain::{Command, Draft, Json, Labels, TaskId, TaskStatus},
     store::{Apply, CommandError, StoreError},
 };
 
@@ -41,25 +42,25 @@ const LONGEST: Duration = Duration::from_secs(20);
 pub struct BulkBody {
     /// These tasks; or give filters, all of which must hold.
     #[schema(max_items = 1000)]
-    ids: Option<Vec<String>>,
+    ids: Option<Vec<Uuid>>,
     /// One of the states that this can be done to; all of them if left out.
     #[schema(example = "error")]
-    state: Option<String>,
+    state: Option<TaskStatus>,
     #[schema(example = "order")]
     workflow: Option<String>,
     key: Option<String>,
     #[schema(example = "payments")]
     agent: Option<String>,
-    #[schema(example = json!({"customer": "acme"}))]
-    labels: Option<BTreeMap<String, String>>,
+    labels: Option<Labels<'static>>,
     #[schema(format = DateTime)]
     created_after: Option<String>,
     #[schema(format = DateTime)]
     created_before: Option<String>,
     /// In place of ids and filters: every task that this can be done to.
+    #[schema(default = false)]
     all: Option<bool>,
     /// Change nothing: say for how many it would be done, and why not for the others.
-    #[schema(example = true)]
+    #[schema(default = false, example = true)]
     dry_run: Option<bool>,
     /// Why, for the history of each task.
     reason: Option<String>,
@@ -67,7 +68,7 @@ pub struct BulkBody {
     #[schema(default = 10000, minimum = 1, maximum = 100_000)]
     limit: Option<u32>,
     /// `next_cursor` of the answer before, to go on from there. The rest of the body stays the same.
-    cursor: Option<String>,
+    cursor: Option<Uuid>,
 }
 
 /// Which failed steps to go on without, and of which tasks.
@@ -79,7 +80,7 @@ pub struct BulkSkipBody {
     #[schema(example = "notify")]
     step: Option<String>,
     /// With `step`: what later steps see as its output.
-    #[schema(value_type = Option<Object>, example = json!({"sent": false}))]
+    #[schema(value_type = Json, required = false, example = json!({"sent": false}))]
     output: Option<String>,
     #[serde(flatten)]
     which: BulkBody,
@@ -107,7 +108,7 @@ pub struct BulkResult {
     #[schema(example = 12)]
     total: Option<u64>,
     /// There may be more: pass it as `cursor` to go on. Null once all is done.
-    #[schema(value_type = Option<String>, example = "019c7a5e-0000-7000-8000-000000000000")]
+    #[schema(required, value_type = Option<Uuid>, example = "019c7a5e-0000-7000-8000-000000000000")]
     next_cursor: Option<TaskId>,
 }
 

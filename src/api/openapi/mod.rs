@@ -1,13 +1,15 @@
 //! The OpenAPI document: what the handlers say of themselves, completed by what holds for all of them.
 //! Problems and access are written here once, from the tables that the service itself goes by.
 
+mod shape;
+
 use axum::http::Method;
 use serde_json::json;
 use utoipa::{
-    PartialSchema,
+    ToSchema,
     openapi::{
-        ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, PathItem, Ref,
-        Response, ResponseBuilder,
+        Components, ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, OpenApiBuilder, PathItem,
+        Ref, Response, ResponseBuilder,
         path::Operation,
         security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme},
         tag::{Tag, TagBuilder},
@@ -16,8 +18,10 @@ use utoipa::{
 
 use super::{
     auth::{self, Access},
+    extract::PlainName,
     problem::{FieldErrorBody, Kind, ProblemBody},
 };
+use crate::domain::{Form, LabelFilter};
 
 const DESCRIPTION: &str = "\
 Runs multi-step tasks across HTTP services so that each succeeds as a whole.
@@ -160,12 +164,12 @@ pub fn complete(mut document: OpenApi) -> OpenApi {
     );
     let components = document.components.get_or_insert_default();
     components.add_security_scheme(BEARER, SecurityScheme::Http(scheme));
-    components
-        .schemas
-        .insert("ProblemBody".to_owned(), ProblemBody::schema());
-    components
-        .schemas
-        .insert("FieldErrorBody".to_owned(), FieldErrorBody::schema());
+    // Bodies bring along the schemas that they refer to. Parameters, and what is written here, do not.
+    add::<ProblemBody>(components);
+    add::<FieldErrorBody>(components);
+    add::<Form>(components);
+    add::<LabelFilter>(components);
+    add::<PlainName>(components);
     for problem in &COMMON {
         let response = problem.response().into();
         components
@@ -186,7 +190,13 @@ pub fn complete(mut document: OpenApi) -> OpenApi {
             say_access(operation, access);
         }
     }
+    shape::arrange(&mut document);
     document
+}
+
+fn add<T: ToSchema>(components: &mut Components) {
+    let schemas = &mut components.schemas;
+    schemas.insert(T::name().into_owned(), T::schema());
 }
 
 fn say_access(operation: &mut Operation, access: Access) {
@@ -211,7 +221,7 @@ fn say_access(operation: &mut Operation, access: Access) {
 impl CommonProblem {
     fn response(&self) -> Response {
         let content = ContentBuilder::new()
-            .schema(Some(Ref::from_schema_name("ProblemBody")))
+            .schema(Some(Ref::from_schema_name("Problem")))
             .example(Some(json!({
                 "type": format!("/problems/{}", self.kind.slug()),
                 "title": self.kind.title(),
@@ -325,6 +335,39 @@ mod tests {
         }
         let document = document();
         visit(&document, &document);
+    }
+
+    /// What generators of clients were seen to trip over.
+    #[test]
+    fn schemas_are_such_as_generators_understand() {
+        let document = document();
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        for (name, schema) in schemas {
+            assert!(schema.get("allOf").is_none(), "{name} is put together");
+            assert!(!name.contains('_'), "{name} is named after a generic type");
+            let properties = schema["properties"].as_object();
+            for (field, property) in properties.into_iter().flatten() {
+                let place = format!("{name}.{field}");
+                // Whoever reads a default takes the field for one that is always there.
+                assert!(property.get("default").is_none(), "{place}");
+                let choices = property["oneOf"].as_array();
+                for part in choices.into_iter().flatten().chain([property]) {
+                    let is_object = part["type"].to_string().contains("\"object\"");
+                    let says_what = part["additionalProperties"].is_object();
+                    assert!(
+                        !is_object || says_what,
+                        "{place} is any object: is it any JSON?"
+                    );
+                }
+            }
+        }
+        for input in ["Submission", "Task"] {
+            let input = &schemas[input]["properties"]["input"]["$ref"];
+            assert_eq!(*input, "#/components/schemas/Json");
+        }
+        assert_eq!(schemas["Json"].get("type"), None);
+        assert_eq!(schemas["Submission"]["additionalProperties"], false);
+        assert_eq!(schemas["StepRequest"].get("required"), None);
     }
 
     #[test]

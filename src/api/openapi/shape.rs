@@ -1,0 +1,269 @@
+//! Schemas as generators of clients take them. What serde and the handlers say is true, but not all of it is
+//! understood: each function here says what it was done for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use utoipa::openapi::{
+    AllOf, AllOfBuilder, Array, Object, OneOfBuilder, OpenApi, Ref, RefOr, Schema, Type,
+    path::{Operation, ParameterIn},
+    schema::{AdditionalProperties, SchemaType},
+};
+
+use super::operations_of;
+
+type Schemas = BTreeMap<String, RefOr<Schema>>;
+
+const PREFIX: &str = "#/components/schemas/";
+/// As generic pages are called, before their items.
+const PAGE: &str = "Page_";
+
+/// All of it.
+pub fn arrange(document: &mut OpenApi) {
+    for item in document.paths.paths.values_mut() {
+        for (_, operation) in operations_of(item) {
+            parameters_are_not_null(operation);
+        }
+    }
+    name_pages(document);
+    let bodies = request_bodies(document);
+    let schemas = &mut document.components.get_or_insert_default().schemas;
+    join_parts(schemas);
+    move_defaults_inside(schemas);
+    refuse_other_fields(schemas, bodies);
+    drop_unused(document);
+}
+
+/// An `Option` is a parameter that may be left out: none can be given as null.
+fn parameters_are_not_null(operation: &mut Operation) {
+    for parameter in operation.parameters.iter_mut().flatten() {
+        let RefOr::T(parameter) = parameter else {
+            continue;
+        };
+        if parameter.parameter_in != ParameterIn::Path
+            && let Some(schema) = &mut parameter.schema
+        {
+            let present = without_null(schema.clone());
+            *schema = present;
+        }
+    }
+}
+
+/// Pages are generic, and so are called `Page_Task` and hold a copy of the schema of their items. A page of tasks is
+/// a `TaskPage`, and its items are tasks.
+fn name_pages(document: &mut OpenApi) {
+    let schemas = &mut document.components.get_or_insert_default().schemas;
+    let generic = schemas.extract_if(.., |name, _| name.starts_with(PAGE));
+    let pages: Vec<_> = generic.collect();
+    for (name, mut page) in pages {
+        let item = name.trim_start_matches(PAGE);
+        if let RefOr::T(Schema::Object(object)) = &mut page {
+            let items = Array::new(Ref::from_schema_name(item));
+            object.properties.insert("items".to_owned(), items.into());
+        }
+        schemas.insert(format!("{item}Page"), page);
+    }
+    for item in document.paths.paths.values_mut() {
+        let operations = operations_of(item).map(|(_, operation)| operation);
+        let responses = operations.flat_map(|operation| operation.responses.responses.values_mut());
+        for response in responses {
+            let RefOr::T(response) = response else {
+                continue;
+            };
+            for content in response.content.values_mut() {
+                if let RefOr::T(content) = content
+                    && let Some(RefOr::Ref(named)) = &mut content.schema
+                    && let Some(item) = named.ref_location.strip_prefix(&format!("{PREFIX}{PAGE}"))
+                {
+                    *named = Ref::from_schema_name(format!("{item}Page"));
+                }
+            }
+        }
+    }
+}
+
+fn is_null(schema: &RefOr<Schema>) -> bool {
+    let RefOr::T(Schema::Object(object)) = schema else {
+        return false;
+    };
+    matches!(object.schema_type, SchemaType::Type(Type::Null))
+}
+
+fn never_null(schema_type: &mut SchemaType) {
+    if let SchemaType::Array(types) = schema_type {
+        types.retain(|one| *one != Type::Null);
+        if let [only] = types.as_slice() {
+            *schema_type = SchemaType::Type(only.clone());
+        }
+    }
+}
+
+fn without_null(schema: RefOr<Schema>) -> RefOr<Schema> {
+    match schema {
+        RefOr::T(Schema::Object(mut object)) => {
+            never_null(&mut object.schema_type);
+            RefOr::T(Schema::Object(object))
+        }
+        RefOr::T(Schema::Array(mut array)) => {
+            never_null(&mut array.schema_type);
+            RefOr::T(Schema::Array(array))
+        }
+        RefOr::T(Schema::OneOf(mut choice)) => {
+            choice.items.retain(|item| !is_null(item));
+            match choice.items.len() {
+                1 => choice.items.remove(0),
+                _ => RefOr::T(Schema::OneOf(choice)),
+            }
+        }
+        other => other,
+    }
+}
+
+/// Of objects that are put together from parts, one object: a generator that makes a class of each part leaves out
+/// what it cannot inherit, and an object of parts cannot refuse fields that none of them knows.
+fn join_parts(schemas: &mut Schemas) {
+    let before = schemas.clone();
+    for schema in schemas.values_mut() {
+        if let RefOr::T(Schema::AllOf(parts)) = schema
+            && let Some(whole) = joined(parts, &before)
+        {
+            *schema = RefOr::T(Schema::Object(whole));
+        }
+    }
+}
+
+/// `None` where a part is no object.
+fn joined(parts: &AllOf, schemas: &Schemas) -> Option<Object> {
+    let mut whole = Object::with_type(Type::Object);
+    whole.description = parts.description.clone();
+    whole.example = parts.example.clone();
+    for part in &parts.items {
+        let part = match part {
+            RefOr::Ref(named) => schemas.get(named.ref_location.strip_prefix(PREFIX)?)?,
+            part => part,
+        };
+        let part = match part {
+            RefOr::T(Schema::Object(object)) => object.clone(),
+            RefOr::T(Schema::AllOf(parts)) => joined(parts, schemas)?,
+            _ => return None,
+        };
+        whole.properties.extend(part.properties);
+        whole.required.extend(part.required);
+    }
+    Some(whole)
+}
+
+/// A default goes to the choice beside null that it stands for. Generators take a property that has one for a
+/// property that is always there, in requests too, where it is what may be left out.
+fn move_defaults_inside(schemas: &mut Schemas) {
+    for schema in schemas.values_mut() {
+        let RefOr::T(Schema::Object(object)) = schema else {
+            continue;
+        };
+        for property in object.properties.values_mut() {
+            if let RefOr::T(inner) = property
+                && let Some(choice) = with_default_inside(inner)
+            {
+                *property = choice;
+            }
+        }
+    }
+}
+
+fn with_default_inside(property: &Schema) -> Option<RefOr<Schema>> {
+    let mut choice = OneOfBuilder::new();
+    let value: RefOr<Schema> = match property {
+        Schema::Object(object) if object.default.is_some() => {
+            choice = choice.description(object.description.clone());
+            let mut object = object.clone();
+            object.description = None;
+            without_null(RefOr::T(Schema::Object(object)))
+        }
+        Schema::OneOf(before) if before.default.is_some() => {
+            choice = choice.description(before.description.clone());
+            let named = without_null(RefOr::T(Schema::OneOf(before.clone())));
+            if let RefOr::Ref(named) = &named
+                && !named.description.is_empty()
+            {
+                choice = choice.description(Some(named.description.clone()));
+            }
+            let mut value = AllOfBuilder::new().item(plain(named));
+            value = value.default(before.default.clone());
+            Schema::AllOf(value.build()).into()
+        }
+        _ => return None,
+    };
+    let null = Object::with_type(Type::Null);
+    Some(Schema::OneOf(choice.item(value).item(null).build()).into())
+}
+
+fn plain(schema: RefOr<Schema>) -> RefOr<Schema> {
+    match schema {
+        RefOr::Ref(named) => RefOr::Ref(Ref::new(named.ref_location)),
+        schema => schema,
+    }
+}
+
+/// The schemas that a body of a request is made of.
+fn request_bodies(document: &OpenApi) -> BTreeSet<String> {
+    let mut bodies = BTreeSet::new();
+    for item in document.paths.paths.values() {
+        for (_, operation) in operations_of(&mut item.clone()) {
+            bodies.extend(references(&operation.request_body));
+        }
+    }
+    bodies
+}
+
+/// The service refuses a body with a field that it does not know.
+fn refuse_other_fields(schemas: &mut Schemas, bodies: BTreeSet<String>) {
+    let mut open: Vec<_> = bodies.into_iter().collect();
+    let mut closed = BTreeSet::new();
+    while let Some(name) = open.pop() {
+        let Some(schema) = schemas.get_mut(&name) else {
+            continue;
+        };
+        if closed.insert(name) {
+            open.extend(references(schema));
+            if let RefOr::T(Schema::Object(object)) = schema
+                && !object.properties.is_empty()
+            {
+                let none = AdditionalProperties::FreeForm(false);
+                object.additional_properties = Some(Box::new(none));
+            }
+        }
+    }
+}
+
+/// What was only a part of others is no schema of its own.
+fn drop_unused(document: &mut OpenApi) {
+    loop {
+        let used: BTreeSet<_> = references(&*document).collect();
+        let schemas = &mut document.components.get_or_insert_default().schemas;
+        let before = schemas.len();
+        schemas.retain(|name, _| used.contains(name));
+        if schemas.len() == before {
+            return;
+        }
+    }
+}
+
+/// The names of all schemas that are referred to.
+fn references(part: &impl serde::Serialize) -> impl Iterator<Item = String> {
+    fn collect(value: &Value, found: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(members) => {
+                if let Some(Value::String(target)) = members.get("$ref") {
+                    found.extend(target.strip_prefix(PREFIX).map(str::to_owned));
+                }
+                members.values().for_each(|member| collect(member, found));
+            }
+            Value::Array(items) => items.iter().for_each(|item| collect(item, found)),
+            _ => {}
+        }
+    }
+    let mut found = BTreeSet::new();
+    // A document always serialises.
+    collect(&serde_json::to_value(part).unwrap_or_default(), &mut found);
+    found.into_iter()
+}
