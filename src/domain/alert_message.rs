@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::{
@@ -43,26 +44,47 @@ impl AlertWebhook {
 }
 
 /// An alert as it is told.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 pub struct AlertNotice {
     pub id: Uuid,
+    /// As of an alert that is listed, or of the store itself: `store.` and what is wrong.
+    #[schema(example = "task.error")]
     pub kind: String,
+    #[schema(example = "the service refused: 402 Payment Required")]
     pub message: String,
     /// `open` or `closed`.
+    #[schema(example = "open")]
     pub state: &'static str,
+    #[schema(value_type = String, format = DateTime)]
     pub raised_at: Timestamp,
+    #[schema(required, value_type = Option<String>, format = DateTime)]
     pub closed_at: Option<Timestamp>,
+    /// Of an alert about a task.
+    #[schema(required, value_type = Option<Uuid>)]
     pub task: Option<TaskId>,
+    /// The task's.
+    #[schema(required, value_type = Option<String>, example = "order-1001")]
     pub key: Option<Arc<str>>,
+    /// The task's.
+    #[schema(required, example = "order")]
     pub workflow: Option<String>,
+    #[schema(required, value_type = Option<String>, example = "charge")]
     pub step: Option<StepName>,
+    /// Of an alert about messages that are not delivered.
+    #[schema(required, value_type = Option<String>, example = "shop")]
     pub receiver: Option<ReceiverName>,
 }
 
-#[derive(Serialize)]
-struct Told<'a> {
+/// What an alert webhook is told.
+#[derive(Serialize, ToSchema)]
+pub struct AlertNews<'a> {
+    #[schema(value_type = AlertNotice)]
     alert: &'a AlertNotice,
-    /// Where to look.
+    /// Where to look: under the public URL, where one is set.
+    #[schema(
+        format = "uri-reference",
+        example = "https://provost.example/v1/tasks/0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c"
+    )]
     link: String,
 }
 
@@ -134,7 +156,7 @@ impl Sender {
             let id = new_id();
             let body = match webhook.format {
                 AlertFormat::Generic => {
-                    let data = Told {
+                    let data = AlertNews {
                         alert,
                         link: self.link(&alert.path()),
                     };

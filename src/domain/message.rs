@@ -2,6 +2,7 @@
 //! here; they are saved with it, and sent by the courier.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::{AlertWebhook, Event, ReceiverName, StepName, Task, TaskId, TaskView, Timestamp};
@@ -77,11 +78,18 @@ impl<'a, D: Serialize> CloudEvent<'a, D> {
     }
 }
 
-#[derive(Serialize)]
-struct Told<'a> {
+/// What a submitter is told of its task.
+#[derive(Serialize, ToSchema)]
+pub struct TaskNews<'a> {
+    /// The caller's own id.
+    #[schema(required, example = "order-1001")]
     key: Option<&'a str>,
+    /// The step that the event is about.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "charge")]
     step: Option<&'a StepName>,
+    /// As it was when the event was saved: without `blocked_by`.
+    #[schema(value_type = TaskView)]
     task: &'a TaskView<'a>,
 }
 
@@ -126,7 +134,7 @@ impl Sender {
         let queue = reply_to.queue();
         let message = |(place_in_change, (event, kind)): (usize, (&Event, &str))| {
             let id = new_id();
-            let data = Told {
+            let data = TaskNews {
                 key: task.details.key.as_deref(),
                 step: event.step.as_ref(),
                 task: &view,

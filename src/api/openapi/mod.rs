@@ -1,7 +1,9 @@
 //! The OpenAPI document: what the handlers say of themselves, completed by what holds for all of them.
 //! Problems and access are written here once, from the tables that the service itself goes by.
 
+mod headers;
 mod shape;
+mod webhooks;
 
 use axum::http::Method;
 use serde_json::json;
@@ -190,6 +192,8 @@ pub fn complete(mut document: OpenApi) -> OpenApi {
             say_access(operation, access);
         }
     }
+    headers::describe(&mut document);
+    webhooks::describe(&mut document);
     shape::arrange(&mut document);
     document
 }
@@ -368,6 +372,30 @@ mod tests {
         assert_eq!(schemas["Json"].get("type"), None);
         assert_eq!(schemas["Submission"]["additionalProperties"], false);
         assert_eq!(schemas["StepRequest"].get("required"), None);
+    }
+
+    #[test]
+    fn headers_and_webhooks_are_described() {
+        let document = document();
+        let get = &document["paths"]["/v1/tasks/{id}"]["get"];
+        assert!(get["responses"]["304"]["headers"]["ETag"].is_object());
+        let mut parameters = get["parameters"].as_array().unwrap().iter();
+        assert!(parameters.any(|parameter| parameter["name"] == "If-None-Match"));
+        let submitted = &document["paths"]["/v1/tasks"]["post"]["responses"]["202"]["headers"];
+        for name in [
+            "ETag",
+            "Retry-After",
+            "Location",
+            "Preference-Applied",
+            "Idempotency-Replayed",
+            "Vary",
+        ] {
+            assert!(submitted[name].is_object(), "{name}");
+        }
+        let unavailable = &document["components"]["responses"]["Unavailable"];
+        assert!(unavailable["headers"]["Retry-After"].is_object());
+        let content = &document["webhooks"]["task_event"]["post"]["requestBody"]["content"];
+        assert!(content["application/cloudevents+json"]["schema"].is_object());
     }
 
     #[test]

@@ -20,7 +20,9 @@ const PAGE: &str = "Page_";
 
 /// All of it.
 pub fn arrange(document: &mut OpenApi) {
-    for item in document.paths.paths.values_mut() {
+    let webhooks = document.webhooks.iter_mut();
+    let all = webhooks.chain([&mut document.paths]);
+    for item in all.flat_map(|paths| paths.paths.values_mut()) {
         for (_, operation) in operations_of(item) {
             parameters_are_not_null(operation);
         }

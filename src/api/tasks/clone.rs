@@ -84,8 +84,7 @@ pub enum Latest {
     params(TaskParams, ConditionHeaders, ("traceparent" = Option<String>, Header, description = "W3C trace context: the new task's calls join this trace")),
     request_body(content = Option<CloneBody>, description = "May be left out"),
     responses(
-        (status = 202, description = "Accepted and durable; Location says where to poll", body = TaskView,
-            headers(("Location" = String, description = "The new task"))),
+        (status = 202, description = "Accepted and durable; Location says where to poll", body = TaskView),
         (status = 200, description = "With Prefer: wait, the new task came to rest in time", body = TaskView),
         (status = 412, description = "The task has changed since If-Match", body = crate::api::problem::ProblemBody, content_type = "application/problem+json"),
     )

@@ -105,14 +105,7 @@ pub(super) struct Submission {
         "labels": { "customer": "acme" },
     })),
     responses(
-        (status = 202, description = "Accepted and durable; Location says where to poll", body = TaskView,
-            headers(
-                ("Location" = String, description = "The task"),
-                ("ETag" = String, description = "The task's version"),
-                ("Retry-After" = u32, description = "Seconds after which to poll"),
-                ("Preference-Applied" = String, description = "With Prefer: wait, how long the answer waited at most, such as `wait=60`"),
-                ("Idempotency-Replayed" = String, description = "`true` where the Idempotency-Key was seen before"),
-            )),
+        (status = 202, description = "Accepted and durable; Location says where to poll", body = TaskView),
         (status = 200, description = "With Prefer: wait, the task came to rest in time; with dry_run, the verdict", body = TaskOrVerdict),
         (status = 400, description = "The body is not JSON", body = ProblemBody, content_type = "application/problem+json"),
         (status = 413, description = "The body is too large", body = ProblemBody, content_type = "application/problem+json"),

@@ -206,8 +206,7 @@ fn compact(json: &str) -> Option<Payload> {
     params(("name" = PlainName, Path, description = "What it is called", example = "order")),
     request_body(content = WorkflowInput, description = "The steps, and what holds for all tasks made of them"),
     responses(
-        (status = 201, description = "A new version was made", body = WorkflowView,
-            headers(("Location" = String, description = "The new version"))),
+        (status = 201, description = "A new version was made", body = WorkflowView),
         (status = 200, description = "The latest version has this content already", body = WorkflowView),
     ),
 )]

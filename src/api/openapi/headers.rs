@@ -1,0 +1,214 @@
+//! The headers of answers, by what an answer is: each is described once, for all operations that give it.
+
+use axum::http::Method;
+use utoipa::openapi::{
+    HeaderBuilder, Object, ObjectBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder, Type,
+    path::{Operation, ParameterBuilder, ParameterIn},
+};
+
+use super::operations_of;
+
+/// An answer, as far as its headers depend on it.
+struct Answer<'a> {
+    operation: &'a str,
+    method: &'a Method,
+    status: &'a str,
+    /// Of JSON: what it is.
+    schema: Option<&'a str>,
+    /// Whether the request may have an Idempotency-Key.
+    takes_key: bool,
+}
+
+impl Answer<'_> {
+    fn is_task(&self) -> bool {
+        matches!(self.schema, Some("Task" | "TaskOrVerdict"))
+    }
+
+    /// A submission can wait.
+    fn is_submission(&self) -> bool {
+        *self.method == Method::POST
+            && matches!(self.operation, "submit" | "clone_task")
+            && self.is_task()
+    }
+
+    fn is_picture(&self) -> bool {
+        self.operation.ends_with("_graph") && self.status == "200"
+    }
+}
+
+struct HeaderOf {
+    name: &'static str,
+    description: &'static str,
+    schema: fn(ObjectBuilder) -> ObjectBuilder,
+    applies: fn(&Answer<'_>) -> bool,
+}
+
+fn text(schema: ObjectBuilder) -> ObjectBuilder {
+    schema.schema_type(Type::String)
+}
+
+const HEADERS: [HeaderOf; 8] = [
+    HeaderOf {
+        name: "ETag",
+        description: "The version of what is answered: of a task its `version`, in quotes. For If-None-Match, and of a task for If-Match",
+        schema: text,
+        applies: |answer| {
+            answer.is_task()
+                || answer.schema == Some("UndoPlan")
+                || answer.status == "200"
+                    && matches!(answer.operation, "task_graph" | "openapi_json")
+        },
+    },
+    HeaderOf {
+        name: "Retry-After",
+        description: "Seconds after which to ask again: for a task while it is under way, or when the service may be able to answer",
+        schema: |schema| schema.schema_type(Type::Integer).minimum(Some(0)),
+        applies: |answer| answer.is_task() || answer.status == "503",
+    },
+    HeaderOf {
+        name: "Location",
+        description: "Where to read what was made",
+        schema: |schema| {
+            text(schema).format(Some(utoipa::openapi::SchemaFormat::Custom(
+                "uri-reference".to_owned(),
+            )))
+        },
+        applies: |answer| answer.is_submission() || answer.status == "201",
+    },
+    HeaderOf {
+        name: "Preference-Applied",
+        description: "With Prefer: wait, how long the answer waited at most, such as `wait=60`",
+        schema: |schema| text(schema).pattern(Some("^wait=[0-9]+$")),
+        applies: |answer| answer.is_submission(),
+    },
+    HeaderOf {
+        name: "Idempotency-Replayed",
+        description: "`true` where the Idempotency-Key was seen before: nothing was changed by this request",
+        schema: |schema| text(schema).enum_values(Some(["true"])),
+        applies: |answer| answer.takes_key && answer.is_task(),
+    },
+    HeaderOf {
+        name: "Vary",
+        description: "The headers of the request that the answer depends on",
+        schema: text,
+        applies: |answer| answer.is_submission() || answer.is_picture(),
+    },
+    HeaderOf {
+        name: "WWW-Authenticate",
+        description: "How to say who you are: `Bearer`",
+        schema: text,
+        applies: |answer| answer.status == "401",
+    },
+    HeaderOf {
+        name: "Cache-Control",
+        description: "`no-cache`: ask again with If-None-Match before a copy is used",
+        schema: text,
+        applies: |answer| matches!(answer.operation, "openapi_json" | "docs_page"),
+    },
+];
+
+/// Adds to every answer its headers, and what follows from them: who is told an ETag may ask with it.
+pub fn describe(document: &mut OpenApi) {
+    let components = document.components.get_or_insert_default();
+    for header in &HEADERS {
+        let schema = (header.schema)(ObjectBuilder::new()).build();
+        let made = HeaderBuilder::new()
+            .description(Some(header.description))
+            .schema(Some(schema));
+        components
+            .headers
+            .insert(header.name.to_owned(), made.build().into());
+    }
+    for item in document.paths.paths.values_mut() {
+        for (method, operation) in operations_of(item) {
+            add_headers(&method, operation);
+            if method == Method::GET {
+                answer_304(operation);
+            }
+        }
+    }
+    for (name, response) in &mut components.responses {
+        let status = match name.as_str() {
+            "Unauthenticated" => "401",
+            "Unavailable" => "503",
+            _ => continue,
+        };
+        if let RefOr::T(response) = response {
+            refer(
+                response,
+                &Answer {
+                    operation: "",
+                    method: &Method::GET,
+                    status,
+                    schema: None,
+                    takes_key: false,
+                },
+            );
+        }
+    }
+}
+
+fn refer(response: &mut Response, answer: &Answer<'_>) {
+    for header in HEADERS.iter().filter(|header| (header.applies)(answer)) {
+        let named = Ref::new(format!("#/components/headers/{}", header.name));
+        response
+            .headers
+            .insert(header.name.to_owned(), RefOr::Ref(named));
+    }
+}
+
+fn add_headers(method: &Method, operation: &mut Operation) {
+    let name = operation.operation_id.clone().unwrap_or_default();
+    let takes_key = operation.parameters.iter().flatten().any(
+        |parameter| matches!(parameter, RefOr::T(parameter) if parameter.name == "Idempotency-Key"),
+    );
+    for (status, response) in &mut operation.responses.responses {
+        let RefOr::T(response) = response else {
+            continue;
+        };
+        let schema = response
+            .content
+            .get("application/json")
+            .and_then(|content| match content {
+                RefOr::T(content) => match content.schema.as_ref()? {
+                    RefOr::Ref(named) => named.ref_location.rsplit('/').next().map(str::to_owned),
+                    RefOr::T(_) => None,
+                },
+                RefOr::Ref(_) => None,
+            });
+        refer(
+            response,
+            &Answer {
+                operation: &name,
+                method,
+                status,
+                schema: schema.as_deref(),
+                takes_key,
+            },
+        );
+    }
+}
+
+/// An answer with an ETag is not sent again to who has it.
+fn answer_304(operation: &mut Operation) {
+    let responses = &mut operation.responses.responses;
+    let Some(RefOr::T(whole)) = responses.get("200") else {
+        return;
+    };
+    if !whole.headers.contains_key("ETag") {
+        return;
+    }
+    let mut same = ResponseBuilder::new()
+        .description("As it was: If-None-Match names its ETag")
+        .build();
+    same.headers = whole.headers.clone();
+    responses.insert("304".to_owned(), same.into());
+    let parameter = ParameterBuilder::new()
+        .name("If-None-Match")
+        .parameter_in(ParameterIn::Header)
+        .description(Some("ETags of the copies that the caller has: where one is still right, the answer is 304 without a body"))
+        .schema(Some(Object::with_type(Type::String)))
+        .example(Some("\"7\"".into()));
+    let parameters = operation.parameters.get_or_insert_default();
+    parameters.push(parameter.build().into());
+}

@@ -1,0 +1,175 @@
+//! What Provost posts to others: the `webhooks` of the document. `docs/replies.md` says what receivers can rely on.
+#![allow(dead_code, reason = "only shapes, for the OpenAPI document")]
+
+use utoipa::{IntoParams, OpenApi, ToSchema};
+use uuid::Uuid;
+
+use crate::domain::{ALERT_EVENTS, AlertNews, ReplyEvent, TaskNews, words};
+
+/// What an alert webhook is told.
+struct AlertEventType;
+
+/// The version of CloudEvents.
+struct CloudEvents;
+
+/// What the data of an event is.
+struct EventData;
+
+words! {
+    AlertEventType = "AlertEventType", "Whether an alert was raised or has closed", ALERT_EVENTS;
+    CloudEvents = "CloudEventsVersion", "The version of CloudEvents", ["1.0"];
+    EventData = "EventDataType", "What the data of an event is", ["application/json"];
+}
+
+/// Tells a submitter what became of a task: a CloudEvent.
+#[derive(ToSchema)]
+struct TaskEvent {
+    specversion: CloudEvents,
+    /// As `webhook-id`: the same each time that the event is delivered.
+    id: Uuid,
+    /// `/v1/tasks` under the public URL.
+    #[schema(format = "uri-reference", example = "https://provost.example/v1/tasks")]
+    source: String,
+    #[schema(rename = "type")]
+    kind: ReplyEvent,
+    /// The task's id.
+    subject: Uuid,
+    #[schema(format = DateTime)]
+    time: String,
+    datacontenttype: EventData,
+    #[schema(value_type = TaskNews)]
+    data: TaskNews<'static>,
+}
+
+/// Tells people of an alert: a CloudEvent.
+#[derive(ToSchema)]
+struct AlertEvent {
+    specversion: CloudEvents,
+    /// As `webhook-id`: the same each time that the event is delivered.
+    id: Uuid,
+    /// `/v1/alerts` under the public URL.
+    #[schema(
+        format = "uri-reference",
+        example = "https://provost.example/v1/alerts"
+    )]
+    source: String,
+    #[schema(rename = "type")]
+    kind: AlertEventType,
+    /// The task's id; of an alert without a task, the alert's.
+    subject: Uuid,
+    #[schema(format = DateTime)]
+    time: String,
+    datacontenttype: EventData,
+    #[schema(value_type = AlertNews)]
+    data: AlertNews<'static>,
+}
+
+/// A text for people, with `format = "slack"`.
+#[derive(ToSchema)]
+struct SlackText {
+    #[schema(
+        example = ":rotating_light: *task.error* task order-1001 (order): the service refused: 402 Payment Required"
+    )]
+    text: String,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+struct DeliveryHeaders {
+    /// The same each time that a message is delivered: a repetition is known by it.
+    #[param(rename = "webhook-id")]
+    id: Uuid,
+    /// When this try was signed, in seconds since 1970.
+    #[param(rename = "webhook-timestamp")]
+    timestamp: u64,
+    /// `v1,` and an HMAC-SHA256 in base64 for each of the receiver's secrets, with blanks between them, as Standard
+    /// Webhooks has it. Left out where the receiver has no secret.
+    #[param(rename = "webhook-signature")]
+    signature: Option<String>,
+    /// The number of this try, from 1.
+    #[param(rename = "provost-try")]
+    number: u32,
+}
+
+/// Tell a submitter of a task
+///
+/// To the `reply_to` of the task, of each of its `events`, at least once, and in order for one task. Tried again until
+/// it is answered with 2xx, for a day; 410 says that no more is wanted.
+#[utoipa::path(
+    post, path = "task_event", tag = "messages", operation_id = "task_event",
+    params(DeliveryHeaders),
+    request_body(content = TaskEvent, content_type = "application/cloudevents+json"),
+    responses(
+        (status = 200, description = "Any 2xx within 15 s: taken"),
+        (status = 410, description = "The receiver wants no more: the message is a dead letter"),
+    )
+)]
+async fn task_event() {}
+
+/// Tell people of an alert
+///
+/// To each configured alert webhook, at least once. With `format = "slack"` a text, when an alert is raised.
+#[utoipa::path(
+    post, path = "alert_event", tag = "alerts", operation_id = "alert_event",
+    params(DeliveryHeaders),
+    request_body(content((AlertEvent = "application/cloudevents+json"), (SlackText = "application/json"))),
+    responses(
+        (status = 200, description = "Any 2xx within 15 s: taken"),
+        (status = 410, description = "The receiver wants no more: the message is a dead letter"),
+    )
+)]
+async fn alert_event() {}
+
+#[derive(OpenApi)]
+#[openapi(paths(task_event, alert_event))]
+struct Posted;
+
+/// Adds them, with their schemas.
+pub fn describe(document: &mut utoipa::openapi::OpenApi) {
+    let posted = Posted::openapi();
+    document.webhooks = Some(posted.paths);
+    let schemas = posted.components.unwrap_or_default().schemas;
+    let components = document.components.get_or_insert_default();
+    components.schemas.extend(schemas);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+    use utoipa::PartialSchema;
+
+    use super::*;
+    use crate::domain::{AlertFormat, AlertNotice, AlertWebhook, Sender, Timestamp};
+
+    fn names(members: &Value) -> BTreeSet<&str> {
+        members
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect()
+    }
+
+    #[test]
+    fn the_documented_envelope_is_the_one_that_is_sent() {
+        let sender = Sender {
+            public_url: None,
+            webhooks: vec![AlertWebhook {
+                receiver: AlertWebhook::queue_of("ops"),
+                format: AlertFormat::Generic,
+            }],
+        };
+        let at = Timestamp::from_millis(1_700_000_000_000);
+        let alert = AlertNotice::raised(Uuid::from_u128(1), "task.error", "402", at);
+        let sent = sender.alert(&alert, 1, at, || Uuid::from_u128(2));
+        let sent: Value = serde_json::from_str(&sent[0].body).unwrap();
+        let schemas = [TaskEvent::schema(), AlertEvent::schema()];
+        for schema in schemas.map(|schema| serde_json::to_value(schema).unwrap()) {
+            assert_eq!(names(&schema["properties"]), names(&sent));
+        }
+        let data = serde_json::to_value(AlertNews::schema()).unwrap();
+        assert_eq!(names(&data["properties"]), names(&sent["data"]));
+    }
+}
