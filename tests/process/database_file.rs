@@ -134,7 +134,7 @@ async fn another_file_in_its_place_is_never_written_to_and_used_after_a_restart(
 async fn nothing_is_lost_with_files_that_belong_to_the_database_and_were_deleted() {
     let remote = Remote::quick().await;
     for (suffix, end) in [("-wal", "kill"), ("-wal", "stop"), ("-shm", "stop")] {
-        let mut provost = Provost::start().await;
+        let mut provost = Provost::setup().set("SHUTDOWN_GRACE", "1s").start().await;
         let mut accepted = Vec::new();
         for _ in 0..20 {
             accepted.push(provost.submit(&one_step(&remote.url(), "/work")).await);
@@ -204,7 +204,7 @@ async fn nothing_is_accepted_into_a_wal_that_was_cut() {
 #[tokio::test]
 async fn a_database_that_was_deleted_is_saved_by_the_process_that_has_it_open() {
     let remote = Remote::quick().await;
-    let mut provost = Provost::start().await;
+    let mut provost = Provost::setup().set("SHUTDOWN_GRACE", "1s").start().await;
     let mut accepted = Vec::new();
     for _ in 0..20 {
         accepted.push(provost.submit(&one_step(&remote.url(), "/work")).await);
