@@ -18,6 +18,7 @@ WORKDIR /build
 
 # The dependencies are a layer of their own: it is built again only when they change.
 COPY Cargo.toml Cargo.lock ./
+COPY vendor vendor
 RUN mkdir src && echo 'fn main() {}' > src/main.rs \
     && cargo build --release --locked \
     && rm -r src

@@ -310,7 +310,7 @@ pub struct BenchOptions {
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
 
-    /// The database of the servers that are started: PostgreSQL [default: an SQLite file that is gone afterwards]
+    /// The database of the servers that are started: PostgreSQL, over TLS where its sslmode says so [default: an SQLite file that is gone afterwards]
     #[arg(long, value_name = "URL", conflicts_with = "url")]
     pub database_url: Option<String>,
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::{
     config::{Config, DatabaseUrl},
     listener::{Files, Tls},
+    store::postgres,
 };
 
 /// What a start with these settings would not find.
@@ -25,6 +26,11 @@ pub fn faults(config: &Config) -> Vec<String> {
                 "database_url: the folder {folder}: {error}; make it, or name another"
             )),
         }
+    }
+    if let DatabaseUrl::Postgres(url) = &config.database_url
+        && let Some(fault) = postgres::fault_of_files(url)
+    {
+        faults.push(format!("database_url: {fault}"));
     }
     if let (Some(certificate), Some(key)) = (&config.tls.certificate, &config.tls.key) {
         let files = Files {

@@ -372,11 +372,12 @@ mod tests {
     #[test]
     fn the_password_of_a_database_is_shown_nowhere() {
         for text in [
-            "postgres://ann:s3cret@db.example:6432/tasks?sslmode=require",
-            "postgresql://ann@db.example:6432/tasks?password=s3cret&sslmode=require",
+            "postgres://ann:s3cret@db.example:6432/tasks?sslmode=verify-full&sslrootcert=/etc/ca.pem",
+            "postgresql://ann@db.example:6432/tasks?sslmode=verify-full&password=s3cret&sslrootcert=/etc/ca.pem",
         ] {
             let url: DatabaseUrl = text.parse().unwrap();
-            let shown = "postgres://ann@db.example:6432/tasks";
+            let shown =
+                "postgres://ann@db.example:6432/tasks?sslmode=verify-full&sslrootcert=/etc/ca.pem";
             assert_eq!(url.to_string(), shown);
             assert_eq!(format!("{url:?}"), shown);
             assert_eq!(serde_json::to_value(&url).unwrap(), shown);

@@ -31,6 +31,7 @@ mod conditions;
 mod crash;
 mod damaged;
 mod database_file;
+mod database_tls;
 mod disk_full;
 mod drops;
 mod events;

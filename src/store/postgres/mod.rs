@@ -1,6 +1,7 @@
 //! PostgreSQL, 15 and newer: one database, any number of instances. Two writer connections, one for
 //! the leases, two bounded pools of readers, and one that listens for what other instances announce.
 
+mod certificates;
 mod clock;
 mod connection;
 mod news;
@@ -187,10 +188,15 @@ pub fn places(url: &str) -> Vec<(String, u16)> {
     servers(url, Statements::Kept).map_or_else(|_| Vec::new(), |servers| servers.places())
 }
 
-/// The URL without its secrets: who, where and which, and nothing else.
+/// What is wrong with a file of certificates or keys that the URL names.
+pub fn fault_of_files(url: &str) -> Option<String> {
+    servers(url, Statements::Kept).ok()?.fault_of_files()
+}
+
+/// The URL without its password.
 pub fn without_secrets(url: &str) -> String {
     match servers(url, Statements::Kept) {
-        Ok(servers) => servers.describe(),
+        Ok(servers) => servers.describe_whole(),
         Err(_) => "postgres://".to_owned(),
     }
 }

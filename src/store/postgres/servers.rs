@@ -23,7 +23,10 @@ use tokio::{
 };
 use tracing::info;
 
-use super::remedy;
+use super::{
+    certificates::{self, Files},
+    remedy,
+};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// How long the others are waited for once one was found that takes writes: a newer primary may be slow
@@ -43,6 +46,8 @@ SELECT pg_is_in_recovery() AS standby,
 pub(super) enum Unfit {
     #[error("{}", remedy::explain(.0))]
     Sql(#[from] sqlx::Error),
+    #[error(transparent)]
+    Tls(#[from] certificates::Fault),
     #[error("it did not answer within {} seconds", CONNECT_WITHIN.as_secs())]
     Silent,
     #[error("it is a standby that takes no writes")]
@@ -57,6 +62,7 @@ impl Unfit {
         match self {
             Unfit::Silent | Unfit::Standby | Unfit::Superseded(_) => true,
             Unfit::Sql(error) => is_passing(error),
+            Unfit::Tls(_) => false,
         }
     }
 }
@@ -160,6 +166,9 @@ fn check_parameter(parameter: &str) -> Result<(), UrlError> {
 #[derive(Debug)]
 pub(super) struct Servers {
     all: Vec<PgConnectOptions>,
+    /// What the URL says besides who, where and which, and besides the password.
+    parameters: String,
+    files: Files,
     current: Mutex<Current>,
     /// The newest timeline that was seen.
     timeline: AtomicU32,
@@ -187,8 +196,13 @@ impl Servers {
         url: &str,
         with: impl Fn(PgConnectOptions) -> PgConnectOptions,
     ) -> Result<Self, UrlError> {
+        let (all, query) = parse(url)?;
+        let files = Files::named(&query);
+        let with = |options| with(files.apply(options));
         Ok(Self {
-            all: parse(url)?.into_iter().map(with).collect(),
+            all: all.into_iter().map(with).collect(),
+            parameters: shown(&query),
+            files,
             current: Mutex::new(Current {
                 server: 0,
                 since: Instant::now(),
@@ -220,7 +234,7 @@ impl Servers {
         let several = self.all.len() > 1;
         let asked = self.all.iter().enumerate();
         let mut asked: FuturesUnordered<_> = asked
-            .map(async |(server, options)| (server, connect(options, several).await))
+            .map(async |(server, options)| (server, self.connect_to(options, several).await))
             .collect();
         let mut best: Option<Found> = None;
         let mut unfit = Vec::new();
@@ -266,6 +280,28 @@ impl Servers {
             }
             None => Err(NoPrimary(unfit)),
         }
+    }
+
+    /// The connection and, where there are several servers to compare, its timeline.
+    async fn connect_to(
+        &self,
+        options: &PgConnectOptions,
+        several: bool,
+    ) -> Result<(PgConnection, u32), Unfit> {
+        let connected = connect(options, several).await;
+        connected.map_err(|unfit| match &unfit {
+            Unfit::Sql(error) => match self.files.explain(options, error) {
+                Some(fault) => fault.into(),
+                None => unfit,
+            },
+            _ => unfit,
+        })
+    }
+
+    /// What is wrong with a file that the URL names.
+    pub fn fault_of_files(&self) -> Option<String> {
+        let fault = self.files.fault(&self.all[0]);
+        fault.map(|fault| fault.to_string())
     }
 
     /// When a connection was made last.
@@ -333,6 +369,14 @@ impl Servers {
             .collect()
     }
 
+    /// The URL without its password.
+    pub fn describe_whole(&self) -> String {
+        match &self.parameters[..] {
+            "" => self.describe(),
+            parameters => format!("{}?{parameters}", self.describe()),
+        }
+    }
+
     /// Who, where and which, and nothing else of the URL.
     pub fn describe(&self) -> String {
         let places: Vec<_> = self.all.iter().map(place).collect();
@@ -360,7 +404,6 @@ pub(super) async fn refuse_standby(connection: &mut PgConnection) -> Result<(), 
     Ok(())
 }
 
-/// The connection and, where there are several servers to compare, its timeline.
 async fn connect(options: &PgConnectOptions, several: bool) -> Result<(PgConnection, u32), Unfit> {
     let connecting = async {
         let mut connection = options.connect().await?;
@@ -389,8 +432,19 @@ fn place(options: &PgConnectOptions) -> String {
     }
 }
 
-/// One set of options for each host. The crate's own parser knows but one host.
-fn parse(url: &str) -> Result<Vec<PgConnectOptions>, UrlError> {
+/// What of a query is neither secret nor shown before it. Where there is an `@`, it may be the end of a password
+/// with a `?` in it.
+fn shown(query: &str) -> String {
+    let apart = ["password", "user", "host", "hostaddr", "port", "dbname"];
+    let parameters = query.split('&').filter(|parameter| {
+        let name = parameter.split('=').next().unwrap_or(parameter);
+        !apart.contains(&name) && !parameter.contains('@')
+    });
+    parameters.collect::<Vec<_>>().join("&")
+}
+
+/// One set of options for each host, and the query. The crate's own parser knows but one host.
+fn parse(url: &str) -> Result<(Vec<PgConnectOptions>, String), UrlError> {
     let (url, query) = match url.split_once('?') {
         Some((url, query)) => (url, query),
         None => (url, ""),
@@ -407,17 +461,17 @@ fn parse(url: &str) -> Result<Vec<PgConnectOptions>, UrlError> {
             }
         }
     }
+    let parameters = parameters.join("&");
     let query = match parameters.is_empty() {
         true => String::new(),
-        false => format!("?{}", parameters.join("&")),
+        false => format!("?{parameters}"),
     };
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
-    hosts
-        .split(',')
-        .map(|host| Ok(format!("{scheme}://{user}{host}{path}{query}").parse()?))
-        .collect()
+    let of_host = |host| Ok(format!("{scheme}://{user}{host}{path}{query}").parse()?);
+    let all: Result<_, UrlError> = hosts.split(',').map(of_host).collect();
+    Ok((all?, parameters))
 }
 
 #[cfg(test)]

@@ -29,7 +29,35 @@ struct Place {
 
 impl Postgres {
     pub async fn start() -> Self {
-        blocking(|| {
+        Self::start_with("").await
+    }
+
+    /// One that speaks TLS too, under this certificate and key in PEM form.
+    pub async fn start_with_tls(certificate: &str, key: &str) -> Self {
+        let (certificate, key) = (certificate.to_owned(), key.to_owned());
+        let server = Self::start_with("").await;
+        let data = server.place.data();
+        blocking(move || {
+            for (name, text) in [("server.crt", certificate), ("server.key", key)] {
+                let written = as_owner(Path::new("sh"))
+                    .args(["-c", "umask 077 && printf %s \"$2\" >\"$1\"", "sh"])
+                    .arg(data.join(name))
+                    .arg(text)
+                    .output();
+                expect(written);
+            }
+        })
+        .await;
+        server.sql("ALTER SYSTEM SET ssl = on").await;
+        server.control(&["reload"]).await;
+        while server.sql("SHOW ssl").await != "on" {}
+        server
+    }
+
+    /// One with more lines in its settings.
+    pub async fn start_with(settings: &str) -> Self {
+        let settings = format!("{SETTINGS}{settings}");
+        blocking(move || {
             let place = Place::new();
             let data = place.data();
             let made = as_owner(&binaries().join("initdb"))
@@ -38,7 +66,7 @@ impl Postgres {
                 .arg(&data)
                 .output();
             expect(made);
-            Self::on(place, SETTINGS)
+            Self::on(place, &settings)
         })
         .await
     }
@@ -81,6 +109,10 @@ impl Postgres {
         let places = servers.iter().map(|server| server.address());
         let places: Vec<_> = places.collect();
         format!("postgres://provost@{}/postgres", places.join(","))
+    }
+
+    pub fn port(&self) -> u16 {
+        self.place.port
     }
 
     pub fn address(&self) -> String {

@@ -1,0 +1,184 @@
+//! TLS to a server: the files that the URL or the environment names, and what it means when a handshake fails.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use rustls::{
+    CertificateError, Error as TlsError,
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{self, PemObject},
+    },
+};
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+use thiserror::Error;
+
+/// The largest file that is read: collections of certificates are smaller.
+const LARGEST: u64 = 8 << 20;
+
+#[derive(Debug, Error, PartialEq)]
+pub(super) enum Fault {
+    #[error("{parameter}: {} cannot be read: {reason}", path.display())]
+    Unreadable {
+        parameter: &'static str,
+        path: PathBuf,
+        reason: String,
+    },
+    #[error("{parameter}: {} holds no {wanted} in PEM form", path.display())]
+    NotPem {
+        parameter: &'static str,
+        path: PathBuf,
+        wanted: &'static str,
+    },
+    #[error(
+        "no authority that is trusted has signed the certificate of the server ({said}): trusted are those of this machine{}; name the file with the certificate of the right one in the URL (sslrootcert=…)",
+        .root.as_deref().map_or_else(String::new, |root| format!(" and those in {} (sslrootcert)", root.display()))
+    )]
+    Authority {
+        root: Option<PathBuf>,
+        said: TlsError,
+    },
+    #[error(
+        "the certificate of the server is for another host than {host:?} ({said}): use a name in the URL that the certificate has, or sslmode=verify-ca, which asks for no name"
+    )]
+    Host { host: String, said: TlsError },
+    #[error("no TLS: {0}; see to the certificates of server and client, or to sslmode in the URL")]
+    Other(TlsError),
+}
+
+/// The files of one URL, each where it is named.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    root: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+impl Files {
+    /// Those of a query such as `sslmode=verify-full&sslrootcert=/etc/ca.pem`, or else of the variables that
+    /// the crate reads.
+    pub fn named(query: &str) -> Self {
+        let file = |parameter: &str, variable: &str| {
+            let named = url::form_urlencoded::parse(query.as_bytes());
+            match named.filter(|(name, _)| name == parameter).last() {
+                Some((_, path)) => Some(PathBuf::from(path.into_owned())),
+                // It may hold a certificate in place of a path.
+                None => std::env::var_os(variable)
+                    .filter(|value| !value.to_string_lossy().contains("-----BEGIN"))
+                    .map(PathBuf::from),
+            }
+        };
+        Self {
+            root: file("sslrootcert", "PGSSLROOTCERT"),
+            certificate: file("sslcert", "PGSSLCERT"),
+            key: file("sslkey", "PGSSLKEY"),
+        }
+    }
+
+    /// As psql does it: who names a file of authorities wants it to count. The crate reads it with the two
+    /// modes alone that say so.
+    pub fn apply(&self, options: PgConnectOptions) -> PgConnectOptions {
+        match options.get_ssl_mode() {
+            PgSslMode::Require if self.root.is_some() => options.ssl_mode(PgSslMode::VerifyCa),
+            _ => options,
+        }
+    }
+
+    /// What is wrong with a file that a connection with these options needs.
+    pub fn fault(&self, options: &PgConnectOptions) -> Option<Fault> {
+        if matches!(
+            options.get_ssl_mode(),
+            PgSslMode::Disable | PgSslMode::Allow
+        ) {
+            return None;
+        }
+        let certificates = [("sslrootcert", &self.root), ("sslcert", &self.certificate)];
+        for (parameter, path) in certificates {
+            let Some(path) = path else { continue };
+            let read = CertificateDer::pem_slice_iter;
+            if let Err(fault) = check(parameter, path, "certificate", |text| {
+                let mut found = read(text).peekable();
+                match found.peek() {
+                    Some(_) => found.collect::<Result<Vec<_>, _>>().map(|_| ()),
+                    None => Err(pem::Error::NoItemsFound),
+                }
+            }) {
+                return Some(fault);
+            }
+        }
+        let key = self.key.as_deref()?;
+        let read = |text: &[u8]| PrivateKeyDer::from_pem_slice(text).map(|_| ());
+        check("sslkey", key, "private key", read).err()
+    }
+
+    /// Why a connection failed, where that was for TLS.
+    pub fn explain(&self, options: &PgConnectOptions, error: &sqlx::Error) -> Option<Fault> {
+        let may_be_tls = matches!(
+            error,
+            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Configuration(_)
+        );
+        // First the files: the crate names none, and passes over what is no certificate.
+        if let Some(fault) = may_be_tls.then(|| self.fault(options)).flatten() {
+            return Some(fault);
+        }
+        let said = of_handshake(error)?.clone();
+        Some(match &said {
+            TlsError::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            ) => Fault::Host {
+                host: options.get_host().to_owned(),
+                said,
+            },
+            // A wrong authority of the same name and key type shows in the signature.
+            TlsError::InvalidCertificate(
+                CertificateError::UnknownIssuer | CertificateError::BadSignature,
+            ) => Fault::Authority {
+                root: self.root.clone(),
+                said,
+            },
+            _ => Fault::Other(said),
+        })
+    }
+}
+
+fn of_handshake(error: &sqlx::Error) -> Option<&TlsError> {
+    match error {
+        sqlx::Error::Io(error) => error.get_ref()?.downcast_ref(),
+        sqlx::Error::Tls(error) => error.downcast_ref(),
+        _ => None,
+    }
+}
+
+fn check(
+    parameter: &'static str,
+    path: &Path,
+    wanted: &'static str,
+    parse: impl Fn(&[u8]) -> Result<(), pem::Error>,
+) -> Result<(), Fault> {
+    let text = read(path).map_err(|error| Fault::Unreadable {
+        parameter,
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })?;
+    parse(&text).map_err(|_| Fault::NotPem {
+        parameter,
+        path: path.to_owned(),
+        wanted,
+    })
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let found = fs::metadata(path)?;
+    // To read a pipe would wait for whoever writes to it.
+    if !found.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    if found.len() > LARGEST {
+        return Err(io::Error::other(format!(
+            "it is larger than {LARGEST} bytes"
+        )));
+    }
+    fs::read(path)
+}
