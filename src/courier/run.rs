@@ -22,7 +22,7 @@ use super::{
 use crate::{
     agent::Post,
     domain::{Delivery, Fate, InstanceId, Persistence, ReceiverName, Span, Timestamp},
-    store::{First, Head, Held, Round, Settled, Settlement, Store, StoreError},
+    store::{First, Head, Held, Queues, Round, Settled, Settlement, Store, StoreError},
 };
 
 /// Beyond the time that a try may take: until its outcome is saved, on a busy store.
@@ -189,8 +189,10 @@ impl Courier {
 
     async fn plan(&mut self, next: &mut Instant) -> Result<Round, StoreError> {
         let reader = &self.store.housekeeping;
-        let mut waiting = reader.receivers().await?;
-        let mended = reader.mended().await?;
+        let Queues {
+            mut waiting,
+            mended,
+        } = reader.queues().await?;
         let now = reader.now().await?;
         self.pace
             .keep(|receiver| waiting.iter().any(|(known, _)| known == receiver));

@@ -9,9 +9,12 @@ use crate::domain::{
     Holder, Incarnation, InstanceId, InstanceRecord, Lease, Leases, Term, Timestamp,
 };
 
-const INSTANCE: &str = r#"
+/// The instance's own, and the supervisors', which has no process.
+const LEASES: &str = r#"
 SELECT id AS instance, incarnation, term, until, started_at, version, process FROM instances
-WHERE id = $1"#;
+WHERE id = $1
+UNION ALL
+SELECT instance, incarnation, term, until, CAST(NULL AS bigint), NULL, NULL FROM supervisor"#;
 
 const SUPERVISOR: &str = "SELECT instance, incarnation, term, until FROM supervisor";
 
@@ -43,8 +46,23 @@ LEFT JOIN (SELECT locked_by, count(*) AS count FROM {steps}
        ON held.locked_by = instances.id
 ORDER BY id"#;
 
-pub fn instance(id: &InstanceId) -> Statement {
-    Statement::new(INSTANCE).bind(id.as_str())
+/// Those that a renewal changes.
+pub fn of(instance: &InstanceId) -> Statement {
+    Statement::new(LEASES).bind(instance.as_str())
+}
+
+pub fn found(rows: &[impl Columns]) -> Result<Leases, StoreError> {
+    let mut leases = Leases {
+        instance: None,
+        supervisor: None,
+    };
+    for row in rows {
+        match row.text("process")? {
+            Some(_) => leases.instance = Some(record(row)?),
+            None => leases.supervisor = Some(lease(row)?),
+        }
+    }
+    Ok(leases)
 }
 
 pub fn supervisor() -> Statement {
@@ -107,7 +125,7 @@ fn term(lease: &Lease) -> Value {
     Value::Integer(i64::try_from(lease.term.0).ok())
 }
 
-pub fn record(row: &impl Columns) -> Result<InstanceRecord, StoreError> {
+fn record(row: &impl Columns) -> Result<InstanceRecord, StoreError> {
     Ok(InstanceRecord {
         lease: lease(row)?,
         started_at: rows::required(rows::time(row, "started_at")?, "started_at")?,

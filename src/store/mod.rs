@@ -45,8 +45,8 @@ pub use watch::{Interest, Watch, Watchers};
 pub use writer::{Accepted, Apply, Idempotency, Renewed, Store, WriterSettings};
 
 use crate::domain::{
-    AgentName, AgentSpec, Attempt, InstanceId, Leases, ReceiverName, StepIndex, StepRef, Task,
-    TaskId, Timestamp, WorkflowName,
+    AgentName, AgentSpec, Attempt, InstanceId, Leases, StepIndex, StepRef, Task, TaskId, Timestamp,
+    WorkflowName,
 };
 
 /// One database, opened for writing by this process.
@@ -174,6 +174,8 @@ pub trait Reader: Send + Sync + 'static {
     ) -> Result<Option<Vec<Change>>, StoreError>;
     /// Delayed steps whose time has come, [`Promoted::MOST`] at once.
     async fn due(&self) -> Result<Vec<StepRef>, StoreError>;
+    /// What a promotion would answer that moves nothing.
+    async fn backlog(&self) -> Result<Promoted, StoreError>;
     /// The agents in whose lines steps stand.
     async fn lines(&self) -> Result<Vec<AgentName>, StoreError>;
     /// How many steps of other tasks the queue of each of these agents holds before those of this task.
@@ -228,10 +230,7 @@ pub trait Reader: Send + Sync + 'static {
     /// The tasks that have an alert because the service could not decide on them, at a step, or not read them.
     async fn faults(&self) -> Result<Vec<(TaskId, Option<StepIndex>)>, StoreError>;
 
-    /// The receivers that messages wait for, each with when the next of its queues is due.
-    async fn receivers(&self) -> Result<Vec<(ReceiverName, Timestamp)>, StoreError>;
-    /// Receivers with an alert whose dead letters are gone: delivered after all, discarded or purged.
-    async fn mended(&self) -> Result<Vec<ReceiverName>, StoreError>;
+    async fn queues(&self) -> Result<Queues, StoreError>;
     /// The first message of each of these queues.
     async fn heads(&self, held: &[Held]) -> Result<Vec<First>, StoreError>;
     async fn messages(&self, query: &MessageQuery) -> Result<Vec<MessageRecord>, StoreError>;

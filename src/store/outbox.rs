@@ -130,8 +130,9 @@ pub trait Outbox: Send {
 }
 
 /// Relies on queues_due: goes from one receiver to the next, so that long queues cost no more than
-/// short ones. Not by `min`, see [`super::reading::LINES`].
-const RECEIVERS: &str = r#"
+/// short ones. Not by `min`, see [`super::reading::BACKLOG`]. The mended rely on alerts_unclosed_of_receiver and
+/// messages_died_by_receiver.
+const QUEUES: &str = r#"
 WITH RECURSIVE known (receiver) AS (
     SELECT (SELECT receiver FROM queues ORDER BY receiver LIMIT 1)
     UNION ALL
@@ -140,7 +141,12 @@ WITH RECURSIVE known (receiver) AS (
 )
 SELECT receiver, (SELECT due_at FROM queues WHERE queues.receiver = known.receiver
                   ORDER BY due_at LIMIT 1) AS due_at
-FROM known WHERE receiver IS NOT NULL"#;
+FROM known WHERE receiver IS NOT NULL
+UNION ALL
+SELECT receiver, CAST(NULL AS bigint) FROM alerts
+WHERE receiver IS NOT NULL AND state <> 'closed'
+  AND NOT EXISTS (SELECT 1 FROM messages
+                  WHERE messages.receiver = alerts.receiver AND died_at IS NOT NULL)"#;
 
 /// Relies on queues_due.
 const TAKE: &str = r#"
@@ -229,12 +235,6 @@ VALUES ($1, $2, $3, $4, 'open', $5)
 ON CONFLICT DO NOTHING"#;
 
 /// Relies on alerts_unclosed_of_receiver and messages_died_by_receiver.
-const MENDED: &str = r#"
-SELECT receiver FROM alerts
-WHERE receiver IS NOT NULL AND state <> 'closed'
-  AND NOT EXISTS (SELECT 1 FROM messages
-                  WHERE messages.receiver = alerts.receiver AND died_at IS NOT NULL)"#;
-
 const CLOSE: &str = r#"
 UPDATE alerts SET state = 'closed', closed_at = $2
 WHERE receiver = $1 AND state <> 'closed'
@@ -257,17 +257,9 @@ FROM (SELECT messages.*,
 LEFT JOIN queues ON queues.receiver = messages.receiver AND queues.subject = messages.subject
 WHERE true"#;
 
-pub fn receivers() -> Statement {
-    Statement::new(RECEIVERS)
-}
-
-pub fn receiver(row: &impl Columns) -> Result<(ReceiverName, Timestamp), StoreError> {
-    let due_at = rows::required(rows::time(row, "due_at")?, "due_at")?;
-    Ok((name(row)?, due_at))
-}
-
-pub fn mended() -> Statement {
-    Statement::new(MENDED)
+/// A row for each receiver that messages wait for, and for each that is mended one without a time.
+pub fn queues() -> Statement {
+    Statement::new(QUEUES)
 }
 
 pub fn name(row: &impl Columns) -> Result<ReceiverName, StoreError> {

@@ -6,13 +6,13 @@ use uuid::Uuid;
 
 use super::{
     AgentRecord, Alert, AlertQuery, Change, Counts, ExpiredStep, First, Held, HeldStep, Instances,
-    MessageQuery, MessageRecord, Promoted, Reader, StoreError, TaskFilter, TaskQuery, TaskSummary,
-    WorkflowRecord, leases, outbox,
+    MessageQuery, MessageRecord, Promoted, Queues, Reader, StoreError, TaskFilter, TaskQuery,
+    TaskSummary, WorkflowRecord, leases, outbox,
     rows::{self, Columns, Loaded},
 };
 use crate::domain::{
-    AgentName, AlertKind, Attempt, InstanceId, ReceiverName, StepIndex, StepRef, Task, TaskId,
-    TaskStatus, Timestamp, WorkflowName,
+    AgentName, AlertKind, Attempt, InstanceId, StepIndex, StepRef, Task, TaskId, TaskStatus,
+    Timestamp, WorkflowName,
 };
 
 const SUMMARIES: &str = r#"
@@ -30,9 +30,10 @@ SELECT task_id, idx FROM steps
 WHERE due_at IS NOT NULL AND queued = 0 AND due_at <= $1
 ORDER BY due_at LIMIT $2"#;
 
-/// Goes from one agent to the next by steps_line, so that long lines cost no more than short ones. Not by
-/// `min`: up to version 16, PostgreSQL reads whole lines for it where they were empty when it planned.
-pub const LINES: &str = r#"
+/// The agents in whose lines steps stand, and in a row without one when the next delayed step is due. Goes from one
+/// agent to the next by steps_line, so that long lines cost no more than short ones. Not by `min`: up to version 16,
+/// PostgreSQL reads whole lines for it where they were empty when it planned. The last row relies on steps_delayed.
+pub const BACKLOG: &str = r#"
 WITH RECURSIVE line (agent) AS (
     SELECT (SELECT agent FROM steps WHERE due_at IS NOT NULL AND queued = 1 ORDER BY agent LIMIT 1)
     UNION ALL
@@ -40,7 +41,9 @@ WITH RECURSIVE line (agent) AS (
             ORDER BY agent LIMIT 1)
     FROM line WHERE line.agent IS NOT NULL
 )
-SELECT agent FROM line WHERE agent IS NOT NULL"#;
+SELECT agent, CAST(NULL AS bigint) AS due_at FROM line WHERE agent IS NOT NULL
+UNION ALL
+SELECT NULL, (SELECT due_at FROM steps WHERE due_at IS NOT NULL AND queued = 0 ORDER BY due_at LIMIT 1)"#;
 
 /// Relies on steps_line: each half is one range of it from its beginning, so that no more is read than is
 /// counted. In one condition with OR, everything behind the task would be read too.
@@ -269,6 +272,18 @@ impl From<Uuid> for Value {
     }
 }
 
+/// What [`BACKLOG`] finds.
+pub fn backlog(found: &[impl Columns]) -> Result<Promoted, StoreError> {
+    let mut backlog = Promoted::default();
+    for row in found {
+        match row.text("agent")? {
+            Some(agent) => backlog.agents.push(AgentName::new(agent)),
+            None => backlog.next_due = rows::time(row, "due_at")?,
+        }
+    }
+    Ok(backlog)
+}
+
 /// Answers every question of [`Reader`] from a source.
 pub struct SqlReader<S> {
     source: S,
@@ -419,8 +434,11 @@ impl<S: Source> Reader for SqlReader<S> {
     }
 
     async fn lines(&self) -> Result<Vec<AgentName>, StoreError> {
-        let agent = |row: &S::Row| rows::agent_name(row, "agent");
-        self.all(Statement::new(LINES), agent).await
+        Ok(self.backlog().await?.agents)
+    }
+
+    async fn backlog(&self) -> Result<Promoted, StoreError> {
+        backlog(&self.fetch(Statement::new(BACKLOG)).await?)
     }
 
     async fn ahead(
@@ -562,12 +580,16 @@ impl<S: Source> Reader for SqlReader<S> {
         self.all(statement, fault).await
     }
 
-    async fn receivers(&self) -> Result<Vec<(ReceiverName, Timestamp)>, StoreError> {
-        self.all(outbox::receivers(), outbox::receiver).await
-    }
-
-    async fn mended(&self) -> Result<Vec<ReceiverName>, StoreError> {
-        self.all(outbox::mended(), outbox::name).await
+    async fn queues(&self) -> Result<Queues, StoreError> {
+        let mut queues = Queues::default();
+        for row in self.fetch(outbox::queues()).await? {
+            let receiver = outbox::name(&row)?;
+            match rows::time(&row, "due_at")? {
+                Some(due_at) => queues.waiting.push((receiver, due_at)),
+                None => queues.mended.push(receiver),
+            }
+        }
+        Ok(queues)
     }
 
     async fn heads(&self, held: &[Held]) -> Result<Vec<First>, StoreError> {

@@ -122,7 +122,7 @@ pub async fn a_message_is_saved_with_its_change_and_gone_when_delivered(h: Harne
     assert_eq!(body["data"]["task"]["version"], 1);
     tried(&h, "a", &held[0], Fate::Delivered).await;
     assert!(all(&h).await.is_empty());
-    assert!(h.store.reader.receivers().await.unwrap().is_empty());
+    assert!(h.store.reader.queues().await.unwrap().waiting.is_empty());
 }
 
 pub async fn the_messages_of_a_task_go_one_after_the_other(h: Harness) {
@@ -163,7 +163,7 @@ pub async fn a_failed_message_waits_for_its_time_and_counts_its_tries(h: Harness
     };
     tried(&h, "a", &held, again(now + LONG)).await;
     assert!(take(&h, "a", 1, LONG).await.is_empty());
-    let (receiver, due_at) = h.store.reader.receivers().await.unwrap().remove(0);
+    let (receiver, due_at) = h.store.reader.queues().await.unwrap().waiting.remove(0);
     assert_eq!((receiver.as_str(), due_at), (SHOP, now + LONG));
     let waiting = all(&h).await.remove(0);
     assert_eq!((waiting.tries, waiting.next_try_at), (1, Some(now + LONG)));
@@ -202,7 +202,7 @@ pub async fn a_queue_whose_holder_died_is_taken_up_and_its_late_word_changes_not
     let heads = h.store.reader.heads(std::slice::from_ref(&held)).await;
     assert_eq!(heads.unwrap(), [First::None]);
     settle(&h, "b", &held, Settlement::Empty).await;
-    assert!(h.store.reader.receivers().await.unwrap().is_empty());
+    assert!(h.store.reader.queues().await.unwrap().waiting.is_empty());
 }
 
 pub async fn a_process_that_starts_again_frees_what_it_held(h: Harness) {
@@ -246,7 +246,7 @@ pub async fn a_dead_letter_raises_one_alert_that_closes_when_it_is_delivered_aft
     assert_eq!(raised[0].kind, "message.undeliverable");
     assert_eq!(raised[0].receiver.as_ref().unwrap().as_str(), SHOP);
     assert!(raised[0].message.contains("410 Gone"));
-    let mended = || h.store.reader.mended();
+    let mended = async || h.store.reader.queues().await.map(|queues| queues.mended);
     assert!(mended().await.unwrap().is_empty());
 
     let ids: Vec<MessageId> = letters.iter().map(|letter| letter.id).collect();
@@ -356,7 +356,7 @@ pub async fn dead_letters_are_purged_with_age_and_outlive_their_task(h: Harness)
     assert_eq!(h.store.purge_letters(long_ago, 10).await.unwrap(), 0);
     assert_eq!(h.store.purge_letters(soon, 10).await.unwrap(), 1);
     assert_eq!(of_shop(&h).await, 1, "what is pending is not purged");
-    assert_eq!(h.store.reader.mended().await.unwrap().len(), 1);
+    assert_eq!(h.store.reader.queues().await.unwrap().mended.len(), 1);
 }
 
 async fn of_shop(h: &Harness) -> usize {

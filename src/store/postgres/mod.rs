@@ -19,7 +19,9 @@ mod transaction;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use sqlx::{ConnectOptions, Connection as _, PgConnection, PgPool, postgres::PgPoolOptions};
+use sqlx::{
+    ConnectOptions, Connection as _, Executor, PgConnection, PgPool, postgres::PgPoolOptions,
+};
 
 pub use news::{Listener, News};
 pub use schema::migrate;
@@ -116,8 +118,8 @@ pub async fn open(
     };
     let (writer, beside) = (pin(writer).await?, pin(beside).await?);
     let leases = pin(connect(&servers).await?).await?;
-    let callers = pool(&servers, settings.max_connections);
-    let housekeeping = pool(&servers, HOUSEKEEPING);
+    let callers = pool(&servers, settings.max_connections, statements);
+    let housekeeping = pool(&servers, HOUSEKEEPING, statements);
     servers.lead([callers.clone(), housekeeping.clone()]);
     let (announcer, listener) = if settings.listen {
         let (announcer, listener) = news::start(housekeeping.clone(), servers.clone());
@@ -153,7 +155,7 @@ pub async fn open(
 }
 
 /// Connects when it is first asked for a connection, and again after a loss.
-fn pool(servers: &Arc<Servers>, max_connections: u32) -> PgPool {
+fn pool(servers: &Arc<Servers>, max_connections: u32, statements: Statements) -> PgPool {
     let following = servers.clone();
     PgPoolOptions::new()
         .max_connections(max_connections)
@@ -162,7 +164,15 @@ fn pool(servers: &Arc<Servers>, max_connections: u32) -> PgPool {
         // TCP does, a quarter of an hour after a cut that nobody reports; and it is asked of every
         // connection that comes back, so that soon none would be left.
         .test_before_acquire(false)
-        .after_connect(|connection, _| Box::pin(servers::refuse_standby(connection)))
+        .after_connect(move |connection, _| {
+            Box::pin(async move {
+                servers::refuse_standby(connection).await?;
+                if statements == Statements::Kept {
+                    connection.execute(read::PIN).await?;
+                }
+                Ok(())
+            })
+        })
         .before_acquire(move |connection, about| {
             let is_current = following.is_current(about.age);
             Box::pin(async move { Ok(is_current && is_there(connection).await?) })

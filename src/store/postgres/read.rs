@@ -25,8 +25,8 @@ pub type PgReader = SqlReader<PgSource>;
 
 const NOW: &str = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now";
 
-/// Every read is a transaction: it sees one moment, cannot write, and behind a pooler its statements
-/// stay on one connection from their preparation to their end.
+/// A read of several statements is a transaction: it sees one moment, cannot write, and behind a pooler its
+/// statements stay on one connection from their preparation to their end.
 ///
 /// A statement that takes too long is ended by the server: it would go on there, for nobody, after its caller
 /// has long been answered. For this transaction only, as behind a pooler the next is somebody else's. Shorter
@@ -36,6 +36,11 @@ const NOW: &str = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::b
 /// small would be kept when it is not.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SET LOCAL statement_timeout = '9s'; SET LOCAL plan_cache_mode = 'force_custom_plan'";
+
+/// The same for the life of a reader's own connection, on which a read of one statement is that statement alone:
+/// what is asked for every second, by every instance, is not worth five.
+pub(super) const PIN: &str = "SELECT set_config('default_transaction_read_only', 'on', false), \
+    set_config('statement_timeout', '9s', false), set_config('plan_cache_mode', 'force_custom_plan', false)";
 
 /// To the end of the transaction.
 const ALONG_INDEXES: &str = "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)";
@@ -53,9 +58,6 @@ pub struct PgSource {
 }
 
 impl PgSource {
-    /// Reads on, to its end, when nobody waits for it any more. Broken off, its connection would be closed
-    /// and replaced while the server is still at work for it: callers who hang up and ask again would have
-    /// it do more at once than the pool has connections.
     async fn read<T, F>(
         &self,
         read: impl FnOnce(View) -> F + Send + 'static,
@@ -65,16 +67,35 @@ impl PgSource {
         F: Future<Output = Result<T, StoreError>> + Send,
     {
         let pool = self.pool.clone();
-        let reading = tokio::spawn(async move {
+        to_its_end(async move {
             let view = answered(pool.begin_with(BEGIN)).await?;
             answered(read(view)).await
-        });
-        match reading.await {
-            Ok(found) => found.map_err(StoreError::into_unavailable),
-            Err(broken) => Err(StoreError::Unavailable(format!(
-                "the read was broken off: {broken}"
-            ))),
-        }
+        })
+        .await
+    }
+
+    /// Without a transaction around it: the connection is set up by [`PIN`].
+    async fn read_one(&self, statement: Statement) -> Result<Vec<PgRow>, StoreError> {
+        let (pool, asked) = (self.pool.clone(), self.statements);
+        to_its_end(async move {
+            let mut connection = answered(pool.acquire()).await?;
+            answered(asked.with_values(statement).fetch_all(&mut *connection)).await
+        })
+        .await
+    }
+}
+
+/// Reads on, to its end, when nobody waits for it any more. Broken off, its connection would be closed
+/// and replaced while the server is still at work for it: callers who hang up and ask again would have
+/// it do more at once than the pool has connections.
+async fn to_its_end<T: Send + 'static>(
+    read: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> Result<T, StoreError> {
+    match tokio::spawn(read).await {
+        Ok(found) => found.map_err(StoreError::into_unavailable),
+        Err(broken) => Err(StoreError::Unavailable(format!(
+            "the read was broken off: {broken}"
+        ))),
     }
 }
 
@@ -106,6 +127,13 @@ impl Source for PgSource {
 
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<PgRow>>, StoreError> {
         let asked = self.statements;
+        if let ([_], Statements::Kept) = (&statements[..], asked) {
+            let mut found = Vec::with_capacity(1);
+            for statement in statements {
+                found.push(self.read_one(statement).await?);
+            }
+            return Ok(found);
+        }
         self.read(async move |mut view| {
             let mut found = Vec::with_capacity(statements.len());
             for statement in statements {

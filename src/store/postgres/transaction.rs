@@ -27,7 +27,7 @@ use crate::{
     store::{
         Alert, AlertId, Batch, KnownKey, Loaded, Promoted, Saved, StoreError, Transaction, leases,
         outbox,
-        reading::{LINES, Statement},
+        reading::{self, BACKLOG, Statement},
         rows::{self, corrupt},
     },
 };
@@ -130,11 +130,6 @@ WITH due AS MATERIALIZED (
 UPDATE steps SET queued = 1
 FROM due
 WHERE steps.ctid = due.place"#;
-
-/// Relies on steps_delayed. Not by `min`, see [`LINES`].
-const NEXT_DUE: &str = r#"
-SELECT (SELECT due_at FROM steps WHERE due_at IS NOT NULL AND queued = 0 ORDER BY due_at LIMIT 1)
-       AS due_at"#;
 
 const IDEMPOTENCY: &str =
     r#"SELECT "key", fingerprint, task_id FROM idempotency_keys WHERE "key" = ANY ($1)"#;
@@ -431,16 +426,9 @@ impl Transaction for PgTransaction<'_> {
             .bind(Promoted::MOST);
         let promoted = answered(query.execute(self.connection().await?)).await;
         self.news.work |= self.noted(promoted)?.rows_affected() > 0;
-        let query = self.statements().query(LINES);
-        let lines = answered(query.fetch_all(self.connection().await?)).await;
-        let lines = self.noted(lines)?;
-        let agents = lines.iter().map(|row| rows::agent_name(row, "agent"));
-        let query = self.statements().query(NEXT_DUE);
-        let next = answered(query.fetch_one(self.connection().await?)).await;
-        Ok(Promoted {
-            agents: agents.collect::<Result<_, _>>()?,
-            next_due: rows::time(&self.noted(next)?, "due_at")?,
-        })
+        let query = self.statements().query(BACKLOG);
+        let found = answered(query.fetch_all(self.connection().await?)).await;
+        reading::backlog(&self.noted(found)?)
     }
 
     async fn promote_one(&mut self, step: StepRef) -> Result<(), StoreError> {
@@ -549,16 +537,9 @@ impl Transaction for PgTransaction<'_> {
     }
 
     async fn leases(&mut self, instance: &InstanceId) -> Result<Leases, StoreError> {
-        let query = self.statements().with_values(leases::instance(instance));
-        let record = answered(query.fetch_optional(self.connection().await?)).await;
-        let record = self.noted(record)?;
-        let query = self.statements().with_values(leases::supervisor());
-        let lease = answered(query.fetch_optional(self.connection().await?)).await;
-        let lease = self.noted(lease)?;
-        Ok(Leases {
-            instance: record.as_ref().map(leases::record).transpose()?,
-            supervisor: lease.as_ref().map(leases::lease).transpose()?,
-        })
+        let query = self.statements().with_values(leases::of(instance));
+        let found = answered(query.fetch_all(self.connection().await?)).await;
+        leases::found(&self.noted(found)?)
     }
 
     async fn save_leases(&mut self, before: &Leases, after: &Leases) -> Result<Saved, StoreError> {

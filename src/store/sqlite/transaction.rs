@@ -10,7 +10,7 @@ use crate::{
     store::{
         Alert, AlertId, Batch, Definitions, KnownKey, Loaded, Promoted, Saved, StoreError,
         Transaction, leases, outbox,
-        reading::{LINES, Statement},
+        reading::{self, BACKLOG, Statement},
         rows,
     },
 };
@@ -29,10 +29,6 @@ WHERE (task_id, idx) IN (
     SELECT task_id, idx FROM steps
     WHERE due_at IS NOT NULL AND queued = 0 AND due_at <= ?1
     ORDER BY due_at LIMIT ?2)"#;
-
-/// Relies on steps_delayed.
-const NEXT_DUE: &str =
-    "SELECT min(due_at) AS due_at FROM steps WHERE due_at IS NOT NULL AND queued = 0";
 
 const PROMOTE_ONE: &str =
     "UPDATE steps SET queued = 1 WHERE task_id = ?1 AND idx = ?2 AND due_at <= ?3 AND queued = 0";
@@ -138,13 +134,8 @@ impl Transaction for SqliteTransaction<'_> {
             .bind(Promoted::MOST)
             .execute(&mut *self.tx)
             .await?;
-        let lines = sqlx::query(LINES).fetch_all(&mut *self.tx).await?;
-        let next = sqlx::query(NEXT_DUE).fetch_one(&mut *self.tx).await?;
-        let agents = lines.iter().map(|row| rows::agent_name(row, "agent"));
-        Ok(Promoted {
-            agents: agents.collect::<Result<_, _>>()?,
-            next_due: rows::time(&next, "due_at")?,
-        })
+        let found = sqlx::query(BACKLOG).fetch_all(&mut *self.tx).await?;
+        reading::backlog(&found)
     }
 
     async fn promote_one(&mut self, step: StepRef) -> Result<(), StoreError> {
@@ -232,14 +223,8 @@ impl Transaction for SqliteTransaction<'_> {
     }
 
     async fn leases(&mut self, instance: &InstanceId) -> Result<Leases, StoreError> {
-        let record = super::rows::query(leases::instance(instance));
-        let record = record.fetch_optional(&mut *self.tx).await?;
-        let lease = super::rows::query(leases::supervisor());
-        let lease = lease.fetch_optional(&mut *self.tx).await?;
-        Ok(Leases {
-            instance: record.as_ref().map(leases::record).transpose()?,
-            supervisor: lease.as_ref().map(leases::lease).transpose()?,
-        })
+        let found = super::rows::query(leases::of(instance));
+        leases::found(&found.fetch_all(&mut *self.tx).await?)
     }
 
     async fn save_leases(&mut self, before: &Leases, after: &Leases) -> Result<Saved, StoreError> {

@@ -128,6 +128,12 @@ async fn serve_one(backend: &mut dyn Backend, asked: &LeaseRequest) -> Result<Re
     ))
 }
 
+/// Whether this renewal is the first of its minute: instances that ended long ago can wait so long to be forgotten.
+fn forgets(before: Option<Timestamp>, after: Option<&Lease>) -> bool {
+    let minute = |until: Timestamp| until.as_millis().div_euclid(60_000);
+    before.map(minute) != after.map(|lease| minute(lease.until))
+}
+
 /// `None`: another instance was faster, and all is to be decided again.
 async fn try_serve(
     backend: &mut dyn Backend,
@@ -160,7 +166,8 @@ async fn try_serve(
         return Ok(None);
     }
     let leads = after.leads(holder, now);
-    if leads.is_some() {
+    let renewed_before = before.supervisor.as_ref().map(|lease| lease.until);
+    if leads.is_some() && forgets(renewed_before, after.supervisor.as_ref()) {
         let keep = FORGET_AFTER.as_millis();
         let ended_before = Timestamp::from_millis(now.as_millis().saturating_sub(keep));
         tx.forget_instances(ended_before).await?;
