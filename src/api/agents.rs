@@ -14,13 +14,16 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     App, Problem,
-    answer::{Page, json},
-    extract::{JsonBody, NamePath, PageQuery, PlainName, Query, plain_name},
+    answer::{Page, json, tagged},
+    extract::{JsonBody, NamePath, PageQuery, PlainName, Query, RegistrationHeaders, plain_name},
     problem::{Kind, ProblemBody},
 };
 use crate::{
     agent::Agent,
-    domain::{AgentName, AgentSpec, DurationText, Endpoint, FieldFault, Fields, RetrySpec, Span},
+    domain::{
+        AgentName, AgentSpec, DurationText, ETag, Endpoint, FieldFault, Fields, Precondition,
+        RetrySpec, Span,
+    },
 };
 
 const LONGEST_URL: usize = 2000;
@@ -96,20 +99,36 @@ pub struct AgentView {
 }
 
 impl AgentView {
-    fn new(app: &App, agent: &Agent) -> Self {
-        let endpoints = agent.spec().endpoints.iter();
+    fn of(app: &App, agent: &Agent) -> Self {
+        Self::new(app, agent.name(), agent.spec(), agent.in_flight())
+    }
+
+    fn new(app: &App, name: &AgentName, spec: &AgentSpec, in_flight: u32) -> Self {
+        let endpoints = spec.endpoints.iter();
         Self {
-            name: agent.name().to_string(),
-            source: match is_configured(app, agent.name()) {
+            name: name.to_string(),
+            source: match is_configured(app, name) {
                 true => AgentSource::Config,
                 false => AgentSource::Api,
             },
-            spec: agent.spec().clone(),
-            in_flight: agent.in_flight(),
+            spec: spec.clone(),
+            in_flight,
             capacity: endpoints
                 .map(|endpoint| u64::from(endpoint.max_in_flight))
                 .sum(),
         }
+    }
+
+    /// Of what is registered: the calls under way come and go without it.
+    fn etag(&self) -> ETag {
+        match self.source {
+            AgentSource::Config => ETag::of_configured_agent(&self.spec),
+            AgentSource::Api => ETag::of_agent(&self.spec),
+        }
+    }
+
+    fn answer(&self) -> Response {
+        tagged(json(StatusCode::OK, self), &self.etag())
     }
 }
 
@@ -173,21 +192,25 @@ fn read_endpoint(body: &RawValue, pointer: &str) -> Result<Option<Endpoint>, Vec
 
 /// Register an agent, or change it
 ///
-/// Takes effect at once: calls under way go on as they are, steps that waited for this agent start.
+/// Takes effect at once: calls under way go on as they are, steps that waited for this agent start. `If-None-Match: *`
+/// registers it only where there is none; `If-Match` with the ETag of what you have read changes nothing that
+/// somebody else has changed since.
 #[utoipa::path(
     put, path = "/v1/agents/{name}", tag = "agents", operation_id = "put_agent",
-    params(("name" = PlainName, Path, description = "What it is called", example = "payments")),
+    params(("name" = PlainName, Path, description = "What it is called", example = "payments"), RegistrationHeaders),
     request_body(content = SpecBody, description = "Where it answers, and how hard to try",
         example = json!({"endpoints": [{"url": "http://10.0.0.5:8080", "max_in_flight": 64}], "retry": {"initial": "100ms", "max": "10s", "factor": 2}})),
     responses(
         (status = 200, description = "The agent as it is now", body = AgentView),
         (status = 409, description = "The configuration file has the say over this agent", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "It is not as If-Match or If-None-Match demands; `etag` is what it has", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 async fn put(
     State(app): State<Arc<App>>,
     NamePath(name): NamePath,
     query: Query,
+    condition: Precondition,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     query.finish()?;
@@ -195,9 +218,12 @@ async fn put(
     let name = AgentName::new(name);
     must_be_ours(&app, &name)?;
     let spec = read(&body).map_err(Problem::invalid)?;
-    app.store.put_agent(name.clone(), spec).await?;
+    let put = app.store.put_agent(name.clone(), spec.clone(), condition);
+    put.await?;
     app.registered.refresh(&*app.store.reader).await?;
-    one(&app, &name)
+    // What this request registered, whatever another made of it since.
+    let in_flight = app.agents.get(&name).map_or(0, |agent| agent.in_flight());
+    Ok(AgentView::new(&app, &name, &spec, in_flight).answer())
 }
 
 /// List agents
@@ -213,14 +239,15 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
     let after = query.string("cursor");
     query.finish()?;
     let agents = app.agents.list();
-    let views = agents.iter().map(|agent| AgentView::new(&app, agent));
+    let views = agents.iter().map(|agent| AgentView::of(&app, agent));
     let page = Page::of_names(views, after.as_deref(), limit, |view| &view.name);
     Ok(json(StatusCode::OK, &page))
 }
 
 /// Read an agent
 ///
-/// Its specification, and what it has under way in this instance.
+/// Its specification, and what it has under way in this instance. The ETag is of the specification: leave
+/// If-None-Match out to learn `in_flight` anew.
 #[utoipa::path(
     get, path = "/v1/agents/{name}", tag = "agents", operation_id = "get_agent",
     params(("name" = PlainName, Path, description = "The agent's name", example = "payments")),
@@ -241,21 +268,23 @@ async fn get(
 /// again.
 #[utoipa::path(
     delete, path = "/v1/agents/{name}", tag = "agents", operation_id = "delete_agent",
-    params(("name" = PlainName, Path, description = "The agent's name", example = "payments")),
+    params(("name" = PlainName, Path, description = "The agent's name", example = "payments"), RegistrationHeaders),
     responses(
         (status = 204, description = "It is gone"),
         (status = 409, description = "The configuration file has the say over this agent", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "It is not as If-Match or If-None-Match demands; `etag` is what it has", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 async fn delete(
     State(app): State<Arc<App>>,
     NamePath(name): NamePath,
     query: Query,
+    condition: Precondition,
 ) -> Result<Response, Problem> {
     query.finish()?;
     let name = AgentName::new(name);
     must_be_ours(&app, &name)?;
-    let stored = app.store.delete_agent(name.clone()).await?;
+    let stored = app.store.delete_agent(name.clone(), condition).await?;
     app.registered.refresh(&*app.store.reader).await?;
     if !stored {
         return Err(no_such_agent(&name));
@@ -267,7 +296,7 @@ fn one(app: &App, name: &AgentName) -> Result<Response, Problem> {
     let agents = app.agents.list();
     let agent = agents.iter().find(|agent| agent.name() == name);
     let agent = agent.ok_or_else(|| no_such_agent(name))?;
-    Ok(json(StatusCode::OK, &AgentView::new(app, agent)))
+    Ok(AgentView::of(app, agent).answer())
 }
 
 fn must_be_ours(app: &App, name: &AgentName) -> Result<(), Problem> {

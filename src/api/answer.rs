@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
 use super::problem::{Kind, Problem};
+use crate::domain::ETag;
 
 pub fn json<T: Serialize>(status: StatusCode, body: &T) -> Response {
     match serde_json::to_vec(body) {
@@ -38,6 +39,14 @@ pub fn etag_of(bytes: &[u8]) -> HeaderValue {
     etag.push('"');
     // Quotes and digits are legal in a header.
     HeaderValue::from_str(&etag).unwrap_or(HeaderValue::from_static("\"\""))
+}
+
+pub fn tagged(mut response: Response, tag: &ETag) -> Response {
+    // Quotes and digits are legal in a header.
+    if let Ok(tag) = HeaderValue::try_from(tag.to_string()) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
 }
 
 /// One page of a list.

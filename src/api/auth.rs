@@ -76,6 +76,12 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/hold/release", Operate),
 ];
 
+/// Whether the route answers this method with anything but 405.
+pub fn is_served(method: &Method, route: &str) -> bool {
+    let mut listed = TABLE.iter();
+    listed.any(|(listed, path, _)| *path == route && listed == method)
+}
+
 /// What a request to a route needs; without a route it will be answered that there is none.
 pub fn needed(method: &Method, route: Option<&str>) -> Access {
     let Some(route) = route else {

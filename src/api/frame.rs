@@ -16,7 +16,7 @@ use tracing::{debug, error};
 
 use super::{
     auth::{self, Access},
-    extract::{Caller, must_be_utf8},
+    extract::{Caller, must_be_judged, must_be_utf8},
     origin::{self, Site},
     problem::{Kind, Problem},
 };
@@ -52,14 +52,23 @@ impl Frame {
 
 impl Frame {
     /// Who asks, where the request may be answered at all.
-    fn admit(&self, request: &Request, access: Access) -> Result<Option<Caller>, Problem> {
+    fn admit(
+        &self,
+        request: &Request,
+        route: Option<&str>,
+        access: Access,
+    ) -> Result<Option<Caller>, Problem> {
         let headers = request.headers();
         let tokens = self.tokens.load();
         let site = tokens.is_empty().then_some(&self.site);
         let (method, uri, version) = (request.method(), request.uri(), request.version());
         origin::check(method, uri, version, headers, site)?;
         must_be_utf8(uri)?;
-        auth::admit(&tokens, access, headers)
+        let caller = auth::admit(&tokens, access, headers)?;
+        if let Some(route) = route.filter(|route| auth::is_served(method, route)) {
+            must_be_judged(method, route, headers)?;
+        }
+        Ok(caller)
     }
 }
 
@@ -74,7 +83,7 @@ pub async fn surround(
     let route = route.as_ref().map(MatchedPath::as_str);
     let method = request.method().clone();
     let access = auth::needed(&method, route);
-    let admitted = frame.admit(&request, access);
+    let admitted = frame.admit(&request, route, access);
     let known = Known::of(&request);
     let response = match admitted {
         Ok(caller) => {

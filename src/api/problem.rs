@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::{
     domain::{FieldFault, Refusal, StepStatus, TaskStatus},
-    store::{CommandError, StoreError},
+    store::{CommandError, RegisterError, StoreError},
 };
 
 /// Declares the problem kinds with their slug, status and title.
@@ -64,6 +64,7 @@ kinds! {
     MessagePending = "message-pending", CONFLICT, "The message is still being delivered";
     AgentConfigured = "agent-configured", CONFLICT, "The agent belongs to the configuration file";
     VersionMismatch = "version-mismatch", PRECONDITION_FAILED, "The task has changed since";
+    PreconditionFailed = "precondition-failed", PRECONDITION_FAILED, "A condition of the request does not hold";
     RequestTimeout = "request-timeout", REQUEST_TIMEOUT, "The request took too long to come in";
     Misdirected = "misdirected", MISDIRECTED_REQUEST, "The request is for another host";
     BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, "The body is too large";
@@ -110,6 +111,9 @@ pub struct ProblemBody {
     step_state: Option<StepStatus>,
     /// Where the task has changed since: the version it is at.
     version: Option<u64>,
+    /// Where a condition on an agent or a workflow does not hold: the ETag that it has; null where there is none.
+    #[schema(example = "\"5f0c1d2e3fb7ad6b7169203331c80319\"")]
+    etag: Option<String>,
     /// Where a bulk command was ended by a fault: how far it got.
     matched: Option<u64>,
     accepted: Option<u64>,
@@ -221,6 +225,20 @@ impl From<CommandError> for Problem {
             CommandError::Panicked => Self::new(Kind::Internal, detail),
             CommandError::Store(error) => error.into(),
         }
+    }
+}
+
+impl From<RegisterError> for Problem {
+    fn from(error: RegisterError) -> Self {
+        let current = match error {
+            RegisterError::Unmet(unmet) => unmet.current.map(|tag| tag.to_string()),
+            RegisterError::Store(error) => return error.into(),
+        };
+        let detail = match &current {
+            Some(tag) => format!("what is registered under this name has the ETag {tag}"),
+            None => "nothing is registered under this name".to_owned(),
+        };
+        Self::new(Kind::PreconditionFailed, detail).with("etag", current)
     }
 }
 

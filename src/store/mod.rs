@@ -42,7 +42,9 @@ pub use query::*;
 pub use rows::Loaded;
 pub use salvage::Salvage;
 pub use watch::{Interest, Watch, Watchers};
-pub use writer::{Accepted, Apply, Idempotency, Renewed, Store, WriterSettings};
+pub use writer::{
+    Accepted, Apply, Idempotency, RegisterError, Registered, Renewed, Store, WriterSettings,
+};
 
 use crate::domain::{
     AgentName, AgentSpec, Attempt, InstanceId, Leases, StepIndex, StepRef, Task, TaskId, Timestamp,
@@ -102,8 +104,25 @@ pub trait Transaction: Outbox + Salvage {
     /// Saves a batch, each task by compare-and-set on its version.
     async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError>;
 
-    async fn put_workflow(&mut self, name: &WorkflowName, body: &str) -> Result<u32, StoreError>;
+    /// The latest version. What is decided by it here and put afterwards fails, or is decided anew, where
+    /// another instance puts one at the same time.
+    async fn latest_workflow(
+        &mut self,
+        name: &WorkflowName,
+    ) -> Result<Option<WorkflowRecord>, StoreError>;
+    /// Adds a version, of which there is none yet.
+    async fn add_workflow(
+        &mut self,
+        name: &WorkflowName,
+        version: u32,
+        body: &str,
+    ) -> Result<(), StoreError>;
+    /// The specification that is registered under this name, as it is stored; locked until the transaction
+    /// ends.
+    async fn agent(&mut self, name: &AgentName) -> Result<Option<String>, StoreError>;
     async fn put_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError>;
+    /// [`Transaction::put_agent`] where there is none; [`StoreError::Interrupted`] where there is.
+    async fn add_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError>;
     async fn delete_agent(&mut self, name: &AgentName) -> Result<bool, StoreError>;
     /// `None` where there is no such alert.
     async fn acknowledge(&mut self, alert: AlertId, by: &str) -> Result<Option<Alert>, StoreError>;

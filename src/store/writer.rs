@@ -15,6 +15,7 @@ mod handle;
 mod intake;
 mod leases;
 mod outbox;
+mod registrations;
 
 use std::{
     num::NonZeroUsize,
@@ -32,6 +33,7 @@ use tracing::{debug, error, warn};
 
 pub use handle::{Accepted, Apply, Idempotency, Store};
 pub use leases::Renewed;
+pub use registrations::{RegisterError, Registered};
 
 use self::{
     batch::Decided,

@@ -53,6 +53,7 @@ mod outage;
 mod panics;
 mod plans;
 mod pooler;
+mod preconditions;
 mod quiet;
 mod record;
 mod reload;

@@ -10,7 +10,12 @@ mod query;
 
 pub use body::{JsonBody, OptionalJsonBody};
 pub use caller::Caller;
-pub use conditions::{CommandHeaders, ConditionHeaders, Conditions, idempotency};
+#[cfg(test)]
+pub use conditions::judged;
+pub use conditions::{
+    CommandHeaders, ConditionHeaders, Conditions, RegistrationHeaders, TaskMatch, idempotency,
+    must_be_judged,
+};
 pub use ids::ids;
 pub use path::{
     NamePath, NameVersionPath, PlainName, StepParams, TaskParams, TaskPath, TaskStepPath,

@@ -50,11 +50,11 @@ fn text(schema: ObjectBuilder) -> ObjectBuilder {
 const HEADERS: [HeaderOf; 8] = [
     HeaderOf {
         name: "ETag",
-        description: "The version of what is answered: of a task its `version`, in quotes. For If-None-Match, and of a task for If-Match",
+        description: "The version of what is answered: of a task its `version`, in quotes; of an agent its specification, without the calls under way. For If-None-Match, and of tasks, agents and the latest version of a workflow for If-Match",
         schema: text,
         applies: |answer| {
             answer.is_task()
-                || answer.schema == Some("UndoPlan")
+                || matches!(answer.schema, Some("UndoPlan" | "Agent" | "Workflow"))
                 || answer.status == "200"
                     && matches!(answer.operation, "task_graph" | "openapi_json")
         },

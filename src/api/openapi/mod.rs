@@ -268,6 +268,8 @@ mod tests {
 
     use serde_json::Value;
 
+    use crate::api::extract::judged;
+
     fn document() -> Value {
         serde_json::to_value(crate::api::openapi()).unwrap()
     }
@@ -339,6 +341,31 @@ mod tests {
         }
         let document = document();
         visit(&document, &document);
+    }
+
+    #[test]
+    fn a_change_lists_the_conditions_that_it_judges_and_no_others() {
+        let document = document();
+        for (name, operation) in operations(&document) {
+            let (method, path) = name.split_once(' ').unwrap();
+            let method = method.to_uppercase().parse::<axum::http::Method>().unwrap();
+            let listed: Vec<_> = operation["parameters"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter(|parameter| parameter["in"] == "header")
+                .filter_map(|parameter| parameter["name"].as_str())
+                .filter(|name| ["If-Match", "If-None-Match"].contains(name))
+                .map(str::to_lowercase)
+                .collect();
+            if method.is_safe() {
+                assert!(!listed.contains(&"if-match".to_owned()), "{name}");
+            } else {
+                let judged = judged(&method, path).iter();
+                let judged: Vec<_> = judged.map(|name| name.as_str().to_owned()).collect();
+                assert_eq!(listed, judged, "{name}");
+            }
+        }
     }
 
     /// What generators of clients were seen to trip over.

@@ -14,8 +14,8 @@ use crate::{
     api::{
         App, Problem,
         extract::{
-            Caller, ConditionHeaders, Conditions, OptionalJsonBody, Query, TaskParams, TaskPath,
-            idempotency,
+            Caller, ConditionHeaders, Conditions, OptionalJsonBody, Query, TaskMatch, TaskParams,
+            TaskPath, idempotency,
         },
         workflows,
     },
@@ -81,7 +81,7 @@ pub enum Latest {
 /// may have ended: what it did is neither undone nor taken over.
 #[utoipa::path(
     post, path = "/v1/tasks/{id}/clone", tag = "operate", operation_id = "clone_task",
-    params(TaskParams, ConditionHeaders, ("traceparent" = Option<String>, Header, description = "W3C trace context: the new task's calls join this trace")),
+    params(TaskParams, ConditionHeaders, TaskMatch, ("traceparent" = Option<String>, Header, description = "W3C trace context: the new task's calls join this trace")),
     request_body(content = Option<CloneBody>, description = "May be left out"),
     responses(
         (status = 202, description = "Accepted and durable; Location says where to poll", body = TaskView),

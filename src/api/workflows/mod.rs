@@ -20,22 +20,23 @@ use self::known::StoredBody;
 pub use self::known::{Known, Workflows, resolve};
 use super::{
     App, Problem,
-    answer::{Page, json},
+    answer::{Page, json, tagged},
     bulkhead::Permit,
     definition::{OnExhaustedBody, PoliciesBody, StepBody},
     extract::{
-        Caller, JsonBody, NamePath, NameVersionPath, PageQuery, PlainName, Query, plain_name,
+        Caller, JsonBody, NamePath, NameVersionPath, PageQuery, PlainName, Query,
+        RegistrationHeaders, plain_name,
     },
-    problem::Kind,
+    problem::{Kind, ProblemBody},
     verdict::{self, VerdictBody},
 };
 use crate::{
     config::Role,
     domain::{
-        DeadlinePolicy, Definition, DurationText, Fields, Payload, Policies, Policy, Span,
-        TaskFields, Timestamp, WorkflowName, WorkflowRef, without_secrets,
+        DeadlinePolicy, Definition, DurationText, ETag, Fields, Payload, Policies, Policy,
+        Precondition, Span, TaskFields, Timestamp, WorkflowName, WorkflowRef, without_secrets,
     },
-    store::{StoreError, WorkflowRecord},
+    store::{Registered, StoreError, WorkflowRecord},
 };
 
 const LONGEST_DESCRIPTION: usize = 4096;
@@ -200,14 +201,16 @@ fn compact(json: &str) -> Option<Payload> {
 ///
 /// Makes a new version where the content differs from the latest one (201), and changes nothing where
 /// it does not (200). Every fault of the definition is reported at once. Tasks under way keep the
-/// version they began with.
+/// version they began with. `If-None-Match: *` registers it only where there is none; `If-Match` with the ETag
+/// of the version that you have read makes no version after one that you have not.
 #[utoipa::path(
     put, path = "/v1/workflows/{name}", tag = "workflows", operation_id = "put_workflow",
-    params(("name" = PlainName, Path, description = "What it is called", example = "order")),
+    params(("name" = PlainName, Path, description = "What it is called", example = "order"), RegistrationHeaders),
     request_body(content = WorkflowInput, description = "The steps, and what holds for all tasks made of them"),
     responses(
         (status = 201, description = "A new version was made", body = WorkflowView),
         (status = 200, description = "The latest version has this content already", body = WorkflowView),
+        (status = 412, description = "The latest version is not as If-Match or If-None-Match demands; `etag` is what it has", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 async fn put(
@@ -215,16 +218,17 @@ async fn put(
     caller: Caller,
     NamePath(name): NamePath,
     query: Query,
+    condition: Precondition,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     query.finish()?;
     plain_name("a workflow", &name)?;
     let checked = check(&app, &body, None).await?;
     let name = WorkflowName::new(name);
-    let before = app.store.reader.workflow(&name, None).await?;
     let stored = serde_json::to_string(&checked.stored)
         .map_err(|error| Problem::new(Kind::Internal, error.to_string()))?;
-    let version = app.store.put_workflow(name.clone(), stored).await?;
+    let put = app.store.put_workflow(name.clone(), stored, condition);
+    let Registered { version, is_new } = put.await?;
     let known = Known {
         workflow: WorkflowRef {
             name: name.clone(),
@@ -237,7 +241,6 @@ async fn put(
         .definitions
         .put(known.workflow.clone(), known.definition.clone());
     app.workflows.learn(&known);
-    let is_new = before.is_none_or(|before| before.version < version);
     if !is_new {
         return one(&app, &name, Some(version), StatusCode::OK, &caller).await;
     }
@@ -361,7 +364,12 @@ async fn one(
         policies: PoliciesView::new(&stored),
         steps: hidden.as_deref().unwrap_or(&stored.steps),
     };
-    Ok(json(status, &view))
+    let tag = ETag::of_workflow(record.version, &record.body, record.created_at);
+    let tag = match hidden {
+        Some(_) => tag.with_hidden_parts(),
+        None => tag,
+    };
+    Ok(tagged(json(status, &view), &tag))
 }
 
 /// Check a workflow without storing it

@@ -51,6 +51,8 @@ suite!([sqlite postgres] {
     reads::a_delayed_step_joins_its_line_when_it_is_due,
     reads::workflows_get_a_new_version_only_when_they_change,
     reads::agents_are_kept_and_deleted,
+    reads::conditions_on_agents_are_judged_with_the_write,
+    reads::conditions_on_workflows_are_judged_with_the_write,
     reads::what_a_paused_task_has_pending_is_in_no_line,
     recovery::an_expired_step_is_found_and_a_running_one_is_not,
     recovery::an_overdue_task_is_found_once,

@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::harness::{Harness, New, refusal, success};
 use crate::{
-    domain::{AgentName, AgentSpec, Command, TaskStatus, WorkflowName},
-    store::{TaskFilter, TaskQuery},
+    domain::{AgentName, AgentSpec, Command, ETag, ETags, Precondition, TaskStatus, WorkflowName},
+    store::{RegisterError, TaskFilter, TaskQuery},
 };
 
 async fn found(h: &Harness, filter: TaskFilter) -> Vec<String> {
@@ -198,9 +198,10 @@ pub async fn workflows_get_a_new_version_only_when_they_change(h: Harness) {
     let name = WorkflowName::new("order");
     let put = async |body: &str| {
         h.store
-            .put_workflow(name.clone(), body.to_owned())
+            .put_workflow(name.clone(), body.to_owned(), Precondition::default())
             .await
             .unwrap()
+            .version
     };
     let one = r#"{"steps":[{"name":"a","agent":"x"}]}"#;
     let two = r#"{"steps":[{"name":"b","agent":"x"}]}"#;
@@ -228,17 +229,90 @@ pub async fn workflows_get_a_new_version_only_when_they_change(h: Harness) {
     assert_eq!(h.store.reader.workflows().await.unwrap().len(), 1);
 }
 
+fn spec(port: u16) -> AgentSpec {
+    let url = format!("http://127.0.0.1:{port}");
+    serde_json::from_value(json!({ "endpoints": [{ "url": url }] })).unwrap()
+}
+
 pub async fn agents_are_kept_and_deleted(h: Harness) {
     let name = AgentName::new("payments");
-    let spec: AgentSpec =
-        serde_json::from_value(json!({ "endpoints": [{ "url": "http://127.0.0.1:1" }] })).unwrap();
-    h.store.put_agent(name.clone(), spec.clone()).await.unwrap();
-    h.store.put_agent(name.clone(), spec.clone()).await.unwrap();
+    let any = Precondition::default();
+    for _ in 0..2 {
+        let put = h.store.put_agent(name.clone(), spec(1), any.clone());
+        put.await.unwrap();
+    }
     let agents = h.store.reader.agents().await.unwrap();
     assert_eq!(agents.len(), 1);
-    assert_eq!(agents[0].spec, spec);
-    assert!(h.store.delete_agent(name.clone()).await.unwrap());
-    assert!(!h.store.delete_agent(name).await.unwrap());
+    assert_eq!(agents[0].spec, spec(1));
+    for there in [true, false] {
+        let deleted = h.store.delete_agent(name.clone(), any.clone()).await;
+        assert_eq!(deleted.unwrap(), there);
+    }
+}
+
+fn unmet<T: std::fmt::Debug>(refused: Result<T, RegisterError>) -> Option<ETag> {
+    match refused {
+        Err(RegisterError::Unmet(unmet)) => unmet.current,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// If-Match, If-None-Match.
+fn condition(if_match: Option<&ETag>, if_none_match: Option<&str>) -> Precondition {
+    let if_match = if_match.map(ToString::to_string);
+    Precondition {
+        if_match: if_match.map(|tag| ETags::parse(&tag).unwrap()),
+        if_none_match: if_none_match.map(|tags| ETags::parse(tags).unwrap()),
+    }
+}
+
+pub async fn conditions_on_agents_are_judged_with_the_write(h: Harness) {
+    let name = AgentName::new("payments");
+    let put = async |port, condition| {
+        let (name, spec) = (name.clone(), spec(port));
+        h.store.put_agent(name, spec, condition).await
+    };
+    let delete = async |condition| h.store.delete_agent(name.clone(), condition).await;
+    let new = condition(None, Some("*"));
+    let [first, second] = [1, 2].map(|port| ETag::of_agent(&spec(port)));
+    assert_eq!(unmet(put(1, condition(Some(&first), None)).await), None);
+    put(1, new.clone()).await.unwrap();
+    assert_eq!(unmet(put(2, new.clone()).await), Some(first.clone()));
+    put(2, condition(Some(&first), None)).await.unwrap();
+    let stale = condition(Some(&first), None);
+    assert_eq!(unmet(put(3, stale.clone()).await), Some(second.clone()));
+    assert_eq!(unmet(delete(stale).await), Some(second.clone()));
+    assert_eq!(h.store.reader.agents().await.unwrap()[0].spec, spec(2));
+    assert!(delete(condition(Some(&second), None)).await.unwrap());
+    assert!(!delete(condition(Some(&second), None)).await.unwrap());
+    put(3, new).await.unwrap();
+}
+
+pub async fn conditions_on_workflows_are_judged_with_the_write(h: Harness) {
+    let name = WorkflowName::new("order");
+    let put = async |body: &str, condition| {
+        let put = h
+            .store
+            .put_workflow(name.clone(), body.to_owned(), condition);
+        put.await
+    };
+    let tag = async || {
+        let latest = h.store.reader.workflow(&name, None).await.unwrap().unwrap();
+        ETag::of_workflow(latest.version, &latest.body, latest.created_at)
+    };
+    let new = condition(None, Some("*"));
+    assert!(put("1", new.clone()).await.unwrap().is_new);
+    let first = tag().await;
+    assert_eq!(unmet(put("1", new).await), Some(first.clone()));
+    let on_first = condition(Some(&first), None);
+    let same = put("1", on_first.clone()).await.unwrap();
+    assert_eq!((same.version, same.is_new), (1, false));
+    assert_eq!(put("2", on_first.clone()).await.unwrap().version, 2);
+    // Not even what is there already: it came from somebody else.
+    for body in ["2", "3"] {
+        assert_eq!(unmet(put(body, on_first.clone()).await), Some(tag().await));
+    }
+    assert_ne!(tag().await, first);
 }
 
 pub async fn what_a_paused_task_has_pending_is_in_no_line(h: Harness) {

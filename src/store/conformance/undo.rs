@@ -8,8 +8,9 @@ use super::{
 };
 use crate::{
     domain::{
-        Command, Doubt, Expiry, Fault, FaultKind, Outcome, Payload, Policies, Policy, Release,
-        StepIndex, StepStatus, Task, TaskId, TaskStatus, Timestamp, WorkflowName, WorkflowRef,
+        Command, Doubt, Expiry, Fault, FaultKind, Outcome, Payload, Policies, Policy, Precondition,
+        Release, StepIndex, StepStatus, Task, TaskId, TaskStatus, Timestamp, WorkflowName,
+        WorkflowRef,
     },
     store::AlertState,
 };
@@ -100,11 +101,14 @@ pub async fn policies_are_read_back(h: Harness) {
 pub async fn the_policies_of_a_workflow_are_read_back(h: Harness) {
     let (new, name) = (saga(), WorkflowName::new("order"));
     let body = json!({ "policies": { "on_permanent": "undo" }, "steps": new.steps });
-    let version = h.store.put_workflow(name.clone(), body.to_string()).await;
+    let version = h
+        .store
+        .put_workflow(name.clone(), body.to_string(), Precondition::default())
+        .await;
     let mut details = h.details(&new);
     details.workflow = Some(WorkflowRef {
         name,
-        version: version.unwrap(),
+        version: version.unwrap().version,
     });
     // This store never saw it compiled, as after a restart.
     let id = now(h.store.submit(details, None, None).await.unwrap()).id();

@@ -25,8 +25,8 @@ use super::{
 use crate::{
     domain::{AgentName, AgentSpec, InstanceId, Leases, StepRef, TaskId, Timestamp, WorkflowName},
     store::{
-        Alert, AlertId, Batch, KnownKey, Loaded, Promoted, Saved, StoreError, Transaction, leases,
-        outbox,
+        Alert, AlertId, Batch, KnownKey, Loaded, Promoted, Saved, StoreError, Transaction,
+        WorkflowRecord, leases, outbox,
         reading::{self, BACKLOG, Statement},
         rows::{self, corrupt},
     },
@@ -134,15 +134,18 @@ WHERE steps.ctid = due.place"#;
 const IDEMPOTENCY: &str =
     r#"SELECT "key", fingerprint, task_id FROM idempotency_keys WHERE "key" = ANY ($1)"#;
 
-const LATEST_WORKFLOW: &str =
-    "SELECT version, body FROM workflows WHERE name = $1 ORDER BY version DESC LIMIT 1";
+const LATEST_WORKFLOW: &str = "SELECT name, version, body, created_at FROM workflows WHERE name = $1 ORDER BY version DESC LIMIT 1";
 
-const PUT_WORKFLOW: &str =
+const ADD_WORKFLOW: &str =
     "INSERT INTO workflows (name, version, body, created_at) VALUES ($1, $2, $3, $4)";
 
 const PUT_AGENT: &str = r#"
 INSERT INTO agents (name, spec, updated_at) VALUES ($1, $2, $3)
 ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, updated_at = excluded.updated_at"#;
+
+const ADD_AGENT: &str = r#"
+INSERT INTO agents (name, spec, updated_at) VALUES ($1, $2, $3)
+ON CONFLICT (name) DO NOTHING"#;
 
 const ACKNOWLEDGE: &str = r#"
 UPDATE alerts
@@ -274,6 +277,26 @@ impl<'b> PgTransaction<'b> {
     fn reading(&mut self) -> Result<&mut PgConnection, StoreError> {
         let pinned = self.connection.as_mut().ok_or_else(used_after_its_end)?;
         Ok(&mut pinned.connection)
+    }
+
+    /// How many rows it changed.
+    async fn write_agent(
+        &mut self,
+        statement: &'static str,
+        name: &AgentName,
+        spec: &AgentSpec,
+    ) -> Result<u64, StoreError> {
+        self.out_of_order = true;
+        let query = self
+            .statements()
+            .query(statement)
+            .bind(name.as_str())
+            .bind(serde_json::to_string(spec).map_err(corrupt)?)
+            .bind(self.moment.now.as_millis());
+        let written = answered(query.execute(self.connection().await?)).await;
+        let written = self.noted(written)?.rows_affected();
+        self.news.registrations |= written > 0;
+        Ok(written)
     }
 
     fn noted<T>(&mut self, done: Result<T, StoreError>) -> Result<T, StoreError> {
@@ -453,23 +476,26 @@ impl Transaction for PgTransaction<'_> {
         Ok(saved)
     }
 
-    async fn put_workflow(&mut self, name: &WorkflowName, body: &str) -> Result<u32, StoreError> {
+    async fn latest_workflow(
+        &mut self,
+        name: &WorkflowName,
+    ) -> Result<Option<WorkflowRecord>, StoreError> {
         self.out_of_order = true;
         let query = self.statements().query(LATEST_WORKFLOW).bind(name.as_str());
         let latest = answered(query.fetch_optional(self.connection().await?)).await;
-        let version = match self.noted(latest)? {
-            Some(row) => {
-                let version: u32 = rows::number(&row, "version")?;
-                if row.try_get::<&str, _>("body")? == body {
-                    return Ok(version);
-                }
-                version + 1
-            }
-            None => 1,
-        };
+        self.noted(latest)?.as_ref().map(rows::workflow).transpose()
+    }
+
+    async fn add_workflow(
+        &mut self,
+        name: &WorkflowName,
+        version: u32,
+        body: &str,
+    ) -> Result<(), StoreError> {
+        self.out_of_order = true;
         let query = self
             .statements()
-            .query(PUT_WORKFLOW)
+            .query(ADD_WORKFLOW)
             .bind(name.as_str())
             .bind(i64::from(version))
             .bind(body)
@@ -477,21 +503,34 @@ impl Transaction for PgTransaction<'_> {
         let put = answered(query.execute(self.connection().await?)).await;
         self.noted(put)?;
         self.news.registrations = true;
-        Ok(version)
+        Ok(())
     }
 
-    async fn put_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError> {
+    async fn agent(&mut self, name: &AgentName) -> Result<Option<String>, StoreError> {
         self.out_of_order = true;
         let query = self
             .statements()
-            .query(PUT_AGENT)
-            .bind(name.as_str())
-            .bind(serde_json::to_string(spec).map_err(corrupt)?)
-            .bind(self.moment.now.as_millis());
-        let put = answered(query.execute(self.connection().await?)).await;
-        self.noted(put)?;
-        self.news.registrations = true;
+            .query("SELECT spec FROM agents WHERE name = $1 FOR UPDATE")
+            .bind(name.as_str());
+        let row = answered(query.fetch_optional(self.connection().await?)).await;
+        Ok(self
+            .noted(row)?
+            .map(|row| row.try_get("spec"))
+            .transpose()?)
+    }
+
+    async fn put_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError> {
+        self.write_agent(PUT_AGENT, name, spec).await?;
         Ok(())
+    }
+
+    async fn add_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError> {
+        match self.write_agent(ADD_AGENT, name, spec).await? {
+            0 => Err(StoreError::Interrupted(format!(
+                "the agent {name} was registered meanwhile"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     async fn delete_agent(&mut self, name: &AgentName) -> Result<bool, StoreError> {

@@ -9,7 +9,7 @@ use crate::{
     domain::{AgentName, AgentSpec, InstanceId, Leases, StepRef, TaskId, Timestamp, WorkflowName},
     store::{
         Alert, AlertId, Batch, Definitions, KnownKey, Loaded, Promoted, Saved, StoreError,
-        Transaction, leases, outbox,
+        Transaction, WorkflowRecord, leases, outbox,
         reading::{self, BACKLOG, Statement},
         rows,
     },
@@ -37,15 +37,18 @@ const IDEMPOTENCY: &str = r#"
 SELECT "key", fingerprint, task_id FROM idempotency_keys
 WHERE "key" IN (SELECT value FROM json_each(?1))"#;
 
-const LATEST_WORKFLOW: &str =
-    "SELECT version, body FROM workflows WHERE name = ?1 ORDER BY version DESC LIMIT 1";
+const LATEST_WORKFLOW: &str = "SELECT name, version, body, created_at FROM workflows WHERE name = ?1 ORDER BY version DESC LIMIT 1";
 
-const PUT_WORKFLOW: &str =
+const ADD_WORKFLOW: &str =
     "INSERT INTO workflows (name, version, body, created_at) VALUES (?1, ?2, ?3, ?4)";
 
 const PUT_AGENT: &str = r#"
 INSERT INTO agents (name, spec, updated_at) VALUES (?1, ?2, ?3)
 ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, updated_at = excluded.updated_at"#;
+
+const ADD_AGENT: &str = r#"
+INSERT INTO agents (name, spec, updated_at) VALUES (?1, ?2, ?3)
+ON CONFLICT (name) DO NOTHING"#;
 
 const ACKNOWLEDGE: &str = r#"
 UPDATE alerts
@@ -70,6 +73,24 @@ pub(super) struct SqliteTransaction<'c> {
     pub files: &'c Files,
     pub now: Timestamp,
     pub instant: Instant,
+}
+
+impl SqliteTransaction<'_> {
+    /// How many rows it changed.
+    async fn write_agent(
+        &mut self,
+        statement: &'static str,
+        name: &AgentName,
+        spec: &AgentSpec,
+    ) -> Result<u64, StoreError> {
+        let written = sqlx::query(statement)
+            .bind(name.as_str())
+            .bind(serde_json::to_string(spec).map_err(rows::corrupt)?)
+            .bind(self.now.as_millis())
+            .execute(&mut *self.tx)
+            .await?;
+        Ok(written.rows_affected())
+    }
 }
 
 #[async_trait]
@@ -152,39 +173,53 @@ impl Transaction for SqliteTransaction<'_> {
         save::save(&mut self.tx, batch, self.now).await
     }
 
-    async fn put_workflow(&mut self, name: &WorkflowName, body: &str) -> Result<u32, StoreError> {
+    async fn latest_workflow(
+        &mut self,
+        name: &WorkflowName,
+    ) -> Result<Option<WorkflowRecord>, StoreError> {
         let latest = sqlx::query(LATEST_WORKFLOW)
             .bind(name.as_str())
             .fetch_optional(&mut *self.tx)
             .await?;
-        let version = match latest {
-            Some(row) => {
-                let version: u32 = row.try_get("version")?;
-                if row.try_get::<&str, _>("body")? == body {
-                    return Ok(version);
-                }
-                version + 1
-            }
-            None => 1,
-        };
-        sqlx::query(PUT_WORKFLOW)
+        latest.as_ref().map(rows::workflow).transpose()
+    }
+
+    async fn add_workflow(
+        &mut self,
+        name: &WorkflowName,
+        version: u32,
+        body: &str,
+    ) -> Result<(), StoreError> {
+        sqlx::query(ADD_WORKFLOW)
             .bind(name.as_str())
             .bind(version)
             .bind(body)
             .bind(self.now.as_millis())
             .execute(&mut *self.tx)
             .await?;
-        Ok(version)
+        Ok(())
+    }
+
+    async fn agent(&mut self, name: &AgentName) -> Result<Option<String>, StoreError> {
+        let row = sqlx::query("SELECT spec FROM agents WHERE name = ?1")
+            .bind(name.as_str())
+            .fetch_optional(&mut *self.tx)
+            .await?;
+        Ok(row.map(|row| row.try_get("spec")).transpose()?)
     }
 
     async fn put_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError> {
-        sqlx::query(PUT_AGENT)
-            .bind(name.as_str())
-            .bind(serde_json::to_string(spec).map_err(rows::corrupt)?)
-            .bind(self.now.as_millis())
-            .execute(&mut *self.tx)
-            .await?;
+        self.write_agent(PUT_AGENT, name, spec).await?;
         Ok(())
+    }
+
+    async fn add_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError> {
+        match self.write_agent(ADD_AGENT, name, spec).await? {
+            0 => Err(StoreError::Interrupted(format!(
+                "the agent {name} was registered meanwhile"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     async fn delete_agent(&mut self, name: &AgentName) -> Result<bool, StoreError> {

@@ -13,6 +13,7 @@ use super::{
     doubt::Doubts,
     faults::{Culprit, OF_NO_STEP, Panicked, guarded},
     handle::{Accepted, Apply, Idempotency, Operation, Outcome, Request},
+    registrations,
 };
 use crate::{
     domain::{
@@ -753,12 +754,15 @@ fn dispatch(call: Call, instant: Instant, permit: Permit) -> Dispatch {
 async fn operate(operation: &Operation, tx: &mut dyn Transaction) -> Result<Outcome, StoreError> {
     Ok(match operation {
         Operation::Promote => Outcome::Promoted(tx.promote().await?),
-        Operation::PutWorkflow(name, body) => Outcome::Version(tx.put_workflow(name, body).await?),
-        Operation::PutAgent(name, spec) => {
-            tx.put_agent(name, spec).await?;
-            Outcome::Done
+        Operation::PutWorkflow(name, body, condition) => {
+            Outcome::Registered(registrations::put_workflow(tx, name, body, condition).await?)
         }
-        Operation::DeleteAgent(name) => Outcome::Deleted(tx.delete_agent(name).await?),
+        Operation::PutAgent(name, spec, condition) => {
+            Outcome::Registered(registrations::put_agent(tx, name, spec, condition).await?)
+        }
+        Operation::DeleteAgent(name, condition) => {
+            Outcome::Registered(registrations::delete_agent(tx, name, condition).await?)
+        }
         Operation::Acknowledge(alert, by) => Outcome::Alert(tx.acknowledge(*alert, by).await?),
         Operation::Purge(before, limit) => Outcome::Purged(tx.purge(*before, *limit).await?),
         Operation::PromoteOne(step) => {

@@ -14,11 +14,12 @@ use super::{
     leases,
     leases::{LeaseRequest, Renewed},
     outbox::{OutboxAnswer, OutboxRequest},
+    registrations::Registration,
 };
 use crate::{
     domain::{
-        Actor, AgentName, AgentSpec, Command, Details, StepRef, Task, TaskId, Timestamp,
-        WorkflowName,
+        Actor, AgentName, AgentSpec, Command, Details, Precondition, StepRef, Task, TaskId,
+        Timestamp, WorkflowName,
     },
     store::{
         Alert, AlertId, Backend, CommandError, Definitions, Health, LocalScheduler, Promoted,
@@ -144,9 +145,9 @@ impl Request {
 pub(super) enum Operation {
     Promote,
     PromoteOne(StepRef),
-    PutWorkflow(WorkflowName, String),
-    PutAgent(AgentName, AgentSpec),
-    DeleteAgent(AgentName),
+    PutWorkflow(WorkflowName, String, Precondition),
+    PutAgent(AgentName, AgentSpec, Precondition),
+    DeleteAgent(AgentName, Precondition),
     Acknowledge(AlertId, String),
     Purge(Timestamp, usize),
     PurgeOne(TaskId),
@@ -156,8 +157,7 @@ pub(super) enum Operation {
 pub(super) enum Outcome {
     Done,
     Promoted(Promoted),
-    Version(u32),
-    Deleted(bool),
+    Registered(Registration),
     Alert(Option<Alert>),
     Purged(u64),
 }
@@ -331,27 +331,6 @@ impl Store {
         Ok(())
     }
 
-    /// The version that the body has: a new one where it changed.
-    pub async fn put_workflow(&self, name: WorkflowName, body: String) -> Result<u32, StoreError> {
-        match self.other(Operation::PutWorkflow(name, body)).await? {
-            Outcome::Version(version) => Ok(version),
-            _ => Err(mismatch()),
-        }
-    }
-
-    pub async fn put_agent(&self, name: AgentName, spec: AgentSpec) -> Result<(), StoreError> {
-        self.other(Operation::PutAgent(name, spec)).await?;
-        Ok(())
-    }
-
-    /// False where there was none.
-    pub async fn delete_agent(&self, name: AgentName) -> Result<bool, StoreError> {
-        match self.other(Operation::DeleteAgent(name)).await? {
-            Outcome::Deleted(deleted) => Ok(deleted),
-            _ => Err(mismatch()),
-        }
-    }
-
     pub async fn acknowledge(
         &self,
         alert: AlertId,
@@ -385,7 +364,7 @@ impl Store {
         Ok(())
     }
 
-    async fn other(&self, operation: Operation) -> Result<Outcome, StoreError> {
+    pub(super) async fn other(&self, operation: Operation) -> Result<Outcome, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.send(Request::Other { operation, answer }).await?;
         answered.await.map_err(|_| StoreError::Stopping)?
@@ -398,6 +377,6 @@ impl Store {
 }
 
 /// Each operation has one kind of outcome; this is what a mistake in pairing them looks like.
-fn mismatch() -> StoreError {
+pub(super) fn mismatch() -> StoreError {
     StoreError::Corrupt("an operation was answered with another's outcome".to_owned())
 }
