@@ -236,11 +236,11 @@ async fn put(
 )]
 async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response, Problem> {
     let limit = query.limit()?;
-    let after = query.string("cursor");
+    let (after, cursors) = query.cursor(|name| Some(name.to_owned()))?;
     query.finish()?;
     let agents = app.agents.list();
     let views = agents.iter().map(|agent| AgentView::of(&app, agent));
-    let page = Page::of_names(views, after.as_deref(), limit, |view| &view.name);
+    let page = Page::of_names(views, after.as_deref(), limit, cursors, |view| &view.name);
     Ok(json(StatusCode::OK, &page))
 }
 

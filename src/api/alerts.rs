@@ -101,7 +101,7 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
         Uuid::try_parse(text).ok().map(TaskId)
     })?;
     let limit = query.limit()?;
-    let before = query.cursor(|text| Uuid::try_parse(text).ok().map(AlertId))?;
+    let (before, cursors) = query.cursor(|text| Uuid::try_parse(text).ok().map(AlertId))?;
     query.finish()?;
     let asked = AlertQuery {
         state,
@@ -111,7 +111,7 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
     };
     let alerts = app.store.reader.alerts(&asked).await?;
     let views = alerts.into_iter().map(AlertView::from).collect();
-    let page = Page::new(views, limit, |view| view.id.to_string());
+    let page = Page::new(views, limit, cursors, |view| view.id.to_string());
     Ok(json(StatusCode::OK, &page))
 }
 

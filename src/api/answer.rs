@@ -11,7 +11,10 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
-use super::problem::{Kind, Problem};
+use super::{
+    cursor::Cursors,
+    problem::{Kind, Problem},
+};
 use crate::domain::ETag;
 
 pub fn json<T: Serialize>(status: StatusCode, body: &T) -> Response {
@@ -54,16 +57,22 @@ pub fn tagged(mut response: Response, tag: &ETag) -> Response {
 pub struct Page<T> {
     pub items: Vec<T>,
     /// Give it as `cursor` to get the next page; null on the last one.
-    #[schema(required, example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")]
+    #[schema(required, pattern = "^[A-Za-z0-9_-]+$")]
     pub next_cursor: Option<String>,
 }
 
 impl<T> Page<T> {
     /// From up to `limit + 1` items: the one too many tells that there is another page.
-    pub fn new(mut items: Vec<T>, limit: usize, cursor: impl Fn(&T) -> String) -> Self {
+    pub fn new(
+        mut items: Vec<T>,
+        limit: usize,
+        cursors: Cursors,
+        item: impl Fn(&T) -> String,
+    ) -> Self {
         let more = items.len() > limit;
         items.truncate(limit);
-        let next_cursor = items.last().filter(|_| more).map(cursor);
+        let last = items.last().filter(|_| more);
+        let next_cursor = last.map(|last| cursors.after(item(last)));
         Self { items, next_cursor }
     }
 
@@ -72,12 +81,13 @@ impl<T> Page<T> {
         items: impl IntoIterator<Item = T>,
         after: Option<&str>,
         limit: usize,
+        cursors: Cursors,
         name: impl Fn(&T) -> &str,
     ) -> Self {
         let rest = items
             .into_iter()
             .skip_while(|item| after.is_some_and(|after| name(item) <= after));
-        Self::new(rest.take(limit + 1).collect(), limit, |item| {
+        Self::new(rest.take(limit + 1).collect(), limit, cursors, |item| {
             name(item).to_owned()
         })
     }
@@ -93,8 +103,10 @@ mod tests {
         for limit in 1..=6 {
             let mut seen = Vec::new();
             let mut cursor: Option<String> = None;
+            let cursors = Cursors::of_parts(["names"]);
             loop {
-                let page = Page::of_names(names, cursor.as_deref(), limit, |name| name);
+                let after = cursor.map(|cursor| cursors.read(&cursor).unwrap());
+                let page = Page::of_names(names, after.as_deref(), limit, cursors, |name| name);
                 assert!(page.items.len() <= limit);
                 seen.extend(page.items);
                 cursor = page.next_cursor;

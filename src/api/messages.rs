@@ -131,7 +131,7 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
         Uuid::try_parse(text).ok().map(TaskId)
     })?;
     let limit = query.limit()?;
-    let before = query.cursor(|text| Uuid::try_parse(text).ok().map(MessageId))?;
+    let (before, cursors) = query.cursor(|text| Uuid::try_parse(text).ok().map(MessageId))?;
     query.finish()?;
     let asked = MessageQuery {
         id: None,
@@ -144,7 +144,7 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
     };
     let messages = app.store.reader.messages(&asked).await?;
     let views = messages.into_iter().map(MessageView::from).collect();
-    let page = Page::new(views, limit, |view| view.id.to_string());
+    let page = Page::new(views, limit, cursors, |view| view.id.to_string());
     Ok(json(StatusCode::OK, &page))
 }
 

@@ -7,6 +7,7 @@ mod alerts;
 pub mod answer;
 mod auth;
 mod bulkhead;
+mod cursor;
 pub mod definition;
 mod docs;
 mod drawing;

@@ -8,7 +8,6 @@ use axum::{
 };
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
-use uuid::Uuid;
 
 use crate::{
     domain::{FieldFault, Refusal, StepStatus, TaskStatus},
@@ -117,7 +116,8 @@ pub struct ProblemBody {
     /// Where a bulk command was ended by a fault: how far it got.
     matched: Option<u64>,
     accepted: Option<u64>,
-    next_cursor: Option<Uuid>,
+    #[schema(pattern = "^[A-Za-z0-9_-]+$")]
+    next_cursor: Option<String>,
     /// Where the content is not valid: every fault, each with the JSON pointer of its place.
     errors: Option<Vec<FieldErrorBody>>,
 }

@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Act, Provost, Remote, one_step};
+use crate::{
+    cluster,
+    harness::{Act, Provost, Remote, id_of, one_step},
+};
 
 /// The keys of a page's tasks.
 fn keys(page: &Value) -> Vec<&str> {
@@ -135,4 +138,123 @@ async fn a_parameter_that_cannot_be_used_is_refused_by_name() {
         let detail = problem["detail"].as_str().unwrap();
         assert!(detail.contains(name), "{query}: {detail}");
     }
+}
+
+/// A page of one item of each list, with what makes two of them.
+async fn paged(provost: &Provost) -> Vec<String> {
+    let broken = Remote::script([Act::status(402)]).await;
+    let gone = json!({ "url": "http://127.0.0.1:9/replies" });
+    let mut ids = Vec::new();
+    for number in 0..2 {
+        let mut submission = one_step(&broken.url(), "/work");
+        submission["reply_to"] = gone.clone();
+        ids.push(id_of(&provost.run(&submission).await));
+        let name = format!("name-{number}");
+        provost.register(&name, &broken.url(), 1).await;
+        let body = json!({ "steps": [{ "name": "a", "agent": name }] });
+        provost
+            .put(&format!("/v1/workflows/{name}"), &body)
+            .await
+            .expect(201);
+    }
+    let history = format!("/v1/tasks/{}/history", ids[0]);
+    [
+        "/v1/tasks",
+        "/v1/alerts",
+        "/v1/messages",
+        "/v1/agents",
+        "/v1/workflows",
+        &history,
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+#[tokio::test]
+async fn a_cursor_is_good_for_its_own_list_with_its_own_filters_only() {
+    let mut provost = Provost::start().await;
+    let lists = paged(&provost).await;
+    let mut cursors = Vec::new();
+    for list in &lists {
+        let page = provost.get(&format!("{list}?limit=1")).await.expect(200);
+        let cursor = page["next_cursor"].as_str();
+        let cursor = cursor.unwrap_or_else(|| panic!("{list} has one page: {page}"));
+        cursors.push((list, cursor.to_owned()));
+    }
+    provost.kill().await;
+    provost.restart().await;
+    for (list, cursor) in &cursors {
+        let next = provost
+            .get(&format!("{list}?cursor={cursor}&limit=2"))
+            .await;
+        let next = next.expect(200);
+        assert_eq!(
+            next["items"].as_array().map(Vec::is_empty),
+            Some(false),
+            "{list}"
+        );
+        for (other, foreign) in &cursors {
+            if other == list {
+                continue;
+            }
+            let refused = provost.get(&format!("{list}?cursor={foreign}")).await;
+            let problem = refused.expect_problem(400, "invalid-query");
+            let detail = problem["detail"].as_str().unwrap();
+            assert!(detail.contains("another list"), "{list}: {detail}");
+        }
+        let (end, flip) = (
+            cursor.len() - 1,
+            if cursor.ends_with('A') { "B" } else { "A" },
+        );
+        for touched in [
+            &cursor[..end],
+            &format!("{}{flip}", &cursor[..end]),
+            &format!("{cursor}A"),
+            "7",
+            "",
+        ] {
+            let refused = provost.get(&format!("{list}?cursor={touched}")).await;
+            let problem = refused.expect_problem(400, "invalid-query");
+            let detail = problem["detail"].as_str().unwrap();
+            assert!(detail.contains("next_cursor"), "{list} {touched}: {detail}");
+        }
+    }
+    for (list, filter) in [
+        ("/v1/tasks", "state=error"),
+        ("/v1/tasks", "label=a:b"),
+        ("/v1/alerts", "state=open"),
+        ("/v1/messages", "state=dead"),
+    ] {
+        let (_, cursor) = cursors.iter().find(|(of, _)| *of == list).unwrap();
+        let refused = provost
+            .get(&format!("{list}?{filter}&cursor={cursor}"))
+            .await;
+        refused.expect_problem(400, "invalid-query");
+    }
+}
+
+#[tokio::test]
+async fn a_cursor_of_one_instance_is_good_at_another() {
+    let url = tokio::task::spawn_blocking(cluster::new_database)
+        .await
+        .unwrap();
+    let on = || Provost::setup().database_url(&url).start();
+    let (a, b) = tokio::join!(on(), on());
+    for name in ["one", "two"] {
+        a.register(name, "http://127.0.0.1:9", 1).await;
+    }
+    let page = a.get("/v1/agents?limit=1").await.expect(200);
+    let next = format!(
+        "/v1/agents?cursor={}",
+        page["next_cursor"].as_str().unwrap()
+    );
+    // The registration is announced to it.
+    let items = loop {
+        let page = b.get(&next).await.expect(200);
+        match page["items"].as_array().unwrap().as_slice() {
+            [] => continue,
+            items => break items.to_vec(),
+        }
+    };
+    assert_eq!(items[0]["name"], "two");
 }

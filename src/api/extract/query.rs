@@ -10,7 +10,10 @@ use percent_encoding::percent_decode_str;
 use utoipa::IntoParams;
 
 use crate::{
-    api::problem::{Kind, Problem},
+    api::{
+        cursor::{Cursors, Unusable},
+        problem::{Kind, Problem},
+    },
     domain::{SPAN_FORMS, Span, Timestamp},
 };
 
@@ -23,6 +26,7 @@ const USUAL_ITEMS: usize = 50;
 /// The parameters of one request. Ask for each one that the route knows, then [`Query::finish`].
 #[derive(Debug)]
 pub struct Query {
+    uri: Uri,
     pairs: Vec<(String, String)>,
     known: Vec<&'static str>,
     /// A parameter that was given more than once but may only be given once.
@@ -38,7 +42,7 @@ pub struct PageQuery {
     #[param(minimum = 1, maximum = 500, example = 50)]
     limit: Option<u32>,
     /// `next_cursor` of the page before. Without it the list starts at its beginning.
-    #[param(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    #[param(pattern = "^[A-Za-z0-9_-]+$")]
     cursor: Option<String>,
 }
 
@@ -61,6 +65,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
         let pairs = axum::extract::Query::try_from_uri(&parts.uri);
         let pairs = pairs.map_err(|error| Problem::new(Kind::InvalidQuery, error.to_string()))?;
         Ok(Self {
+            uri: parts.uri.clone(),
             pairs: pairs.0,
             known: Vec::new(),
             repeated: None,
@@ -133,9 +138,19 @@ impl Query {
         Ok(limit.map_or(USUAL_ITEMS, |limit| limit as usize))
     }
 
-    /// `cursor`: the last item of the page before, as `parse` reads it.
-    pub fn cursor<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Problem> {
-        self.value("cursor", "next_cursor of the page before, unchanged", parse)
+    /// `cursor`: the last item of the page before, as `parse` reads it; and who writes the next one.
+    pub fn cursor<T>(
+        &mut self,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<(Option<T>, Cursors), Problem> {
+        let cursors = Cursors::of(&self.uri);
+        let Some(cursor) = self.string("cursor") else {
+            return Ok((None, cursors));
+        };
+        let item = cursors.read(&cursor)?;
+        // Nobody but this service writes one, unless on purpose.
+        let item = parse(&item).ok_or(Unusable::Altered)?;
+        Ok((Some(item), cursors))
     }
 
     /// One value that `parse` must understand.
@@ -185,9 +200,10 @@ mod tests {
     use crate::domain::TaskStatus;
 
     fn query(text: &str) -> Query {
-        let uri = format!("/v1/tasks?{text}").parse().unwrap();
+        let uri: Uri = format!("/v1/tasks?{text}").parse().unwrap();
         Query {
             pairs: axum::extract::Query::try_from_uri(&uri).unwrap().0,
+            uri,
             known: Vec::new(),
             repeated: None,
         }
@@ -208,7 +224,8 @@ mod tests {
         let state = state.unwrap();
         assert_eq!(state, Some(TaskStatus::Error));
         assert_eq!(query.boolean("dry_run").unwrap(), Some(true));
-        assert_eq!(query.cursor(|text| Some(text.to_owned())).unwrap(), None);
+        let (cursor, _) = query.cursor(|text| Some(text.to_owned())).unwrap();
+        assert_eq!(cursor, None);
         query.finish().unwrap();
     }
 

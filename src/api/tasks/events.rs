@@ -84,8 +84,8 @@ pub struct EntryBody {
 pub(super) struct HistoryPage {
     #[schema(value_type = Vec<EntryBody>)]
     items: Vec<Entry>,
-    /// Pass it as `after` for what follows; null at the end.
-    #[schema(required, example = "500")]
+    /// Pass it as `cursor` for the next page; null on the last.
+    #[schema(required, pattern = "^[A-Za-z0-9_-]+$")]
     next_cursor: Option<String>,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct HistoryPage {
     params(
         TaskParams,
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 500, description = "Changes of one page; 500 where it is left out", example = 500),
-        ("cursor" = Option<String>, Query, pattern = "^[0-9]{1,18}$", description = "`next_cursor` of the page before"),
+        ("cursor" = Option<String>, Query, pattern = "^[A-Za-z0-9_-]+$", description = "`next_cursor` of the page before. Without it the history starts at its beginning"),
     ),
     responses(
         (status = 200, description = "A page of the history, oldest first", body = HistoryPage),
@@ -111,8 +111,9 @@ pub(super) async fn history(
     mut query: Query,
 ) -> Result<Response, Problem> {
     let limit = query.integer("limit", 1..=500)?.unwrap_or(500) as usize;
-    let after = query.integer("cursor", 0..=i64::MAX)?.unwrap_or(0) as u64;
+    let (after, cursors) = query.cursor(|version| version.parse().ok())?;
     query.finish()?;
+    let after = after.unwrap_or(0);
     let mut changes = read(&app, id, after, limit + 1).await?;
     let more = changes.len() > limit;
     changes.truncate(limit);
@@ -122,7 +123,7 @@ pub(super) async fn history(
         next_cursor: changes
             .last()
             .filter(|_| more)
-            .map(|last| last.version.to_string()),
+            .map(|last| cursors.after(last.version)),
     };
     Ok(json(StatusCode::OK, &page))
 }

@@ -23,7 +23,7 @@ use crate::{
 pub(super) struct Page<'a> {
     items: Vec<SummaryView<'a>>,
     /// Pass it as `cursor` for the next page; null on the last.
-    #[schema(required, example = "019c7a5e-0000-7000-8000-000000000000")]
+    #[schema(required, pattern = "^[A-Za-z0-9_-]+$")]
     next_cursor: Option<String>,
 }
 
@@ -91,7 +91,7 @@ pub(super) async fn list(
 ) -> Result<Response, Problem> {
     let filter = filter(&mut query)?;
     let limit = query.limit()?;
-    let before = query.cursor(|text| text.parse().ok().map(TaskId))?;
+    let (before, cursors) = query.cursor(|text| text.parse().ok().map(TaskId))?;
     query.finish()?;
     // One more than asked for tells whether there is a next page.
     let mut tasks = app
@@ -110,7 +110,7 @@ pub(super) async fn list(
         next_cursor: tasks
             .last()
             .filter(|_| more)
-            .map(|last| last.id.to_string()),
+            .map(|last| cursors.after(last.id)),
     };
     Ok(json(StatusCode::OK, &page))
 }

@@ -262,14 +262,14 @@ async fn put(
 )]
 async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response, Problem> {
     let limit = query.limit()?;
-    let after = query.string("cursor");
+    let (after, cursors) = query.cursor(|name| Some(name.to_owned()))?;
     query.finish()?;
     let records = app.store.reader.workflows().await?;
     let heads = records
         .iter()
         .map(|record| Ok(WorkflowHead::new(record, &StoredBody::read(record)?)))
         .collect::<Result<Vec<_>, StoreError>>()?;
-    let page = Page::of_names(heads, after.as_deref(), limit, |head| head.name);
+    let page = Page::of_names(heads, after.as_deref(), limit, cursors, |head| head.name);
     Ok(json(StatusCode::OK, &page))
 }
 

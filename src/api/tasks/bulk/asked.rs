@@ -1,11 +1,13 @@
 //! Which tasks a bulk command means, and what it asks of each.
 
-use serde_json::value::RawValue;
-use uuid::Uuid;
+use std::collections::BTreeMap;
+
+use serde_json::{Value, value::RawValue};
 
 use crate::{
     api::{
         Problem,
+        cursor::{Cursors, LONGEST as LONGEST_CURSOR, Unusable},
         extract::ids,
         tasks::commands::{LONGEST_STEP, reason},
     },
@@ -29,6 +31,15 @@ pub(super) enum Deed {
 }
 
 impl Deed {
+    fn word(self) -> &'static str {
+        match self {
+            Deed::Retry => "retry",
+            Deed::Undo => "undo",
+            Deed::Cancel => "cancel",
+            Deed::Skip => "skip",
+        }
+    }
+
     /// The states of tasks that it can be done to. Only these are looked through: done and ended tasks may
     /// be many.
     fn states(self) -> &'static [TaskStatus] {
@@ -48,6 +59,7 @@ pub(super) struct Asked {
     pub dry_run: bool,
     /// The last task of the request before.
     pub after: Option<TaskId>,
+    pub cursors: Cursors,
     pub limit: usize,
 }
 
@@ -64,7 +76,8 @@ impl Asked {
         let which = which(deed, &mut fields);
         let dry_run = fields.boolean("dry_run").unwrap_or(false);
         let limit = fields.integer("limit", LIMIT).unwrap_or(USUAL_LIMIT);
-        let after = cursor(&mut fields);
+        let cursors = cursors(deed, body);
+        let after = after(&mut fields, cursors);
         let reason = reason(&mut fields);
         let command = match deed {
             Deed::Retry => Command::Retry {
@@ -82,6 +95,7 @@ impl Asked {
             command,
             dry_run,
             after,
+            cursors,
             // Within 1 to 100,000.
             limit: limit as usize,
         })
@@ -151,13 +165,27 @@ fn filter(deed: Deed, fields: &mut Fields<'_>) -> TaskFilter {
     }
 }
 
-fn cursor(fields: &mut Fields<'_>) -> Option<TaskId> {
-    let text = fields.string("cursor", 64)?;
-    match text.parse::<Uuid>() {
-        Ok(id) => Some(TaskId(id)),
-        Err(_) => {
-            let message = "is not a cursor: pass next_cursor of the answer before, unchanged";
-            fields.fault("cursor", message);
+/// Of what is asked: with another cursor a command would pass over tasks that it is meant for. How many a request
+/// works through, and why, may differ from one to the next.
+fn cursors(deed: Deed, body: &RawValue) -> Cursors {
+    let mut asked: BTreeMap<String, Value> = serde_json::from_str(body.get()).unwrap_or_default();
+    asked.retain(|name, _| !["cursor", "limit", "reason"].contains(&name.as_str()));
+    let asked: Vec<_> = asked
+        .into_iter()
+        .flat_map(|(name, value)| [name, value.to_string()])
+        .collect();
+    let asked = asked.iter().map(String::as_str);
+    Cursors::of_parts(std::iter::once(deed.word()).chain(asked))
+}
+
+fn after(fields: &mut Fields<'_>, cursors: Cursors) -> Option<TaskId> {
+    let cursor = fields.string("cursor", LONGEST_CURSOR)?;
+    let item = cursors.read(&cursor);
+    let id = item.and_then(|item| item.parse().map(TaskId).map_err(|_| Unusable::Altered));
+    match id {
+        Ok(id) => Some(id),
+        Err(unusable) => {
+            fields.fault("cursor", unusable.remedy());
             None
         }
     }

@@ -67,8 +67,10 @@ pub struct BulkBody {
     /// Answer after so many tasks at the latest.
     #[schema(default = 10000, minimum = 1, maximum = 100_000)]
     limit: Option<u32>,
-    /// `next_cursor` of the answer before, to go on from there. The rest of the body stays the same.
-    cursor: Option<Uuid>,
+    /// `next_cursor` of the answer before, to go on from there. The rest of the body stays the same, but for
+    /// `limit` and `reason`.
+    #[schema(pattern = "^[A-Za-z0-9_-]+$")]
+    cursor: Option<String>,
 }
 
 /// Which failed steps to go on without, and of which tasks.
@@ -108,8 +110,11 @@ pub struct BulkResult {
     #[schema(example = 12)]
     total: Option<u64>,
     /// There may be more: pass it as `cursor` to go on. Null once all is done.
-    #[schema(required, value_type = Option<Uuid>, example = "019c7a5e-0000-7000-8000-000000000000")]
-    next_cursor: Option<TaskId>,
+    #[schema(required, pattern = "^[A-Za-z0-9_-]+$")]
+    next_cursor: Option<String>,
+    /// The last task that it came to.
+    #[serde(skip)]
+    last: Option<TaskId>,
 }
 
 /// Declares the handler of a command for many tasks.
@@ -190,13 +195,16 @@ async fn run(app: &App, caller: &Caller, deed: Deed, body: &RawValue) -> Result<
         refusals: BTreeMap::new(),
         dry_run: asked.dry_run,
         total: None,
-        next_cursor: asked.after,
+        next_cursor: None,
+        last: asked.after,
     };
     if let (Which::Filter(filter), true) = (&asked.which, asked.dry_run) {
         let total = app.store.reader.count_tasks(filter, asked.after).await?;
         result.total = Some(total);
     }
-    match walk(app, caller, &asked, &mut result).await {
+    let walked = walk(app, caller, &asked, &mut result).await;
+    result.next_cursor = result.last.map(|last| asked.cursors.after(last));
+    match walked {
         Ok(()) => Ok(json(StatusCode::OK, &result)),
         Err(problem) => Err(problem
             .with("matched", result.matched)
@@ -218,16 +226,16 @@ async fn walk(
         let wanted = BATCH.min(left);
         let ids = match &asked.which {
             Which::Ids(ids) => {
-                let from = ids.partition_point(|id| Some(*id) <= result.next_cursor);
+                let from = ids.partition_point(|id| Some(*id) <= result.last);
                 ids[from..].iter().copied().take(wanted).collect()
             }
             Which::Filter(filter) => {
                 let reader = &app.store.reader;
-                reader.task_ids(filter, result.next_cursor, wanted).await?
+                reader.task_ids(filter, result.last, wanted).await?
             }
         };
         let Some(last) = ids.last().copied() else {
-            result.next_cursor = None;
+            result.last = None;
             return Ok(());
         };
         match asked.dry_run {
@@ -235,9 +243,9 @@ async fn walk(
             false => command(app, caller, &ids, &asked.command, result).await?,
         }
         left -= ids.len();
-        result.next_cursor = Some(last);
+        result.last = Some(last);
         if ids.len() < wanted {
-            result.next_cursor = None;
+            result.last = None;
             return Ok(());
         }
     }

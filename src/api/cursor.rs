@@ -1,0 +1,173 @@
+//! Cursors of lists. A cursor carries the last item of a page, and what list it is of: used for another list, or with
+//! other filters, it would silently leave items out, and so would one that was cut or changed.
+//!
+//! There is no secret in it, so that all instances agree, also after a restart: who makes one up reads from another
+//! place of a list that he may read anyway.
+
+use std::fmt::Display;
+
+use axum::http::Uri;
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use sha2::{Digest, Sha256};
+
+use super::problem::{Kind, Problem};
+
+/// The longest cursor that there is: of a name of 255 bytes.
+pub const LONGEST: usize = 400;
+
+const HASH: usize = 8;
+/// These say how much of a list is read, not which.
+const NO_FILTERS: [&str; 2] = ["cursor", "limit"];
+
+/// Writes and reads the cursors of one list with its filters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cursors([u8; HASH]);
+
+/// Why a cursor cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unusable {
+    Altered,
+    Elsewhere,
+}
+
+impl Unusable {
+    /// What to do about it.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Unusable::Altered => {
+                "is not one that was answered: pass next_cursor of the page before, unchanged; or leave it out to begin anew"
+            }
+            Unusable::Elsewhere => {
+                "is of another list, or of this one with other filters: ask for the next page with all that you asked for the page before with, except limit; or leave it out to begin anew"
+            }
+        }
+    }
+}
+
+impl From<Unusable> for Problem {
+    fn from(unusable: Unusable) -> Self {
+        let detail = format!("cursor {}", unusable.remedy());
+        Problem::new(Kind::InvalidQuery, detail)
+    }
+}
+
+impl Cursors {
+    /// Of the list that this URL asks for. The order of its filters does not matter.
+    pub fn of(uri: &Uri) -> Self {
+        let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri);
+        let mut pairs = pairs.map(|pairs| pairs.0).unwrap_or_default();
+        pairs.retain(|(name, _)| !NO_FILTERS.contains(&name.as_str()));
+        pairs.sort();
+        Self::of_parts(
+            std::iter::once(uri.path())
+                .chain(pairs.iter().flat_map(|(name, value)| [&**name, &**value])),
+        )
+    }
+
+    /// Of a list that these texts describe, in this order.
+    pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut hash = Sha256::new();
+        for part in parts {
+            hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+            hash.update(part);
+        }
+        Self(start(hash))
+    }
+
+    /// The cursor of what comes after this item.
+    pub fn after(self, item: impl Display) -> String {
+        let item = item.to_string();
+        let mut bytes = Vec::with_capacity(2 * HASH + item.len());
+        bytes.extend(self.0);
+        bytes.extend(self.check(item.as_bytes()));
+        bytes.extend(item.as_bytes());
+        URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    /// The item that the cursor comes after.
+    pub fn read(self, cursor: &str) -> Result<String, Unusable> {
+        let bytes = URL_SAFE_NO_PAD.decode(cursor);
+        let bytes = bytes.map_err(|_| Unusable::Altered)?;
+        let (list, rest) = bytes.split_first_chunk().ok_or(Unusable::Altered)?;
+        let (check, item) = rest.split_first_chunk().ok_or(Unusable::Altered)?;
+        if Self(*list).check(item) != *check {
+            return Err(Unusable::Altered);
+        }
+        if *list != self.0 {
+            return Err(Unusable::Elsewhere);
+        }
+        String::from_utf8(item.to_vec()).map_err(|_| Unusable::Altered)
+    }
+
+    fn check(self, item: &[u8]) -> [u8; HASH] {
+        start(Sha256::new().chain_update(self.0).chain_update(item))
+    }
+}
+
+fn start(hash: Sha256) -> [u8; HASH] {
+    let mut start = [0; HASH];
+    start.copy_from_slice(&hash.finalize()[..HASH]);
+    start
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(uri: &str) -> Cursors {
+        Cursors::of(&uri.parse().unwrap())
+    }
+
+    #[test]
+    fn a_cursor_is_good_for_its_list_and_filters_whatever_the_size_of_a_page() {
+        let cursors = list("/v1/tasks?state=error&label=a:1&label=b:2");
+        let cursor = cursors.after("o-1");
+        for same in [
+            "/v1/tasks?label=b:2&state=error&label=a%3A1",
+            "/v1/tasks?limit=7&label=b:2&state=error&label=a:1&cursor=x",
+        ] {
+            assert_eq!(list(same).read(&cursor), Ok("o-1".to_owned()), "{same}");
+        }
+        for other in [
+            "/v1/alerts?state=error&label=a:1&label=b:2",
+            "/v1/tasks?state=error&label=a:1",
+            "/v1/tasks?state=error&label=a:1&label=b:3",
+            "/v1/tasks",
+        ] {
+            assert_eq!(
+                list(other).read(&cursor),
+                Err(Unusable::Elsewhere),
+                "{other}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_cursor_that_was_touched_is_none() {
+        let cursors = list("/v1/tasks");
+        let cursor = cursors.after("0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f");
+        assert!(cursor.len() <= LONGEST);
+        for at in 0..cursor.len() {
+            let mut touched = cursor.clone().into_bytes();
+            touched[at] = if touched[at] == b'A' { b'B' } else { b'A' };
+            let touched = String::from_utf8(touched).unwrap();
+            assert_eq!(cursors.read(&touched), Err(Unusable::Altered), "{touched}");
+            assert_eq!(cursors.read(&cursor[..at]), Err(Unusable::Altered), "{at}");
+        }
+        for made_up in [
+            "7",
+            "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f",
+            "ä",
+            "=",
+            "nonsense",
+        ] {
+            assert_eq!(cursors.read(made_up), Err(Unusable::Altered), "{made_up}");
+        }
+    }
+
+    #[test]
+    fn a_cursor_stays_the_same_over_versions_of_the_program() {
+        let cursor = list("/v1/agents").after("payments");
+        assert_eq!(cursor, "HTG_1QnndM43Q97Rkwmg_3BheW1lbnRz");
+    }
+}
