@@ -20,6 +20,7 @@ mod openapi;
 mod operations;
 mod origin;
 pub mod problem;
+pub mod request_id;
 mod starting;
 mod state;
 mod tasks;
@@ -65,6 +66,7 @@ pub fn router(app: Arc<App>) -> Router {
         .fallback(no_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(frame, frame::surround))
+        .layer(middleware::from_fn(request_id::attach))
         .with_state(app)
 }
 

@@ -9,6 +9,7 @@ use axum::{
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
+use super::request_id;
 use crate::{
     domain::{FieldFault, Refusal, StepStatus, TaskStatus},
     store::{CommandError, RegisterError, StoreError},
@@ -103,6 +104,9 @@ pub struct ProblemBody {
     status: u16,
     /// What went wrong this time, and what helps.
     detail: String,
+    /// As X-Request-Id says it: the log names the request by it.
+    #[schema(example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")]
+    request_id: Option<String>,
     /// Where a state stood in the way: the state the task is in.
     #[schema(example = "processing")]
     state: Option<TaskStatus>,
@@ -253,6 +257,9 @@ impl IntoResponse for Problem {
         body.insert("title".to_owned(), self.kind.title().into());
         body.insert("status".to_owned(), status.as_u16().into());
         body.insert("detail".to_owned(), self.detail.into());
+        if let Some(id) = request_id::current() {
+            body.insert("request_id".to_owned(), id.into());
+        }
         body.extend(self.members);
         let mut response = Response::new(Body::from(Value::Object(body).to_string()));
         *response.status_mut() = status;

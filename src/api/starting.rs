@@ -3,11 +3,12 @@
 use axum::{
     Router,
     extract::State,
+    middleware,
     response::{IntoResponse, Response},
     routing::get,
 };
 
-use super::{Problem, operations, problem::Kind};
+use super::{Problem, operations, problem::Kind, request_id};
 use crate::store::Health;
 
 /// Answers until [`super::router`] takes over.
@@ -15,6 +16,7 @@ pub fn starting(health: Health) -> Router {
     Router::new()
         .route("/livez", get(operations::livez))
         .fallback(not_yet)
+        .layer(middleware::from_fn(request_id::attach))
         .with_state(health)
 }
 

@@ -1,5 +1,7 @@
 //! What an operator finds in the log, as JSON.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use crate::harness::{Act, Provost, Remote, one_step};
@@ -107,5 +109,43 @@ async fn every_metric_says_what_it_counts() {
     {
         let name = line.split(['{', ' ']).next().unwrap();
         assert!(described(name), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_known_by_its_id_in_the_answer_the_problem_and_the_log() {
+    let provost = Provost::setup().set("LOG", "debug").start().await;
+    let own = "order-7/a.b:c";
+    let refused = provost.get("/v1/nothing").header("x-request-id", own).await;
+    assert_eq!(refused.header("x-request-id"), Some(own));
+    let problem = refused.expect_problem(404, "not-found");
+    assert_eq!(problem["request_id"], own);
+    provost.says(own).await;
+    let log = provost.log();
+    let line = log.lines().find(|line| line.contains(own)).unwrap();
+    let line: Value = serde_json::from_str(line).unwrap();
+    assert_eq!(line["message"], "answered", "{line}");
+    assert_eq!(line["span"]["request_id"], own, "{line}");
+
+    let mut seen = HashSet::new();
+    let long = "x".repeat(129);
+    for harmful in ["", "a b", "x\" level=\"ERROR", "{}", "a\tb", &long] {
+        let asked = provost.get("/v1/tasks?nonsense=1");
+        let asked = asked.header("x-request-id", harmful).await;
+        let problem = asked.expect_problem(400, "invalid-query");
+        let id = problem["request_id"].as_str().unwrap().to_owned();
+        assert_eq!(id.len(), 36, "{harmful:?} became {id}");
+        assert!(seen.insert(id), "an id came twice");
+    }
+    let tag = provost.get("/openapi.json").await;
+    let known = provost.get("/openapi.json");
+    let known = known.header("if-none-match", tag.header("etag").unwrap());
+    let mut answers = vec![known.await];
+    for path in ["/livez", "/v1/tasks", "/metrics", "/docs"] {
+        answers.push(provost.get(path).await);
+    }
+    for answer in answers {
+        let id = answer.header("x-request-id").expect("an id").to_owned();
+        assert!(seen.insert(id), "an id came twice");
     }
 }

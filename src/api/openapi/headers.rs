@@ -47,7 +47,13 @@ fn text(schema: ObjectBuilder) -> ObjectBuilder {
     schema.schema_type(Type::String)
 }
 
-const HEADERS: [HeaderOf; 8] = [
+const HEADERS: [HeaderOf; 9] = [
+    HeaderOf {
+        name: "X-Request-Id",
+        description: "The id of the request: the caller's own, where it sent one in X-Request-Id that is 1 to 128 letters, digits and `-_.:/+=@`, or a new one",
+        schema: |schema| text(schema).max_length(Some(128)),
+        applies: |_| true,
+    },
     HeaderOf {
         name: "ETag",
         description: "The version of what is answered: of a task its `version`, in quotes; of an agent its specification, without the calls under way. For If-None-Match, and of tasks, agents and the latest version of a workflow for If-Match",
@@ -131,7 +137,7 @@ pub fn describe(document: &mut OpenApi) {
         let status = match name.as_str() {
             "Unauthenticated" => "401",
             "Unavailable" => "503",
-            _ => continue,
+            _ => "",
         };
         if let RefOr::T(response) = response {
             refer(

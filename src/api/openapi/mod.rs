@@ -30,7 +30,10 @@ Runs multi-step tasks across HTTP services so that each succeeds as a whole.
 
 Durations are strings such as `250ms`, `30s`, `15m`, `24h`; times are RFC 3339 in UTC; ids are UUIDv7. \
 Unknown fields and parameters are refused by name. Errors are problem details (RFC 9457): `type` names \
-the kind and never changes its meaning, and every kind has a section in `docs/problems.md`.";
+the kind and never changes its meaning, and every kind has a section in `docs/problems.md`, which the service answers at that `type`.
+
+Every request has an id: send your own as `X-Request-Id` (1 to 128 letters, digits and `-_.:/+=@`), or one is made. \
+It is in the answer's header, in every problem as `request_id`, and in what the service logs for the request.";
 
 const TAGS: [(&str, &str); 7] = [
     ("tasks", "Submit tasks, and see how they go on"),

@@ -192,7 +192,13 @@ impl Answer {
             self.body
         );
         assert_eq!(self.body["status"], status);
-        for member in ["title", "detail"] {
+        assert_eq!(
+            self.body["request_id"].as_str(),
+            self.header("x-request-id"),
+            "{:#}",
+            self.body
+        );
+        for member in ["title", "detail", "request_id"] {
             let text = self.body[member].as_str().unwrap_or_default();
             assert!(!text.is_empty(), "no {member}: {:#}", self.body);
         }
