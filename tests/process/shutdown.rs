@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{Act, Database, Gate, Provost, Remote, kinds, pipeline, step};
+use crate::harness::{Act, Api, Database, Gate, Provost, Remote, kinds, pipeline, step};
 
 /// The states of all steps as it left them.
 async fn recorded(provost: &Provost) -> Vec<String> {
@@ -98,4 +98,37 @@ async fn a_caller_who_waits_is_answered_when_it_stops() {
     assert_eq!(step(&task, "a")["state"], "processing");
     events.rest().await;
     assert_eq!(provost.ended().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_submission_during_the_stop_is_refused_and_all_else_is_answered() {
+    let gate = Gate::closed();
+    let remote = Remote::script([gate.then(json!("done"))]).await;
+    let mut provost = Provost::start().await;
+    let submission = pipeline(&remote.url(), &["a"]);
+    // This leaves a connection that is kept alive.
+    let id = provost.submit(&submission).await;
+    remote.requests(1).await;
+    provost.terminate();
+    provost.says("waiting for calls under way").await;
+    let newcomer = Api::new(provost.address());
+    for api in [provost.api(), &newcomer] {
+        for path in ["/v1/tasks".to_owned(), format!("/v1/tasks/{id}/clone")] {
+            let refused = match path.as_str() {
+                "/v1/tasks" => api.post(&path, &submission).await,
+                _ => api.command(&path).await,
+            };
+            assert_eq!(refused.header("retry-after"), Some("1"), "{path}");
+            refused.expect_problem(503, "stopping");
+        }
+        let verdict = api.post("/v1/tasks?dry_run=true", &submission).await;
+        verdict.expect(200);
+        let list = api.get("/v1/tasks").await.expect(200);
+        assert_eq!(list["items"].as_array().unwrap().len(), 1);
+    }
+    let paused = newcomer.command(&format!("/v1/tasks/{id}/pause")).await;
+    paused.expect(200);
+    gate.open();
+    assert_eq!(provost.ended().await.code(), Some(0));
+    assert_eq!(remote.count(), 1);
 }

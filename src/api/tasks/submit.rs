@@ -16,7 +16,7 @@ use crate::{
         bulkhead::Permit,
         definition,
         extract::{Caller, ConditionHeaders, Conditions, JsonBody, Query, idempotency},
-        problem::ProblemBody,
+        problem::{Kind, ProblemBody},
         verdict, workflows,
     },
     domain::{
@@ -156,6 +156,12 @@ pub(super) async fn accept(
     conditions: &Conditions,
     idempotency: Option<Idempotency>,
 ) -> Result<Response, Problem> {
+    if app.stop.is_cancelled() {
+        return Err(Problem::new(
+            Kind::Stopping,
+            "the service is stopping and takes no more tasks: submit it to another instance, or to this one once it runs again",
+        ));
+    }
     let Some(wait) = conditions.prefer_wait else {
         let id = app.store.new_task_id();
         let stored = store(app, submission, id, conditions, idempotency).await?;
