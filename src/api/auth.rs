@@ -82,6 +82,20 @@ pub fn is_served(method: &Method, route: &str) -> bool {
     listed.any(|(listed, path, _)| *path == route && listed == method)
 }
 
+/// All methods that the route answers with anything but 405, as `Allow` lists them.
+pub fn methods(route: &str) -> String {
+    let mut methods = Vec::new();
+    for (method, path, _) in TABLE {
+        if *path == route {
+            methods.push(method.as_str());
+            // The router answers it with what GET answers.
+            methods.extend((method == Method::GET).then_some("HEAD"));
+        }
+    }
+    methods.push("OPTIONS");
+    methods.join(",")
+}
+
 /// What a request to a route needs; without a route it will be answered that there is none.
 pub fn needed(method: &Method, route: Option<&str>) -> Access {
     let Some(route) = route else {

@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use axum::{
     body::Body,
     extract::{MatchedPath, Request, State},
-    http::{HeaderMap, Method, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -82,7 +82,11 @@ pub async fn surround(
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map(MatchedPath::as_str);
     let method = request.method().clone();
-    let access = auth::needed(&method, route);
+    let access = match method == Method::OPTIONS && request.uri().path() == "*" {
+        // Of the service as a whole it is only said what anybody knows.
+        true => Access::Open,
+        false => auth::needed(&method, route),
+    };
     let admitted = frame.admit(&request, route, access);
     let known = Known::of(&request);
     let response = match admitted {
@@ -96,7 +100,8 @@ pub async fn surround(
         }
         Err(problem) => problem.into_response(),
     };
-    let response = known.unless_known(response);
+    let mut response = known.unless_known(response);
+    allow(route, &method, &mut response);
     let elapsed = started.elapsed();
     let status = response.status();
     let route = route.unwrap_or(NO_ROUTE);
@@ -106,6 +111,20 @@ pub async fn surround(
     });
     debug!(%method, route, status = status.as_u16(), ?elapsed, "answered");
     response
+}
+
+/// The router would list the methods that have a handler, and OPTIONS has none.
+fn allow(route: Option<&str>, method: &Method, response: &mut Response) {
+    let says = match response.status() {
+        StatusCode::METHOD_NOT_ALLOWED => true,
+        StatusCode::NO_CONTENT => method == Method::OPTIONS,
+        _ => false,
+    };
+    if let Some(route) = route.filter(|_| says)
+        && let Ok(methods) = HeaderValue::try_from(auth::methods(route))
+    {
+        response.headers_mut().insert(header::ALLOW, methods);
+    }
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Response {

@@ -31,14 +31,14 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    http::{Method, Uri},
+    http::{HeaderValue, Method, StatusCode, Uri, header},
     middleware,
     response::{IntoResponse, Response},
 };
 use utoipa_axum::router::OpenApiRouter;
 
 pub use bulkhead::Bulkhead;
-pub use problem::Problem;
+pub use problem::{Problem, refuse};
 pub use starting::starting;
 pub use state::{App, Gauges, Workflows};
 
@@ -75,7 +75,13 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     openapi::complete(resources().into_openapi())
 }
 
-async fn no_route(uri: Uri) -> Response {
+/// What the service as a whole can do, as `OPTIONS *` asks.
+const METHODS: HeaderValue = HeaderValue::from_static("GET,HEAD,POST,PUT,DELETE,OPTIONS");
+
+async fn no_route(method: Method, uri: Uri) -> Response {
+    if method == Method::OPTIONS && uri.path() == "*" {
+        return (StatusCode::NO_CONTENT, [(header::ALLOW, METHODS)]).into_response();
+    }
     Problem::new(
         Kind::NotFound,
         format!(
@@ -87,6 +93,10 @@ async fn no_route(uri: Uri) -> Response {
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Response {
+    if method == Method::OPTIONS {
+        // The frame says in Allow what there is.
+        return StatusCode::NO_CONTENT.into_response();
+    }
     Problem::new(
         Kind::MethodNotAllowed,
         format!(

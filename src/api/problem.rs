@@ -45,6 +45,7 @@ macro_rules! kinds {
 
 kinds! {
     MalformedJson = "malformed-json", BAD_REQUEST, "The body is not JSON";
+    MalformedRequest = "malformed-request", BAD_REQUEST, "The request is not HTTP";
     InvalidQuery = "invalid-query", BAD_REQUEST, "The query or a header cannot be used";
     Unauthenticated = "unauthenticated", UNAUTHORIZED, "A valid token is needed";
     Forbidden = "forbidden", FORBIDDEN, "The token's role does not allow this";
@@ -68,6 +69,8 @@ kinds! {
     RequestTimeout = "request-timeout", REQUEST_TIMEOUT, "The request took too long to come in";
     Misdirected = "misdirected", MISDIRECTED_REQUEST, "The request is for another host";
     BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, "The body is too large";
+    UriTooLong = "uri-too-long", URI_TOO_LONG, "The URL is too long";
+    HeadersTooLarge = "headers-too-large", REQUEST_HEADER_FIELDS_TOO_LARGE, "The headers are too large";
     NotJson = "not-json", UNSUPPORTED_MEDIA_TYPE, "The body must be sent as application/json";
     EncodedBody = "encoded-body", UNSUPPORTED_MEDIA_TYPE, "The body must be sent without an encoding";
     Invalid = "invalid", UNPROCESSABLE_ENTITY, "The request is not valid";
@@ -80,6 +83,34 @@ kinds! {
     UnreadableRecord = "unreadable-record", INTERNAL_SERVER_ERROR, "A record in the database is damaged";
     Internal = "internal", INTERNAL_SERVER_ERROR, "The service failed";
 }
+
+/// The answer to what is no request, and was refused with this status before anything could look at it.
+pub fn refuse(status: StatusCode) -> Option<Response<String>> {
+    let problem = match status {
+        StatusCode::BAD_REQUEST => Problem::new(
+            Kind::MalformedRequest,
+            "what came in is no HTTP request: its first line, a header or the length of its body cannot be read",
+        ),
+        StatusCode::URI_TOO_LONG => Problem::new(
+            Kind::UriTooLong,
+            "the URL of the request is longer than 64 KiB: shorten it, for example by fewer filters",
+        ),
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Problem::new(
+            Kind::HeadersTooLarge,
+            "the head of the request is longer than 64 KiB, or has more than 100 headers: send fewer or shorter ones",
+        ),
+        _ => return None,
+    };
+    let id = request_id::new();
+    let body = problem.body(id.to_str().ok());
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
+    response.headers_mut().insert(request_id::HEADER, id);
+    Some(response)
+}
+
+const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// An error on its way to the caller.
 #[derive(Debug)]
@@ -150,6 +181,21 @@ impl Problem {
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.members.insert(name.to_owned(), value.into());
         self
+    }
+
+    /// The document, of the request with this id.
+    fn body(self, request_id: Option<&str>) -> String {
+        let mut body = Map::new();
+        let kind = self.kind;
+        body.insert("type".to_owned(), format!("/problems/{}", kind.slug()).into());
+        body.insert("title".to_owned(), kind.title().into());
+        body.insert("status".to_owned(), kind.status().as_u16().into());
+        body.insert("detail".to_owned(), self.detail.into());
+        if let Some(id) = request_id {
+            body.insert("request_id".to_owned(), id.into());
+        }
+        body.extend(self.members);
+        Value::Object(body).to_string()
     }
 
     pub fn kind(&self) -> Kind {
@@ -249,25 +295,11 @@ impl From<RegisterError> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = self.kind.status();
-        let mut body = Map::new();
-        body.insert(
-            "type".to_owned(),
-            format!("/problems/{}", self.kind.slug()).into(),
-        );
-        body.insert("title".to_owned(), self.kind.title().into());
-        body.insert("status".to_owned(), status.as_u16().into());
-        body.insert("detail".to_owned(), self.detail.into());
-        if let Some(id) = request_id::current() {
-            body.insert("request_id".to_owned(), id.into());
-        }
-        body.extend(self.members);
-        let mut response = Response::new(Body::from(Value::Object(body).to_string()));
+        let id = request_id::current();
+        let mut response = Response::new(Body::from(self.body(id.as_deref())));
         *response.status_mut() = status;
         let headers = response.headers_mut();
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
+        headers.insert(header::CONTENT_TYPE, CONTENT_TYPE);
         if status == StatusCode::SERVICE_UNAVAILABLE {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }

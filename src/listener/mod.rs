@@ -8,6 +8,7 @@ mod connection;
 mod connections;
 mod exchange;
 mod limits;
+mod refusal;
 mod serve;
 mod socket;
 mod tls;
@@ -31,6 +32,7 @@ use self::{
 };
 pub use self::{
     limits::Limits,
+    refusal::Refuse,
     tls::{Files, Tls, TlsError},
 };
 use crate::config::{Listen, UnixMode};
@@ -57,8 +59,9 @@ impl Listener {
         self.socket.address()
     }
 
-    /// Accepts, and answers with `first` until [`Server::switch`]. With `tls`, speaks nothing else.
-    pub fn serve(self, first: Router, tls: Option<Arc<Tls>>) -> Server {
+    /// Accepts, and answers with `first` until [`Server::switch`], and with `refuse` what is no request. With `tls`,
+    /// speaks nothing else.
+    pub fn serve(self, first: Router, refuse: Refuse, tls: Option<Arc<Tls>>) -> Server {
         let max_connections = self.limits.max_connections;
         info!(max_connections, "accepting connections");
         let connections = Arc::new(Connections::new(self.limits));
@@ -71,7 +74,7 @@ impl Listener {
             let watching = async move { tls.watch().await };
             AbortOnDropHandle::new(tokio::spawn(watching))
         });
-        let http = Arc::new(Http::new(routes.clone(), tls));
+        let http = Arc::new(Http::new(routes.clone(), refuse, tls));
         let accepting = accept(self.socket, connections.clone(), http);
         let accepting = stop.clone().run_until_cancelled_owned(accepting);
         let accepting = tokio::spawn(async move {

@@ -22,6 +22,7 @@ use super::{
     connection::{Connection, Order},
     connections::Ticket,
     exchange::Exchange,
+    refusal::{Refuse, Refusing},
     socket::{Channel, Metered},
     tls::Tls,
 };
@@ -37,13 +38,14 @@ const MOST_STREAMS: u32 = 200;
 pub struct Http {
     protocol: auto::Builder<TokioExecutor>,
     routes: Arc<Routes>,
+    refuse: Refuse,
     tls: Option<Arc<Tls>>,
 }
 
 impl Http {
     /// Without timers of hyper's: the sweep has the time of every wait, also of those that hyper does not
     /// time, such as the one for the byte that decides between the versions.
-    pub fn new(routes: Arc<Routes>, tls: Option<Arc<Tls>>) -> Self {
+    pub fn new(routes: Arc<Routes>, refuse: Refuse, tls: Option<Arc<Tls>>) -> Self {
         let mut protocol = auto::Builder::new(TokioExecutor::new());
         protocol
             .http1()
@@ -55,6 +57,7 @@ impl Http {
         Self {
             protocol,
             routes,
+            refuse,
             tls,
         }
     }
@@ -86,7 +89,7 @@ impl Http {
         });
         let http = self
             .protocol
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(Refusing::new(stream, self.refuse)), service);
         let mut http = Box::pin(http);
         let mut known = None;
         let mut draining = false;

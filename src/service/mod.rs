@@ -288,7 +288,7 @@ fn open(config: &Config, health: Health) -> Result<(Server, Listen, Option<Arc<T
     let mode = config.listener.unix_mode;
     let listener = Listener::bind(&config.listen, mode, limits).map_err(unusable)?;
     let address = listener.address().map_err(unusable)?;
-    let server = listener.serve(api::starting(health), tls.clone());
+    let server = listener.serve(api::starting(health), api::refuse, tls.clone());
     Ok((server, address, tls))
 }
 

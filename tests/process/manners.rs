@@ -13,6 +13,15 @@ use crate::harness::{PATIENCE, Provost, Remote, one_step};
 
 /// Sends these bytes on a connection of their own. The status, and the body as JSON where it is.
 async fn send(provost: &Provost, request: &str) -> (u16, Value) {
+    let answer = exchange(provost, request).await;
+    let status = answer.split(' ').nth(1).and_then(|word| word.parse().ok());
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let status = status.unwrap_or_else(|| panic!("no status in {answer:?}"));
+    (status, serde_json::from_str(body).unwrap_or_default())
+}
+
+/// The whole answer to these bytes.
+async fn exchange(provost: &Provost, request: &str) -> String {
     let exchange = async {
         let mut stream = TcpStream::connect(provost.address()).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -20,27 +29,33 @@ async fn send(provost: &Provost, request: &str) -> (u16, Value) {
         stream.read_to_end(&mut answer).await.unwrap();
         String::from_utf8(answer).unwrap()
     };
-    let answer = timeout(PATIENCE, exchange).await.expect("no answer");
-    let status = answer.split(' ').nth(1).and_then(|word| word.parse().ok());
-    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    let status = status.unwrap_or_else(|| panic!("no status in {answer:?}"));
-    (status, serde_json::from_str(body).unwrap_or_default())
+    timeout(PATIENCE, exchange).await.expect("no answer")
 }
 
 /// A request with these lines after its first.
 async fn ask(provost: &Provost, first: &str, headers: &[&str]) -> (u16, Value) {
+    send(provost, &request(first, headers)).await
+}
+
+async fn raw(provost: &Provost, first: &str, headers: &[&str]) -> String {
+    exchange(provost, &request(first, headers)).await
+}
+
+fn request(first: &str, headers: &[&str]) -> String {
     let mut request = format!("{first}\r\nconnection: close\r\n");
     for header in headers {
         request.push_str(&format!("{header}\r\n"));
     }
     request.push_str("\r\n");
-    send(provost, &request).await
+    request
 }
 
 #[track_caller]
 fn is_problem(answer: &(u16, Value), status: u16, slug: &str) {
     assert_eq!(answer.0, status, "{answer:?}");
     assert_eq!(answer.1["type"], format!("/problems/{slug}"), "{answer:?}");
+    assert_eq!(answer.1["status"], status, "{answer:?}");
+    assert!(answer.1["request_id"].is_string(), "{answer:?}");
 }
 
 const LIST: &str = "GET /v1/tasks HTTP/1.1";
@@ -269,4 +284,81 @@ async fn a_body_of_very_many_fields_is_refused_with_one_fault() {
     let fields: serde_json::Map<_, _> = (0..80_000).map(|n| (format!("f{n}"), json!(1))).collect();
     let answer = provost.post("/v1/tasks", &Value::Object(fields)).await;
     assert_eq!(answer.expect_faults(), [""]);
+}
+
+#[tokio::test]
+async fn what_is_too_long_or_no_request_gets_a_problem_too() {
+    let provost = Provost::start().await;
+    let a = |count| "a".repeat(count);
+    let host = "host: localhost";
+    for kib in [70, 200, 900] {
+        let first = format!("GET /v1/tasks?key={} HTTP/1.1", a(kib << 10));
+        is_problem(&ask(&provost, &first, &[host]).await, 414, "uri-too-long");
+        let long = format!("x-long: {}", a(kib << 10));
+        let answer = ask(&provost, LIST, &[host, &long]).await;
+        is_problem(&answer, 431, "headers-too-large");
+    }
+    let many = vec!["x-some: a"; 200];
+    let answer = ask(&provost, LIST, &[&[host][..], &many].concat()).await;
+    is_problem(&answer, 431, "headers-too-large");
+    for no_request in [
+        "GET /a b HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        "GET /v1/tasks HTTP/1.1\r\nhost localhost\r\n\r\n",
+        "\u{16}\u{3}\u{1}\r\n\r\n",
+        "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-length: x\r\n\r\n",
+    ] {
+        let answer = send(&provost, no_request).await;
+        is_problem(&answer, 400, "malformed-request");
+    }
+    // What is long and fits is no matter.
+    let first = format!("GET /v1/tasks?key={} HTTP/1.1", a(40 << 10));
+    assert_eq!(ask(&provost, &first, &[host]).await.0, 200);
+}
+
+#[tokio::test]
+async fn options_says_which_methods_there_are() {
+    let token = "root:admin:root-secret-0123456789";
+    let open = Provost::start().await;
+    let closed = Provost::setup().set("TOKENS", token).start().await;
+    let id = "01970000-0000-7000-8000-000000000001";
+    for (path, methods) in [
+        (
+            "/v1/tasks".to_owned(),
+            &["GET", "HEAD", "POST", "OPTIONS"][..],
+        ),
+        (format!("/v1/tasks/{id}/cancel"), &["POST", "OPTIONS"]),
+        (
+            "/v1/agents/payments".to_owned(),
+            &["GET", "HEAD", "PUT", "DELETE", "OPTIONS"],
+        ),
+        ("/livez".to_owned(), &["GET", "HEAD", "OPTIONS"]),
+    ] {
+        for provost in [&open, &closed] {
+            let asked = provost.call(reqwest::Method::OPTIONS, &path);
+            let answer = asked.header("authorization", "Bearer root-secret-0123456789");
+            let answer = answer.await;
+            assert_eq!((answer.status, &answer.body), (204, &json!("")), "{path}");
+            let mut allowed: Vec<_> = answer.header("allow").unwrap().split(',').collect();
+            let mut expected = methods.to_vec();
+            (allowed.sort_unstable(), expected.sort_unstable());
+            assert_eq!(allowed, expected, "{path}");
+        }
+    }
+    for provost in [&open, &closed] {
+        let answer = raw(provost, "OPTIONS * HTTP/1.1", &["host: localhost"]).await;
+        assert!(answer.starts_with("HTTP/1.1 204 "), "{answer}");
+        let answer = answer.to_ascii_lowercase();
+        assert!(
+            answer.contains("\r\nallow: get,head,post,put,delete,options\r\n"),
+            "{answer}"
+        );
+        assert!(answer.contains("\r\nx-request-id: "), "{answer}");
+    }
+    let nobody = closed.call(reqwest::Method::OPTIONS, "/v1/tasks").await;
+    nobody.expect_problem(401, "unauthenticated");
+    let nothing = open.call(reqwest::Method::OPTIONS, "/v1/nothing").await;
+    nothing.expect_problem(404, "not-found");
+    let wrong = open.call(reqwest::Method::PATCH, "/v1/tasks").await;
+    assert!(wrong.header("allow").unwrap().ends_with("OPTIONS"));
+    wrong.expect_problem(405, "method-not-allowed");
 }
