@@ -30,6 +30,8 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::GET, "/readyz", Open),
     (Method::GET, "/openapi.json", Open),
     (Method::GET, "/docs", Open),
+    (Method::GET, "/problems", Open),
+    (Method::GET, "/problems/{kind}", Open),
     (Method::GET, "/metrics", Read),
     (Method::POST, "/v1/tasks", Submit),
     (Method::GET, "/v1/tasks", ReadTasks),

@@ -26,7 +26,7 @@ static DOCUMENT: LazyLock<(String, HeaderValue)> = LazyLock::new(|| {
 const PAGE: &str = include_str!("docs.html");
 
 /// The page brings its own style and script, and may talk to nobody but this service.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+pub(super) const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Get this document

@@ -20,6 +20,7 @@ mod openapi;
 mod operations;
 mod origin;
 pub mod problem;
+mod problem_pages;
 pub mod request_id;
 mod starting;
 mod state;
@@ -56,6 +57,7 @@ fn resources() -> OpenApiRouter<Arc<App>> {
         .merge(hold::routes())
         .merge(operations::routes())
         .merge(docs::routes())
+        .merge(problem_pages::routes())
 }
 
 /// Everything that the service answers.

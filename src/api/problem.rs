@@ -125,7 +125,8 @@ pub struct Problem {
 #[schema(as = Problem)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct ProblemBody {
-    /// A stable name of the kind, with a section in the documentation.
+    /// A stable name of the kind, and a reference, relative to where the service was asked, that leads to what
+    /// helps: `GET /problems/{kind}`. There may be new ones.
     #[schema(rename = "type", example = "/problems/wrong-step-state")]
     kind: String,
     #[schema(example = "The step's state does not allow this")]
@@ -313,14 +314,7 @@ impl IntoResponse for Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const PAGE: &str = include_str!("../../docs/problems.md");
-
-    /// The section of the page under this heading, without the heading.
-    fn section(slug: &str) -> Option<&'static str> {
-        let (_, rest) = PAGE.split_once(&format!("\n## {slug}\n"))?;
-        Some(rest.split("\n## ").next().unwrap_or(rest))
-    }
+    use crate::api::problem_pages::{PAGE, section};
 
     #[test]
     fn every_kind_has_its_section_with_status_cure_and_example() {

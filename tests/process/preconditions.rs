@@ -161,14 +161,18 @@ async fn each_condition_that_the_document_lists_is_judged_and_no_other_is_passed
     let mut judged = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
         let of_workflow = path.starts_with("/v1/workflows");
-        let target = path.replace("{id}", &id).replace("{version}", "1").replace(
-            "{name}",
-            match path {
-                _ if path.starts_with("/v1/tasks") => "a",
-                _ if of_workflow => "order",
-                _ => "payments",
-            },
-        );
+        let target = path
+            .replace("{id}", &id)
+            .replace("{version}", "1")
+            .replace("{kind}", "busy")
+            .replace(
+                "{name}",
+                match path {
+                    _ if path.starts_with("/v1/tasks") => "a",
+                    _ if of_workflow => "order",
+                    _ => "payments",
+                },
+            );
         for (method, operation) in item.as_object().unwrap() {
             let lists = |name: &str| {
                 let mut parameters = operation["parameters"].as_array().into_iter().flatten();

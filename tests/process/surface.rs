@@ -131,3 +131,55 @@ async fn what_is_not_there_and_what_is_not_allowed_are_problems_too() {
     );
     refused.expect_problem(405, "method-not-allowed");
 }
+
+#[tokio::test]
+async fn the_type_of_a_problem_leads_to_what_helps() {
+    let tokens = "root:admin:root-secret-0123456789";
+    let provost = Provost::setup().set("TOKENS", tokens).start().await;
+    let page = include_str!("../../docs/problems.md");
+    let kinds: Vec<_> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("## "))
+        .collect();
+    assert!(kinds.len() > 30);
+    let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+    for kind in &kinds {
+        let path = format!("/problems/{kind}");
+        let plain = provost.get(&path).await;
+        let media_type = plain.header("content-type").unwrap().to_owned();
+        assert!(media_type.starts_with("text/markdown"), "{media_type}");
+        let Value::String(plain) = plain.expect(200) else {
+            panic!("{kind} is no text");
+        };
+        assert!(plain.contains("**Cure**"), "{plain}");
+        let html = provost.get(&path).header("accept", browser).await;
+        let media_type = html.header("content-type").unwrap().to_owned();
+        assert!(media_type.starts_with("text/html"), "{media_type}");
+        assert_eq!(html.header("vary"), Some("accept"));
+        let Value::String(html) = html.expect(200) else {
+            panic!("{kind} is no text");
+        };
+        assert!(html.contains(&format!("<h1>{kind}</h1>")), "{html}");
+        assert!(html.contains("<strong>Cure</strong>"), "{html}");
+        assert!(!html.contains("<script"), "{html}");
+    }
+    for accept in ["*/*", browser] {
+        let all = provost.get("/problems").header("accept", accept).await;
+        let Value::String(all) = all.expect(200) else {
+            panic!("the page is text");
+        };
+        assert!(kinds.iter().all(|kind| all.contains(kind)), "{all}");
+    }
+    let refused = provost.get("/v1/tasks").await;
+    let problem = refused.expect_problem(401, "unauthenticated");
+    let kind = problem["type"].as_str().unwrap();
+    assert_eq!(provost.get(kind).await.status, 200);
+    for unknown in [
+        "/problems/nothing",
+        "/problems/Problems",
+        "/problems/not-found%0a",
+    ] {
+        let unknown = provost.get(unknown).await;
+        unknown.expect_problem(404, "not-found");
+    }
+}

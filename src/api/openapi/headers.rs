@@ -34,6 +34,10 @@ impl Answer<'_> {
     fn is_picture(&self) -> bool {
         self.operation.ends_with("_graph") && self.status == "200"
     }
+
+    fn is_page_of_problems(&self) -> bool {
+        matches!(self.operation, "list_problems" | "get_problem") && self.status == "200"
+    }
 }
 
 struct HeaderOf {
@@ -62,7 +66,10 @@ const HEADERS: [HeaderOf; 9] = [
             answer.is_task()
                 || matches!(answer.schema, Some("UndoPlan" | "Agent" | "Workflow"))
                 || answer.status == "200"
-                    && matches!(answer.operation, "task_graph" | "openapi_json")
+                    && matches!(
+                        answer.operation,
+                        "task_graph" | "openapi_json" | "list_problems" | "get_problem"
+                    )
         },
     },
     HeaderOf {
@@ -97,7 +104,9 @@ const HEADERS: [HeaderOf; 9] = [
         name: "Vary",
         description: "The headers of the request that the answer depends on",
         schema: text,
-        applies: |answer| answer.is_submission() || answer.is_picture(),
+        applies: |answer| {
+            answer.is_submission() || answer.is_picture() || answer.is_page_of_problems()
+        },
     },
     HeaderOf {
         name: "WWW-Authenticate",
@@ -109,7 +118,9 @@ const HEADERS: [HeaderOf; 9] = [
         name: "Cache-Control",
         description: "`no-cache`: ask again with If-None-Match before a copy is used",
         schema: text,
-        applies: |answer| matches!(answer.operation, "openapi_json" | "docs_page"),
+        applies: |answer| {
+            matches!(answer.operation, "openapi_json" | "docs_page") || answer.is_page_of_problems()
+        },
     },
 ];
 
