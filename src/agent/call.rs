@@ -185,7 +185,8 @@ impl Wire {
             Ok(way) => way,
             Err(why) => return Ok(request.permanent(why.clone())),
         };
-        let made = match http::request(&way.base, &way.host, request.call) {
+        let traceparent = request.call.trace.parent(request.number);
+        let made = match http::request(&way.base, &way.host, request.call, &traceparent) {
             Ok(made) => made,
             Err(why) => return Ok(request.permanent(why)),
         };

@@ -23,6 +23,7 @@ const PROVOST_STEP: HeaderName = HeaderName::from_static("provost-step");
 const PROVOST_ATTEMPT: HeaderName = HeaderName::from_static("provost-attempt");
 const PROVOST_COMPLETE_BY: HeaderName = HeaderName::from_static("provost-complete-by");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub(super) const USER_AGENT: HeaderValue =
@@ -60,11 +61,12 @@ fn tls() -> ClientConfig {
 /// Why a request cannot be made at all: the step's definition or its data is at fault, not the service.
 pub(super) type Unmakeable = String;
 
-/// `base` is the URL of an endpoint, `host` what its `Host` header says.
+/// `base` is the URL of an endpoint, `host` what its `Host` header says, `traceparent` that of this try.
 pub(super) fn request(
     base: &Url,
     host: &HeaderValue,
     call: &Call,
+    traceparent: &str,
 ) -> Result<Request<Body>, Unmakeable> {
     let url = match &call.target {
         Target::Agent(_) => join(base, &call.path)?,
@@ -78,7 +80,7 @@ pub(super) fn request(
     let mut request = Request::new(body);
     *request.method_mut() = method(call.method);
     *request.uri_mut() = target.into();
-    *request.headers_mut() = headers(host, call)?;
+    *request.headers_mut() = headers(host, call, traceparent)?;
     Ok(request)
 }
 
@@ -141,7 +143,11 @@ fn own_base(origin: &Url, url: &str) -> Result<Url, Unmakeable> {
     }
 }
 
-fn headers(host: &HeaderValue, call: &Call) -> Result<HeaderMap, Unmakeable> {
+fn headers(
+    host: &HeaderValue,
+    call: &Call,
+    traceparent: &str,
+) -> Result<HeaderMap, Unmakeable> {
     let mut headers = HeaderMap::with_capacity(16);
     headers.insert(header::HOST, host.clone());
     headers.insert(header::ACCEPT, JSON);
@@ -174,7 +180,10 @@ fn headers(host: &HeaderValue, call: &Call) -> Result<HeaderMap, Unmakeable> {
         PROVOST_COMPLETE_BY,
         text_or_encoded(&call.complete_by.to_string()),
     );
-    headers.insert(TRACEPARENT, text_or_encoded(&call.traceparent));
+    headers.insert(TRACEPARENT, text_or_encoded(traceparent));
+    if let Some(state) = &call.trace.state {
+        headers.insert(TRACESTATE, text_or_encoded(state));
+    }
     for (name, value) in &call.headers {
         let (name, value) = own_header(name, value)?;
         headers.insert(name, value);

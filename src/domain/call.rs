@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Attempt, Fault, Method, Payload, Span, StepName, StepRef, Target, Timestamp};
+use super::{Attempt, CallTrace, Fault, Method, Payload, Span, StepName, StepRef, Target, Timestamp};
 
 /// One attempt of one step: everything the agent needs to do the work.
 #[derive(Clone, Debug)]
@@ -23,8 +23,8 @@ pub struct Call {
     pub complete_by: Timestamp,
     /// What was left until `complete_by` when the step was claimed: the agent's own deadline.
     pub complete_within: Span,
-    /// W3C trace context of this attempt.
-    pub traceparent: String,
+    /// The trace that each try of it goes on with.
+    pub trace: CallTrace,
     pub purpose: Purpose,
     /// The step has a probe: a call that breaks off after it was sent is not repeated blindly, but ends
     /// with [`Outcome::Unknown`].

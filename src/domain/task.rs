@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Actor, Definition, Fault, Payload, Priority, ReplyTo, Span, Step, StepDefinition, StepIndex,
-    StepState, TaskId, Timestamp, WorkflowName,
+    StepState, TaskId, Timestamp, Trace, WorkflowName,
     template::{Budget, Scope},
 };
 
@@ -53,8 +53,8 @@ pub struct Details {
     pub labels: BTreeMap<String, String>,
     pub priority: Priority,
     pub complete_within: Option<Span>,
-    /// The W3C trace the submitter is part of; without one the task's id is the trace id.
-    pub trace_id: Option<u128>,
+    /// The trace that the submitter is part of; without one the task's id is the trace's.
+    pub trace: Option<Trace>,
     /// Where the submitter is told what becomes of the task (P34).
     pub reply_to: Option<Box<ReplyTo>>,
 }
@@ -165,7 +165,7 @@ impl Task {
     /// The submitter's trace, or the task's own.
     pub fn trace_id(&self) -> u128 {
         let own = self.id().0.as_u128();
-        self.details.trace_id.unwrap_or(own)
+        self.details.trace.as_ref().map_or(own, |trace| trace.id)
     }
 
     pub fn status(&self) -> TaskStatus {

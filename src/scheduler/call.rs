@@ -29,7 +29,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 pub(super) fn span(call: &Call) -> Span {
     let task = debug_span!("task", task = %call.step.task, key = call.task_key.as_deref());
     let step = debug_span!(parent: &task, "step", step = %call.step_name);
-    debug_span!(parent: &step, "attempt", attempt = call.attempt.0, traceparent = call.traceparent)
+    debug_span!(parent: &step, "attempt", attempt = call.attempt.0, trace_id = %format_args!("{:032x}", call.trace.id))
 }
 
 pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {

@@ -33,6 +33,8 @@ pub struct DetailsRecord<'a> {
     pub complete_within: Option<i64>,
     pub created_at: i64,
     pub trace_id: Option<String>,
+    pub trace_flags: Option<i64>,
+    pub tracestate: Option<&'a Arc<str>>,
 }
 
 pub struct StepRecord<'a> {
@@ -78,6 +80,7 @@ impl<'a> DetailsRecord<'a> {
     pub fn of(task: &'a Task) -> Self {
         let details = &*task.details;
         let workflow = details.workflow.as_ref();
+        let trace = details.trace.as_ref();
         Self {
             key: details.key.as_ref(),
             workflow: workflow.map(|workflow| workflow.name.shared()),
@@ -96,7 +99,9 @@ impl<'a> DetailsRecord<'a> {
             priority: details.priority.get(),
             complete_within: details.complete_within.map(|span| span.as_millis()),
             created_at: task.created_at.as_millis(),
-            trace_id: details.trace_id.map(|trace| format!("{trace:032x}")),
+            trace_id: trace.map(|trace| format!("{:032x}", trace.id)),
+            trace_flags: trace.map(|trace| i64::from(trace.flags)),
+            tracestate: trace.and_then(|trace| trace.state.as_ref()),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::{
 use crate::domain::{
     Accepted, AgentName, Attempt, Definition, Details, Doubt, Expiry, Fault, InstanceId, Limits,
     Payload, Policies, Priority, ReceiverName, Span, Step, StepIndex, StepName, StepRef, StepState,
-    StepStatus, Task, TaskId, TaskState, TaskStatus, Timestamp, WorkflowName, WorkflowRef,
+    StepStatus, Task, TaskId, TaskState, TaskStatus, Timestamp, Trace, WorkflowName, WorkflowRef,
     parse_steps,
 };
 
@@ -238,7 +238,6 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
     let labels = text(row, "labels")?;
     let input = payload(row, "input")?;
     let key = row.text("key")?;
-    let trace_id = row.text("trace_id")?;
     let complete_within = row.integer("complete_within")?;
     let reply_to = row.text("reply_to")?;
     let reply_to = reply_to.map(|text| serde_json::from_str(&text).map_err(corrupt));
@@ -251,7 +250,7 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
         labels: serde_json::from_str(&labels).map_err(corrupt)?,
         priority: priority(row)?,
         complete_within: complete_within.map(|millis| Span::from_millis(millis.unsigned_abs())),
-        trace_id: trace_id.and_then(|trace| u128::from_str_radix(&trace, 16).ok()),
+        trace: trace(row)?,
         reply_to: reply_to.transpose()?,
     };
     Ok(Task {
@@ -265,6 +264,21 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
         paused: row.flag("paused")?,
         complete_by: time(row, "complete_by")?,
     })
+}
+
+/// Of a task from before the rest of it was kept, the id alone.
+fn trace(row: &impl Columns) -> Result<Option<Trace>, StoreError> {
+    let id = row.text("trace_id")?;
+    let Some(id) = id.and_then(|id| u128::from_str_radix(&id, 16).ok()) else {
+        return Ok(None);
+    };
+    let flags = row.integer("trace_flags")?;
+    Ok(Some(Trace {
+        id,
+        // It was always passed on as sampled then.
+        flags: flags.and_then(|flags| u8::try_from(flags).ok()).unwrap_or(1),
+        state: row.text("tracestate")?.map(Into::into),
+    }))
 }
 
 fn step(row: &impl Columns) -> Result<Step, StoreError> {

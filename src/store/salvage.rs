@@ -23,7 +23,7 @@ use crate::domain::{AlertKind, AlertNotice, Definition, Sender, StepIndex, Task,
 /// Relies on the primary key.
 const TASK: &str = r#"
 SELECT id, "key", NULL AS workflow, NULL AS workflow_version, labels, priority, complete_within, created_at,
-       trace_id, version, state, paused, complete_by, ended_at, error, undo, 'null' AS input, NULL AS reply_to
+       trace_id, trace_flags, tracestate, version, state, paused, complete_by, ended_at, error, undo, 'null' AS input, NULL AS reply_to
 FROM tasks WHERE id = $1"#;
 
 /// Relies on the primary key.

@@ -1,8 +1,16 @@
 //! Submissions: what is refused, with every fault at once, and what reaches the remote services.
 
-use serde_json::json;
+use std::{
+    collections::HashSet,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
-use crate::harness::{Gate, Provost, Remote, one_step, pipeline, step};
+use serde_json::{Value, json};
+
+use crate::{
+    cluster,
+    harness::{Act, Gate, Provost, Remote, Seen, id_of, one_step, pipeline, step},
+};
 
 async fn nothing_is_stored(provost: &Provost) {
     let all = provost.get("/v1/tasks").await.expect(200);
@@ -187,4 +195,123 @@ async fn branches_run_side_by_side_and_a_join_waits_for_all() {
     assert_eq!(provost.settled(&id).await["state"], "processed");
     let paths: Vec<String> = remote.ledger().into_iter().map(|seen| seen.path).collect();
     assert_eq!(paths[2..], ["/join"]);
+}
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const STATE: &str = "rojo=00f067aa0ba902b7,congo@acme=t61rcWkgMzE";
+
+/// Refuses the first call, lets the second time out, and then does what is asked; `/fail` never.
+fn faulty() -> impl Fn(&Seen) -> Act {
+    let calls = AtomicUsize::new(0);
+    move |seen| match (seen.path.as_str(), calls.fetch_add(1, Ordering::Relaxed)) {
+        (_, 0) => Act::status(503),
+        (_, 1) => Act::Hang,
+        ("/fail", _) => Act::status(402),
+        _ => Act::Ok(json!({ "id": 1 })),
+    }
+}
+
+async fn submit_traced(provost: &Provost, submission: &Value) -> String {
+    let parent = format!("00-{TRACE}-b7ad6b7169203331-00");
+    let submitted = provost.post("/v1/tasks", submission);
+    let submitted = submitted.header("traceparent", &parent);
+    id_of(&submitted.header("tracestate", STATE).await.expect(202))
+}
+
+#[tokio::test]
+async fn every_call_goes_on_with_the_callers_trace_in_a_span_of_its_own() {
+    let url = tokio::task::spawn_blocking(cluster::new_database)
+        .await
+        .unwrap();
+    for setup in [Provost::setup(), Provost::setup().database_url(&url)] {
+        let remote = Remote::with(faulty()).await;
+        let mut provost = setup.start().await;
+        let spec = json!({ "endpoints": [{ "url": remote.url() }], "retry": { "initial": "1ms", "max": "2ms" } });
+        provost.put("/v1/agents/shop", &spec).await.expect(200);
+        let submission = json!({ "steps": [
+            { "name": "one", "agent": "shop", "request": { "path": "/one" }, "complete_within": "1s",
+              "probe": { "request": { "path": "/probe" }, "outcome": "'not_done'" },
+              "undo": { "request": { "path": "/undo" } } },
+            { "name": "two", "agent": "shop", "request": { "path": "/fail" }, "on_permanent": "undo" },
+        ] });
+        let first = submit_traced(&provost, &submission).await;
+        // The second try is under way: what comes after the restart is read from the record.
+        remote.requests(2).await;
+        provost.kill().await;
+        provost.restart().await;
+        let again = submit_traced(&provost, &submission).await;
+        for id in [&first, &again] {
+            assert_eq!(provost.settled(id).await["state"], "undone");
+        }
+        let seen = remote.ledger();
+        for path in ["/one", "/probe", "/fail", "/undo"] {
+            assert!(
+                seen.iter().any(|seen| seen.path == path),
+                "{path} was never called"
+            );
+        }
+        let mut spans = HashSet::new();
+        for seen in &seen {
+            let parent = seen.header("traceparent");
+            let parts: Vec<_> = parent.split('-').collect();
+            assert_eq!(
+                [parts[0], parts[1], parts[3]],
+                ["00", TRACE, "00"],
+                "{parent}"
+            );
+            assert_eq!(seen.header("tracestate"), STATE, "{}", seen.path);
+            assert!(
+                spans.insert(parts[2].to_owned()),
+                "{} has the span of another call",
+                seen.path
+            );
+        }
+        assert!(seen.len() >= 9, "{}", seen.len());
+    }
+}
+
+#[tokio::test]
+async fn what_names_no_one_trace_begins_a_new_one() {
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    let good = format!("00-{TRACE}-b7ad6b7169203331-01");
+    let other = "00-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-b7ad6b7169203331-01";
+    for parents in [
+        &[][..],
+        &["nonsense"],
+        &[&good, other],
+        &[&good, &good],
+        &[&format!("{good}-more")],
+    ] {
+        let mut submitted = provost.post("/v1/tasks", &one_step(&remote.url(), "/work"));
+        for parent in parents {
+            submitted = submitted.header("traceparent", parent);
+        }
+        let submitted = submitted
+            .header("tracestate", STATE)
+            .header("prefer", "wait=30");
+        let id = id_of(&submitted.await.expect(200)).replace('-', "");
+        let seen = remote.ledger();
+        let seen = seen.last().unwrap();
+        assert!(
+            seen.header("traceparent").starts_with(&format!("00-{id}-")),
+            "{parents:?}"
+        );
+        assert!(!seen.headers.contains_key("tracestate"), "{parents:?}");
+    }
+    let long = format!("long={},short=1", "x".repeat(2000));
+    for (state, kept) in [
+        ("a=1,A=2", None),
+        (long.as_str(), None),
+        ("b=2, a=1", Some("b=2,a=1")),
+    ] {
+        let submitted = provost.post("/v1/tasks", &one_step(&remote.url(), "/work"));
+        let submitted = submitted
+            .header("traceparent", &good)
+            .header("tracestate", state);
+        submitted.header("prefer", "wait=30").await.expect(200);
+        let seen = remote.ledger();
+        let sent = seen.last().unwrap().headers.get("tracestate").cloned();
+        assert_eq!(sent.as_deref(), kept, "{state}");
+    }
 }

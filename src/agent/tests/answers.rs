@@ -31,10 +31,8 @@ async fn a_call_carries_what_a_remote_service_needs() {
         ("provost-step", "charge"),
         ("provost-attempt", "2"),
         ("provost-complete-by", "2023-11-14T22:13:20.000Z"),
-        (
-            "traceparent",
-            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-        ),
+        ("traceparent", &a_call().trace.parent(1)),
+        ("tracestate", "rojo=00f067aa0ba902b7"),
         ("content-type", "application/json"),
         ("accept", "text/plain"),
         ("user-agent", concat!("provost/", env!("CARGO_PKG_VERSION"))),

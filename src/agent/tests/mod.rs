@@ -13,7 +13,7 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::{AddressPolicy, AgentSettings, Agents, Notes};
 use crate::domain::{
-    AgentName, AgentSpec, Attempt, Call, Endpoint, Fault, FaultKind, Method, Outcome, Purpose,
+    AgentName, AgentSpec, Attempt, Call, CallTrace, Endpoint, Fault, FaultKind, Method, Outcome, Purpose,
     RetrySpec, Span, StepIndex, StepName, StepRef, Target, TaskId, Timestamp,
 };
 
@@ -72,7 +72,16 @@ fn a_call() -> Call {
         body: Some(r#"{"amount":5}"#.to_owned()),
         complete_by: Timestamp::from_millis(1_700_000_000_000),
         complete_within: Span::from_secs(30),
-        traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned(),
+        trace: CallTrace {
+            id: 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c,
+            flags: 0,
+            state: Some("rojo=00f067aa0ba902b7".into()),
+            step: StepRef {
+                task: TaskId(uuid::Uuid::from_u128(7)),
+                step: StepIndex(1),
+            },
+            attempt: Attempt(2),
+        },
         purpose: Purpose::Work,
         is_dropped_by_undo: false,
         has_probe: false,

@@ -12,7 +12,7 @@ use utoipa::IntoParams;
 use super::{Caller, query::LONGEST_WAIT};
 use crate::{
     api::problem::{Kind, Problem},
-    domain::{ETags, MOST_ETAGS, Precondition},
+    domain::{ETags, MOST_ETAGS, Precondition, Trace},
     store::Idempotency,
 };
 
@@ -23,8 +23,8 @@ pub struct Conditions {
     pub idempotency_key: Option<String>,
     /// How long the answer may wait for the task to settle.
     pub prefer_wait: Option<Duration>,
-    /// The W3C trace that the caller is part of.
-    pub trace_id: Option<u128>,
+    /// The trace that the caller is part of.
+    pub trace: Option<Trace>,
 }
 
 /// Those of a submission, for its documentation: `params(ConditionHeaders)`.
@@ -61,6 +61,21 @@ pub struct TaskMatch {
         example = "\"7\""
     )]
     if_match: Option<String>,
+}
+
+/// Those of a trace: `params(TraceHeaders)`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "its fields are read by the documentation only")]
+pub struct TraceHeaders {
+    /// W3C Trace Context: the task's calls join this trace, each with a span of its own and with the sampling flag
+    /// that is set here. More than one, or one that cannot be read, begins a new trace.
+    #[param(example = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
+    traceparent: Option<String>,
+    /// W3C Trace Context: kept with the task and sent with each of its calls, up to 512 characters and 32 members.
+    /// Nothing without `traceparent`.
+    #[param(example = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE")]
+    tracestate: Option<String>,
 }
 
 /// Those of a command on one task: `params(CommandHeaders)`.
@@ -180,6 +195,7 @@ fn titled(name: &HeaderName) -> &'static str {
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 const LONGEST_KEY: usize = 255;
 /// Of a hash of caller and path, in hexadecimal digits: enough that no two of them are the same.
 const SCOPE: usize = 32;
@@ -200,7 +216,7 @@ impl Conditions {
             if_match: if_match(headers)?,
             idempotency_key: idempotency_key(headers)?,
             prefer_wait: prefer_wait(headers)?,
-            trace_id: trace_id(headers),
+            trace: trace(headers),
         })
     }
 }
@@ -282,18 +298,14 @@ fn prefer_wait(headers: &HeaderMap) -> Result<Option<Duration>, Problem> {
     Ok(None)
 }
 
-/// W3C trace context. One that cannot be read is passed over, as the specification asks.
-fn trace_id(headers: &HeaderMap) -> Option<u128> {
-    let value = headers.get(TRACEPARENT)?.to_str().ok()?;
-    let mut parts = value.split('-');
-    let (version, trace, parent) = (parts.next()?, parts.next()?, parts.next()?);
-    let hex = |text: &str, length: usize| {
-        text.len() == length && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+fn trace(headers: &HeaderMap) -> Option<Trace> {
+    let values = |name: HeaderName| {
+        let values = headers.get_all(name).iter();
+        // What is no text is no valid value either.
+        let values = values.map(|value| value.to_str().unwrap_or("?"));
+        values.collect::<Vec<_>>()
     };
-    if !hex(version, 2) || version == "ff" || !hex(trace, 32) || !hex(parent, 16) {
-        return None;
-    }
-    u128::from_str_radix(trace, 16).ok().filter(|id| *id != 0)
+    Trace::join(&values(TRACEPARENT), &values(TRACESTATE))
 }
 
 fn refused(detail: &str) -> Problem {
@@ -345,6 +357,8 @@ fn hash(parts: &[&[u8]]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
     use crate::config::Role;
 
@@ -424,21 +438,19 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_taken_up_and_a_broken_one_passed_over() {
-        let trace = |value| read(&[("traceparent", value)]).unwrap().trace_id;
-        assert_eq!(
-            trace("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
-            Some(0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c)
-        );
-        for broken in [
-            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
-            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-            "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
-            "00-0af7651916cd43dd-b7ad6b7169203331-01",
-            "nonsense",
-        ] {
-            assert_eq!(trace(broken), None, "{broken}");
-        }
+    fn a_trace_is_taken_up_where_exactly_one_is_named() {
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+        let state = HeaderValue::from_static("rojo=1");
+        let mut headers = HeaderMap::new();
+        headers.append(TRACESTATE, state.clone());
+        assert_eq!(trace(&headers), None);
+        headers.append(TRACEPARENT, HeaderValue::from_static(parent));
+        let joined = trace(&headers).unwrap();
+        assert_eq!((joined.flags, joined.state.as_deref()), (0, Some("rojo=1")));
+        headers.append(TRACESTATE, HeaderValue::from_bytes(b"a=\xff").unwrap());
+        assert_eq!(trace(&headers).unwrap().state, None);
+        headers.append(TRACEPARENT, HeaderValue::from_static(parent));
+        assert_eq!(trace(&headers), None);
     }
 
     fn caller(name: &str, is_known: bool) -> Caller {

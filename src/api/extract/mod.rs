@@ -13,7 +13,8 @@ pub use caller::Caller;
 #[cfg(test)]
 pub use conditions::judged;
 pub use conditions::{
-    CommandHeaders, ConditionHeaders, Conditions, RegistrationHeaders, TaskMatch, idempotency,
+    CommandHeaders, ConditionHeaders, Conditions, RegistrationHeaders, TaskMatch, TraceHeaders,
+    idempotency,
     must_be_judged,
 };
 pub use ids::ids;

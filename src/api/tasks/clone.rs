@@ -15,7 +15,7 @@ use crate::{
         App, Problem,
         extract::{
             Caller, ConditionHeaders, Conditions, OptionalJsonBody, Query, TaskMatch, TaskParams,
-            TaskPath, idempotency,
+            TaskPath, TraceHeaders, idempotency,
         },
         workflows,
     },
@@ -81,7 +81,7 @@ pub enum Latest {
 /// may have ended: what it did is neither undone nor taken over.
 #[utoipa::path(
     post, path = "/v1/tasks/{id}/clone", tag = "operate", operation_id = "clone_task",
-    params(TaskParams, ConditionHeaders, TaskMatch, ("traceparent" = Option<String>, Header, description = "W3C trace context: the new task's calls join this trace")),
+    params(TaskParams, ConditionHeaders, TaskMatch, TraceHeaders),
     request_body(content = Option<CloneBody>, description = "May be left out"),
     responses(
         (status = 202, description = "Accepted and durable; Location says where to poll", body = TaskView),

@@ -15,7 +15,9 @@ use crate::{
         App, Problem,
         bulkhead::Permit,
         definition,
-        extract::{Caller, ConditionHeaders, Conditions, JsonBody, Query, idempotency},
+        extract::{
+            Caller, ConditionHeaders, Conditions, JsonBody, Query, TraceHeaders, idempotency,
+        },
         problem::{Kind, ProblemBody},
         verdict, workflows,
     },
@@ -96,7 +98,7 @@ pub(super) struct Submission {
     params(
         ("dry_run" = Option<bool>, Query, description = "Only answer the verdict", example = false),
         ConditionHeaders,
-        ("traceparent" = Option<String>, Header, description = "W3C trace context: the task's calls join this trace"),
+        TraceHeaders,
     ),
     request_body(content = SubmissionBody, example = json!({
         "workflow": "order",
@@ -232,7 +234,7 @@ async fn store(
         labels: submission.labels,
         priority: submission.priority,
         complete_within: submission.complete_within,
-        trace_id: conditions.trace_id,
+        trace: conditions.trace.clone(),
         reply_to: submission.reply_to.map(Box::new),
     };
     let reason = submission.reason;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Draft, fault};
 use crate::domain::{
-    Actor, AlertChange, AlertKind, Attempt, Call, Certainty, Doubt, Event, Fault, FaultKind,
+    Actor, AlertChange, AlertKind, Attempt, Call, CallTrace, Certainty, Doubt, Event, Fault, FaultKind,
     InstanceId, Method, Outcome, Payload, Policy, Purpose, Refusal, Release, Span, Step, StepIndex,
     StepRef, StepState, Task, Timestamp, hide_secrets, render,
     template::{Budget, RenderError},
@@ -350,11 +350,12 @@ pub(in crate::domain) fn call(
             Purpose::Work,
         ),
     };
+    let at = StepRef {
+        task: task.id(),
+        step: index,
+    };
     Ok(Call {
-        step: StepRef {
-            task: task.id(),
-            step: index,
-        },
+        step: at,
         step_name: definition.name.clone(),
         task_key: task.details.key.clone(),
         attempt: step.attempt,
@@ -366,7 +367,7 @@ pub(in crate::domain) fn call(
         body: rendered.body,
         complete_by,
         complete_within: Span::from_millis(complete_by.since(now).as_millis() as u64),
-        traceparent: traceparent(task, index, step.attempt),
+        trace: CallTrace::of(task.details.trace.as_ref(), at, step.attempt),
         purpose,
         has_probe: definition.probe.is_some(),
         is_dropped_by_undo: definition.is_dropped_by_undo(),
@@ -405,11 +406,4 @@ fn recorded_request(
         hide_secrets(&mut rendered.headers);
     }
     Ok(rendered.as_payload())
-}
-
-/// W3C trace context, with a span for this very attempt.
-fn traceparent(task: &Task, index: StepIndex, attempt: Attempt) -> String {
-    let trace = task.trace_id();
-    let span = (u64::from(index.0) + 1) << 32 | u64::from(attempt.0);
-    format!("00-{trace:032x}-{span:016x}-01")
 }

@@ -38,7 +38,7 @@ fn details(steps: &Value, complete_within: Option<Span>) -> Arc<Details> {
         labels: BTreeMap::new(),
         priority: Priority::default(),
         complete_within,
-        trace_id: None,
+        trace: None,
         reply_to: None,
     })
 }

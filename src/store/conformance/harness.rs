@@ -15,7 +15,7 @@ use crate::{
     domain::{
         Accepted as Known, Actor, AgentName, AlertFormat, AlertWebhook, Attempt, Command, Details,
         InstanceId, Limits, Outcome, Payload, Policies, Priority, ReplyTo, Sender, Span, StepIndex,
-        StepRef, Task, TaskId, Timestamp, parse_steps,
+        StepRef, Task, TaskId, Timestamp, Trace, parse_steps,
     },
     store::{
         Accepted, Apply, Backend, CommandError, Definitions, Dispatch, Health, LocalScheduler,
@@ -284,7 +284,7 @@ impl Harness {
                 .collect::<BTreeMap<_, _>>(),
             priority: Priority::new(new.priority).unwrap(),
             complete_within: new.complete_within,
-            trace_id: Some(42),
+            trace: Some(trace()),
             reply_to: new.reply_to.clone().map(Box::new),
         }
     }
@@ -359,4 +359,13 @@ pub fn refusal() -> Outcome {
         outcome: None,
         step: None,
     })
+}
+
+/// Whose parts all have to be read back.
+pub fn trace() -> Trace {
+    Trace {
+        id: 42,
+        flags: 0,
+        state: Some("rojo=00f067aa0ba902b7".into()),
+    }
 }

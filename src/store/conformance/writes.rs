@@ -3,7 +3,7 @@
 use futures::future::join_all;
 use serde_json::json;
 
-use super::harness::{Harness, New, now, refusal, success};
+use super::harness::{Harness, New, now, refusal, success, trace};
 use crate::{
     domain::{Actor, Command, Payload, Refusal, StepIndex, StepStatus, TaskId, TaskStatus},
     store::{Accepted, Apply, CommandError, Idempotency},
@@ -39,7 +39,7 @@ pub async fn a_task_is_read_back_as_it_was_submitted(h: Harness) {
     assert_eq!(read.details.input.as_json(), task.details.input.as_json());
     assert_eq!(read.details.labels, task.details.labels);
     assert_eq!(read.details.key, task.details.key);
-    assert_eq!(read.details.trace_id, Some(42));
+    assert_eq!(read.details.trace, Some(trace()));
     assert_eq!(read.details.reply_to.as_deref(), Some(&reply_to));
     assert_eq!(read.details.priority, task.details.priority);
     assert_eq!(read.version, 1);

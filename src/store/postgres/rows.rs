@@ -19,6 +19,7 @@ SELECT task.*, details.*
 FROM unnest($1::uuid[]) AS wanted (id)
 CROSS JOIN LATERAL (
     SELECT id, "key", workflow, workflow_version, labels, priority, complete_within, created_at, trace_id,
+           trace_flags, tracestate,
            version, state, paused, complete_by, ended_at, error, undo
     FROM tasks WHERE tasks.id = wanted.id OFFSET 0) AS task
 LEFT JOIN LATERAL (

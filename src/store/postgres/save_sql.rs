@@ -19,7 +19,7 @@ const TASK: [Column; 7] = [
 ];
 
 /// The rest of it.
-const NEW_TASK: [Column; 8] = [
+const NEW_TASK: [Column; 10] = [
     ("\"key\"", "text"),
     ("workflow", "text"),
     ("workflow_version", "bigint"),
@@ -28,6 +28,8 @@ const NEW_TASK: [Column; 8] = [
     ("complete_within", "bigint"),
     ("created_at", "bigint"),
     ("trace_id", "text"),
+    ("trace_flags", "bigint"),
+    ("tracestate", "text"),
 ];
 
 const DETAILS: [Column; 5] = [

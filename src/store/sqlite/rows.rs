@@ -13,7 +13,7 @@ use crate::{
 
 const LOAD_TASKS: &str = r#"
 SELECT id, "key", workflow, workflow_version, steps, policies, input, reply_to, labels, priority,
-       complete_within, created_at, trace_id, version, state, paused, complete_by, ended_at, error, undo
+       complete_within, created_at, trace_id, trace_flags, tracestate, version, state, paused, complete_by, ended_at, error, undo
 FROM tasks LEFT JOIN task_details ON task_id = id
 WHERE id IN (SELECT unhex(value) FROM json_each(?1))
 ORDER BY id"#;

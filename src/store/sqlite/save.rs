@@ -17,10 +17,10 @@ use crate::{
 };
 
 /// Relies on the primary key.
-static INSERT_TASKS: Statement<17> = Statement::new(
+static INSERT_TASKS: Statement<19> = Statement::new(
     r#"
 INSERT INTO tasks (id, "key", workflow, workflow_version, labels, priority, complete_within, created_at,
-                   trace_id, version, state, paused, complete_by, overdue_at, ended_at, error, undo)
+                   trace_id, trace_flags, tracestate, version, state, paused, complete_by, overdue_at, ended_at, error, undo)
 SELECT * FROM (VALUES"#,
     ") WHERE column1 IS NOT NULL",
 );
@@ -251,6 +251,8 @@ fn new_task(rows: &mut Rows, task: &Task) {
     rows.maybe_integer(details.complete_within);
     rows.integer(details.created_at);
     rows.maybe_text(details.trace_id);
+    rows.maybe_integer(details.trace_flags);
+    rows.maybe_text(details.tracestate.cloned());
     rows.integer(task.version as i64);
     state(rows, task);
 }

@@ -1,6 +1,7 @@
 //! Each rule by example.
 
 use super::*;
+use crate::domain::CallTrace;
 
 fn pipeline() -> Value {
     json!([
@@ -485,8 +486,5 @@ fn the_trace_goes_on_from_the_task_to_each_attempt() {
     let Ok(Effect::Call(call)) = bench.apply(Command::Claim { step, by }) else {
         panic!("not claimed");
     };
-    assert_eq!(
-        call.traceparent,
-        "00-00000000000000000000000000000007-0000000100000001-01"
-    );
+    assert_eq!(call.trace, CallTrace::of(None, call.step, call.attempt));
 }

@@ -1,0 +1,3 @@
+-- What the submitter's trace says besides its id: the flags of its traceparent, and its tracestate.
+ALTER TABLE tasks ADD COLUMN trace_flags INTEGER;
+ALTER TABLE tasks ADD COLUMN tracestate TEXT;
