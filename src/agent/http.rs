@@ -143,11 +143,7 @@ fn own_base(origin: &Url, url: &str) -> Result<Url, Unmakeable> {
     }
 }
 
-fn headers(
-    host: &HeaderValue,
-    call: &Call,
-    traceparent: &str,
-) -> Result<HeaderMap, Unmakeable> {
+fn headers(host: &HeaderValue, call: &Call, traceparent: &str) -> Result<HeaderMap, Unmakeable> {
     let mut headers = HeaderMap::with_capacity(16);
     headers.insert(header::HOST, host.clone());
     headers.insert(header::ACCEPT, JSON);

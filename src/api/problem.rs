@@ -105,7 +105,9 @@ pub fn refuse(status: StatusCode) -> Option<Response<String>> {
     let body = problem.body(id.to_str().ok());
     let mut response = Response::new(body);
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, CONTENT_TYPE);
     response.headers_mut().insert(request_id::HEADER, id);
     Some(response)
 }
@@ -188,7 +190,10 @@ impl Problem {
     fn body(self, request_id: Option<&str>) -> String {
         let mut body = Map::new();
         let kind = self.kind;
-        body.insert("type".to_owned(), format!("/problems/{}", kind.slug()).into());
+        body.insert(
+            "type".to_owned(),
+            format!("/problems/{}", kind.slug()).into(),
+        );
         body.insert("title".to_owned(), kind.title().into());
         body.insert("status".to_owned(), kind.status().as_u16().into());
         body.insert("detail".to_owned(), self.detail.into());

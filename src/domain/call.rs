@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Attempt, CallTrace, Fault, Method, Payload, Span, StepName, StepRef, Target, Timestamp};
+use super::{
+    Attempt, CallTrace, Fault, Method, Payload, Span, StepName, StepRef, Target, Timestamp,
+};
 
 /// One attempt of one step: everything the agent needs to do the work.
 #[derive(Clone, Debug)]

@@ -276,7 +276,9 @@ fn trace(row: &impl Columns) -> Result<Option<Trace>, StoreError> {
     Ok(Some(Trace {
         id,
         // It was always passed on as sampled then.
-        flags: flags.and_then(|flags| u8::try_from(flags).ok()).unwrap_or(1),
+        flags: flags
+            .and_then(|flags| u8::try_from(flags).ok())
+            .unwrap_or(1),
         state: row.text("tracestate")?.map(Into::into),
     }))
 }

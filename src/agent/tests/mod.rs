@@ -13,8 +13,8 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::{AddressPolicy, AgentSettings, Agents, Notes};
 use crate::domain::{
-    AgentName, AgentSpec, Attempt, Call, CallTrace, Endpoint, Fault, FaultKind, Method, Outcome, Purpose,
-    RetrySpec, Span, StepIndex, StepName, StepRef, Target, TaskId, Timestamp,
+    AgentName, AgentSpec, Attempt, Call, CallTrace, Endpoint, Fault, FaultKind, Method, Outcome,
+    Purpose, RetrySpec, Span, StepIndex, StepName, StepRef, Target, TaskId, Timestamp,
 };
 
 /// Long enough to never be what ends a call on a busy machine.

@@ -14,8 +14,7 @@ pub use caller::Caller;
 pub use conditions::judged;
 pub use conditions::{
     CommandHeaders, ConditionHeaders, Conditions, RegistrationHeaders, TaskMatch, TraceHeaders,
-    idempotency,
-    must_be_judged,
+    idempotency, must_be_judged,
 };
 pub use ids::ids;
 pub use path::{

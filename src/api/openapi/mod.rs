@@ -2,6 +2,7 @@
 //! Problems and access are written here once, from the tables that the service itself goes by.
 
 mod headers;
+mod links;
 mod shape;
 mod webhooks;
 
@@ -33,7 +34,11 @@ Unknown fields and parameters are refused by name. Errors are problem details (R
 the kind and never changes its meaning, and every kind has a section in `docs/problems.md`, which the service answers at that `type`.
 
 Every request has an id: send your own as `X-Request-Id` (1 to 128 letters, digits and `-_.:/+=@`), or one is made. \
-It is in the answer's header, in every problem as `request_id`, and in what the service logs for the request.";
+It is in the answer's header, in every problem as `request_id`, and in what the service logs for the request.
+
+`If-Match` and `If-None-Match` are judged where an operation lists them; on another that changes something, one that \
+names an ETag is refused (412). A URL that is too long is answered with 414, a head that is too large with 431, and \
+what is no HTTP with 400, on every path.";
 
 const TAGS: [(&str, &str); 7] = [
     ("tasks", "Submit tasks, and see how they go on"),
@@ -64,7 +69,7 @@ fn has_body(operation: &Operation) -> bool {
     operation.request_body.is_some()
 }
 
-const COMMON: [CommonProblem; 10] = [
+const COMMON: [CommonProblem; 11] = [
     CommonProblem {
         name: "BadRequest",
         kind: Kind::InvalidQuery,
@@ -82,7 +87,7 @@ const COMMON: [CommonProblem; 10] = [
     CommonProblem {
         name: "Forbidden",
         kind: Kind::Forbidden,
-        description: "The token's role does not allow this",
+        description: "The token's role does not allow this (`forbidden`); or, without tokens, a page of another site asks (`cross-site`)",
         detail: "this needs the role operate, or one that includes it: the token \"ci\" has the role submit",
         applies: |_, _, access| access != Access::Open,
     },
@@ -115,6 +120,13 @@ const COMMON: [CommonProblem; 10] = [
         applies: |operation, _, _| has_body(operation),
     },
     CommonProblem {
+        name: "Misdirected",
+        kind: Kind::Misdirected,
+        description: "Without tokens: the request is for another host than this machine's loopback or `public_url`",
+        detail: "this service answers for localhost and loopback addresses, not for evil.example: ask for it under one of those; or set public_url to the URL under which it is reached, or tokens",
+        applies: |_, _, _| true,
+    },
+    CommonProblem {
         name: "Invalid",
         kind: Kind::Invalid,
         description: "The content is not valid; `errors` lists every fault with its JSON pointer",
@@ -131,7 +143,7 @@ const COMMON: [CommonProblem; 10] = [
     CommonProblem {
         name: "Unavailable",
         kind: Kind::StoreUnavailable,
-        description: "The store cannot commit or the service is stopping; nothing was changed. Try again after `Retry-After`",
+        description: "The store cannot commit (`store-full`, `store-unavailable`) or the service is stopping (`stopping`); nothing was changed. Try again after `Retry-After`",
         detail: "the disk that holds the database is full, or the database has reached its size limit: free some space; the service goes on by itself",
         applies: |_, path, _| path.starts_with("/v1/"),
     },
@@ -196,6 +208,7 @@ pub fn complete(mut document: OpenApi) -> OpenApi {
         }
     }
     headers::describe(&mut document);
+    links::add(&mut document);
     webhooks::describe(&mut document);
     shape::arrange(&mut document);
     document
@@ -402,6 +415,23 @@ mod tests {
         assert_eq!(schemas["Json"].get("type"), None);
         assert_eq!(schemas["Submission"]["additionalProperties"], false);
         assert_eq!(schemas["StepRequest"].get("required"), None);
+    }
+
+    #[test]
+    fn a_link_leads_from_a_submission_to_its_task() {
+        let document = document();
+        let ids: HashSet<_> = operations(&document)
+            .map(|(_, operation)| operation["operationId"].as_str().unwrap())
+            .collect();
+        for path in ["/v1/tasks", "/v1/tasks/{id}/clone"] {
+            let links = &document["paths"][path]["post"]["responses"]["202"]["links"];
+            let links = links.as_object().unwrap();
+            assert_eq!(links["get"]["parameters"]["id"], "$response.body#/id");
+            for link in links.values() {
+                let target = link["operationId"].as_str().unwrap();
+                assert!(ids.contains(target), "{target}");
+            }
+        }
     }
 
     #[test]

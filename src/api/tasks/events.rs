@@ -51,7 +51,8 @@ pub struct EntryBody {
     seq: String,
     #[schema(format = DateTime)]
     at: String,
-    /// `task.accepted`, `step.claimed`, `step.retrying`, `step.expired` and so on.
+    /// `task.accepted`, `step.claimed`, `step.retrying`, `step.expired` and so on. Not closed: a later version may
+    /// have recorded others, which a client passes over.
     #[serde(rename = "type")]
     #[schema(example = "step.claimed")]
     kind: String,
@@ -59,10 +60,10 @@ pub struct EntryBody {
     step: Option<String>,
     #[schema(example = 1)]
     attempt: Option<u32>,
-    /// The state of the step, or of the task, before.
+    /// The state of the step, or of the task, before. Not closed, as `type`.
     #[schema(example = "pending")]
     from: Option<String>,
-    /// The state of the step, or of the task, since then.
+    /// The state of the step, or of the task, since then. Not closed, as `type`.
     #[schema(example = "processing")]
     to: String,
     /// `submitter`, or `scheduler:`, `supervisor:` or `operator:` and a name; the supervisor's with

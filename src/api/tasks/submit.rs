@@ -112,7 +112,7 @@ pub(super) struct Submission {
         (status = 400, description = "The body is not JSON", body = ProblemBody, content_type = "application/problem+json"),
         (status = 413, description = "The body is too large", body = ProblemBody, content_type = "application/problem+json"),
         (status = 422, description = "The content is not valid; `errors` lists every fault with its JSON pointer", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "The store cannot commit; nothing was accepted, unless the detail says that it may have been", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "The store cannot commit (`store-full`, `store-unavailable`), the service is stopping (`stopping`), or too many definitions that are long or costly to read are being read at once (`busy`); nothing was accepted, unless the detail says that it may have been", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn submit(

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{Draft, fault};
 use crate::domain::{
-    Actor, AlertChange, AlertKind, Attempt, Call, CallTrace, Certainty, Doubt, Event, Fault, FaultKind,
-    InstanceId, Method, Outcome, Payload, Policy, Purpose, Refusal, Release, Span, Step, StepIndex,
-    StepRef, StepState, Task, Timestamp, hide_secrets, render,
+    Actor, AlertChange, AlertKind, Attempt, Call, CallTrace, Certainty, Doubt, Event, Fault,
+    FaultKind, InstanceId, Method, Outcome, Payload, Policy, Purpose, Refusal, Release, Span, Step,
+    StepIndex, StepRef, StepState, Task, Timestamp, hide_secrets, render,
     template::{Budget, RenderError},
 };
 

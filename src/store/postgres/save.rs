@@ -145,7 +145,9 @@ fn bind_new(statement: Statement, new: &[&Task]) -> Statement {
         .bind(column(details, |task| task.created_at))
         .bind(column(details, |task| task.trace_id.as_deref()))
         .bind(column(details, |task| task.trace_flags))
-        .bind(column(details, |task| task.tracestate.map(|state| &**state)))
+        .bind(column(details, |task| {
+            task.tracestate.map(|state| &**state)
+        }))
         .bind(column(new, |task| task.id().0))
         .bind(column(details, |task| task.steps))
         .bind(column(details, |task| task.policies))

@@ -1,0 +1,39 @@
+//! What can be asked next with what an answer says.
+
+use serde_json::json;
+use utoipa::openapi::{OpenApi, RefOr, link::LinkBuilder};
+
+use super::operations_of;
+
+/// Each is the operation's id, and what it does with the task of the answer.
+const OF_A_TASK: [(&str, &str); 3] = [
+    ("get", "Poll the task, or wait for it with `wait`"),
+    ("events", "Follow the task live"),
+    ("cancel", "Cancel the task"),
+];
+
+/// From the answer to a submission to the task that it made.
+pub fn add(document: &mut OpenApi) {
+    for item in document.paths.paths.values_mut() {
+        for (_, operation) in operations_of(item) {
+            if !matches!(
+                operation.operation_id.as_deref(),
+                Some("submit" | "clone_task")
+            ) {
+                continue;
+            }
+            let Some(RefOr::T(accepted)) = operation.responses.responses.get_mut("202") else {
+                continue;
+            };
+            for (target, description) in OF_A_TASK {
+                let link = LinkBuilder::new()
+                    .operation_id(target)
+                    .parameter("id", json!("$response.body#/id"))
+                    .description(description);
+                accepted
+                    .links
+                    .insert(target.to_owned(), link.build().into());
+            }
+        }
+    }
+}
