@@ -9,6 +9,7 @@ from provost.api.workflows import put_workflow, validate_workflow
 from provost.models import (
     BlockedBySteps,
     Extend,
+    Health,
     Labels,
     Method,
     Problem,
@@ -28,7 +29,7 @@ provost, service, token = sys.argv[1:]
 client = AuthenticatedClient(base_url=provost, token=token)
 
 alive = livez.sync(client=client)
-assert alive is not None and alive.status.value == "alive", alive
+assert isinstance(alive, Health) and alive.status.value == "alive", alive
 
 labels = Labels()
 labels["client"] = "python"
