@@ -6,19 +6,20 @@ mod caller;
 mod conditions;
 mod ids;
 mod path;
+mod preconditions;
 mod query;
 
 pub use body::{JsonBody, OptionalJsonBody};
 pub use caller::Caller;
-#[cfg(test)]
-pub use conditions::judged;
 pub use conditions::{
-    CommandHeaders, ConditionHeaders, Conditions, RegistrationHeaders, TaskMatch, TraceHeaders,
-    idempotency, must_be_judged,
+    CommandHeaders, ConditionHeaders, Conditions, TaskMatch, TraceHeaders, idempotency,
 };
 pub use ids::ids;
 pub use path::{
     NamePath, NameVersionPath, PlainName, StepParams, TaskParams, TaskPath, TaskStepPath,
     plain_name,
 };
+#[cfg(test)]
+pub use preconditions::judged;
+pub use preconditions::{RegistrationHeaders, must_be_judged};
 pub use query::{LONGEST_WAIT, PageQuery, Query, must_be_utf8};

@@ -1,0 +1,105 @@
+//! If-Match and If-None-Match on what is registered, and where neither means anything.
+
+use axum::{
+    extract::FromRequestParts,
+    http::{HeaderMap, HeaderName, Method, header, request::Parts},
+};
+use utoipa::IntoParams;
+
+use super::conditions::refused;
+use crate::{
+    api::problem::{Kind, Problem},
+    domain::{ETags, MOST_ETAGS, Precondition},
+};
+
+/// The headers of a change of what is registered, for its documentation: `params(RegistrationHeaders)`.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "its fields are read by the documentation only")]
+pub struct RegistrationHeaders {
+    /// ETags, or `*`: refused unless what is registered has one of them, or is there at all. Judged in the
+    /// transaction that makes the change.
+    #[param(rename = "If-Match", example = "\"5f0c1d2e3fb7ad6b7169203331c80319\"")]
+    if_match: Option<String>,
+    /// `*`: refused where something is registered under this name. ETags: refused where it has one of them.
+    #[param(rename = "If-None-Match", example = "*")]
+    if_none_match: Option<String>,
+}
+
+/// Which conditions on entity tags are judged by an operation that changes something. The documentation of the
+/// operation names them, and no others.
+pub fn judged(method: &Method, route: &str) -> &'static [HeaderName] {
+    match (method.as_str(), route) {
+        ("PUT" | "DELETE", "/v1/agents/{name}" | "/v1/workflows/{name}") => {
+            &[header::IF_MATCH, header::IF_NONE_MATCH]
+        }
+        ("POST", route) if route.starts_with("/v1/tasks/{id}/") => &[header::IF_MATCH],
+        _ => &[],
+    }
+}
+
+/// Refuses a condition that nothing here would judge: what it is about has no tag, so none can match. A caller who
+/// sends one relies on it.
+pub fn must_be_judged(method: &Method, route: &str, headers: &HeaderMap) -> Result<(), Problem> {
+    if method.is_safe() {
+        return Ok(());
+    }
+    let judged = judged(method, route);
+    let unjudged = |name: &HeaderName| headers.contains_key(name) && !judged.contains(name);
+    let fails = |name: HeaderName, tags: &ETags| match name {
+        header::IF_MATCH => *tags != ETags::Any,
+        _ => *tags == ETags::Any,
+    };
+    for name in [header::IF_MATCH, header::IF_NONE_MATCH] {
+        if !unjudged(&name) {
+            continue;
+        }
+        let Some(tags) = etags(headers, &name)? else {
+            continue;
+        };
+        if fails(name.clone(), &tags) {
+            let name = titled(&name);
+            return Err(Problem::new(
+                Kind::PreconditionFailed,
+                format!(
+                    "{method} {route} changes nothing that {name} could be about: leave it out"
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Precondition {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        Ok(Self {
+            if_match: etags(&parts.headers, &header::IF_MATCH)?,
+            if_none_match: etags(&parts.headers, &header::IF_NONE_MATCH)?,
+        })
+    }
+}
+
+/// All lines of the header count as one list.
+fn etags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<ETags>, Problem> {
+    let lines = headers.get_all(name).iter();
+    let lines: Vec<_> = lines.map(|line| line.to_str().unwrap_or("?")).collect();
+    if lines.is_empty() {
+        return Ok(None);
+    }
+    let tags = ETags::parse(&lines.join(","));
+    tags.map(Some).ok_or_else(|| {
+        let name = titled(name);
+        refused(&format!(
+            "{name} must be * or up to {MOST_ETAGS} ETags as they were answered, such as \"7\" in its quotes"
+        ))
+    })
+}
+
+fn titled(name: &HeaderName) -> &'static str {
+    match *name {
+        header::IF_MATCH => "If-Match",
+        _ => "If-None-Match",
+    }
+}
