@@ -73,10 +73,11 @@ pub struct MessageView {
     state: &'static str,
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
-    /// How often it was tried.
+    /// How often it was tried; 0 of one that was given up while it waited for an address that failed.
     #[schema(example = 41)]
     tries: u32,
-    /// Null where another message of the same task to the same receiver comes first.
+    /// Not before then. Where its address fails, that is asked by one message at a time: it may be the turn of
+    /// another. Null where another message of the same task to the same receiver comes first.
     #[schema(required, value_type = Option<String>, format = DateTime)]
     next_try_at: Option<Timestamp>,
     /// How the last try failed.

@@ -303,12 +303,12 @@ pub struct CourierConfig {
     pub poll: Span,
     /// How long a receiver may take to answer.
     pub timeout: Span,
-    /// The most messages under way to one receiver.
+    /// The most messages under way to one address.
     pub max_in_flight: usize,
     /// The longest wait after the first failure of a message; it doubles with each.
     pub retry_initial: Span,
     pub retry_max: Span,
-    /// How long a message is tried before it is a dead letter.
+    /// How long a message is tried, or waits for an address that fails, before it is a dead letter.
     pub give_up_after: Span,
     /// See [`Config::allows_reply_urls`].
     pub allow_urls: Auto,

@@ -1,28 +1,36 @@
 //! The loop: takes queues that are due, tries their first messages side by side, settles what became of
 //! them. One transaction lets go of what has ended and takes what comes next.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
-use futures::FutureExt;
 use rand::RngExt;
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use tracing::{info, warn};
 
 use super::{
     Receivers,
-    delivery::deliver,
+    flight::{Ended, Flight, report},
     meters::Meters,
-    pace::{LONGEST_PAUSE, Pace},
+    slots::{Fared, Slot, Slots},
 };
 use crate::{
     agent::Post,
-    domain::{Delivery, Fate, InstanceId, Persistence, ReceiverName, Span, Timestamp},
-    store::{First, Head, Held, Queues, Round, Settled, Settlement, Store, StoreError},
+    domain::{
+        Destination, Failure, Fate, InstanceId, Persistence, ReceiverName, Span, Timestamp,
+        without_query,
+    },
+    store::{
+        First, GivenUp, Head, Held, Outlook, Round, Settled, Settlement, Store, StoreError, Taken,
+    },
 };
 
 /// Beyond the time that a try may take: until its outcome is saved, on a busy store.
@@ -31,15 +39,31 @@ const HOLD_LONGER: Span = Span::from_secs(15);
 /// When a queue is looked at again whose first message stands in a damaged part of the database.
 const UNREADABLE_AGAIN: Span = Span::from_secs(600);
 
-/// The most queues taken in one transaction.
+/// The most queues that are due taken in one transaction.
 const MOST_TAKEN: usize = 256;
+
+/// The most destinations of each kind looked at in one transaction.
+const MOST_VISITED: usize = 128;
+
+/// When queues that are due are looked at again that another transaction was in the way of.
+const IN_THE_WAY: Duration = Duration::from_millis(20);
+
+/// How often it is looked whether all dead letters of a receiver are gone: not each time, because receivers with
+/// dead letters may be many.
+const MENDED_EVERY: Duration = Duration::from_secs(1);
+
+/// How often destinations are forgotten that nothing waits for, and how many at once.
+const PURGE_EVERY: Duration = Duration::from_secs(60);
+const MOST_PURGED: usize = 500;
+/// So long is one remembered beyond the longest wait between two tries of a message.
+const REMEMBER_LONGER: Span = Span::from_secs(300);
 
 #[derive(Clone, Copy, Debug)]
 pub struct CourierSettings {
     pub poll: Duration,
     /// Of one try.
     pub timeout: Span,
-    /// The most messages under way to one receiver.
+    /// The most messages under way to one destination.
     pub max_in_flight: usize,
     pub persistence: Persistence,
     /// How long messages under way may go on after the stop.
@@ -52,39 +76,73 @@ pub struct Courier {
     receivers: Arc<ArcSwap<Receivers>>,
     post: Post,
     settings: CourierSettings,
-    pace: Pace,
+    slots: Slots,
     meters: Meters,
     flights: JoinSet<Ended>,
-    /// Ended, and still to be saved.
-    settled: Vec<Settled>,
-    /// Receivers that a message was given up for.
-    given_up: Vec<(ReceiverName, Timestamp, String)>,
+    /// What is to be saved with the next round.
+    done: Done,
     /// Taken, with the first message still to be read.
-    held: Vec<Held>,
-    /// The receiver that was served last: the next round begins behind it.
-    last: Option<ReceiverName>,
+    held: Vec<(Held, Slot)>,
+    /// Destinations with messages under way here and more in their backlog.
+    behind: HashSet<Destination>,
+    /// Destinations that may have a free slot again.
+    refill: HashMap<Destination, ReceiverName>,
+    look_for_mended: Instant,
+    purge: Instant,
 }
 
-/// A try that has ended.
-struct Ended {
-    settled: Settled,
-    /// How the receiver as a whole fared, where the try could tell.
-    failing: Option<bool>,
-    took: Duration,
-    lag: Duration,
-    /// What was written before has had its time.
-    given_up_before: Timestamp,
+/// Ended, and still to be saved.
+#[derive(Clone, Default)]
+struct Done {
+    settled: Vec<Settled>,
+    failed: HashMap<Destination, Failure>,
+    answered: HashSet<Destination>,
+    unprobed: HashSet<Destination>,
+    giving_up: Vec<GivenUp>,
 }
 
-impl Ended {
-    fn untried(held: Held) -> Self {
-        let how = Settlement::HandedBack;
-        Self {
-            settled: Settled { held, how },
-            failing: None,
-            took: Duration::ZERO,
-            lag: Duration::ZERO,
-            given_up_before: Timestamp::from_millis(0),
+impl Done {
+    fn note(&mut self, ended: &Ended) {
+        let held = &ended.settled.held;
+        match (ended.fared, &ended.failure) {
+            (Fared::Took | Fared::Answered, _) => {
+                // It says more than a failure of the same moment.
+                if self.failed.remove(&held.destination).is_some() || held.is_probe {
+                    self.answered.insert(held.destination.clone());
+                }
+            }
+            (Fared::Failed, Some(failure)) if !self.answered.contains(&held.destination) => {
+                let known = self.failed.get(&held.destination);
+                if known.is_none_or(|known| known.began <= failure.began) {
+                    let failure = failure.clone();
+                    self.failed.insert(held.destination.clone(), failure);
+                }
+            }
+            _ if held.is_probe => drop(self.unprobed.insert(held.destination.clone())),
+            _ => {}
+        }
+    }
+
+    /// Not saved: all of it once more.
+    fn restore(&mut self, round: Round) {
+        self.settled.extend(round.settled);
+        let failed = round.failed.into_iter();
+        self.failed
+            .extend(failed.map(|failure| (failure.destination.clone(), failure)));
+        self.answered.extend(round.answered);
+        self.unprobed.extend(round.unprobed);
+        self.giving_up.extend(round.giving_up);
+    }
+
+    fn into_round(self, persistence: Persistence) -> Round {
+        Round {
+            settled: self.settled,
+            failed: self.failed.into_values().collect(),
+            answered: self.answered.into_iter().collect(),
+            unprobed: self.unprobed.into_iter().collect(),
+            giving_up: self.giving_up,
+            persistence,
+            ..Round::default()
         }
     }
 }
@@ -97,21 +155,21 @@ impl Courier {
         post: Post,
         settings: CourierSettings,
     ) -> Self {
-        // No longer than a single message would wait.
-        let longest_pause = settings.persistence.max.duration().min(LONGEST_PAUSE);
         Self {
             store,
             instance,
             receivers,
             post,
             settings,
-            pace: Pace::new(settings.max_in_flight, longest_pause),
+            slots: Slots::new(settings.max_in_flight),
             meters: Meters::new(),
             flights: JoinSet::new(),
-            settled: Vec::new(),
-            given_up: Vec::new(),
+            done: Done::default(),
             held: Vec::new(),
-            last: None,
+            behind: HashSet::new(),
+            refill: HashMap::new(),
+            look_for_mended: Instant::now(),
+            purge: Instant::now() + PURGE_EVERY,
         }
     }
 
@@ -147,87 +205,168 @@ impl Courier {
 
     /// Saves what has ended, takes what is due, and starts it. Answers when to look again.
     async fn round(&mut self) -> Result<Instant, StoreError> {
+        self.forget_destinations().await?;
         // Jitter, so that instances on one store do not all look at once.
         let jitter = rand::rng().random_range(0.75..1.25);
         let mut next = Instant::now() + self.settings.poll.mul_f64(jitter);
-        let round = self.plan(&mut next).await?;
-        let is_idle =
-            round.settled.is_empty() && round.wanted.is_empty() && round.mended.is_empty();
-        let buries = |settled: &Settled| {
-            matches!(
-                &settled.how,
-                Settlement::Tried {
-                    fate: Fate::Dead { .. },
-                    ..
-                }
-            )
-        };
-        if !round.mended.is_empty() || round.settled.iter().any(buries) {
-            // Webhooks may be told of an alert.
-            next = Instant::now();
+        let reader = &self.store.housekeeping;
+        let with_mended = Instant::now() >= self.look_for_mended;
+        let outlook = reader.outlook(MOST_VISITED, with_mended).await?;
+        let now = reader.now().await?;
+        if with_mended {
+            self.look_for_mended = Instant::now() + MENDED_EVERY.min(self.settings.poll);
         }
-        if !is_idle {
-            let hold = self.settings.timeout.saturating_add(HOLD_LONGER);
-            let (settled, given_up) = (round.settled.clone(), round.given_up.clone());
-            let by = self.instance.clone();
-            match self.store.outbox_round(round, by, hold).await {
-                Ok(held) => self.held.extend(held),
-                Err(error) => {
-                    (self.settled, self.given_up) = (settled, given_up);
-                    return Err(error);
-                }
+        if let Some(next_at) = outlook.next_at {
+            next = next.min(Instant::now() + next_at.since(now));
+        }
+        let (round, probes) = self.plan(&outlook);
+        if !is_idle(&round) {
+            let taken = self.act(round, probes).await?;
+            let has_progressed = taken.put_back > 0 || !taken.held.is_empty();
+            if outlook.is_due {
+                next = next.min(Instant::now() + IN_THE_WAY);
             }
+            if has_progressed || !taken.given_up.is_empty() || outlook.is_full(MOST_VISITED) {
+                next = Instant::now();
+            }
+            self.take_in(taken).await?;
         }
-        self.start().await?;
-        // A queue that turned out to be empty is let go at once.
-        Ok(if self.settled.is_empty() {
-            next
-        } else {
-            Instant::now()
-        })
+        // A queue that turned out to be empty is let go at once, and webhooks may be told of an alert.
+        let is_done = self.done.settled.is_empty() && self.done.giving_up.is_empty();
+        Ok(if is_done { next } else { Instant::now() })
     }
 
-    async fn plan(&mut self, next: &mut Instant) -> Result<Round, StoreError> {
-        let reader = &self.store.housekeeping;
-        let Queues {
-            mut waiting,
-            mended,
-        } = reader.queues().await?;
-        let now = reader.now().await?;
-        self.pace
-            .keep(|receiver| waiting.iter().any(|(known, _)| known == receiver));
-        // Round and round, so that none is always last.
-        if let Some(last) = &self.last {
-            let behind = waiting.partition_point(|(receiver, _)| receiver <= last);
-            waiting.rotate_left(behind);
-        }
-        let mut wanted = Vec::new();
-        let mut left = MOST_TAKEN;
-        for (receiver, due_at) in waiting {
-            let wait = due_at.since(now);
-            if wait > Duration::ZERO {
-                *next = (*next).min(Instant::now() + wait);
-                continue;
-            }
-            match self.pace.places(&receiver, Instant::now()) {
-                Ok(places) if left > 0 => {
-                    let places = places.min(left);
-                    left -= places;
-                    self.last = Some(receiver.clone());
-                    wanted.push((receiver, places));
+    /// Decides what is looked at. Probes get their slots at once: nobody else may make them meanwhile.
+    fn plan(&mut self, outlook: &Outlook) -> (Round, HashMap<Destination, Slot>) {
+        let mut round = std::mem::take(&mut self.done).into_round(self.settings.persistence);
+        let mut probes = HashMap::new();
+        for (destination, receiver) in &outlook.failing {
+            match self.slots.start(destination, receiver, true) {
+                Some(slot) => {
+                    probes.insert(destination.clone(), slot);
+                    round.wanted.push((destination.clone(), 1));
                 }
-                Ok(_) => *next = Instant::now(),
-                Err(Some(until)) => *next = (*next).min(until),
-                // Whatever ends next wakes this loop.
-                Err(None) => {}
+                None => round.postponed.push(destination.clone()),
             }
         }
-        Ok(Round {
-            settled: std::mem::take(&mut self.settled),
-            wanted,
-            given_up: std::mem::take(&mut self.given_up),
-            mended,
-        })
+        for (destination, receiver) in &outlook.behind {
+            self.refill.insert(destination.clone(), receiver.clone());
+        }
+        for (destination, receiver) in std::mem::take(&mut self.refill) {
+            match self.slots.free(&destination, &receiver) {
+                0 => {
+                    if self.slots.under_way_to(&destination) > 0 {
+                        self.behind.insert(destination.clone());
+                    }
+                    round.postponed.push(destination);
+                }
+                free => round.wanted.push((destination, free)),
+            }
+        }
+        round.take = if outlook.is_due { MOST_TAKEN } else { 0 };
+        round.mended = outlook.mended.clone();
+        (round, probes)
+    }
+
+    async fn act(
+        &mut self,
+        round: Round,
+        mut probes: HashMap<Destination, Slot>,
+    ) -> Result<Taken, StoreError> {
+        let hold = self.settings.timeout.saturating_add(HOLD_LONGER);
+        let again = round.clone();
+        let taken = self
+            .store
+            .outbox_round(round, self.instance.clone(), hold)
+            .await;
+        let taken = match taken {
+            Ok(taken) => taken,
+            Err(error) => {
+                for (_, slot) in probes {
+                    self.slots.end(slot, Fared::Unknown);
+                }
+                self.done.restore(again);
+                return Err(error);
+            }
+        };
+        for (destination, _) in again.wanted {
+            if !probes.contains_key(&destination) {
+                self.behind.insert(destination);
+            }
+        }
+        for destination in &taken.exhausted {
+            self.behind.remove(destination);
+        }
+        for held in taken.held.iter().cloned() {
+            let reserved = match held.is_probe {
+                true => probes.remove(&held.destination),
+                false => None,
+            };
+            let (destination, receiver) = (&held.destination, &held.receiver);
+            let slot = reserved.or_else(|| self.slots.start(destination, receiver, held.is_probe));
+            match slot {
+                Some(slot) => self.held.push((held, slot)),
+                None => self.put_aside(held),
+            }
+        }
+        for (_, slot) in probes {
+            self.slots.end(slot, Fared::Unknown);
+        }
+        self.forget_unused();
+        Ok(taken)
+    }
+
+    /// Enough is under way to its destination.
+    fn put_aside(&mut self, held: Held) {
+        if held.is_probe {
+            self.done.unprobed.insert(held.destination.clone());
+        }
+        self.behind.insert(held.destination.clone());
+        let how = Settlement::Waits;
+        self.done.settled.push(Settled { held, how });
+    }
+
+    /// Where nothing is under way, the store says when to look.
+    fn forget_unused(&mut self) {
+        let slots = &self.slots;
+        self.behind
+            .retain(|destination| slots.under_way_to(destination) > 0);
+    }
+
+    async fn take_in(&mut self, taken: Taken) -> Result<(), StoreError> {
+        for given_up in taken.given_up {
+            let GivenUp {
+                destination,
+                reason,
+                messages,
+                more,
+            } = &given_up;
+            let destination = without_query(destination.as_str());
+            warn!(%destination, messages, reason, "messages are dead: GET /v1/messages?state=dead lists them");
+            self.meters.dead.increment(*messages);
+            if *more {
+                self.done.giving_up.push(given_up);
+            }
+        }
+        self.start().await
+    }
+
+    async fn forget_destinations(&mut self) -> Result<(), StoreError> {
+        if Instant::now() < self.purge {
+            return Ok(());
+        }
+        let keep = self
+            .settings
+            .persistence
+            .max
+            .saturating_add(REMEMBER_LONGER);
+        let now = self.store.housekeeping.now().await?;
+        let before = Timestamp::from_millis(now.as_millis() - keep.as_millis());
+        let purged = self.store.purge_destinations(before, MOST_PURGED).await?;
+        if purged < MOST_PURGED as u64 {
+            self.purge = Instant::now() + PURGE_EVERY;
+        }
+        Ok(())
     }
 
     /// Starts the first message of each queue that was taken.
@@ -235,12 +374,13 @@ impl Courier {
         if self.held.is_empty() {
             return Ok(());
         }
-        let heads = self.store.housekeeping.heads(&self.held).await?;
+        let queues: Vec<Held> = self.held.iter().map(|(held, _)| held.clone()).collect();
+        let heads = self.store.housekeeping.heads(&queues).await?;
         let now = self.store.housekeeping.now().await?;
-        for (held, head) in std::mem::take(&mut self.held).into_iter().zip(heads) {
+        for ((held, slot), head) in std::mem::take(&mut self.held).into_iter().zip(heads) {
             let how = match head {
                 First::Message(head) => {
-                    self.fly(held, head);
+                    self.fly(held, head, slot);
                     continue;
                 }
                 First::None => Settlement::Empty,
@@ -249,7 +389,11 @@ impl Courier {
                     let fate = Fate::Dead { reason };
                     report(&held, "unknown", id, &fate);
                     self.meters.dead.increment(1);
-                    Settlement::Tried { message: id, fate }
+                    Settlement::Tried {
+                        message: id,
+                        fate,
+                        waits: false,
+                    }
                 }
                 First::Lost(reason) => {
                     let reason = format!("a part of the database cannot be read: {reason}");
@@ -259,60 +403,41 @@ impl Courier {
                     };
                     let message = uuid::Uuid::nil();
                     report(&held, "unknown", message, &fate);
-                    Settlement::Tried { message, fate }
+                    Settlement::Tried {
+                        message,
+                        fate,
+                        waits: false,
+                    }
                 }
             };
-            self.settled.push(Settled { held, how });
+            self.free(slot, &held, Fared::Unknown);
+            if held.is_probe {
+                self.done.unprobed.insert(held.destination.clone());
+            }
+            self.done.settled.push(Settled { held, how });
         }
         self.meters.in_flight.set(self.flights.len() as f64);
         Ok(())
     }
 
-    fn fly(&mut self, held: Held, head: Head) {
-        self.pace.started(&held.receiver);
-        let (receivers, post) = (self.receivers.load_full(), self.post.clone());
-        let (reader, persistence) = (self.store.housekeeping.clone(), self.settings.persistence);
-        self.flights.spawn(async move {
-            let began = Instant::now();
-            let (message, kind, created_at) = (head.id, head.kind.clone(), head.created_at);
-            let Ok(now) = reader.now().await else {
-                return Ended::untried(held);
-            };
-            let delivery = AssertUnwindSafe(deliver(&receivers, &post, &held, head, now));
-            // A try that panics has failed like any other: its place is free again, and the message waits.
-            let delivery = delivery.catch_unwind().await.unwrap_or_else(|_| {
-                error!(%message, receiver = %held.receiver, "the service panicked at a delivery");
-                Delivery::Failed {
-                    reason: "the service failed because of a fault of its own; its log says more"
-                        .to_owned(),
-                    retry_after: None,
-                    receiver_failing: false,
-                }
-            });
-            let failing = match &delivery {
-                Delivery::Taken => Some(false),
-                Delivery::Failed {
-                    receiver_failing: true,
-                    ..
-                } => Some(true),
-                Delivery::Failed { .. } | Delivery::Refused { .. } => None,
-            };
-            let took = began.elapsed();
-            let now = now + Span::from_millis(took.as_millis() as u64);
-            let chance = rand::random();
-            let fate = persistence.fate(delivery, held.tries, held.since, now, chance);
-            report(&held, &kind, message, &fate);
-            Ended {
-                settled: Settled {
-                    held,
-                    how: Settlement::Tried { message, fate },
-                },
-                failing,
-                took,
-                lag: now.since(created_at),
-                given_up_before: persistence.given_up_before(now),
-            }
-        });
+    fn fly(&mut self, held: Held, head: Head, slot: Slot) {
+        let flight = Flight {
+            receivers: self.receivers.load_full(),
+            post: self.post.clone(),
+            reader: self.store.housekeeping.clone(),
+            persistence: self.settings.persistence,
+        };
+        self.flights.spawn(flight.fly(held, head, slot));
+    }
+
+    /// A slot is free again: for what waits for the same destination.
+    fn free(&mut self, slot: Slot, held: &Held, fared: Fared) {
+        self.slots.end(slot, fared);
+        let has_recovered = held.is_probe && matches!(fared, Fared::Took | Fared::Answered);
+        if has_recovered || self.behind.contains(&held.destination) {
+            let (destination, receiver) = (held.destination.clone(), held.receiver.clone());
+            self.refill.insert(destination, receiver);
+        }
     }
 
     fn note(&mut self, ended: Result<Ended, tokio::task::JoinError>) {
@@ -321,10 +446,6 @@ impl Courier {
             // Its queue is taken up again when it is no longer held.
             Err(error) => return warn!(%error, "a delivery failed by itself"),
         };
-        let receiver = &ended.settled.held.receiver;
-        let chance = rand::random();
-        self.pace
-            .ended(receiver, ended.failing, Instant::now(), chance);
         if let Settlement::Tried { fate, .. } = &ended.settled.how {
             self.meters.tried(ended.took);
             match fate {
@@ -333,17 +454,12 @@ impl Courier {
                     self.meters.delivered_after(ended.lag);
                 }
                 Fate::Again { .. } => self.meters.failed.increment(1),
-                Fate::Dead { reason } => {
-                    self.meters.dead.increment(1);
-                    if ended.failing == Some(true) {
-                        let before = ended.given_up_before;
-                        let given_up = (receiver.clone(), before, reason.clone());
-                        self.given_up.push(given_up);
-                    }
-                }
+                Fate::Dead { .. } => self.meters.dead.increment(1),
             }
         }
-        self.settled.push(ended.settled);
+        self.done.note(&ended);
+        self.free(ended.slot, &ended.settled.held, ended.fared);
+        self.done.settled.push(ended.settled);
         self.meters.in_flight.set(self.flights.len() as f64);
     }
 
@@ -362,10 +478,7 @@ impl Courier {
             warn!("messages under way did not end in time; they are tried again");
         }
         self.flights.abort_all();
-        let round = Round {
-            settled: std::mem::take(&mut self.settled),
-            ..Round::default()
-        };
+        let round = std::mem::take(&mut self.done).into_round(self.settings.persistence);
         let hold = self.settings.timeout;
         let saved = self.store.outbox_round(round, self.instance.clone(), hold);
         let saved = match saved.await {
@@ -379,17 +492,8 @@ impl Courier {
     }
 }
 
-fn report(held: &Held, kind: &str, message: uuid::Uuid, fate: &Fate) {
-    let (receiver, subject, tries) = (&held.receiver, held.subject, held.tries);
-    match fate {
-        Fate::Delivered => {
-            debug!(%message, kind, %receiver, %subject, tries, "a message was delivered")
-        }
-        Fate::Again { at, reason } => {
-            info!(%message, kind, %receiver, %subject, tries, %at, reason, "a message could not be delivered; it is tried again");
-        }
-        Fate::Dead { reason } => {
-            warn!(%message, kind, %receiver, %subject, tries, reason, "a message is dead: GET /v1/messages?state=dead lists it");
-        }
-    }
+fn is_idle(round: &Round) -> bool {
+    let is_empty = round.settled.is_empty() && round.giving_up.is_empty();
+    let is_unwanted = round.wanted.is_empty() && round.postponed.is_empty() && round.take == 0;
+    is_empty && is_unwanted && round.unprobed.is_empty() && round.mended.is_empty()
 }

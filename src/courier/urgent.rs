@@ -87,6 +87,8 @@ impl StoreAlerts {
         let held = Held {
             receiver: message.receiver.clone(),
             subject: message.subject,
+            destination: message.destination(),
+            is_probe: false,
             tries,
             since: message.at,
         };

@@ -15,6 +15,19 @@ pub struct Persistence {
     pub give_up_after: Span,
 }
 
+/// For no longer is a receiver left alone because it asks for it (`Retry-After`).
+pub const LONGEST_ASKED: Duration = Duration::from_secs(3600);
+
+impl Default for Persistence {
+    fn default() -> Self {
+        Self {
+            initial: Span::from_secs(5),
+            max: Span::from_secs(15 * 60),
+            give_up_after: Span::from_secs(24 * 60 * 60),
+        }
+    }
+}
+
 /// How one try ended.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Delivery {
@@ -85,8 +98,8 @@ impl Persistence {
         }
     }
 
-    /// What was written before has had its time by `now`.
-    pub fn given_up_before(&self, now: Timestamp) -> Timestamp {
+    /// What has waited since then, or for longer, has had its time by `now`.
+    pub fn given_up_since(&self, now: Timestamp) -> Timestamp {
         let millis = now.as_millis() - self.give_up_after.as_millis();
         Timestamp::from_millis(millis)
     }
@@ -97,7 +110,8 @@ impl Persistence {
         let growth = 2u32.saturating_pow(tries.saturating_sub(1));
         let longest = self.initial.saturating_mul(growth).min(self.max);
         let jitter = longest.duration().mul_f64(chance.clamp(0.0, 1.0));
-        retry_after.unwrap_or_default().saturating_add(jitter)
+        let asked = retry_after.unwrap_or_default().min(LONGEST_ASKED);
+        asked.saturating_add(jitter)
     }
 }
 
@@ -139,7 +153,7 @@ mod tests {
     fn the_receiver_is_left_alone_for_as_long_as_it_asked() {
         assert_eq!(wait(1, Some(120), 0.0), 120);
         assert_eq!(wait(1, Some(120), 1.0), 125);
-        assert_eq!(wait(1, Some(u64::MAX), 1.0), 86_400);
+        assert_eq!(wait(1, Some(u64::MAX), 1.0), 3605);
     }
 
     #[test]

@@ -88,6 +88,11 @@ name! {
     /// Configured names cannot contain `:` or `/`, so the two never collide.
     ReceiverName
 }
+name! {
+    /// Where messages are posted: the URL that a submitter named, or the name of the receiver where the
+    /// configuration says where. Failures and pauses are kept for each, so that one never delays another.
+    Destination
+}
 
 /// A step's place in its definition. Steps are stored and compared by place, not by name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

@@ -2,10 +2,14 @@
 //! here; they are saved with it, and sent by the courier.
 
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::{AlertWebhook, Event, ReceiverName, StepName, Task, TaskId, TaskView, Timestamp};
+use super::{
+    AlertWebhook, Destination, Event, LONGEST_URL, ReceiverName, StepName, Task, TaskId, TaskView,
+    Timestamp,
+};
 
 /// One message to one receiver, on its way into the outbox.
 #[derive(Clone, PartialEq, Debug)]
@@ -26,6 +30,26 @@ pub struct Message {
     /// What is sent, byte for byte, each time.
     pub body: String,
     pub at: Timestamp,
+}
+
+impl Message {
+    pub fn destination(&self) -> Destination {
+        destination_of(&self.receiver, self.url.as_deref())
+    }
+}
+
+/// Where the messages of a receiver go that name this URL, or none.
+pub fn destination_of(receiver: &ReceiverName, url: Option<&str>) -> Destination {
+    match url {
+        None => Destination::new(receiver.shared().clone()),
+        Some(url) if url.len() <= LONGEST_URL => Destination::new(url),
+        // With characters of several bytes it may be too long for an index.
+        Some(url) => {
+            let hash = Sha256::digest(url.as_bytes());
+            let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+            Destination::new(format!("{receiver}/#{hash}"))
+        }
+    }
 }
 
 /// Who says it: what holds for all messages of an instance.

@@ -37,7 +37,9 @@ pub use error::{CommandError, StoreError, UnreadableTask};
 pub use health::{Diagnosis, Health, StoreFault};
 pub use local::{Dispatch, LocalScheduler, Permit};
 pub use open::OpenError;
-pub use outbox::{First, Head, Held, Letter, Outbox, Round, Settled, Settlement};
+pub use outbox::{
+    First, GivenUp, Head, Held, Letter, Outbox, Outlook, Round, Settled, Settlement, Taken,
+};
 pub use query::*;
 pub use rows::Loaded;
 pub use salvage::Salvage;
@@ -249,7 +251,9 @@ pub trait Reader: Send + Sync + 'static {
     /// The tasks that have an alert because the service could not decide on them, at a step, or not read them.
     async fn faults(&self) -> Result<Vec<(TaskId, Option<StepIndex>)>, StoreError>;
 
-    async fn queues(&self) -> Result<Queues, StoreError>;
+    /// What the courier can do now, at most so many destinations of each kind, and when it can do more; with
+    /// the receivers that are mended, where they are looked for.
+    async fn outlook(&self, most: usize, with_mended: bool) -> Result<Outlook, StoreError>;
     /// The first message of each of these queues.
     async fn heads(&self, held: &[Held]) -> Result<Vec<First>, StoreError>;
     async fn messages(&self, query: &MessageQuery) -> Result<Vec<MessageRecord>, StoreError>;

@@ -4,9 +4,17 @@
 //! whoever adds a message to it or takes one from it locks that row: so two instances never send from
 //! one queue at a time, and none is deleted while a message is being added. A queue that is held is due
 //! when its holder should long have been done: if that one died, another takes it up then.
+//!
+//! What is posted to one URL has one *destination*, and a pace of its own there: see [`destinations`].
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
 use uuid::Uuid;
+
+mod destinations;
+#[cfg(test)]
+mod plans;
 
 use super::{
     MessageId, MessageQuery, MessageRecord, MessageState, StoreError,
@@ -14,14 +22,19 @@ use super::{
     rows::{self, Columns},
 };
 use crate::domain::{
-    AlertKind, AlertNotice, Fate, InstanceId, Message, ReceiverName, Sender, TaskId, Timestamp,
+    AlertKind, AlertNotice, Destination, Failure, Fate, InstanceId, Message, Persistence,
+    ReceiverName, Sender, TaskId, Timestamp, destination_of,
 };
+pub use destinations::{GivenUp, Outlook, outlook, seen_ahead};
 
 /// A queue that this instance holds, to try its first message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Held {
     pub receiver: ReceiverName,
     pub subject: Uuid,
+    pub destination: Destination,
+    /// Whether this is the one message that a destination which fails is asked by.
+    pub is_probe: bool,
     /// Of its first message, with the one to come: the fence. No later holder has the same.
     pub tries: u32,
     /// When that was tried for the first time.
@@ -65,24 +78,51 @@ pub enum Settlement {
     Tried {
         message: Uuid,
         fate: Fate,
+        /// Whether it waits in the backlog of its destination, where it is to be tried again.
+        waits: bool,
     },
     /// Nothing was in it.
     Empty,
     /// Nothing was tried.
     HandedBack,
+    /// Nothing was tried, because enough is under way to its destination: it goes into the backlog of that.
+    Waits,
 }
 
 /// What the courier asks for in one go.
 #[derive(Clone, Debug, Default)]
 pub struct Round {
     pub settled: Vec<Settled>,
-    /// Of which receivers queues are taken, and how many at most.
-    pub wanted: Vec<(ReceiverName, usize)>,
-    /// Receivers that have failed for so long that what was written before then is dead too, tried or
-    /// not, with how they failed.
-    pub given_up: Vec<(ReceiverName, Timestamp, String)>,
+    /// Destinations that failed, with how: of several failures the one that began last.
+    pub failed: Vec<Failure>,
+    /// Destinations that may have failed, and have answered.
+    pub answered: Vec<Destination>,
+    /// Destinations whose probe was not made.
+    pub unprobed: Vec<Destination>,
+    /// Destinations that there was more to give up for than one round does.
+    pub giving_up: Vec<GivenUp>,
+    /// Destinations whose backlog is looked at, and how many queues are taken from each at most. One that
+    /// fails is probed, if its pause is over.
+    pub wanted: Vec<(Destination, usize)>,
+    /// Destinations that nothing can be posted to now, because enough is under way elsewhere.
+    pub postponed: Vec<Destination>,
+    /// How many queues that are due and in no backlog are taken at most.
+    pub take: usize,
     /// Receivers whose dead letters may all be gone.
     pub mended: Vec<ReceiverName>,
+    pub persistence: Persistence,
+}
+
+/// What a round came to.
+#[derive(Clone, Debug, Default)]
+pub struct Taken {
+    pub held: Vec<Held>,
+    /// How many queues that were due went into the backlogs of their destinations.
+    pub put_back: u64,
+    /// Of the destinations that were wanted, those with no more in their backlog than was taken.
+    pub exhausted: Vec<Destination>,
+    /// Destinations that messages were given up for.
+    pub given_up: Vec<GivenUp>,
 }
 
 /// A transaction, as this file needs it.
@@ -92,6 +132,8 @@ pub trait Session: Send {
 
     /// How a SELECT locks its rows, waiting for nobody who holds one.
     const SKIP_LOCKED: &'static str;
+    /// The same, for rows that others may lock in the same way and nobody may change.
+    const SHARE_UNLOCKED: &'static str;
 
     /// Its time.
     fn at(&self) -> Timestamp;
@@ -112,7 +154,7 @@ pub trait Outbox: Send {
         by: &InstanceId,
         until: Timestamp,
         sender: &Sender,
-    ) -> Result<Vec<Held>, StoreError>;
+    ) -> Result<Taken, StoreError>;
     /// Answers which of the messages are there and in a state for it.
     async fn handle_letters(
         &mut self,
@@ -127,37 +169,31 @@ pub trait Outbox: Send {
         died_before: Timestamp,
         limit: usize,
     ) -> Result<u64, StoreError>;
+    /// Forgets up to `limit` destinations that nothing waits for and that last failed before then.
+    async fn purge_destinations(
+        &mut self,
+        failed_before: Timestamp,
+        limit: usize,
+    ) -> Result<u64, StoreError>;
 }
 
-/// Relies on queues_due: goes from one receiver to the next, so that long queues cost no more than
-/// short ones. Not by `min`, see [`super::reading::BACKLOG`]. The mended rely on alerts_unclosed_of_receiver and
-/// messages_died_by_receiver.
-const QUEUES: &str = r#"
-WITH RECURSIVE known (receiver) AS (
-    SELECT (SELECT receiver FROM queues ORDER BY receiver LIMIT 1)
-    UNION ALL
-    SELECT (SELECT receiver FROM queues WHERE receiver > known.receiver ORDER BY receiver LIMIT 1)
-    FROM known WHERE known.receiver IS NOT NULL
-)
-SELECT receiver, (SELECT due_at FROM queues WHERE queues.receiver = known.receiver
-                  ORDER BY due_at LIMIT 1) AS due_at
-FROM known WHERE receiver IS NOT NULL
-UNION ALL
-SELECT receiver, CAST(NULL AS bigint) FROM alerts
-WHERE receiver IS NOT NULL AND state <> 'closed'
-  AND NOT EXISTS (SELECT 1 FROM messages
-                  WHERE messages.receiver = alerts.receiver AND died_at IS NOT NULL)"#;
-
-/// Relies on queues_due.
-const TAKE: &str = r#"
+/// Relies on queues_due. What has come due for a destination with a backlog is not taken: the statements of
+/// [`destinations`] put it there.
+const DUE: &str = r#"
 WITH due AS MATERIALIZED (
-    SELECT receiver, subject FROM queues
-    WHERE receiver = $1 AND due_at <= $2
-    ORDER BY due_at LIMIT $3 {skip locked})
-UPDATE queues SET locked_by = $4, tries = queues.tries + 1, since = coalesce(queues.since, $2), due_at = $5
-FROM due
-WHERE queues.receiver = due.receiver AND queues.subject = due.subject
-RETURNING queues.receiver, queues.subject, queues.tries, queues.since"#;
+    SELECT receiver, subject, destination FROM queues
+    WHERE waiting = 0 AND due_at <= $1
+    ORDER BY due_at LIMIT $2 {skip locked})
+SELECT receiver, subject FROM due
+WHERE (SELECT 1 FROM destinations WHERE destinations.destination = due.destination LIMIT 1) IS NULL"#;
+
+/// One that was found and locked by [`DUE`], or in a backlog. By its key: PostgreSQL keeps the plan that it made
+/// when there was next to nothing, and joined with what was found, it may read all queues for it.
+const TAKE: &str = r#"
+UPDATE queues
+SET waiting = 0, locked_by = $3, tries = tries + 1, since = coalesce(since, $4), due_at = $5
+WHERE receiver = $1 AND subject = $2
+RETURNING receiver, subject, destination, tries, since"#;
 
 /// Relies on messages_in_queue.
 const HEAD: &str = r#"
@@ -165,9 +201,12 @@ SELECT id, kind, url, body, created_at FROM messages
 WHERE receiver = $1 AND subject = $2 AND state = 'pending'
 ORDER BY place, id LIMIT 1"#;
 
-/// The row is locked from here on: what is added to the queue comes after.
+/// The row is locked from here on: what is added to the queue comes after. Relies on messages_in_queue.
 const PASS: &str = r#"
-UPDATE queues SET locked_by = NULL, tries = 0, since = NULL, error = NULL, due_at = $5
+UPDATE queues SET locked_by = NULL, tries = 0, since = NULL, error = NULL, due_at = $5,
+    waits_since = coalesce((SELECT coalesce(pending_since, created_at) FROM messages
+                            WHERE receiver = $1 AND subject = $2 AND state = 'pending'
+                            ORDER BY place, id LIMIT 1), waits_since)
 WHERE receiver = $1 AND subject = $2 AND locked_by = $3 AND tries = $4"#;
 
 /// Only for a queue that [`PASS`] has locked. Relies on messages_in_queue.
@@ -177,11 +216,12 @@ WHERE receiver = $1 AND subject = $2
   AND NOT EXISTS (SELECT 1 FROM messages WHERE receiver = $1 AND subject = $2 AND state = 'pending')"#;
 
 const TRY_AGAIN: &str = r#"
-UPDATE queues SET locked_by = NULL, due_at = $5, error = $6
+UPDATE queues SET locked_by = NULL, due_at = $5, error = $6, waiting = $7
 WHERE receiver = $1 AND subject = $2 AND locked_by = $3 AND tries = $4"#;
 
 const HAND_BACK: &str = r#"
-UPDATE queues SET locked_by = NULL, tries = tries - 1, due_at = $5
+UPDATE queues SET locked_by = NULL, tries = tries - 1, since = CASE WHEN tries > 1 THEN since END, due_at = $5,
+    waiting = $6
 WHERE receiver = $1 AND subject = $2 AND locked_by = $3 AND tries = $4"#;
 
 const DELIVERED: &str = "DELETE FROM messages WHERE id = $1";
@@ -194,24 +234,17 @@ const INSERT: &str = r#"
 INSERT INTO messages (id, receiver, subject, place, task_id, kind, url, body, created_at, state, tries)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'pending', 0)"#;
 
-/// The oldest subjects first, and no more at once than others can wait for. Relies on messages_in_queue.
-const BURY_ALL: &str = r#"
-UPDATE messages SET state = 'dead', error = $3, died_at = $4
-WHERE id IN (SELECT id FROM (SELECT id, created_at FROM messages
-                             WHERE receiver = $1 AND state = 'pending'
-                             ORDER BY subject LIMIT 500) AS oldest
-             WHERE created_at < $2)"#;
-
 const ADD_TO_QUEUE: &str = r#"
-INSERT INTO queues (receiver, subject, due_at, tries) VALUES ($1, $2, $3, 0)
+INSERT INTO queues (receiver, subject, due_at, destination, waits_since, tries) VALUES ($1, $2, $3, $4, $3, 0)
 ON CONFLICT (receiver, subject) DO UPDATE SET tries = queues.tries"#;
 
-/// An operator asks: what waits for a later time is tried at once.
+/// An operator asks: what waits for a later time is tried at once, and in a backlog first.
 const HURRY: &str = r#"
-UPDATE queues SET due_at = $3 WHERE receiver = $1 AND subject = $2 AND locked_by IS NULL"#;
+UPDATE queues SET due_at = CASE waiting WHEN 0 THEN $3 ELSE 0 END
+WHERE receiver = $1 AND subject = $2 AND locked_by IS NULL"#;
 
 const REVIVE: &str = r#"
-UPDATE messages SET state = 'pending', tries = 0, error = NULL
+UPDATE messages SET state = 'pending', tries = 0, error = NULL, pending_since = $2
 WHERE id = $1 AND state = 'dead'"#;
 
 const DISCARD: &str = "DELETE FROM messages WHERE id = $1 AND state = 'dead'";
@@ -246,7 +279,8 @@ const MESSAGES: &str = r#"
 SELECT id, messages.receiver, task_id, kind, url, created_at, state, died_at,
        CASE WHEN first THEN queues.tries ELSE messages.tries END AS tries,
        CASE WHEN first THEN coalesce(queues.error, messages.error) ELSE messages.error END AS error,
-       CASE WHEN first THEN queues.due_at END AS due_at,
+       CASE WHEN first AND queues.waiting > 0 AND destinations.next_at > queues.due_at
+            THEN destinations.next_at WHEN first THEN queues.due_at END AS due_at,
        {body}
 FROM (SELECT messages.*,
              state = 'pending' AND id = (SELECT head.id FROM messages AS head
@@ -255,11 +289,22 @@ FROM (SELECT messages.*,
                                          ORDER BY head.place, head.id LIMIT 1) AS first
       FROM messages) AS messages
 LEFT JOIN queues ON queues.receiver = messages.receiver AND queues.subject = messages.subject
+LEFT JOIN destinations ON destinations.destination = queues.destination
 WHERE true"#;
 
-/// A row for each receiver that messages wait for, and for each that is mended one without a time.
-pub fn queues() -> Statement {
-    Statement::new(QUEUES)
+fn destination(row: &impl Columns) -> Result<Destination, StoreError> {
+    Ok(Destination::new(rows::text(row, "destination")?))
+}
+
+fn held(row: &impl Columns, is_probe: bool) -> Result<Held, StoreError> {
+    Ok(Held {
+        receiver: name(row)?,
+        subject: rows::uuid(row, "subject")?,
+        destination: destination(row)?,
+        is_probe,
+        tries: rows::number(row, "tries")?,
+        since: rows::required(rows::time(row, "since")?, "since")?,
+    })
 }
 
 pub fn name(row: &impl Columns) -> Result<ReceiverName, StoreError> {
@@ -364,10 +409,28 @@ impl<S: Session> Outbox for S {
         by: &InstanceId,
         until: Timestamp,
         sender: &Sender,
-    ) -> Result<Vec<Held>, StoreError> {
-        let now = self.at();
-        settle(self, round, by, now, sender).await?;
-        take(self, &round.wanted, by, now, until).await
+    ) -> Result<Taken, StoreError> {
+        let mut taken = Taken::default();
+        let mut undeliverable = settle(self, round, by).await?;
+        destinations::change(self, round).await?;
+        taken.given_up = destinations::give_up(self, round, &mut undeliverable).await?;
+        alert(self, undeliverable, &round.mended, sender).await?;
+        // From here on nothing is waited for that another round has locked.
+        destinations::postpone(self, &round.postponed).await?;
+        if round.take > 0 {
+            taken.put_back = destinations::put_back(self).await?;
+        }
+        for (destination, most) in &round.wanted {
+            let found = destinations::take(self, destination, *most, by, until).await?;
+            if found.len() < *most {
+                taken.exhausted.push(destination.clone());
+            }
+            taken.held.extend(found);
+        }
+        if round.take > 0 {
+            taken.held.extend(take(self, round.take, by, until).await?);
+        }
+        Ok(taken)
     }
 
     async fn handle_letters(
@@ -379,8 +442,11 @@ impl<S: Session> Outbox for S {
     }
 
     async fn free_queues(&mut self, by: Option<&InstanceId>) -> Result<u64, StoreError> {
-        let by = Value::Text(by.map(ToString::to_string));
-        let free = Statement::new(FREE).bind(self.at().as_millis()).bind(by);
+        let by_text = by.map(ToString::to_string);
+        destinations::free(self, by_text.clone()).await?;
+        let free = Statement::new(FREE)
+            .bind(self.at().as_millis())
+            .bind(Value::Text(by_text));
         self.execute(free).await
     }
 
@@ -394,23 +460,42 @@ impl<S: Session> Outbox for S {
             .bind(limit);
         self.execute(purge).await
     }
+
+    async fn purge_destinations(
+        &mut self,
+        failed_before: Timestamp,
+        limit: usize,
+    ) -> Result<u64, StoreError> {
+        destinations::purge(self, failed_before, limit).await
+    }
 }
 
-/// Lets go of queues, and raises and closes the alerts that this makes due.
+/// Receivers that a message was given up for, each with why.
+type Undeliverable = BTreeMap<ReceiverName, String>;
+
+/// Lets go of queues.
 async fn settle<S: Session>(
     tx: &mut S,
     round: &Round,
     by: &InstanceId,
-    now: Timestamp,
-    sender: &Sender,
-) -> Result<(), StoreError> {
+) -> Result<Undeliverable, StoreError> {
+    let now = tx.at();
     // In one order, so that instances do not wait for each other in a circle.
     let mut settled: Vec<_> = round.settled.iter().collect();
     settled.sort_unstable_by_key(|settled| (&settled.held.receiver, settled.held.subject));
-    let mut undeliverable: Vec<(&ReceiverName, &str)> = Vec::new();
+    let mut undeliverable = Undeliverable::new();
     for Settled { held, how } in settled {
+        let back = |waiting: bool| {
+            fenced(HAND_BACK, held, by)
+                .bind(now.as_millis())
+                .bind(i64::from(waiting))
+        };
         match how {
-            Settlement::Tried { message, fate } => match fate {
+            Settlement::Tried {
+                message,
+                fate,
+                waits,
+            } => match fate {
                 Fate::Delivered => {
                     tx.execute(Statement::new(DELIVERED).bind(*message)).await?;
                     pass(tx, held, by, now).await?;
@@ -422,36 +507,38 @@ async fn settle<S: Session>(
                         .bind(reason.as_str())
                         .bind(now.as_millis());
                     if tx.execute(bury).await? > 0 {
-                        undeliverable.push((&held.receiver, reason));
+                        undeliverable.insert(held.receiver.clone(), reason.clone());
                     }
                     pass(tx, held, by, now).await?;
                 }
                 Fate::Again { at, reason } => {
                     let again = fenced(TRY_AGAIN, held, by)
                         .bind(at.as_millis())
-                        .bind(reason.as_str());
+                        .bind(reason.as_str())
+                        .bind(i64::from(*waits));
                     tx.execute(again).await?;
                 }
             },
             Settlement::Empty => pass(tx, held, by, now).await?,
-            Settlement::HandedBack => {
-                let back = fenced(HAND_BACK, held, by).bind(now.as_millis());
-                tx.execute(back).await?;
-            }
+            Settlement::HandedBack => drop(tx.execute(back(false)).await?),
+            Settlement::Waits => drop(tx.execute(back(true)).await?),
         }
     }
-    for (receiver, before, reason) in &round.given_up {
-        let bury = Statement::new(BURY_ALL)
-            .bind(receiver.as_str())
-            .bind(before.as_millis())
-            .bind(reason.as_str())
-            .bind(now.as_millis());
-        tx.execute(bury).await?;
-    }
+    Ok(undeliverable)
+}
+
+/// Raises and closes the alerts that are due.
+async fn alert<S: Session>(
+    tx: &mut S,
+    undeliverable: Undeliverable,
+    mended: &[ReceiverName],
+    sender: &Sender,
+) -> Result<(), StoreError> {
+    let now = tx.at();
     for (receiver, reason) in undeliverable {
-        raise(tx, receiver, reason, now, sender).await?;
+        raise(tx, &receiver, &reason, now, sender).await?;
     }
-    for receiver in &round.mended {
+    for receiver in mended {
         close(tx, receiver, now, sender).await?;
     }
     Ok(())
@@ -459,29 +546,44 @@ async fn settle<S: Session>(
 
 async fn take<S: Session>(
     tx: &mut S,
-    wanted: &[(ReceiverName, usize)],
+    most: usize,
     by: &InstanceId,
-    now: Timestamp,
     until: Timestamp,
 ) -> Result<Vec<Held>, StoreError> {
+    let now = tx.at();
+    let due = Statement::new(DUE.replace("{skip locked}", S::SKIP_LOCKED))
+        .bind(now.as_millis())
+        .bind(most);
+    take_each(tx, due, by, until, false).await
+}
+
+/// Takes the queues that a statement finds and locks.
+async fn take_each<S: Session>(
+    tx: &mut S,
+    found: Statement,
+    by: &InstanceId,
+    until: Timestamp,
+    is_probe: bool,
+) -> Result<Vec<Held>, StoreError> {
+    let now = tx.at();
     let mut taken = Vec::new();
-    for (receiver, most) in wanted {
-        let take = Statement::new(TAKE.replace("{skip locked}", S::SKIP_LOCKED))
-            .bind(receiver.as_str())
-            .bind(now.as_millis())
-            .bind(*most)
+    for row in tx.fetch(found).await? {
+        let take = of_queue(TAKE, &row)?
             .bind(by.as_str())
+            .bind(now.as_millis())
             .bind(until.as_millis());
         for row in tx.fetch(take).await? {
-            taken.push(Held {
-                receiver: name(&row)?,
-                subject: rows::uuid(&row, "subject")?,
-                tries: rows::number(&row, "tries")?,
-                since: rows::required(rows::time(&row, "since")?, "since")?,
-            });
+            taken.push(held(&row, is_probe)?);
         }
     }
     Ok(taken)
+}
+
+/// A statement about the queue of this row.
+fn of_queue(sql: &str, row: &impl Columns) -> Result<Statement, StoreError> {
+    Ok(Statement::new(sql)
+        .bind(rows::text(row, "receiver")?)
+        .bind(rows::uuid(row, "subject")?))
 }
 
 /// The first message is done with: the next one's turn, if there is one.
@@ -568,7 +670,8 @@ pub async fn add<S: Session>(tx: &mut S, messages: &[Message]) -> Result<(), Sto
         let queue = Statement::new(ADD_TO_QUEUE)
             .bind(message.receiver.as_str())
             .bind(message.subject)
-            .bind(message.at.as_millis());
+            .bind(message.at.as_millis())
+            .bind(message.destination().as_str());
         tx.execute(queue).await?;
     }
     Ok(())
@@ -591,15 +694,18 @@ async fn handle<S: Session>(
     let now = tx.at();
     let mut found = Vec::with_capacity(ids.len());
     for id in ids {
-        let place = Statement::new("SELECT receiver, subject FROM messages WHERE id = $1");
+        let place = Statement::new("SELECT receiver, subject, url FROM messages WHERE id = $1");
         for row in tx.fetch(place.bind(id.0)).await? {
-            found.push((name(&row)?, rows::uuid(&row, "subject")?, *id));
+            let (receiver, subject) = (name(&row)?, rows::uuid(&row, "subject")?);
+            let destination = destination_of(&receiver, row.text("url")?.as_deref());
+            found.push((receiver, subject, destination, *id));
         }
     }
     // In one order, so that instances do not wait for each other in a circle.
     found.sort_unstable_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
     let mut done = Vec::with_capacity(found.len());
-    for (receiver, subject, id) in found {
+    let mut hurried_to = BTreeSet::new();
+    for (receiver, subject, destination, id) in found {
         let queue = |sql: &str| {
             Statement::new(sql)
                 .bind(receiver.as_str())
@@ -608,11 +714,14 @@ async fn handle<S: Session>(
         };
         match letter {
             Letter::Redeliver => {
-                tx.execute(queue(ADD_TO_QUEUE)).await?;
-                let revived = tx.execute(Statement::new(REVIVE).bind(id.0)).await? > 0;
+                let add = queue(ADD_TO_QUEUE).bind(destination.as_str());
+                tx.execute(add).await?;
+                let revive = Statement::new(REVIVE).bind(id.0).bind(now.as_millis());
+                let revived = tx.execute(revive).await? > 0;
                 let hurried = tx.execute(queue(HURRY)).await? > 0;
                 if revived || hurried {
                     done.push(id);
+                    hurried_to.insert(destination);
                 }
             }
             Letter::Discard => {
@@ -621,6 +730,9 @@ async fn handle<S: Session>(
                 }
             }
         }
+    }
+    for destination in &hurried_to {
+        destinations::hurry(tx, destination).await?;
     }
     Ok(done)
 }

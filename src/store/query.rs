@@ -76,15 +76,6 @@ impl Promoted {
     pub const MOST: i64 = 1000;
 }
 
-/// What the courier has to do.
-#[derive(Clone, Debug, Default)]
-pub struct Queues {
-    /// The receivers that messages wait for, each with when the next of its queues is due.
-    pub waiting: Vec<(ReceiverName, Timestamp)>,
-    /// Receivers with an alert whose dead letters are gone: delivered after all, discarded or purged.
-    pub mended: Vec<ReceiverName>,
-}
-
 #[derive(Clone, Debug)]
 pub struct WorkflowRecord {
     pub name: WorkflowName,

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{
     AgentRecord, Alert, AlertQuery, Change, Counts, ExpiredStep, First, Held, HeldStep, Instances,
-    MessageQuery, MessageRecord, Promoted, Queues, Reader, StoreError, TaskFilter, TaskQuery,
+    MessageQuery, MessageRecord, Outlook, Promoted, Reader, StoreError, TaskFilter, TaskQuery,
     TaskSummary, WorkflowRecord, leases, outbox,
     rows::{self, Columns, Loaded},
 };
@@ -580,16 +580,9 @@ impl<S: Source> Reader for SqlReader<S> {
         self.all(statement, fault).await
     }
 
-    async fn queues(&self) -> Result<Queues, StoreError> {
-        let mut queues = Queues::default();
-        for row in self.fetch(outbox::queues()).await? {
-            let receiver = outbox::name(&row)?;
-            match rows::time(&row, "due_at")? {
-                Some(due_at) => queues.waiting.push((receiver, due_at)),
-                None => queues.mended.push(receiver),
-            }
-        }
-        Ok(queues)
+    async fn outlook(&self, most: usize, with_mended: bool) -> Result<Outlook, StoreError> {
+        let now = self.now().await?;
+        outbox::seen_ahead(&self.fetch(outbox::outlook(most, with_mended)).await?, now)
     }
 
     async fn heads(&self, held: &[Held]) -> Result<Vec<First>, StoreError> {

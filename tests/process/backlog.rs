@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     cluster,
-    harness::{Act, Database, PATIENCE, Postgres, Provost, Remote, one_step, sql},
+    harness::{Act, Database, PATIENCE, Postgres, Provost, Remote, one_step, sql, until_messages},
 };
 
 /// What the count of a queue ends at.
@@ -151,8 +151,8 @@ fn queued(count: u32) -> String {
     )
 }
 
-/// The plans of counts in a server's log.
-fn plans_of_counts(log: &str) -> Vec<Value> {
+/// The plans of some statements in a server's log.
+fn plans_of(log: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<Value> {
     let mut plans = Vec::new();
     let mut lines = log.lines().peekable();
     while let Some(line) = lines.next() {
@@ -164,7 +164,7 @@ fn plans_of_counts(log: &str) -> Vec<Value> {
             text.push_str(more);
         }
         let told: Value = serde_json::from_str(&text).unwrap();
-        if told["Query Text"].as_str().unwrap().contains(") AS ahead") {
+        if is_wanted(told["Query Text"].as_str().unwrap()) {
             plans.push(told["Plan"].clone());
         }
     }
@@ -189,8 +189,8 @@ fn rows_read(plan: &Value) -> f64 {
     of_parts + own
 }
 
-#[tokio::test]
-async fn postgresql_reads_no_more_of_a_queue_than_is_counted_whatever_it_believes_of_it() {
+/// A server that logs the plan of each statement, with statistics as the test makes them.
+async fn explaining() -> Postgres {
     let server = Postgres::start().await;
     for setting in [
         "session_preload_libraries = 'auto_explain'",
@@ -202,9 +202,14 @@ async fn postgresql_reads_no_more_of_a_queue_than_is_counted_whatever_it_believe
         let setting = format!("ALTER ROLE provost SET {setting}");
         server.sql(&setting).await;
     }
-    // Statistics are what this test says.
     server.sql("ALTER SYSTEM SET autovacuum = off").await;
     server.sql("SELECT pg_reload_conf()").await;
+    server
+}
+
+#[tokio::test]
+async fn postgresql_reads_no_more_of_a_queue_than_is_counted_whatever_it_believes_of_it() {
+    let server = explaining().await;
     let (provost, _remote) = with_dead_agent(Provost::setup().database_url(&server.url())).await;
     let mut reads = 0;
     // Never analysed; of a few; of many; of none of this agent.
@@ -223,7 +228,7 @@ async fn postgresql_reads_no_more_of_a_queue_than_is_counted_whatever_it_believe
         provost.task(&id).await;
         reads += 1;
     }
-    let plans = plans_of_counts(&server.log());
+    let plans = plans_of(&server.log(), |sql| sql.contains(") AS ahead"));
     assert_eq!(plans.len(), reads, "counted where one task was read alone");
     for plan in &plans {
         assert!(rows_read(plan) <= MOST_AHEAD as f64, "{plan:#}");
@@ -233,6 +238,59 @@ async fn postgresql_reads_no_more_of_a_queue_than_is_counted_whatever_it_believe
             .iter()
             .any(|plan| rows_read(plan) == MOST_AHEAD as f64)
     );
+}
+
+/// Forty messages wait for each of a thousand receivers that fail, and are not asked again soon.
+const DEAD_RECEIVERS: &str = r#"
+WITH failing AS (
+    INSERT INTO destinations (destination, receiver, failures, failing_since, changed_at, paused_until, next_at)
+    SELECT 'http://dead/' || at, 'http://dead:80', 9, 1, 1, 9999999999999, 9999999999999
+    FROM generate_series(1, 1000) AS at),
+waiting AS (
+    INSERT INTO queues (receiver, subject, destination, due_at, waits_since, tries, waiting)
+    SELECT 'http://dead:80', gen_random_uuid(), 'http://dead/' || 1 + at % 1000, 1, 1, 0, 1
+    FROM generate_series(1, 40000) AS at
+    RETURNING subject)
+INSERT INTO messages (id, receiver, subject, place, kind, body, created_at, state, tries)
+SELECT gen_random_uuid(), 'http://dead:80', subject, 1, 'task.accepted', '{}', 1, 'pending', 0 FROM waiting"#;
+
+#[tokio::test]
+async fn a_message_costs_the_same_whatever_waits_for_receivers_that_fail() {
+    let server = explaining().await;
+    let service = Remote::quick().await;
+    let shop =
+        Remote::with(|seen| Act::status(if seen.path == "/fails" { 503 } else { 204 })).await;
+    let setup = Provost::setup().set("COURIER__GIVE_UP_AFTER", "300ms");
+    let provost = setup.database_url(&server.url()).start().await;
+    let (mut told, mut given_up) = (0, 0);
+    // Never analysed; analysed when there was nothing; of all of it.
+    for statement in ["SELECT 1", "ANALYZE", DEAD_RECEIVERS, "ANALYZE"] {
+        server.sql(statement).await;
+        for (path, count) in [("/taken", 8), ("/fails", 4)] {
+            for _ in 0..count {
+                let mut task = one_step(&service.url(), "/work");
+                let url = format!("{}{path}", shop.url());
+                task["reply_to"] = json!({ "url": url, "events": ["task.accepted"] });
+                provost.submit(&task).await;
+            }
+        }
+        told += 8;
+        given_up += 4;
+        shop.paths("/taken", told).await;
+        until_messages(&provost, "dead", given_up).await;
+    }
+    let is_of_courier = |sql: &str| {
+        let sql = sql.trim_start();
+        let is_of_queues = sql.contains("queues") || sql.contains("destinations");
+        // Lists go by the newest first, and are asked for by the test.
+        is_of_queues && !sql.starts_with("WITH failing") && !sql.contains("AS first")
+            || sql.starts_with("UPDATE messages")
+    };
+    let plans = plans_of(&server.log(), is_of_courier);
+    assert!(plans.len() > 100, "{} statements", plans.len());
+    for plan in &plans {
+        assert!(rows_read(plan) <= 3000.0, "{plan:#}");
+    }
 }
 
 #[tokio::test]

@@ -32,6 +32,7 @@ mod crash;
 mod damaged;
 mod database_file;
 mod database_tls;
+mod dead_receivers;
 mod disk_full;
 mod drops;
 mod events;

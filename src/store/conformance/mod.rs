@@ -4,6 +4,7 @@
 #[path = "../../../tests/cluster/mod.rs"]
 pub mod cluster;
 mod cut_off;
+mod destinations;
 pub mod harness;
 pub mod leases;
 mod outbox;
@@ -68,9 +69,17 @@ suite!([sqlite postgres] {
     outbox::a_process_that_starts_again_frees_what_it_held,
     outbox::a_dead_letter_raises_one_alert_that_closes_when_it_is_delivered_after_all,
     outbox::webhooks_are_told_once_that_an_alert_was_raised_and_that_it_has_closed,
-    outbox::a_receiver_that_is_given_up_loses_what_has_had_its_time,
     outbox::dead_letters_are_purged_with_age_and_outlive_their_task,
     outbox::messages_are_listed_in_pages_and_counted,
+    destinations::a_destination_that_fails_delays_no_other_of_its_receiver,
+    destinations::a_destination_that_fails_is_asked_by_one_message_whoever_sends_it,
+    destinations::the_first_message_that_is_taken_ends_the_pause_for_all,
+    destinations::what_an_instance_knows_from_before_changes_nothing,
+    destinations::what_has_waited_for_its_time_is_given_up_in_batches_with_one_alert,
+    destinations::nothing_is_given_up_that_has_not_had_its_time,
+    destinations::a_receiver_that_asks_for_time_gets_it_from_all_its_messages_unless_an_operator_asks,
+    destinations::what_comes_due_for_a_destination_at_rest_is_tried,
+    destinations::nothing_is_kept_of_destinations_that_nothing_waits_for,
     leases::an_instance_is_on_record_and_stays_by_renewing,
     leases::one_instance_supervises_and_another_after_it,
     leases::a_supervisor_that_fell_silent_is_followed_by_another,

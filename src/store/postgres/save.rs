@@ -35,8 +35,9 @@ FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::bigint[], $5::uuid[], $6::te
 
 /// In the order of queues, which each row's lock is taken in: whoever takes a message out of one waits.
 const ADD_TO_QUEUES: &str = r#"
-INSERT INTO queues (receiver, subject, due_at, tries)
-SELECT new.*, 0 FROM unnest($1::text[], $2::uuid[], $3::bigint[]) AS new
+INSERT INTO queues (receiver, subject, destination, due_at, waits_since, tries)
+SELECT receiver, subject, destination, at, at, 0
+FROM unnest($1::text[], $2::uuid[], $3::text[], $4::bigint[]) AS new (receiver, subject, destination, at)
 ON CONFLICT (receiver, subject) DO UPDATE SET tries = queues.tries"#;
 
 /// `wait`: whether rows that another instance has locked are waited for.
@@ -271,9 +272,10 @@ async fn save_messages(
         .await?;
     statements
         .query(ADD_TO_QUEUES)
-        .bind(column(&queues, |(receiver, ..)| receiver.as_str()))
-        .bind(column(&queues, |(_, subject, _)| *subject))
-        .bind(column(&queues, |(.., at)| at.as_millis()))
+        .bind(column(&queues, |queue| queue.receiver.as_str()))
+        .bind(column(&queues, |queue| queue.subject))
+        .bind(column(&queues, |queue| queue.destination.as_str()))
+        .bind(column(&queues, |queue| queue.at.as_millis()))
         .execute(&mut *tx)
         .await?;
     Ok(())

@@ -380,6 +380,7 @@ impl outbox::Session for PgTransaction<'_> {
     type Row = PgRow;
 
     const SKIP_LOCKED: &'static str = "FOR NO KEY UPDATE SKIP LOCKED";
+    const SHARE_UNLOCKED: &'static str = "FOR SHARE SKIP LOCKED";
 
     fn at(&self) -> Timestamp {
         self.moment.now

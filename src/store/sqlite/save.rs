@@ -98,8 +98,8 @@ SELECT *, 'pending', 0 FROM (VALUES"#,
 );
 
 /// Relies on the primary key.
-static ADD_TO_QUEUES: Statement<3> = Statement::new(
-    "INSERT INTO queues (receiver, subject, due_at, tries) SELECT *, 0 FROM (VALUES",
+static ADD_TO_QUEUES: Statement<4> = Statement::new(
+    "INSERT INTO queues (receiver, subject, destination, due_at, waits_since, tries) SELECT *, column4, 0 FROM (VALUES",
     ") WHERE column1 IS NOT NULL ON CONFLICT (receiver, subject) DO NOTHING",
 );
 
@@ -185,10 +185,11 @@ async fn save_messages(
     });
     run(tx, inserted).await?;
     let queues = Batch::queues(&messages);
-    let queues = ADD_TO_QUEUES.over(queues.iter(), |rows, (receiver, subject, at)| {
-        rows.text(receiver.as_str());
-        rows.id(*subject);
-        rows.integer(at.as_millis());
+    let queues = ADD_TO_QUEUES.over(queues.iter(), |rows, queue| {
+        rows.text(queue.receiver.as_str());
+        rows.id(queue.subject);
+        rows.text(queue.destination.as_str());
+        rows.integer(queue.at.as_millis());
     });
     run(tx, queues).await?;
     Ok(())

@@ -99,6 +99,7 @@ impl outbox::Session for SqliteTransaction<'_> {
 
     /// Nobody else writes.
     const SKIP_LOCKED: &'static str = "";
+    const SHARE_UNLOCKED: &'static str = "";
 
     fn at(&self) -> Timestamp {
         self.now

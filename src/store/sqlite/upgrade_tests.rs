@@ -58,3 +58,27 @@ async fn a_database_from_before_instances_had_leases_is_brought_up_to_date() {
     let migrations: i64 = migrations.get("count");
     assert_eq!(migrations, MIGRATIONS.iter().count() as i64);
 }
+
+/// A message that was waiting when an earlier version was stopped.
+const WAITING: &str = r#"
+INSERT INTO messages (id, receiver, subject, place, kind, url, body, created_at, state, tries)
+VALUES (x'01', 'http://shop:80', x'02', 1, 'task.accepted', 'http://shop:80/r', '{}', 1, 'pending', 3);
+INSERT INTO queues (receiver, subject, due_at, tries) VALUES ('http://shop:80', x'02', 1, 3), ('ops', x'03', 2, 0)"#;
+
+#[tokio::test]
+async fn messages_from_before_destinations_were_kept_have_theirs() {
+    let mut database = SqliteConnection::connect(":memory:").await.unwrap();
+    MIGRATIONS.run_to(5, &mut database).await.unwrap();
+    sqlx::raw_sql(WAITING).execute(&mut database).await.unwrap();
+    MIGRATIONS.run(&mut database).await.unwrap();
+    let queues = "SELECT destination, waiting FROM queues ORDER BY due_at";
+    let queues = sqlx::query(queues).fetch_all(&mut database).await.unwrap();
+    let queues: Vec<(String, i64)> = queues
+        .iter()
+        .map(|queue| (queue.get("destination"), queue.get("waiting")))
+        .collect();
+    assert_eq!(
+        queues,
+        [("http://shop:80/r".to_owned(), 0), ("ops".to_owned(), 0)]
+    );
+}

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use super::{Lane, Store, TRIES, handle::Request};
 use crate::{
     domain::{InstanceId, Span, Timestamp},
-    store::{Held, Letter, MessageId, Round, StoreError},
+    store::{Letter, MessageId, Round, StoreError, Taken},
 };
 
 #[derive(Clone, Debug)]
@@ -20,10 +20,11 @@ pub(super) enum OutboxRequest {
     Letters(Letter, Vec<MessageId>),
     Free(Option<InstanceId>),
     Purge(Timestamp, usize),
+    PurgeDestinations(Timestamp, usize),
 }
 
 pub(super) enum OutboxAnswer {
-    Held(Vec<Held>),
+    Taken(Taken),
     Handled(Vec<MessageId>),
     Count(u64),
 }
@@ -35,13 +36,13 @@ impl Store {
         round: Round,
         by: InstanceId,
         hold: Span,
-    ) -> Result<Vec<Held>, StoreError> {
+    ) -> Result<Taken, StoreError> {
         match self
             .outbox(OutboxRequest::Round { round, by, hold })
             .await?
         {
-            OutboxAnswer::Held(held) => Ok(held),
-            _ => Ok(Vec::new()),
+            OutboxAnswer::Taken(taken) => Ok(taken),
+            _ => Ok(Taken::default()),
         }
     }
 
@@ -69,6 +70,16 @@ impl Store {
         limit: usize,
     ) -> Result<u64, StoreError> {
         self.counted(OutboxRequest::Purge(died_before, limit)).await
+    }
+
+    /// Forgets up to `limit` destinations that nothing waits for and that last failed before then.
+    pub async fn purge_destinations(
+        &self,
+        failed_before: Timestamp,
+        limit: usize,
+    ) -> Result<u64, StoreError> {
+        self.counted(OutboxRequest::PurgeDestinations(failed_before, limit))
+            .await
     }
 
     async fn counted(&self, asked: OutboxRequest) -> Result<u64, StoreError> {
@@ -127,7 +138,7 @@ impl Lane<'_> {
         let answer = match asked {
             OutboxRequest::Round { round, by, hold } => {
                 let (until, sender) = (tx.now() + *hold, self.writer.settings.sender.load_full());
-                OutboxAnswer::Held(tx.outbox_round(round, by, until, &sender).await?)
+                OutboxAnswer::Taken(tx.outbox_round(round, by, until, &sender).await?)
             }
             OutboxRequest::Letters(letter, ids) => {
                 OutboxAnswer::Handled(tx.handle_letters(*letter, ids).await?)
@@ -135,6 +146,9 @@ impl Lane<'_> {
             OutboxRequest::Free(by) => OutboxAnswer::Count(tx.free_queues(by.as_ref()).await?),
             OutboxRequest::Purge(died_before, limit) => {
                 OutboxAnswer::Count(tx.purge_letters(*died_before, *limit).await?)
+            }
+            OutboxRequest::PurgeDestinations(failed_before, limit) => {
+                OutboxAnswer::Count(tx.purge_destinations(*failed_before, *limit).await?)
             }
         };
         tx.commit().await?;

@@ -1,0 +1,299 @@
+//! How many messages may be under way: to each destination, to each receiver, and at all. A slot belongs to
+//! one of several pools, by what is known of the destination, and no pool takes from another. So destinations
+//! that never answer use up slots of their own kind only: one that has answered before always finds one, and
+//! one that nothing is known of finds one however many are known to fail.
+
+use std::{collections::HashMap, num::NonZeroUsize};
+
+use lru::LruCache;
+use rustix::process::{Resource, getrlimit};
+
+use crate::domain::{Destination, ReceiverName};
+
+/// Of so many destinations it is remembered that they took the last message.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+
+/// The part of the files that the process may have open which messages under way may take.
+const SHARE_OF_FILES: u64 = 6;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Pool {
+    /// Receivers whose URL is configured: they are few, and a slot of their own share is always free.
+    Configured,
+    /// Destinations that took the last message.
+    Proven,
+    /// The only message under way to a destination that nothing is known of.
+    First,
+    /// More messages to such a one.
+    Further,
+    /// The one message that a destination which fails is asked by.
+    Probes,
+}
+
+/// How many slots a pool has, and how many of them one receiver may have at most.
+struct Size {
+    slots: usize,
+    of_receiver: usize,
+}
+
+/// More slots than this are of no use: a thousand destinations of one receiver that hang leave some to others.
+const SIZES: [(Pool, Size); 4] = [
+    (
+        Pool::Proven,
+        Size {
+            slots: 1024,
+            of_receiver: 512,
+        },
+    ),
+    (
+        Pool::First,
+        Size {
+            slots: 1536,
+            of_receiver: 1024,
+        },
+    ),
+    (
+        Pool::Further,
+        Size {
+            slots: 256,
+            of_receiver: 64,
+        },
+    ),
+    (
+        Pool::Probes,
+        Size {
+            slots: 512,
+            of_receiver: 256,
+        },
+    ),
+];
+
+/// A message under way. Given back when it has ended.
+#[derive(Debug)]
+pub struct Slot {
+    pool: Pool,
+    destination: Destination,
+    receiver: ReceiverName,
+}
+
+/// How a destination fared, as far as a try could tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fared {
+    Took,
+    /// It answered, and did not take the message.
+    Answered,
+    Failed,
+    Unknown,
+}
+
+pub struct Slots {
+    /// Per destination.
+    most: usize,
+    /// Slots are this many times fewer, because the process may have fewer files open.
+    divisor: usize,
+    pools: HashMap<(u8, Option<ReceiverName>), usize>,
+    under_way: HashMap<Destination, usize>,
+    proven: LruCache<Destination, ()>,
+}
+
+impl Slots {
+    /// `most`: under way to one destination.
+    pub fn new(most: usize) -> Self {
+        let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let share = usize::try_from(files / SHARE_OF_FILES).unwrap_or(usize::MAX);
+        let all: usize = SIZES.iter().map(|(_, size)| size.slots).sum();
+        Self::within(most, share.max(1), all)
+    }
+
+    fn within(most: usize, share: usize, all: usize) -> Self {
+        Self {
+            most,
+            divisor: all.div_ceil(share).max(1),
+            pools: HashMap::new(),
+            under_way: HashMap::new(),
+            proven: LruCache::new(REMEMBERED),
+        }
+    }
+
+    /// A slot for a message, if one is free.
+    pub fn start(
+        &mut self,
+        destination: &Destination,
+        receiver: &ReceiverName,
+        is_probe: bool,
+    ) -> Option<Slot> {
+        let pool = self.pool(destination, receiver, is_probe);
+        let under_way = self.under_way_to(destination);
+        if under_way >= self.most || self.room(pool, receiver) == 0 {
+            return None;
+        }
+        self.under_way.insert(destination.clone(), under_way + 1);
+        for receiver in [None, Some(receiver.clone())] {
+            *self.pools.entry((pool as u8, receiver)).or_default() += 1;
+        }
+        Some(Slot {
+            pool,
+            destination: destination.clone(),
+            receiver: receiver.clone(),
+        })
+    }
+
+    /// How many messages from its backlog a destination that answers may have now.
+    pub fn free(&self, destination: &Destination, receiver: &ReceiverName) -> usize {
+        let pool = self.pool(destination, receiver, false);
+        let left = self.most.saturating_sub(self.under_way_to(destination));
+        let room = self.room(pool, receiver);
+        match pool {
+            Pool::First => match left.min(room) {
+                0 => 0,
+                _ => 1 + (left - 1).min(self.room(Pool::Further, receiver)),
+            },
+            _ => left.min(room),
+        }
+    }
+
+    pub fn end(&mut self, slot: Slot, fared: Fared) {
+        match fared {
+            Fared::Took => drop(self.proven.put(slot.destination.clone(), ())),
+            Fared::Failed => drop(self.proven.pop(&slot.destination)),
+            Fared::Answered | Fared::Unknown => {}
+        }
+        for receiver in [None, Some(slot.receiver)] {
+            let key = (slot.pool as u8, receiver);
+            lower(&mut self.pools, key);
+        }
+        lower(&mut self.under_way, slot.destination);
+    }
+
+    pub fn under_way_to(&self, destination: &Destination) -> usize {
+        self.under_way.get(destination).copied().unwrap_or_default()
+    }
+
+    fn pool(&self, destination: &Destination, receiver: &ReceiverName, is_probe: bool) -> Pool {
+        match () {
+            () if destination.as_str() == receiver.as_str() => Pool::Configured,
+            () if is_probe => Pool::Probes,
+            () if self.proven.contains(destination) => Pool::Proven,
+            () if self.under_way_to(destination) == 0 => Pool::First,
+            () => Pool::Further,
+        }
+    }
+
+    fn room(&self, pool: Pool, receiver: &ReceiverName) -> usize {
+        let Some((_, size)) = SIZES.iter().find(|(known, _)| *known == pool) else {
+            return usize::MAX;
+        };
+        let used = |receiver: Option<ReceiverName>| {
+            let used = self.pools.get(&(pool as u8, receiver));
+            used.copied().unwrap_or_default()
+        };
+        let slots = |slots: usize| (slots / self.divisor).max(1);
+        let all = slots(size.slots).saturating_sub(used(None));
+        all.min(slots(size.of_receiver).saturating_sub(used(Some(receiver.clone()))))
+    }
+}
+
+/// One less; what is at nothing is not remembered.
+fn lower<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slots(most: usize) -> Slots {
+        Slots::within(most, 10_000, 10_000)
+    }
+
+    /// A destination below that of a receiver, and whether it is probed.
+    struct To(Destination, ReceiverName, bool);
+
+    fn to(receiver: &str, path: &str, is_probe: bool) -> To {
+        let destination = Destination::new(format!("{receiver}{path}"));
+        To(destination, ReceiverName::new(receiver), is_probe)
+    }
+
+    fn start(slots: &mut Slots, to: &To) -> Option<Slot> {
+        slots.start(&to.0, &to.1, to.2)
+    }
+
+    #[test]
+    fn a_destination_has_its_share_and_no_more() {
+        let mut slots = slots(2);
+        let (a, b) = (to("http://a:1", "/a", false), to("http://a:1", "/b", false));
+        let first = start(&mut slots, &a).unwrap();
+        start(&mut slots, &a).unwrap();
+        assert!(start(&mut slots, &a).is_none());
+        assert!(start(&mut slots, &b).is_some());
+        slots.end(first, Fared::Took);
+        assert_eq!(slots.free(&a.0, &a.1), 1);
+        assert!(start(&mut slots, &a).is_some());
+    }
+
+    #[test]
+    fn destinations_that_hang_leave_slots_to_every_other_kind_and_to_other_receivers() {
+        let mut slots = slots(16);
+        let proven = to("http://a:1", "/proven", false);
+        let slot = start(&mut slots, &proven).unwrap();
+        slots.end(slot, Fared::Took);
+        // Far more than there are slots, each with several messages.
+        let mut hanging = 0;
+        for number in 0..5000 {
+            for probe in [true, false, false, false] {
+                let path = format!("/{probe}/{number}");
+                hanging +=
+                    usize::from(start(&mut slots, &to("http://a:1", &path, probe)).is_some());
+            }
+        }
+        assert_eq!(hanging, 1024 + 64 + 256);
+        for _ in 0..16 {
+            assert!(start(&mut slots, &proven).is_some());
+        }
+        assert!(start(&mut slots, &to("http://b:1", "/new", false)).is_some());
+        assert!(start(&mut slots, &to("http://b:1", "/fails", true)).is_some());
+        for number in 0..5000 {
+            let origin = format!("http://c{number}:1");
+            start(&mut slots, &to(&origin, "/new", false));
+            start(&mut slots, &to(&origin, "/fails", true));
+        }
+        let other = to("http://b:1", "/proven", false);
+        slots.proven.put(other.0.clone(), ());
+        assert!(start(&mut slots, &other).is_some());
+        assert!(start(&mut slots, &to("shop", "", true)).is_some());
+        assert!(start(&mut slots, &to("alerts:ops", "", false)).is_some());
+    }
+
+    #[test]
+    fn nothing_is_kept_of_what_is_not_under_way_but_a_bounded_number_of_names() {
+        let mut slots = slots(16);
+        for number in 0..10_000 {
+            let slot = start(&mut slots, &to("http://a:1", &format!("/{number}"), false));
+            slots.end(slot.unwrap(), Fared::Took);
+        }
+        assert!(slots.pools.is_empty() && slots.under_way.is_empty());
+        assert_eq!(slots.proven.len(), REMEMBERED.get());
+        let failed = to("http://a:1", "/9999", false);
+        let slot = start(&mut slots, &failed).unwrap();
+        assert_eq!(slot.pool, Pool::Proven);
+        slots.end(slot, Fared::Failed);
+        assert_eq!(start(&mut slots, &failed).unwrap().pool, Pool::First);
+    }
+
+    #[test]
+    fn with_few_files_there_are_few_slots_and_never_none() {
+        let mut slots = Slots::within(16, 10, 3328);
+        assert!(start(&mut slots, &to("http://a:1", "/new", false)).is_some());
+        assert!(start(&mut slots, &to("http://a:1", "/fails", true)).is_some());
+        let before = slots.under_way.len();
+        for number in 0..100 {
+            start(&mut slots, &to("http://a:1", &format!("/{number}"), false));
+        }
+        assert!(slots.under_way.len() <= before + 4);
+    }
+}

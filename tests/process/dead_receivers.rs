@@ -1,0 +1,289 @@
+//! Receivers that fail, or never answer: they delay nobody else, and what waits for them is given up in time.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{StreamExt, stream};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::{
+    cluster,
+    harness::{
+        Act, Provost, Remote, Seen, Setup, alerts, messages, one_step, pipeline, until,
+        until_messages,
+    },
+};
+
+async fn new_database() -> String {
+    let url = tokio::task::spawn_blocking(cluster::new_database).await;
+    url.unwrap()
+}
+
+/// One instance on SQLite; two that share PostgreSQL.
+async fn services(change: impl Fn(Setup) -> Setup) -> [Vec<Provost>; 2] {
+    let url = new_database().await;
+    let shared = || change(Provost::setup()).database_url(&url).start();
+    let (one, (two, three)) = tokio::join!(change(Provost::setup()).start(), async {
+        tokio::join!(shared(), shared())
+    });
+    [vec![one], vec![two, three]]
+}
+
+fn told(service: &Remote, url: &str) -> Value {
+    let mut submission = one_step(&service.url(), "/");
+    submission["reply_to"] = json!({ "url": url, "events": ["task.accepted"] });
+    submission
+}
+
+/// Submits a task for each URL, in turn to each instance.
+async fn submit(instances: &[Provost], service: &Remote, urls: impl Iterator<Item = String>) {
+    let calls = urls.enumerate().map(|(number, url)| async move {
+        let provost = &instances[number % instances.len()];
+        provost.submit(&told(service, &url)).await
+    });
+    stream::iter(calls).buffer_unordered(16).count().await;
+}
+
+fn of<'l>(ledger: &'l [Seen], path: &'l str) -> impl Iterator<Item = &'l Seen> {
+    ledger
+        .iter()
+        .filter(move |seen| seen.path.starts_with(path))
+}
+
+/// A receiver that any address of loopback leads to, of which some paths are dead.
+async fn shop(dead: Act) -> (Remote, u16) {
+    let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let shop = Remote::on(listener, move |seen| match &*seen.path {
+        path if path.starts_with("/dead") => dead.clone(),
+        _ => Act::status(204),
+    });
+    (shop, port)
+}
+
+/// Of one origin with what answers, or each of an origin of its own.
+fn dead_urls(port: u16, own_origin: bool, count: usize) -> impl Iterator<Item = String> {
+    (0..count).map(move |number| match own_origin {
+        true => {
+            let (third, fourth) = (1 + number / 250, 1 + number % 250);
+            format!("http://127.0.{third}.{fourth}:{port}/dead")
+        }
+        false => format!("http://127.0.0.1:{port}/dead/{number}"),
+    })
+}
+
+/// A thousand receivers fail. One beside them gets everything at once, old and new, while each of those has been
+/// asked a few times only.
+async fn a_thousand_that_fail(own_origin: bool) {
+    for instances in services(|setup| setup).await {
+        let service = Remote::quick().await;
+        let (shop, port) = shop(Act::status(503)).await;
+        submit(&instances, &service, dead_urls(port, own_origin, 1000)).await;
+        until(1000, || async {
+            let ledger = shop.ledger();
+            let asked: HashMap<_, usize> = of(&ledger, "/dead")
+                .map(|seen| ((seen.header("host").to_owned(), seen.path.clone()), 1))
+                .collect();
+            asked.len()
+        })
+        .await;
+        let good = (0..20).map(|_| format!("http://127.0.0.1:{port}/good"));
+        let before = shop.count();
+        submit(&instances, &service, good).await;
+        let ledger = shop.paths("/good", 20).await;
+        // Those that fail are asked again meanwhile, and not much.
+        let meanwhile = of(&ledger[before..], "/dead").count();
+        assert!(meanwhile < 3000, "{meanwhile} tries of what fails");
+        let waiting = messages(&instances[0], "state=pending&limit=500").await;
+        assert_eq!(waiting.len(), 500);
+        assert!(alerts(&instances[0], "open").await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_addresses_that_fail_delay_no_other_of_their_origin() {
+    a_thousand_that_fail(false).await;
+}
+
+#[tokio::test]
+async fn a_thousand_origins_that_fail_delay_no_other() {
+    a_thousand_that_fail(true).await;
+}
+
+/// Nothing that hangs is given up while the test waits for others.
+async fn many_that_hang(own_origin: bool) {
+    let long = |setup: Setup| setup.set("COURIER__TIMEOUT", "1m");
+    for instances in services(long).await {
+        let service = Remote::quick().await;
+        let (shop, port) = shop(Act::Hang).await;
+        // Several messages for each.
+        for _ in 0..3 {
+            submit(&instances, &service, dead_urls(port, own_origin, 200)).await;
+        }
+        let good = |name: &'static str, count: usize| {
+            (0..count).map(move |_| format!("http://127.0.0.1:{port}/{name}"))
+        };
+        submit(&instances, &service, good("good", 20)).await;
+        shop.paths("/good", 20).await;
+        submit(&instances, &service, good("new", 20)).await;
+        let ledger = shop.paths("/new", 20).await;
+        let hanging = of(&ledger, "/dead").count();
+        assert!(hanging >= 200, "only {hanging} of them have been asked");
+    }
+}
+
+#[tokio::test]
+async fn addresses_that_never_answer_leave_slots_to_others_of_their_origin() {
+    many_that_hang(false).await;
+}
+
+#[tokio::test]
+async fn origins_that_never_answer_leave_slots_to_others() {
+    many_that_hang(true).await;
+}
+
+/// The receiver's state, which the test changes.
+async fn switched(status: u16) -> (Remote, Arc<AtomicBool>) {
+    let is_up = Arc::new(AtomicBool::new(false));
+    let up = Arc::clone(&is_up);
+    let shop = Remote::with(move |_| match up.load(Ordering::Relaxed) {
+        false => Act::status(status),
+        true => Act::status(204),
+    })
+    .await;
+    (shop, is_up)
+}
+
+#[tokio::test]
+async fn what_waits_for_a_dead_receiver_is_given_up_in_its_time_with_one_alert() {
+    let short = |setup: Setup| setup.set("COURIER__GIVE_UP_AFTER", "5s");
+    for instances in services(short).await {
+        let service = Remote::quick().await;
+        let (shop, is_up) = switched(503).await;
+        let url = format!("{}/r", shop.url());
+        submit(&instances, &service, (0..200).map(|_| url.clone())).await;
+        let dead = until_messages(&instances[0], "dead", 200).await;
+        assert!(messages(&instances[0], "state=pending").await.is_empty());
+        for letter in &dead {
+            let error = letter["error"].as_str().unwrap();
+            assert!(error.contains("503") && error.contains("5s"), "{error}");
+        }
+        let untried = dead.iter().filter(|letter| letter["tries"] == 0).count();
+        assert!(untried > 100, "most were never tried, but {untried}");
+        assert_eq!(alerts(&instances[0], "open").await.len(), 1);
+        assert!(shop.count() < 150, "{} tries", shop.count());
+        is_up.store(true, Ordering::Relaxed);
+        let all = json!({ "all": true });
+        let done = instances[0].post("/v1/messages/redeliver", &all).await;
+        assert_eq!(done.expect(200)["done"], 200);
+        until_messages(&instances[0], "pending", 0).await;
+        until(0, || async { alerts(&instances[0], "open").await.len() }).await;
+        assert!(messages(&instances[0], "").await.is_empty());
+    }
+}
+
+/// Each message by itself would wait for an hour.
+#[tokio::test]
+async fn a_receiver_that_is_back_gets_at_once_what_failed_with_it() {
+    let patient = |setup: Setup| {
+        setup
+            .set("COURIER__RETRY_INITIAL", "1h")
+            .set("COURIER__RETRY_MAX", "1h")
+    };
+    for instances in services(patient).await {
+        let service = Remote::quick().await;
+        let (shop, is_up) = switched(503).await;
+        let url = format!("{}/r", shop.url());
+        submit(&instances, &service, (0..200).map(|_| url.clone())).await;
+        // Its pause has grown by now.
+        until(true, || async { shop.count() >= 5 }).await;
+        is_up.store(true, Ordering::Relaxed);
+        for provost in &instances {
+            until_messages(provost, "pending", 0).await;
+        }
+        assert!(alerts(&instances[0], "open").await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_that_fails_every_other_time_gets_everything_in_order() {
+    for instances in services(|setup| setup.set("COURIER__RETRY_INITIAL", "100ms")).await {
+        let service = Remote::quick().await;
+        let posts = AtomicUsize::new(0);
+        let taken = Arc::new(Mutex::new(HashMap::<String, Vec<String>>::new()));
+        let takes = Arc::clone(&taken);
+        let shop = Remote::with(move |seen| {
+            if posts.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
+                return Act::status(503);
+            }
+            let text = |name: &str| seen.body[name].as_str().unwrap().to_owned();
+            let mut takes = takes.lock().unwrap();
+            takes.entry(text("subject")).or_default().push(text("type"));
+            Act::status(204)
+        })
+        .await;
+        let mut submission = pipeline(&service.url(), &["one", "two"]);
+        let events = ["task.accepted", "step.processed", "task.processed"];
+        submission["reply_to"] = json!({ "url": shop.url(), "events": events });
+        for number in 0..20 {
+            let provost = &instances[number % instances.len()];
+            provost.submit(&submission).await;
+        }
+        let done = || async {
+            let taken = taken.lock().unwrap();
+            taken.values().map(Vec::len).sum::<usize>()
+        };
+        until(80, done).await;
+        until_messages(&instances[0], "pending", 0).await;
+        for told in taken.lock().unwrap().values() {
+            assert_eq!(told[0], "task.accepted");
+            assert_eq!(told[3], "task.processed");
+        }
+        assert!(messages(&instances[0], "state=dead").await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_that_asks_for_time_gets_it_from_all_its_messages() {
+    for instances in services(|setup| setup).await {
+        let service = Remote::quick().await;
+        let answers = AtomicUsize::new(0);
+        let shop = Remote::with(move |seen| {
+            let is_first = seen.path == "/busy" && answers.fetch_add(1, Ordering::Relaxed) == 0;
+            match is_first {
+                true => Act::answer(429, &[("retry-after", "2")], ""),
+                false => Act::status(204),
+            }
+        })
+        .await;
+        let at = |path: &str, count: usize| {
+            let url = format!("{}{path}", shop.url());
+            (0..count).map(move |_| url.clone())
+        };
+        submit(&instances, &service, at("/busy", 1)).await;
+        until(true, || async {
+            let waiting = messages(&instances[0], "state=pending").await;
+            waiting
+                .iter()
+                .any(|message| message["tries"] == 1 && message["error"].is_string())
+        })
+        .await;
+        submit(&instances, &service, at("/busy", 4)).await;
+        // Only where it was asked for.
+        submit(&instances, &service, at("/other", 4)).await;
+        shop.paths("/other", 4).await;
+        let seen = shop.paths("/busy", 5).await;
+        let busy: Vec<_> = of(&seen, "/busy").collect();
+        for later in &busy[1..] {
+            assert!(later.at - busy[0].at >= Duration::from_secs(2));
+        }
+        until_messages(&instances[0], "pending", 0).await;
+    }
+}
