@@ -13,16 +13,15 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Looks after the database file, at once when a fault is raised and every second.
 pub(super) async fn keep(mut keeper: Keeper, health: Health, stop: CancellationToken) {
     let mut changes = health.subscribe();
-    let looking = async {
-        loop {
-            keeper.look().await;
-            tokio::select! {
-                () = sleep(LOOK_EVERY) => {}
-                Ok(()) = changes.changed() => {}
-            }
+    loop {
+        // Never cut off: it may be writing the last copy of a database that was deleted.
+        keeper.look().await;
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = sleep(LOOK_EVERY) => {}
+            Ok(()) = changes.changed() => {}
         }
-    };
-    stop.run_until_cancelled(looking).await;
+    }
     // What happened since the last look: what is only open here is saved before it is closed.
-    keeper.look().await;
+    keeper.look_a_last_time().await;
 }

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::harness::{Database, Gate, Provost, Remote, one_step, step, until, verify};
+use crate::harness::{Database, Gate, PATIENCE, Provost, Remote, one_step, step, until, verify};
 
 const SECRET: &str = "whsec_bmV3IHNlY3JldCBvZiB0aGUgc2hvcCwgMzIgYnl0ZXM=";
 
@@ -240,6 +240,38 @@ async fn a_database_that_is_deleted_right_before_the_stop_is_saved_too() {
     fs::rename(beside(&database, ".rescued"), &database).unwrap();
     provost.restart().await;
     assert_eq!(provost.settled(&id).await["state"], "processed");
+}
+
+/// The copy takes long enough to be met half way.
+#[tokio::test]
+async fn a_stop_while_a_deleted_database_is_saved_lets_that_end() {
+    let remote = Remote::quick().await;
+    let mut provost = Provost::setup().set("SHUTDOWN_GRACE", "1s").start().await;
+    let mut submission = one_step(&remote.url(), "/work");
+    submission["input"] = json!("x".repeat(900_000));
+    let mut ids = Vec::new();
+    for _ in 0..60 {
+        ids.push(provost.submit(&submission).await);
+    }
+    let database = provost.database();
+    fs::remove_file(&database).unwrap();
+    let (partial, whole) = (
+        beside(&database, ".rescued.partial"),
+        beside(&database, ".rescued"),
+    );
+    let begun = async {
+        while !partial.exists() && !whole.exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, begun).await.unwrap();
+    provost.terminate();
+    provost.ended().await;
+    fs::rename(whole, &database).unwrap();
+    provost.restart().await;
+    for id in &ids {
+        assert_eq!(provost.settled(id).await["state"], "processed");
+    }
 }
 
 #[tokio::test]

@@ -64,6 +64,12 @@ impl Keeper {
         }
     }
 
+    /// Whatever could not be saved before is tried once more at once: nobody can any more afterwards.
+    pub async fn look_a_last_time(&mut self) {
+        self.save_at = Instant::now();
+        self.look().await;
+    }
+
     async fn lose(&mut self, place: Place) {
         if !std::mem::replace(&mut self.is_lost, true) {
             // The last connection that closes removes `-wal`, by its name: it may be another database's by now. And
