@@ -1,16 +1,11 @@
-//! One call: the stack of layers that a request goes down, and the deadline around all of it.
+//! One call: one try at an endpoint, and the deadline around it. A transient fault ends it, and the next try is
+//! a call of its own, so that nothing is held between them.
 
 use std::{sync::Arc, time::Duration};
 
 use ::http::StatusCode;
 use async_trait::async_trait;
-use futures::future::BoxFuture;
 use tokio::time::Instant;
-use tower::{
-    Service, ServiceBuilder, ServiceExt,
-    retry::{Retry, RetryLayer},
-};
-use tracing::Instrument;
 
 use super::{
     address,
@@ -20,32 +15,26 @@ use super::{
     http,
     meters::Meters,
     registry::{Agent, Agents},
-    retry::Backoff,
+    retry,
     routing::{Endpoint, Endpoints},
 };
 use crate::domain::{
     AgentName, Call, Certainty, Fault, FaultKind, Outcome, Purpose, RetrySpec, Target, Timestamp,
 };
 
-/// Told of what happens inside a call, so that an operator can read it later; and asked before each try.
+/// Asked before a call is made.
 #[async_trait]
-pub trait Notes: Send + Sync {
-    /// Comes back when the try `number`, counted from 1, may be made; never where the attempt is known to be
-    /// over, or to be dropped.
-    async fn may_try(&self, call: &Call, number: u32);
-
-    /// The try `try_number`, counted from 1, met a transient fault; the next comes in `next_try_in`
-    /// unless complete-by comes first. Waited for, so it should be quick.
-    async fn transient(&self, call: &Call, try_number: u32, fault: Fault, next_try_in: Duration);
+pub trait Permission: Send + Sync {
+    /// Comes back when the call may be made; never where its attempt is known to be over, or to be dropped.
+    async fn granted(&self, call: &Call);
 }
 
-/// What goes down the stack: one try of a call. Small and copied freely.
+/// A call with its deadline, and who is asked before it is made.
 #[derive(Clone, Copy)]
 pub(super) struct Try<'a> {
     pub call: &'a Call,
-    pub number: u32,
     pub deadline: Instant,
-    pub notes: &'a dyn Notes,
+    pub permission: &'a dyn Permission,
 }
 
 impl Try<'_> {
@@ -90,90 +79,44 @@ impl Try<'_> {
     }
 }
 
-/// The error of the stack: what is worth another try. A service's final refusal is no error here but
-/// an outcome, so that whatever counts errors (a breaker) counts only signs of ill health.
+/// What is worth another try. A service's final refusal is no error here but an outcome, so that whatever
+/// counts errors (a breaker) counts only signs of ill health.
 #[derive(Debug)]
-pub(super) struct Transient {
-    pub fault: Fault,
-    pub retry_after: Option<Duration>,
+struct Transient {
+    fault: Fault,
+    retry_after: Option<Duration>,
 }
 
-/// A concrete type, cloned per call for the price of a few reference counts.
-pub(super) type Stack = Retry<Backoff, Tries>;
-
-pub(super) fn stack(retry: RetrySpec, tries: Tries) -> Stack {
-    let backoff = Backoff {
-        spec: retry,
-        meters: Arc::clone(&tries.0.meters),
-    };
-    ServiceBuilder::new()
-        .layer(RetryLayer::new(backoff))
-        // Here, inside the retry so that every try passes them: first the rate limit, then the breaker.
-        // An open breaker answers with a `Transient` whose `retry_after` is the time until it half-opens.
-        .service(tries)
-}
-
-/// The bottom of the stack: sends one try to the least loaded endpoint and weighs the answer.
-#[derive(Clone)]
-pub(super) struct Tries(Arc<Wire>);
-
+/// Sends a call to the least loaded endpoint and weighs the answer.
 pub(super) struct Wire {
     pub agent: AgentName,
     pub connector: Connector,
     pub endpoints: Endpoints,
+    pub retry: RetrySpec,
     pub max_output: usize,
     pub meters: Arc<Meters>,
 }
 
-impl Tries {
-    pub fn new(wire: Arc<Wire>) -> Self {
-        Self(wire)
-    }
-}
-
-impl<'a> Service<Try<'a>> for Tries {
-    type Response = Outcome;
-    type Error = Transient;
-    type Future = BoxFuture<'a, Result<Outcome, Transient>>;
-
-    fn poll_ready(
-        &mut self,
-        _: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Result<(), Transient>> {
-        // Capacity was taken as a slot before the call was claimed.
-        std::task::Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Try<'a>) -> Self::Future {
-        let wire = Arc::clone(&self.0);
-        let call = request.call;
-        let span = tracing::debug_span!(
-            "try",
-            agent = %wire.agent,
-            task = %call.step.task,
-            step = %call.step_name,
-            attempt = call.attempt.0,
-            number = request.number,
-        );
-        let work = async move {
-            let mut meter = wire.meters.begin_try();
-            let result = wire.send(request).await;
-            match &result {
-                Ok(Outcome::Success(_) | Outcome::Probed { .. }) => meter.success(),
-                Ok(Outcome::Failed(_)) => meter.permanent(),
-                Ok(Outcome::Unknown(_)) | Err(_) => meter.transient(),
-            }
-            drop(meter);
-            result
-        };
-        Box::pin(work.instrument(span))
-    }
-}
-
 impl Wire {
+    pub async fn call(&self, request: Try<'_>) -> Outcome {
+        let mut meter = self.meters.begin_try();
+        let result = self.send(request).await;
+        match &result {
+            Ok(Outcome::Success(_) | Outcome::Probed { .. }) => meter.success(),
+            Ok(Outcome::Failed(_)) => meter.permanent(),
+            Ok(Outcome::Unknown(_) | Outcome::Transient { .. }) | Err(_) => meter.transient(),
+        }
+        drop(meter);
+        result.unwrap_or_else(|Transient { fault, retry_after }| {
+            let made = request.call.tries.saturating_add(1);
+            let wait = retry::wait(&self.retry, made, retry_after, rand::random());
+            Outcome::Transient { fault, wait }
+        })
+    }
+
     async fn send(&self, request: Try<'_>) -> Result<Outcome, Transient> {
-        request.notes.may_try(request.call, request.number).await;
-        // A process that was suspended wakes up with the next try and complete-by both due, and this is
+        request.permission.granted(request.call).await;
+        // A process that was suspended wakes up with a call to begin and complete-by both due, and this is
         // looked at first; a claim may have taken longer to save than the step has.
         if Instant::now() >= request.deadline {
             return std::future::pending().await;
@@ -185,7 +128,7 @@ impl Wire {
             Ok(way) => way,
             Err(why) => return Ok(request.permanent(why.clone())),
         };
-        let traceparent = request.call.trace.parent(request.number);
+        let traceparent = request.call.trace.parent();
         let made = match http::request(&way.base, &way.host, request.call, &traceparent) {
             Ok(made) => made,
             Err(why) => return Ok(request.permanent(why)),
@@ -267,52 +210,56 @@ fn broken(
     }
     let mut broken = request.transient(format!("the call to {url} broke off: {cause}"));
     broken.fault.outcome = Some(Certainty::Unknown);
-    // Where the service can be asked whether the call took effect, it is asked before the next try.
-    if request.call.has_probe && request.call.purpose == Purpose::Work {
-        return Ok(Outcome::Unknown(broken.fault));
-    }
     Err(broken)
 }
 
 impl Agent {
-    /// Makes the call with all its tries. `None` when `deadline`, the complete-by on this machine's
-    /// monotonic clock, came first: whatever was under way is dropped and nothing is reported, because
-    /// another instance may be running the step by then (P18).
-    pub async fn call(&self, call: Call, deadline: Instant, notes: &dyn Notes) -> Option<Outcome> {
-        let _meter = self.meters().begin_call();
-        let first = Try {
-            call: &call,
-            number: 1,
-            deadline,
-            notes,
-        };
-        let answered = tokio::time::timeout_at(deadline, self.stack().oneshot(first)).await;
-        match answered {
-            Ok(Ok(outcome)) if Instant::now() < deadline => Some(outcome),
-            // An answer that was there but came to light after complete-by is late all the same. The
-            // retry layer never gives up, so an error cannot come out of it.
-            _ => None,
+    /// Makes the call. `None` when `deadline`, the complete-by on this machine's monotonic clock, came first:
+    /// whatever was under way is dropped and nothing is reported, because another instance may be running the
+    /// step by then (P18).
+    pub async fn call(
+        &self,
+        call: Call,
+        deadline: Instant,
+        permission: &dyn Permission,
+    ) -> Option<Outcome> {
+        let meters = self.meters();
+        let _meter = meters.begin_call();
+        if call.tries > 0 {
+            meters.retries.increment(1);
         }
+        let request = Try {
+            call: &call,
+            deadline,
+            permission,
+        };
+        let answered = tokio::time::timeout_at(deadline, self.wire().call(request)).await;
+        // An answer that was there but came to light after complete-by is late all the same.
+        answered.ok().filter(|_| Instant::now() < deadline)
     }
 }
 
 impl Agents {
     /// [`Agent::call`] on the agent that the call is for.
-    pub async fn call(&self, call: Call, deadline: Instant, notes: &dyn Notes) -> Option<Outcome> {
+    pub async fn call(
+        &self,
+        call: Call,
+        deadline: Instant,
+        permission: &dyn Permission,
+    ) -> Option<Outcome> {
         let name = match &call.target {
             Target::Agent(name) => name,
             Target::Url { origin, .. } => origin,
         };
         match self.get(name) {
-            Some(agent) => agent.call(call, deadline, notes).await,
+            Some(agent) => agent.call(call, deadline, permission).await,
             None => {
                 let message =
                     format!("the agent {name} is not registered; register it, then retry the step");
                 let unsent = Try {
                     call: &call,
-                    number: 1,
                     deadline,
-                    notes,
+                    permission,
                 };
                 Some(unsent.permanent(message))
             }

@@ -95,7 +95,7 @@ pub fn describe() {
     );
     metrics::describe_counter!(
         "provost_agent_retries_total",
-        "Tries that were made again inside one call, after a transient fault"
+        "Tries that were made again after a transient fault"
     );
     metrics::describe_gauge!(
         "provost_agent_in_flight",
@@ -104,6 +104,6 @@ pub fn describe() {
     metrics::describe_histogram!(
         "provost_agent_call_seconds",
         metrics::Unit::Seconds,
-        "Length of a call with all its tries and waits"
+        "Length of a call"
     );
 }

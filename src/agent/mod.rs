@@ -25,7 +25,7 @@ mod routing;
 mod tests;
 
 pub use address::{AddressPolicy, Own};
-pub use call::Notes;
+pub use call::Permission;
 pub use http::install_crypto;
 pub use meters::describe as describe_metrics;
 pub use post::{NotPosted, Post, Posted};

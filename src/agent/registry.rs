@@ -13,7 +13,7 @@ use lru::LruCache;
 
 use super::{
     address::AddressPolicy,
-    call::{Stack, Tries, Wire, stack},
+    call::Wire,
     capacity::{Bulkhead, Gate, Slot},
     connections::Connector,
     http,
@@ -48,13 +48,12 @@ impl Default for AgentSettings {
     }
 }
 
-/// One agent: its specification, its capacity and the stack its calls go down.
+/// One agent: its specification, its capacity and the way its calls go.
 pub struct Agent {
     name: AgentName,
     spec: AgentSpec,
     bulkhead: Arc<Bulkhead>,
     wire: Arc<Wire>,
-    stack: Stack,
 }
 
 impl Agent {
@@ -78,8 +77,8 @@ impl Agent {
         self.bulkhead.in_flight()
     }
 
-    pub(super) fn stack(&self) -> Stack {
-        self.stack.clone()
+    pub(super) fn wire(&self) -> &Wire {
+        &self.wire
     }
 
     pub(super) fn meters(&self) -> &Meters {
@@ -222,12 +221,12 @@ impl Agents {
             agent: name.clone(),
             connector: self.connector.clone(),
             endpoints,
+            retry: spec.retry.clone(),
             max_output: self.settings.max_output,
             meters,
         });
         Agent {
             name: name.clone(),
-            stack: stack(spec.retry.clone(), Tries::new(Arc::clone(&wire))),
             spec,
             bulkhead,
             wire,

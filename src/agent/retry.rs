@@ -1,18 +1,15 @@
 //! When a transient fault is tried again (P16): full jitter, so that calls that failed together do
 //! not come back together, and never before the service asked to be left alone.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use ::http::{HeaderMap, header};
-use futures::future::BoxFuture;
-use tokio::time::Instant;
-use tower::retry::Policy;
 
-use super::{
-    call::{Transient, Try},
-    meters::Meters,
-};
-use crate::domain::{Outcome, RetrySpec, Timestamp};
+use crate::domain::{RetrySpec, Timestamp};
+
+/// The longest that a service is left alone because it asked for it: a slip in its answer must not put a
+/// step off for years.
+const LONGEST_ASKED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The wait after the `made`-th try: uniform between zero and `initial * factor^(made - 1)`, at most
 /// `max`. `chance` is drawn from 0 to 1. What the service asked for comes on top, so that callers that
@@ -26,7 +23,7 @@ pub(super) fn wait(
     let growth = spec.factor.saturating_pow(made.saturating_sub(1));
     let ceiling = spec.initial.saturating_mul(growth).min(spec.max);
     let jitter = ceiling.duration().mul_f64(chance.clamp(0.0, 1.0));
-    asked_for.unwrap_or_default().saturating_add(jitter)
+    asked_for.unwrap_or_default().min(LONGEST_ASKED) + jitter
 }
 
 /// `Retry-After` in either of its forms (RFC 9110 section 10.2.3). A date is read against the answer's
@@ -45,59 +42,6 @@ pub(super) fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duratio
 fn http_date(text: &str) -> Option<Timestamp> {
     let date = jiff::fmt::rfc2822::parse(text).ok()?;
     Some(Timestamp::from_millis(date.timestamp().as_millisecond()))
-}
-
-/// Tries again after every transient fault until complete-by ends the call: there is no number of
-/// tries, because time is what a step has (P16).
-#[derive(Clone)]
-pub(super) struct Backoff {
-    pub spec: RetrySpec,
-    pub meters: Arc<Meters>,
-}
-
-impl<'a> Policy<Try<'a>, Outcome, Transient> for Backoff {
-    type Future = BoxFuture<'a, ()>;
-
-    fn retry(
-        &mut self,
-        request: &mut Try<'a>,
-        result: &mut Result<Outcome, Transient>,
-    ) -> Option<Self::Future> {
-        let transient = result.as_ref().err()?;
-        let wait = wait(
-            &self.spec,
-            request.number,
-            transient.retry_after,
-            rand::random(),
-        );
-        let fault = transient.fault.clone();
-        let failed = *request;
-        request.number += 1;
-        let next_at = Instant::now().checked_add(wait);
-        let meters = Arc::clone(&self.meters);
-        Some(Box::pin(async move {
-            tracing::debug!(
-                try_number = failed.number,
-                ?wait,
-                fault = fault.message,
-                "tries again"
-            );
-            failed
-                .notes
-                .transient(failed.call, failed.number, fault, wait)
-                .await;
-            match next_at.filter(|at| *at < failed.deadline) {
-                Some(at) => tokio::time::sleep_until(at).await,
-                // Complete-by comes first and ends the call: there is nothing left but to wait for it.
-                None => std::future::pending().await,
-            }
-            meters.retries.increment(1);
-        }))
-    }
-
-    fn clone_request(&mut self, request: &Try<'a>) -> Option<Try<'a>> {
-        Some(*request)
-    }
 }
 
 #[cfg(test)]
@@ -136,7 +80,11 @@ mod tests {
             wait(&SPEC, 1, Some(asked), 1.0),
             asked + Duration::from_millis(100)
         );
-        assert_eq!(wait(&SPEC, 1, Some(Duration::MAX), 1.0), Duration::MAX);
+        assert_eq!(
+            wait(&SPEC, 1, Some(Duration::MAX), 0.0),
+            Duration::from_secs(86_400),
+            "no longer than a day"
+        );
     }
 
     fn read(retry_after_header: &str, date: Option<&str>) -> Option<Duration> {

@@ -1,6 +1,6 @@
 //! What the scheduler hands an agent, and what the agent hands back (P9, P11, P12).
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     Attempt, CallTrace, Fault, Method, Payload, Span, StepName, StepRef, Target, Timestamp,
@@ -13,6 +13,8 @@ pub struct Call {
     pub step_name: StepName,
     pub task_key: Option<Arc<str>>,
     pub attempt: Attempt,
+    /// How many attempts before this one met a transient fault within the same time to complete.
+    pub tries: u32,
     /// Equal for every attempt of the step, so that the remote service can deduplicate (P17).
     pub idempotency_key: String,
     pub target: Target,
@@ -28,9 +30,6 @@ pub struct Call {
     /// The trace that each try of it goes on with.
     pub trace: CallTrace,
     pub purpose: Purpose,
-    /// The step has a probe: a call that breaks off after it was sent is not repeated blindly, but ends
-    /// with [`Outcome::Unknown`].
-    pub has_probe: bool,
     /// The call is dropped when its task is to be undone.
     pub is_dropped_by_undo: bool,
 }
@@ -50,9 +49,14 @@ pub enum Purpose {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Outcome {
     Success(Payload),
-    /// A permanent error; transient ones are retried inside complete-by and never end a call.
+    /// A transient fault: to be tried again once the wait is over (P16).
+    Transient {
+        fault: Fault,
+        wait: Duration,
+    },
+    /// A permanent error.
     Failed(Fault),
-    /// The connection broke after the request was sent: it may have taken effect.
+    /// Nobody knows how it ended: it may have taken effect.
     Unknown(Fault),
     /// The answer to a probe: a success, 404 or 410.
     Probed {

@@ -1,12 +1,9 @@
 //! What can be asked of a task, and the ways it can be refused.
 
-use std::time::Duration;
-
 use thiserror::Error;
 
 use super::{
-    Attempt, Fault, InstanceId, Outcome, Payload, StepIndex, StepName, StepStatus, TaskStatus,
-    Timestamp,
+    Attempt, InstanceId, Outcome, Payload, StepIndex, StepName, StepStatus, TaskStatus, Timestamp,
 };
 
 /// A change asked of one task. Submission is not among them: it makes the task.
@@ -22,13 +19,6 @@ pub enum Command {
         step: StepIndex,
         attempt: Attempt,
         outcome: Outcome,
-    },
-    /// An agent met a transient fault and will try again inside its attempt (P16).
-    Note {
-        step: StepIndex,
-        attempt: Attempt,
-        fault: Fault,
-        next_try_in: Duration,
     },
     /// A scheduler hands a step back without a failure.
     Release {
@@ -102,7 +92,6 @@ impl Command {
         match self {
             Command::Claim { step, .. }
             | Command::Reply { step, .. }
-            | Command::Note { step, .. }
             | Command::Release { step, .. }
             | Command::Expire { step, .. }
             | Command::RetryFrom { step, .. }
@@ -124,7 +113,6 @@ impl Command {
         match self {
             Command::Claim { .. } => "claim",
             Command::Reply { .. } => "reply",
-            Command::Note { .. } => "note",
             Command::Release { .. } => "release",
             Command::Expire { .. } => "expire",
             Command::Overdue => "overdue",

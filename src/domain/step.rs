@@ -1,6 +1,6 @@
 //! One step of a task, and the states it passes through.
 
-use super::{Attempt, Fault, InstanceId, Payload, Timestamp};
+use super::{Attempt, Fault, InstanceId, Payload, Span, Timestamp};
 
 /// What the state store keeps of a step besides its definition.
 #[derive(Clone, PartialEq, Debug)]
@@ -12,6 +12,11 @@ pub struct Step {
     pub failure_count: u32,
     /// How often `on_exhausted: extend` has granted another try.
     pub extended: u32,
+    /// Attempts that met a transient fault since the time to complete was last given anew (P16).
+    pub tries: u32,
+    /// While it waits to be tried again: what will be left of its time to complete when the wait is over.
+    /// Waiting for a free slot uses none of it. `None`: all of it.
+    pub time_left: Option<Span>,
     pub doubt: Doubt,
     /// What it gave before an operator had it run again: it took effect, and is undone if the task is.
     /// Only while it is not over; then it is replaced, or counts as its output.
@@ -137,6 +142,8 @@ impl Step {
             attempt: Attempt::default(),
             failure_count: 0,
             extended: 0,
+            tries: 0,
+            time_left: None,
             doubt: Doubt::None,
             earlier: None,
             body: None,

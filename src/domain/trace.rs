@@ -127,14 +127,12 @@ impl CallTrace {
         }
     }
 
-    /// With a span for this very try, counted from 1. Other tasks, steps, attempts and tries in the same trace
-    /// have others.
-    pub fn parent(&self, try_number: u32) -> String {
+    /// With a span for this very call. Other tasks, steps and attempts in the same trace have others.
+    pub fn parent(&self) -> String {
         let hash = Sha256::new()
             .chain_update(self.step.task.0.as_bytes())
             .chain_update(self.step.step.0.to_be_bytes())
             .chain_update(self.attempt.0.to_be_bytes())
-            .chain_update(try_number.to_be_bytes())
             .finalize();
         let span = hash[..8]
             .iter()
@@ -229,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn every_try_of_every_call_in_a_trace_has_a_span_of_its_own() {
+    fn every_call_in_a_trace_has_a_span_of_its_own() {
         let trace = Trace::join(&[&parent("00")], &["a=1"]).unwrap();
         let mut spans = HashSet::new();
         for task in 1..5 {
@@ -241,11 +239,9 @@ mod tests {
                         step: StepIndex(step),
                     };
                     let call = CallTrace::of(Some(&trace), step, Attempt(attempt));
-                    for number in 1..5 {
-                        let parent = call.parent(number);
-                        assert_eq!(Trace::join(&[&parent], &["a=1"]), Some(trace.clone()));
-                        assert!(spans.insert(parent));
-                    }
+                    let parent = call.parent();
+                    assert_eq!(Trace::join(&[&parent], &["a=1"]), Some(trace.clone()));
+                    assert!(spans.insert(parent));
                 }
             }
         }
@@ -259,10 +255,10 @@ mod tests {
         };
         let call = CallTrace::of(None, step, Attempt(1));
         assert!(
-            call.parent(1)
+            call.parent()
                 .starts_with("00-00000000000000000000000000000007-")
         );
-        assert!(call.parent(1).ends_with("-01"));
+        assert!(call.parent().ends_with("-01"));
         assert_eq!(call.state, None);
     }
 }

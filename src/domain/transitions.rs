@@ -128,9 +128,15 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
         ),
         step(
             Processing,
+            "step.retrying",
+            Pending,
+            "a transient fault: it is tried again after a wait, within the time to complete that is left",
+        ),
+        step(
+            Processing,
             "step.expired",
             Pending,
-            "complete-by passed: the supervisor has it tried again after a wait; or the instance that held it was lost: at once",
+            "complete-by passed, or would have before the next try: it is tried again after a wait; or the instance that held it was lost: at once",
         ),
         step(
             Processing,

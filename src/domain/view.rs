@@ -117,16 +117,16 @@ pub struct StepView<'a> {
     /// The steps that this one follows.
     #[schema(example = json!(["reserve"]))]
     after: Vec<&'a str>,
-    /// The number of the last claim; 0 before the first.
+    /// The number of the last claim, and so of its call; 0 before the first.
     #[schema(example = 2)]
     attempt: u32,
-    /// Attempts that did not finish in time.
+    /// How often it did not succeed within `complete_within`, or lost the instance that ran it.
     #[schema(example = 1)]
     failure_count: u32,
     /// More failures than this, and `on_exhausted` decides.
     #[schema(example = 3)]
     max_failures: u32,
-    /// `unknown`: an attempt expired, was lost or dropped, and may have taken effect.
+    /// `unknown`: an attempt expired, broke off, was lost or dropped, and may have taken effect.
     #[schema(required, value_type = Option<Certainty>, example = "unknown")]
     outcome: Option<&'static str>,
     /// What every attempt sends as `Idempotency-Key`.
@@ -138,7 +138,7 @@ pub struct StepView<'a> {
     /// When the attempt under way must be finished.
     #[schema(required, value_type = Option<String>, format = DateTime)]
     complete_by: Option<Timestamp>,
-    /// Pending: from when on it may be claimed.
+    /// Pending: from when on it may be claimed. After a transient fault, `last_fault` says why it waits.
     #[schema(required, value_type = Option<String>, format = DateTime)]
     ready_at: Option<Timestamp>,
     /// The first claim.

@@ -8,12 +8,12 @@ use std::{
 
 use async_trait::async_trait;
 use futures::FutureExt;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 use tracing::{Span, debug, debug_span, error};
 
 use super::Local;
 use crate::{
-    agent::Notes,
+    agent::Permission,
     domain::{Actor, Call, Certainty, Command, Fault, FaultKind, Outcome},
     planted,
     store::{Apply, CommandError, Dispatch, LocalScheduler, Store, StoreError},
@@ -41,13 +41,13 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     let by = local.actor().clone();
     let (step, attempt) = (call.step, call.attempt);
     let claimed = deadline.checked_sub(call.complete_within.duration());
-    let notes = SavedNotes::new(local, store, claimed.unwrap_or_else(Instant::now));
+    let permission = HeldCalls::new(local, store, claimed.unwrap_or_else(Instant::now));
     let called = call.clone();
     // It panics in here, if it does, and not where it is spawned: its place is freed, and the attempt ends as
     // one of unknown outcome does.
     let answered = AssertUnwindSafe(async {
         planted::strike(call.task_key.as_deref(), "call");
-        local.agents.call(call, deadline, &notes).await
+        local.agents.call(call, deadline, &permission).await
     });
     let answered = answered.catch_unwind().await;
     let answered = answered.unwrap_or_else(|_| Some(panicked(&called, store)));
@@ -57,6 +57,10 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
         return;
     };
     drop(permit);
+    if let Outcome::Transient { fault, wait } = &outcome {
+        debug!(task = %step.task, step = %called.step_name, attempt = attempt.0, status = fault.status,
+            "{}; tried again in {wait:?}", fault.message);
+    }
     let command = Command::Reply {
         step: step.step,
         attempt,
@@ -109,15 +113,15 @@ async fn save(store: &Store, call: &Call, command: Command, by: &Actor, deadline
     }
 }
 
-/// Transient faults are recorded as they happen, so that an operator sees why a step takes long.
-pub(super) struct SavedNotes<'a> {
+/// Asks this instance's lease, and the record where that is in doubt.
+pub(super) struct HeldCalls<'a> {
     local: &'a Local,
     store: &'a Store,
     /// When the attempt was last known to be this instance's.
     held: Mutex<Instant>,
 }
 
-impl<'a> SavedNotes<'a> {
+impl<'a> HeldCalls<'a> {
     pub fn new(local: &'a Local, store: &'a Store, held: Instant) -> Self {
         Self {
             local,
@@ -146,22 +150,19 @@ enum Holding {
 }
 
 #[async_trait]
-impl Notes for SavedNotes<'_> {
-    /// Where others share the store, they may have ended the attempt, or wait for the end of its call. The first
-    /// try follows its claim at once; every later one is made only once the record has said that the attempt
-    /// is this instance's own still. So is the first where this instance had no lease for a moment, or has
-    /// heard of drops since. While the record cannot be asked no try is made. Alone on its store an instance
-    /// need not ask.
-    async fn may_try(&self, call: &Call, number: u32) {
+impl Permission for HeldCalls<'_> {
+    /// Where others share the store, they may have ended the attempt, or wait for the end of its call. Most calls
+    /// follow their claim at once. Where this instance had no lease for a moment, or has heard of drops since, the
+    /// call is made only once the record has said that the attempt is this instance's own still; while the record
+    /// cannot be asked none is made. Alone on its store an instance need not ask.
+    async fn granted(&self, call: &Call) {
         if !self.store.is_shared {
             return;
         }
-        let mut is_asked = number == 1;
         loop {
             let now = Instant::now();
             let held = *self.held.lock().unwrap_or_else(PoisonError::into_inner);
-            if is_asked
-                && self.local.standing.was_alive_since(held, now)
+            if self.local.standing.was_alive_since(held, now)
                 && !self.local.has_heard_of_drops_since(held)
             {
                 return;
@@ -170,13 +171,12 @@ impl Notes for SavedNotes<'_> {
                 match self.holding(call).await {
                     Ok(Holding::Held) => {
                         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = now;
-                        is_asked = true;
                         continue;
                     }
                     Ok(holding) => {
                         let key = (call.step, call.attempt);
                         debug!(task = %call.step.task, step = %call.step_name, attempt = call.attempt.0,
-                            ?holding, "no further try: its attempt is over by the record, or its task is undone");
+                            ?holding, "not called: its attempt is over by the record, or its task is undone");
                         match holding {
                             Holding::ToBeDropped => self.local.drop_and_confirm(key),
                             Holding::Held | Holding::Over => self.local.running.abort(key),
@@ -189,26 +189,5 @@ impl Notes for SavedNotes<'_> {
             }
             sleep(LOOK_AGAIN).await;
         }
-    }
-
-    async fn transient(&self, call: &Call, try_number: u32, fault: Fault, next_try_in: Duration) {
-        debug!(task = %call.step.task, step = %call.step_name, attempt = call.attempt.0, try_number,
-            status = fault.status, "{}; tried again in {next_try_in:?}", fault.message);
-        let noted = self.store.apply(Apply {
-            task: call.step.task,
-            command: Command::Note {
-                step: call.step.step,
-                attempt: call.attempt,
-                fault,
-                next_try_in,
-            },
-            by: self.local.actor().clone(),
-            if_version: None,
-            idempotency: None,
-        });
-        // A note that cannot be saved is worth no second try: the next one says the same. It must
-        // not hold up the retry either.
-        let patience = Instant::now() + next_try_in;
-        let _ = timeout_at(patience, noted).await;
     }
 }

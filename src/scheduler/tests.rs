@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use futures::FutureExt;
 
-use super::{call::SavedNotes, *};
+use super::{call::HeldCalls, *};
 use crate::{
-    agent::{AgentSettings, Notes, install_crypto},
+    agent::{AgentSettings, Permission, install_crypto},
     domain::{Command, Expiry, StepIndex, StepStatus, TaskId, Term},
     store::conformance::harness::{Harness, New, sqlite},
 };
@@ -107,7 +107,7 @@ async fn a_claim_whose_call_starts_meanwhile_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_call_is_tried_on_only_while_its_step_is_known_to_be_held() {
+async fn a_call_is_made_only_while_its_step_is_known_to_be_held() {
     let h = Harness::new(sqlite().await).await;
     h.places("x", 2);
     let mut store = h.store.clone();
@@ -124,17 +124,12 @@ async fn a_call_is_tried_on_only_while_its_step_is_known_to_be_held() {
             .unwrap()
             .call
     };
-    let notes = |_| SavedNotes::new(&local, &store, Instant::now());
-    let (kept_notes, lost_notes) = (notes(kept), notes(lost));
-    kept_notes.may_try(call_of(kept), 1).now_or_never().unwrap();
+    let asks = |_| HeldCalls::new(&local, &store, Instant::now());
+    let (kept_asks, lost_asks) = (asks(kept), asks(lost));
+    kept_asks.granted(call_of(kept)).now_or_never().unwrap();
 
     standing.lost();
-    assert!(
-        kept_notes
-            .may_try(call_of(kept), 1)
-            .now_or_never()
-            .is_none()
-    );
+    assert!(kept_asks.granted(call_of(kept)).now_or_never().is_none());
     let taken_over = Command::Expire {
         step: lost.0.step,
         attempt: lost.1,
@@ -143,10 +138,10 @@ async fn a_call_is_tried_on_only_while_its_step_is_known_to_be_held() {
     h.apply(lost.0.task, taken_over).await.unwrap();
     tokio::time::sleep(Duration::from_millis(2)).await;
     renew();
-    let asking = lost_notes.may_try(call_of(lost), 1);
+    let asking = lost_asks.granted(call_of(lost));
     tokio::select! {
         () = asking => panic!("another has it"),
-        () = kept_notes.may_try(call_of(kept), 1) => {}
+        () = kept_asks.granted(call_of(kept)) => {}
     }
-    kept_notes.may_try(call_of(kept), 1).now_or_never().unwrap();
+    kept_asks.granted(call_of(kept)).now_or_never().unwrap();
 }

@@ -47,6 +47,7 @@ pub struct StepRecord<'a> {
     pub attempt: u32,
     pub failure_count: u32,
     pub extended: u32,
+    pub tries: u32,
     pub doubt: Option<&'static str>,
     pub locked_by: Option<&'a Arc<str>>,
     pub complete_by: Option<i64>,
@@ -115,6 +116,8 @@ impl<'a> StepRecord<'a> {
             attempt,
             failure_count,
             extended,
+            tries,
+            time_left,
             doubt,
             // Where there is one, it is the output.
             earlier: _,
@@ -127,6 +130,8 @@ impl<'a> StepRecord<'a> {
                 locked_by,
                 complete_by,
             } => (Some(locked_by.shared()), Some(*complete_by)),
+            // What is left of its time is kept as the end that it has if it is claimed in time.
+            StepState::Pending { ready_at } => (None, time_left.map(|left| *ready_at + left)),
             _ => (None, None),
         };
         let ready_at = match state {
@@ -148,6 +153,7 @@ impl<'a> StepRecord<'a> {
             attempt: attempt.0,
             failure_count: *failure_count,
             extended: *extended,
+            tries: *tries,
             doubt: doubt.as_str(),
             locked_by,
             complete_by: millis(complete_by),

@@ -319,9 +319,18 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
         | StepStatus::Error
         | StepStatus::Cancelled => payload(row, "output")?,
     };
+    let time_left = match &state {
+        StepState::Pending { ready_at } => {
+            let end = time(row, "complete_by")?;
+            end.map(|end| Span::from_millis(end.since(*ready_at).as_millis() as u64))
+        }
+        _ => None,
+    };
     Ok(Step {
         state,
         earlier,
+        tries: number(row, "tries")?,
+        time_left,
         attempt: Attempt(number(row, "attempt")?),
         failure_count: number(row, "failure_count")?,
         extended: number(row, "extended")?,

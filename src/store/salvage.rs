@@ -29,7 +29,7 @@ FROM tasks WHERE id = $1"#;
 /// Relies on the primary key.
 const STEPS: &str = r#"
 SELECT idx, name, agent, state, attempt, failure_count, extended, locked_by, complete_by, ready_at, started_at,
-       ended_at, body, output, error, last_fault, doubt
+       ended_at, body, output, error, last_fault, doubt, tries
 FROM steps WHERE task_id = $1 ORDER BY idx"#;
 
 /// Relies on the primary key.

@@ -42,7 +42,7 @@ async fn what_ended_each_try_is_not_called_silence() {
     submission["steps"][0]["max_failures"] = json!(0);
     let task = provost.run(&submission).await;
     let message = step(&task, "only")["error"]["message"].as_str().unwrap();
-    let begins = "failed once; attempt 1 did not succeed within 500ms; its last fault: ";
+    let begins = "failed once; it did not succeed within 500ms; its last fault: ";
     assert!(message.starts_with(begins), "{message}");
     assert!(message.contains("refused"), "{message}");
 }

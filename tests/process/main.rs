@@ -72,6 +72,7 @@ mod systemd;
 mod taken_over;
 mod tls;
 mod transient;
+mod tries;
 mod undo_matrix;
 mod unix_socket;
 mod unreadable;

@@ -31,7 +31,7 @@ async fn a_call_carries_what_a_remote_service_needs() {
         ("provost-step", "charge"),
         ("provost-attempt", "2"),
         ("provost-complete-by", "2023-11-14T22:13:20.000Z"),
-        ("traceparent", &a_call().trace.parent(1)),
+        ("traceparent", &a_call().trace.parent()),
         ("tracestate", "rojo=00f067aa0ba902b7"),
         ("content-type", "application/json"),
         ("accept", "text/plain"),

@@ -1,7 +1,8 @@
 //! Services that hang, drip, break off and recover.
 
-use tokio::{io::AsyncWriteExt, net::TcpStream};
-use tower::ServiceExt;
+use std::sync::Arc;
+
+use tokio::{io::AsyncWriteExt, net::TcpStream, sync::mpsc};
 
 use super::{
     super::call::Try,
@@ -62,14 +63,12 @@ async fn a_service_that_hangs_is_left_at_complete_by_and_nothing_is_reported() {
 async fn a_try_that_comes_after_complete_by_is_not_made() {
     let mut server = Server::answering(response("200 OK", "", "1")).await;
     let agent = agents_at(&server.url).get(&payments()).unwrap();
-    let (notes, call) = (Recorder(mpsc::unbounded_channel().0), a_call());
     let late = Try {
-        call: &call,
-        number: 1,
+        call: &a_call(),
         deadline: Instant::now(),
-        notes: &notes,
+        permission: &Granted,
     };
-    let made = tokio::time::timeout(SHORT, agent.stack().oneshot(late));
+    let made = tokio::time::timeout(SHORT, agent.wire().call(late));
     assert!(made.await.is_err(), "it was made");
     assert!(server.rest().is_empty());
 }
@@ -111,20 +110,17 @@ async fn a_503_is_tried_again_under_the_same_key_until_the_service_recovers() {
     let noted: Vec<_> = ended
         .noted
         .iter()
-        .map(|(number, fault, _)| (*number, fault.kind, fault.status, fault.body.as_deref()))
+        .map(|(fault, _)| (fault.kind, fault.status, fault.body.as_deref()))
         .collect();
     let kind = FaultKind::Transient;
     let busy = Some("busy");
-    assert_eq!(
-        noted,
-        [(1, kind, Some(503), busy), (2, kind, Some(503), busy)]
-    );
+    assert_eq!(noted, [(kind, Some(503), busy); 2]);
     assert_eq!(ended.output(), "1");
     let seen = server.rest();
     assert_eq!(seen.len(), 3);
-    for request in seen {
+    for (request, attempt) in seen.iter().zip(["2", "3", "4"]) {
         assert_eq!(request.header("idempotency-key"), Some("0197-charge"));
-        assert_eq!(request.header("provost-attempt"), Some("2"));
+        assert_eq!(request.header("provost-attempt"), Some(attempt));
         assert_eq!(request.body, r#"{"amount":5}"#);
     }
 }
@@ -137,7 +133,7 @@ async fn a_reset_connection_is_tried_again() {
     .await;
     let ended = run(&agents_at(&server.url), a_call(), AMPLE).await;
     assert_eq!(ended.noted.len(), 1);
-    let message = &ended.noted[0].1.message;
+    let message = &ended.noted[0].0.message;
     assert!(
         message.starts_with(&format!("the call to {} broke off", server.url)),
         "{message}"
@@ -175,10 +171,7 @@ async fn an_answer_that_is_not_http_is_tried_again() {
 #[tokio::test]
 async fn a_refused_connection_is_tried_again() {
     let url = refusing().await;
-    let noted = run_until_noted(agents_at(&url), 3).await;
-    let numbers: Vec<_> = noted.iter().map(|(number, ..)| *number).collect();
-    assert_eq!(numbers, [1, 2, 3]);
-    for (_, fault, _) in noted {
+    for (fault, _) in faults(&agents_at(&url), 3).await {
         assert!(
             fault
                 .message
@@ -201,19 +194,17 @@ async fn a_service_that_says_when_to_come_back_is_left_alone_until_then() {
     let began = Instant::now();
     let ended = run(&agents_at(&server.url), a_call(), AMPLE).await;
     assert!(began.elapsed() >= Duration::from_secs(1));
-    assert!(ended.noted[0].2 >= Duration::from_secs(1));
+    assert!(ended.noted[0].1 >= Duration::from_secs(1));
     assert_eq!(ended.output(), "1");
 }
 
 #[tokio::test]
-async fn a_wait_that_would_outlast_complete_by_ends_there_without_another_try() {
+async fn a_wait_beyond_complete_by_is_told_at_once() {
     let answer = response("503 Service Unavailable", "retry-after: 3600\r\n", "");
     let mut server = Server::answering(answer).await;
-    let ended = run(&agents_at(&server.url), a_call(), SHORT).await;
-    assert_eq!(ended.outcome, None);
+    let ended = run(&agents_at(&server.url), a_call(), AMPLE).await;
     assert_eq!(server.rest().len(), 1);
-    // It is noted all the same: it is the last that is known of the call.
-    assert!(ended.noted[0].2 >= Duration::from_secs(3600));
+    assert!(ended.noted[0].1 >= Duration::from_secs(3600));
 }
 
 #[tokio::test]
@@ -234,10 +225,10 @@ async fn a_connection_that_never_comes_about_is_given_up_and_tried_again() {
         ..settings()
     });
     agents.put(payments(), spec(&[&format!("http://{address}")]));
-    let noted = run_until_noted(agents, 2).await;
+    let noted = faults(&agents, 2).await;
     assert!(
-        noted[0].1.message.starts_with("could not connect"),
+        noted[0].0.message.starts_with("could not connect"),
         "{}",
-        noted[0].1.message
+        noted[0].0.message
     );
 }

@@ -1,6 +1,9 @@
 //! Which agents there are, where they may be called, and what is counted of them.
 
+use std::sync::Arc;
+
 use metrics_exporter_prometheus::PrometheusBuilder;
+use tokio::sync::mpsc;
 
 use super::{
     servers::{Server, hang, response},
@@ -181,7 +184,7 @@ async fn tries_retries_and_calls_are_counted_per_agent() {
         r#"provost_agent_tries_total{agent="payments",result="dropped"} 1"#,
         r#"provost_agent_retries_total{agent="payments"} 1"#,
         r#"provost_agent_in_flight{agent="payments"} 1"#,
-        r#"provost_agent_call_seconds_count{agent="payments"} 3"#,
+        r#"provost_agent_call_seconds_count{agent="payments"} 4"#,
     ] {
         assert!(rendered.contains(line), "{line} is missing in\n{rendered}");
     }

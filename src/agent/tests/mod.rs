@@ -6,12 +6,12 @@ mod known;
 mod servers;
 mod undo;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::time::Instant;
 
-use super::{AddressPolicy, AgentSettings, Agents, Notes};
+use super::{AddressPolicy, AgentSettings, Agents, Permission};
 use crate::domain::{
     AgentName, AgentSpec, Attempt, Call, CallTrace, Endpoint, Fault, FaultKind, Method, Outcome,
     Purpose, RetrySpec, Span, StepIndex, StepName, StepRef, Target, TaskId, Timestamp,
@@ -64,6 +64,7 @@ fn a_call() -> Call {
         step_name: StepName::new("charge"),
         task_key: Some("order-1001".into()),
         attempt: Attempt(2),
+        tries: 0,
         idempotency_key: "0197-charge".to_owned(),
         target: Target::Agent(payments()),
         method: Method::Post,
@@ -84,24 +85,19 @@ fn a_call() -> Call {
         },
         purpose: Purpose::Work,
         is_dropped_by_undo: false,
-        has_probe: false,
     }
 }
 
-/// One transient fault as it was noted: number of the try, fault, wait.
-type Noted = (u32, Fault, Duration);
-
-/// Notes that a test can wait for.
-struct Recorder(mpsc::UnboundedSender<Noted>);
+/// Asks nobody.
+struct Granted;
 
 #[async_trait]
-impl Notes for Recorder {
-    async fn may_try(&self, _: &Call, _: u32) {}
-
-    async fn transient(&self, _: &Call, try_number: u32, fault: Fault, next_try_in: Duration) {
-        let _ = self.0.send((try_number, fault, next_try_in));
-    }
+impl Permission for Granted {
+    async fn granted(&self, _: &Call) {}
 }
+
+/// A transient fault and the wait after it.
+type Noted = (Fault, Duration);
 
 struct Ended {
     outcome: Option<Outcome>,
@@ -127,30 +123,34 @@ impl Ended {
     }
 }
 
+/// Calls until there is another answer than a transient fault, as a scheduler does, or until `within` is over.
 async fn run(agents: &Agents, call: Call, within: Duration) -> Ended {
-    let (tell, mut told) = mpsc::unbounded_channel();
-    let outcome = agents
-        .call(call, Instant::now() + within, &Recorder(tell))
-        .await;
-    let noted = std::iter::from_fn(|| told.try_recv().ok()).collect();
-    Ended { outcome, noted }
+    run_until(agents, call, within, usize::MAX).await
 }
 
-/// Calls until `count` transient faults are noted, then drops the call.
-async fn run_until_noted(agents: Agents, count: usize) -> Vec<Noted> {
-    let (tell, mut told) = mpsc::unbounded_channel();
-    let agents = Arc::new(agents);
-    let notes = Recorder(tell);
-    let call = agents.call(a_call(), Instant::now() + AMPLE, &notes);
-    let noted = async {
-        let mut noted = Vec::new();
-        while noted.len() < count {
-            noted.push(told.recv().await.unwrap());
+/// The first `count` transient faults.
+async fn faults(agents: &Agents, count: usize) -> Vec<Noted> {
+    let ended = run_until(agents, a_call(), AMPLE, count).await;
+    assert_eq!(ended.noted.len(), count, "{:?}", ended.outcome);
+    ended.noted
+}
+
+async fn run_until(agents: &Agents, mut call: Call, within: Duration, faults: usize) -> Ended {
+    let deadline = Instant::now() + within;
+    let mut noted = Vec::new();
+    loop {
+        let outcome = agents.call(call.clone(), deadline, &Granted).await;
+        let Some(Outcome::Transient { fault, wait }) = outcome else {
+            return Ended { outcome, noted };
+        };
+        noted.push((fault, wait));
+        call.attempt = call.attempt.next();
+        call.tries += 1;
+        let next = Instant::now() + wait;
+        if next >= deadline || noted.len() == faults {
+            let outcome = None;
+            return Ended { outcome, noted };
         }
-        noted
-    };
-    tokio::select! {
-        outcome = call => panic!("ended before {count} notes: {outcome:?}"),
-        noted = noted => noted,
+        tokio::time::sleep_until(next).await;
     }
 }

@@ -26,7 +26,6 @@ fn probes() -> Call {
         path: "/charges?order=1001".to_owned(),
         body: None,
         purpose: Purpose::Probe("0197:charge".to_owned()),
-        has_probe: true,
         ..a_call()
     }
 }
@@ -119,36 +118,20 @@ async fn a_probe_can_be_refused_and_its_trouble_passes_like_any_other() {
 }
 
 #[tokio::test]
-async fn a_call_that_breaks_off_is_not_repeated_where_a_probe_can_tell() {
+async fn a_call_that_breaks_off_may_have_taken_effect() {
     for half in [HALF, b""] {
-        let mut server = breaking(half).await;
-        let call = Call {
-            has_probe: true,
-            ..a_call()
-        };
-        let ended = run(&agents_at(&server.url), call, AMPLE).await;
-        match ended.outcome {
-            Some(Outcome::Unknown(fault)) => {
-                assert_eq!(fault.outcome, Some(Certainty::Unknown));
-                assert!(fault.message.contains("broke off"), "{}", fault.message);
-            }
-            other => panic!("{other:?}"),
-        }
-        assert_eq!(server.rest().len(), 1, "sent once");
+        let server = breaking(half).await;
+        let ended = run(&agents_at(&server.url), a_call(), AMPLE).await;
+        let (fault, _) = &ended.noted[0];
+        assert_eq!(fault.outcome, Some(Certainty::Unknown));
+        assert!(fault.message.contains("broke off"), "{}", fault.message);
     }
 }
 
 #[tokio::test]
-async fn a_call_that_never_left_is_repeated_whatever_a_probe_could_tell() {
+async fn a_call_that_never_left_did_nothing() {
     let agents = agents_at(&refusing().await);
-    let call = Call {
-        has_probe: true,
-        ..a_call()
-    };
-    let ended = run(&agents, call, SHORT).await;
-    assert_eq!(ended.outcome, None, "it was still trying at complete-by");
-    assert!(!ended.noted.is_empty());
-    for (_, fault, _) in ended.noted {
+    for (fault, _) in faults(&agents, 2).await {
         assert_eq!(fault.outcome, None, "nothing was sent: {}", fault.message);
     }
 }
@@ -157,7 +140,7 @@ async fn a_call_that_never_left_is_repeated_whatever_a_probe_could_tell() {
 async fn an_undo_that_breaks_off_is_repeated_under_its_key() {
     let mut server = breaking(b"").await;
     let ended = run(&agents_at(&server.url), undoes(), AMPLE).await;
-    assert_eq!(ended.noted[0].1.outcome, Some(Certainty::Unknown));
+    assert_eq!(ended.noted[0].0.outcome, Some(Certainty::Unknown));
     ended.output();
     let keys: Vec<_> = server.rest();
     let keys: Vec<_> = keys.iter().map(|s| s.header("idempotency-key")).collect();

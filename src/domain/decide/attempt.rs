@@ -1,12 +1,12 @@
-//! An attempt of a step: claimed, answered, noted, handed back.
+//! An attempt of a step: claimed, answered, tried again, handed back.
 
 use std::time::Duration;
 
 use super::{Draft, fault};
 use crate::domain::{
-    Actor, AlertChange, AlertKind, Attempt, Call, CallTrace, Certainty, Doubt, Event, Fault,
-    FaultKind, InstanceId, Method, Outcome, Payload, Policy, Purpose, Refusal, Release, Span, Step,
-    StepIndex, StepRef, StepState, Task, Timestamp, hide_secrets, render,
+    Actor, AlertChange, AlertKind, Attempt, Call, CallTrace, Certainty, Doubt, Fault, FaultKind,
+    InstanceId, Method, Outcome, Payload, Policy, Purpose, Refusal, Release, Span, Step, StepIndex,
+    StepRef, StepState, Task, Timestamp, hide_secrets, render,
     template::{Budget, RenderError},
 };
 
@@ -32,13 +32,10 @@ impl Draft {
         if self.task.limit().is_some_and(|limit| limit <= now) {
             return Err(self.refuse_step(index, "the task's complete-by has passed"));
         }
-        let probe = self.task.probe_before(index);
-        let probed = probe.is_some();
-        let within = match probe {
-            Some(probe) => probe.complete_within,
-            None => self.task.definition(index).complete_within,
-        };
+        let probed = self.task.probe_before(index).is_some();
+        let whole = self.time_to_complete(index);
         let step = self.task.step_mut(index);
+        let within = step.time_left.take().unwrap_or(whole);
         step.attempt = step.attempt.next();
         step.started_at.get_or_insert(now);
         if probed {
@@ -83,6 +80,14 @@ impl Draft {
         }
     }
 
+    /// What a step has of it when an attempt begins anew, be it to do the work or to ask the probe.
+    pub(super) fn time_to_complete(&self, index: StepIndex) -> Span {
+        match self.task.probe_before(index) {
+            Some(probe) => probe.complete_within,
+            None => self.task.definition(index).complete_within,
+        }
+    }
+
     pub(super) fn reply(
         &mut self,
         index: StepIndex,
@@ -111,6 +116,7 @@ impl Draft {
                     self.refused(index, fault, by, now);
                 }
             }
+            (Outcome::Transient { fault, wait }, _) => self.try_later(index, fault, wait, by, now),
             (Outcome::Unknown(fault), _) => {
                 let reason = fault.message.clone();
                 self.task.step_mut(index).last_fault = Some(fault);
@@ -235,36 +241,65 @@ impl Draft {
         }
     }
 
-    pub(super) fn note(
+    /// A transient fault (P16): the attempt is over, and nothing is held until the next one. That goes on with
+    /// the time to complete that this one leaves. Where it would leave none the step has failed once more: that
+    /// is known now, and nobody has to wait for complete-by to find out. So it has where its probe is asked
+    /// first whether the call took effect.
+    fn try_later(
         &mut self,
         index: StepIndex,
-        attempt: Attempt,
         fault: Fault,
-        next_try_in: Duration,
+        wait: Duration,
         by: &Actor,
-    ) -> Result<(), Refusal> {
-        self.check_fence(index, attempt)?;
-        let millis = u64::try_from(next_try_in.as_millis()).unwrap_or(u64::MAX);
-        if fault.outcome.is_some() && !self.is_probing(index) {
+        now: Timestamp,
+    ) {
+        if fault.outcome.is_some() || self.is_probing(index) {
             self.doubt(index);
         }
+        self.task.step_mut(index).last_fault = Some(fault.clone());
+        if self.is_left_behind(index) {
+            self.abandon(index, &fault.message, by, now);
+            self.open_undos(by, now);
+            self.settle(by, None, now);
+            return;
+        }
+        let wait = Span::from_millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        if fault.outcome.is_some() && self.task.probe_before(index).is_some() {
+            let fault = fault.message;
+            let reason = format!("{fault}; its probe is asked before the next try");
+            self.failed(index, reason, wait, by, now);
+            return;
+        }
+        let next = now + wait;
+        let complete_by = match self.task.step(index).state {
+            StepState::Processing { complete_by, .. } => complete_by,
+            _ => now,
+        };
+        let left = complete_by.since(next);
+        // The task's own limit ends it before the next attempt, by the policy for that.
+        let overdue = self.task.limit().is_some_and(|limit| limit <= next);
+        if left.is_zero() && !overdue {
+            let whole = self.time_to_complete(index);
+            let fault = fault.message;
+            let reason = format!(
+                "it did not succeed within {whole}; its last fault: {fault}; the next try, in {wait}, \
+                 would come too late"
+            );
+            self.failed(index, reason, wait, by, now);
+            return;
+        }
+        let pending = StepState::Pending { ready_at: next };
+        let reason = format!("tried again in {wait}");
+        self.change(index, "step.retrying", pending, by, Some(reason));
         let step = self.task.step_mut(index);
-        step.last_fault = Some(fault.clone());
-        self.events.push(Event {
-            kind: "step.retrying".into(),
-            step: Some(self.task.definition(index).name.clone()),
-            attempt: Some(attempt),
-            from: Some("processing".into()),
-            to: "processing".into(),
-            by: by.clone(),
-            reason: Some(format!("tried again in {}", Span::from_millis(millis))),
-            ready_at: None,
-            failure_count: None,
-            outcome: fault.outcome,
-            error: Some(fault),
-        });
-        self.touch(index);
-        Ok(())
+        step.tries = step.tries.saturating_add(1);
+        step.time_left = Some(Span::from_millis(left.as_millis() as u64));
+        if let Some(event) = self.events.last_mut() {
+            event.error = Some(fault);
+        }
+        if next <= now {
+            self.offer(index);
+        }
     }
 
     pub(super) fn release(
@@ -359,6 +394,7 @@ pub(in crate::domain) fn call(
         step_name: definition.name.clone(),
         task_key: task.details.key.clone(),
         attempt: step.attempt,
+        tries: step.tries,
         idempotency_key: task.idempotency_key(index),
         target: definition.target.clone(),
         method: rendered.method,
@@ -369,7 +405,6 @@ pub(in crate::domain) fn call(
         complete_within: Span::from_millis(complete_by.since(now).as_millis() as u64),
         trace: CallTrace::of(task.details.trace.as_ref(), at, step.attempt),
         purpose,
-        has_probe: definition.probe.is_some(),
         is_dropped_by_undo: definition.is_dropped_by_undo(),
     })
 }

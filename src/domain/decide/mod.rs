@@ -148,12 +148,6 @@ impl Draft {
                 attempt,
                 outcome,
             } => self.reply(step, attempt, outcome, by, now)?,
-            Command::Note {
-                step,
-                attempt,
-                fault,
-                next_try_in,
-            } => self.note(step, attempt, fault, next_try_in, by)?,
             Command::Release { step, attempt, why } => {
                 self.release(step, attempt, why, by, now)?;
             }
@@ -227,6 +221,11 @@ impl Draft {
         let from = self.task.step(index).status();
         let step = self.task.step_mut(index);
         step.state = state;
+        if !matches!(kind, "step.claimed" | "step.retrying") {
+            // Only after a transient fault it goes on with the time that is left.
+            step.tries = 0;
+            step.time_left = None;
+        }
         step.close_earlier();
         let (attempt, failure_count, doubt) = (step.attempt, step.failure_count, step.doubt);
         let to = step.status();
@@ -368,10 +367,7 @@ impl Command {
     fn is_fenced(&self) -> bool {
         matches!(
             self,
-            Command::Reply { .. }
-                | Command::Note { .. }
-                | Command::Release { .. }
-                | Command::Expire { .. }
+            Command::Reply { .. } | Command::Release { .. } | Command::Expire { .. }
         )
     }
 }

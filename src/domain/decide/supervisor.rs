@@ -2,7 +2,7 @@
 
 use super::{Draft, fault};
 use crate::domain::{
-    Actor, Attempt, Certainty, Extend, Fault, FaultKind, Policy, Refusal, Span, StepIndex,
+    Actor, Attempt, Certainty, Doubt, Extend, Fault, FaultKind, Policy, Refusal, Span, StepIndex,
     StepState, Timestamp, backoff,
 };
 
@@ -28,18 +28,14 @@ impl Draft {
         }
         self.drop_call(index);
         let within = match self.is_probing(index) {
-            true => self
-                .task
-                .probe_before(index)
-                .map(|probe| probe.complete_within),
-            false => None,
+            true => self.time_to_complete(index),
+            false => self.task.definition(index).complete_within,
         };
-        let within = within.unwrap_or(self.task.definition(index).complete_within);
         let reason = match &self.task.step(index).last_fault {
             // A fault of this very attempt: it ended its tries one by one.
             Some(fault) if complete_by.since(fault.at) <= within.duration() => {
                 let last = &fault.message;
-                format!("attempt {attempt} did not succeed within {within}; its last fault: {last}")
+                format!("it did not succeed within {within}; its last fault: {last}")
             }
             Some(fault) => {
                 let last = &fault.message;
@@ -53,8 +49,7 @@ impl Draft {
         Ok(())
     }
 
-    /// An attempt is over and its outcome unknown: counts the failure, then pending again with backoff,
-    /// or what the step's policy says (P24, P25).
+    /// An attempt is over and its outcome unknown: that is a failure.
     pub(super) fn unanswered(
         &mut self,
         index: StepIndex,
@@ -69,13 +64,26 @@ impl Draft {
             self.settle(by, None, now);
             return;
         }
+        self.failed(index, reason, Span::default(), by, now);
+    }
+
+    /// Counts a failure: the step is pending again after a wait that grows, and is no shorter than the service
+    /// asked for; or it is what its policy says (P24, P25).
+    pub(super) fn failed(
+        &mut self,
+        index: StepIndex,
+        reason: String,
+        least_wait: Span,
+        by: &Actor,
+        now: Timestamp,
+    ) {
         let definition = self.task.details.definition.clone();
         let definition = definition.step(index);
         let most = definition.max_failures;
         let step = self.task.step_mut(index);
         step.failure_count += 1;
         if step.failure_count <= most {
-            let wait = backoff(step.failure_count);
+            let wait = backoff(step.failure_count).max(least_wait);
             self.try_again(index, "step.expired", wait, by, reason, now);
             return;
         }
@@ -88,10 +96,17 @@ impl Draft {
                 "{reason}; failed more than {most} times, extended for the {} of {times} times",
                 step.extended
             );
-            self.try_again(index, "step.extended", wait, by, reason, now);
+            self.try_again(
+                index,
+                "step.extended",
+                wait.max(least_wait),
+                by,
+                reason,
+                now,
+            );
             return;
         }
-        let last = step.last_fault.clone();
+        let (last, doubt) = (step.last_fault.clone(), step.doubt);
         let message = match step.failure_count {
             1 => format!("failed once; {reason}"),
             count => format!("failed {count} times; {reason}"),
@@ -99,7 +114,7 @@ impl Draft {
         let fault = Fault {
             status: last.as_ref().and_then(|fault| fault.status),
             body: last.and_then(|fault| fault.body),
-            outcome: Some(Certainty::Unknown),
+            outcome: (doubt != Doubt::None).then_some(Certainty::Unknown),
             ..fault(FaultKind::Exhausted, message, now)
         };
         self.give_up(index, policy.then, fault, by, now);

@@ -3,10 +3,11 @@
 mod again;
 mod invariants;
 mod rules;
+mod tries;
 mod undo;
 mod undo_plan;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -103,6 +104,23 @@ impl Bench {
             outcome,
         })
         .map(|_| ())
+    }
+
+    /// Claims a step and has its service ask for another try.
+    fn defer(&mut self, name: &str, status: u16, wait: Duration) {
+        let attempt = self.claim(name).unwrap();
+        let outcome = self.transient(status, wait);
+        self.reply(name, attempt, outcome).unwrap();
+    }
+
+    fn transient(&self, status: u16, wait: Duration) -> Outcome {
+        let message = format!("the service answered {status}");
+        let fault = Fault {
+            status: Some(status),
+            outcome: (status != 503).then_some(Certainty::Unknown),
+            ..fault(FaultKind::Transient, message, self.now)
+        };
+        Outcome::Transient { fault, wait }
     }
 
     /// Claims a step and has it succeed.

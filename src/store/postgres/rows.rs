@@ -31,7 +31,7 @@ SELECT step.*
 FROM unnest($1::uuid[]) AS wanted (id)
 CROSS JOIN LATERAL (
     SELECT task_id, idx, state, attempt, failure_count, extended, locked_by, complete_by, ready_at,
-           started_at, ended_at, body, output, error, last_fault, doubt
+           started_at, ended_at, body, output, error, last_fault, doubt, tries
     FROM steps WHERE task_id = wanted.id OFFSET 0) AS step"#;
 
 const LOAD_WORKFLOW: &str = "SELECT body FROM workflows WHERE name = $1 AND version = $2";

@@ -192,6 +192,7 @@ fn bind_steps(statement: Statement, steps: &[StepRecord]) -> Statement {
         .bind(column(steps, |step| i64::from(step.failure_count)))
         .bind(column(steps, |step| i64::from(step.extended)))
         .bind(column(steps, |step| step.doubt))
+        .bind(column(steps, |step| i64::from(step.tries)))
         .bind(column(steps, |step| step.locked_by.map(|id| &**id)))
         .bind(column(steps, |step| step.complete_by))
         .bind(column(steps, |step| step.ready_at))

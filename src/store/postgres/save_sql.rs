@@ -50,12 +50,13 @@ const KEYS: [Column; 4] = [
 ];
 
 /// What a save may change of a step.
-const STEP: [Column; 16] = [
+const STEP: [Column; 17] = [
     ("state", "text"),
     ("attempt", "bigint"),
     ("failure_count", "bigint"),
     ("extended", "bigint"),
     ("doubt", "text"),
+    ("tries", "bigint"),
     ("locked_by", "text"),
     ("complete_by", "bigint"),
     ("ready_at", "bigint"),

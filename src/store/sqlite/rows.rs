@@ -20,7 +20,7 @@ ORDER BY id"#;
 
 const LOAD_STEPS: &str = r#"
 SELECT task_id, idx, state, attempt, failure_count, extended, locked_by, complete_by, ready_at, started_at,
-       ended_at, body, output, error, last_fault, doubt
+       ended_at, body, output, error, last_fault, doubt, tries
 FROM steps
 WHERE task_id IN (SELECT unhex(value) FROM json_each(?1))
 ORDER BY task_id, idx"#;

@@ -47,11 +47,11 @@ FROM (VALUES"#,
 );
 
 /// Relies on the primary key.
-static SAVE_STEPS: Statement<21> = Statement::new(
+static SAVE_STEPS: Statement<22> = Statement::new(
     r#"
 INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, locked_by,
                    complete_by, ready_at, due_at, queued, started_at, ended_at, body, output, error, last_fault,
-                   doubt)
+                   doubt, tries)
 SELECT * FROM (VALUES"#,
     r#") WHERE column1 IS NOT NULL
 ON CONFLICT (task_id, idx) DO UPDATE
@@ -60,7 +60,7 @@ SET state = excluded.state, attempt = excluded.attempt, failure_count = excluded
     ready_at = excluded.ready_at, due_at = excluded.due_at, queued = excluded.queued,
     started_at = excluded.started_at, ended_at = excluded.ended_at, body = excluded.body,
     output = excluded.output, error = excluded.error, last_fault = excluded.last_fault,
-    doubt = excluded.doubt"#,
+    doubt = excluded.doubt, tries = excluded.tries"#,
 );
 
 static INSERT_HISTORY: Statement<4> = Statement::new(
@@ -312,6 +312,7 @@ fn step(rows: &mut Rows, task: &Task, index: StepIndex, now: Timestamp) {
     rows.maybe_text(record.error);
     rows.maybe_text(record.last_fault);
     rows.maybe_text(record.doubt);
+    rows.integer(i64::from(record.tries));
 }
 
 fn history(rows: &mut Rows, change: &TaskChange) {

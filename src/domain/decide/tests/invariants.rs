@@ -107,7 +107,7 @@ enum Ask {
     Fail(usize, u32),
     Break(usize, u32),
     Probed(usize, u16),
-    Note(usize, u32),
+    Defer(usize, u32, u64),
     Release(usize, u32),
     Expire(usize, u32),
     Lose(usize, u32),
@@ -136,7 +136,8 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
         1 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Break(s, b)),
         3 => (step.clone(), any::<bool>())
             .prop_map(|(s, done)| Ask::Probed(s, if done { 200 } else { 404 })),
-        2 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Note(s, b)),
+        3 => (step.clone(), behind.clone(), prop_oneof![0..30u64, Just(3600)])
+            .prop_map(|(s, b, wait)| Ask::Defer(s, b, wait)),
         2 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Release(s, b)),
         4 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Expire(s, b)),
         2 => (step.clone(), behind).prop_map(|(s, b)| Ask::Lose(s, b)),
@@ -203,11 +204,13 @@ impl Ask {
                     body: Payload::null(),
                 },
             },
-            Ask::Note(step, behind) => Command::Note {
+            Ask::Defer(step, behind, wait) => Command::Reply {
                 step: at(step),
                 attempt: attempt(at(step), behind),
-                fault: fault(),
-                next_try_in: Duration::from_millis(100),
+                outcome: Outcome::Transient {
+                    fault: fault(),
+                    wait: Duration::from_secs(*wait),
+                },
             },
             Ask::Release(step, behind) => Command::Release {
                 step: at(step),
@@ -327,6 +330,10 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
         if task.paused {
             prop_assert_eq!(task.due_at(index), None);
         }
+        let waits = matches!(step.state, StepState::Pending { .. });
+        let tried = waits || matches!(step.state, StepState::Processing { .. });
+        prop_assert!(tried || step.tries == 0, "{index:?} counts old tries");
+        prop_assert_eq!(step.time_left.is_some(), waits && step.tries > 0);
     }
     if let Some(pivot) = task.details.definition.forward().find(|index| {
         task.definition(*index).pivot && task.step(*index).status() == StepStatus::Processed
@@ -437,6 +444,11 @@ fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCas
                 outcome: Outcome::Unknown(_),
                 ..
             } => *step == index && !left_behind,
+            Command::Reply {
+                step,
+                outcome: Outcome::Transient { .. },
+                ..
+            } => *step == index && !left_behind && new.tries == 0,
             _ => false,
         };
         let retried = (again || matches!(command, Command::Retry { .. })) && new.failure_count == 0;
@@ -445,7 +457,7 @@ fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCas
             prop_assert_eq!(
                 new.failure_count,
                 expected,
-                "failures count expiries, one by one"
+                "failures are counted one by one"
             );
         }
         if old.is_done() && after.undo.is_none() && !again {

@@ -214,22 +214,26 @@ fn more_failures_than_allowed_end_the_step_in_error_with_the_last_fault() {
     );
     let step = bench.step("a");
     bench
-        .apply(Command::Note {
+        .apply(Command::Reply {
             step,
             attempt,
-            fault: Fault {
-                status: Some(503),
-                ..seen
+            outcome: Outcome::Transient {
+                fault: Fault {
+                    status: Some(503),
+                    ..seen
+                },
+                wait: Duration::from_millis(250),
             },
-            next_try_in: std::time::Duration::from_millis(250),
         })
         .unwrap();
+    bench.later(Span::from_millis(250));
+    bench.claim("a").unwrap();
     bench.later(Span::from_secs(30));
     bench.expire("a").unwrap();
     exhaust(&mut bench, "a", 10);
     assert_eq!(bench.status("a"), StepStatus::Error);
     assert_eq!(bench.record("a").failure_count, 3);
-    assert_eq!(bench.record("a").attempt, Attempt(3));
+    assert_eq!(bench.record("a").attempt, Attempt(4));
     let error = bench.draft.task.error().unwrap();
     assert_eq!(error.kind, FaultKind::Exhausted);
     assert_eq!(error.status, Some(503));
