@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Postgres, Provost, Remote, pipeline};
+use crate::harness::{Act, Postgres, Provost, Remote, pipeline};
 
 /// What the writer's settings are to rule out.
 const NEVER: [&str; 7] = [
@@ -40,6 +40,10 @@ fn fill() -> String {
 
 /// Has every statement that touches much planned: saves, loads, lines, waits for a time.
 async fn work(provost: &Provost, remote: &Remote, of_before: Option<&str>) -> String {
+    // One that is tried again: it waits for its time, and joins the queue then.
+    let busy = Remote::script([Act::status(503), Act::Ok(json!(1))]).await;
+    let again = provost.run(&pipeline(&busy.url(), &["again"])).await;
+    assert_eq!(again["state"], "processed");
     provost.register("narrow", &remote.url(), 1).await;
     let mut submission = pipeline(&remote.url(), &["one", "two"]);
     submission["labels"] = json!({ "tenant": "acme" });

@@ -2,7 +2,7 @@
 
 use tokio::time::sleep;
 
-use crate::harness::{PATIENCE, Postgres, Provost, Setup};
+use crate::harness::{PATIENCE, Postgres, Setup};
 
 const BEAT: &str = "UPDATE instances SET";
 
