@@ -19,7 +19,8 @@ use super::{
     routing::{Endpoint, Endpoints},
 };
 use crate::domain::{
-    AgentName, Call, Certainty, Fault, FaultKind, Outcome, Purpose, RetrySpec, Target, Timestamp,
+    AgentName, Call, CallBody, Certainty, Fault, FaultKind, Outcome, Purpose, RetrySpec, Target,
+    Timestamp,
 };
 
 /// Asked before a call is made.
@@ -98,9 +99,9 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub async fn call(&self, request: Try<'_>) -> Outcome {
+    pub async fn call(&self, request: Try<'_>, body: Option<CallBody>) -> Outcome {
         let mut meter = self.meters.begin_try();
-        let result = self.send(request).await;
+        let result = self.send(request, body).await;
         match &result {
             Ok(Outcome::Success(_) | Outcome::Probed { .. }) => meter.success(),
             Ok(Outcome::Failed(_)) => meter.permanent(),
@@ -114,7 +115,7 @@ impl Wire {
         })
     }
 
-    async fn send(&self, request: Try<'_>) -> Result<Outcome, Transient> {
+    async fn send(&self, request: Try<'_>, body: Option<CallBody>) -> Result<Outcome, Transient> {
         request.permission.granted(request.call).await;
         // A process that was suspended wakes up with a call to begin and complete-by both due, and this is
         // looked at first; a claim may have taken longer to save than the step has.
@@ -129,7 +130,7 @@ impl Wire {
             Err(why) => return Ok(request.permanent(why.clone())),
         };
         let traceparent = request.call.trace.parent();
-        let made = match http::request(&way.base, &way.host, request.call, &traceparent) {
+        let made = match http::request(&way.base, &way.host, request.call, body, &traceparent) {
             Ok(made) => made,
             Err(why) => return Ok(request.permanent(why)),
         };
@@ -214,12 +215,13 @@ fn broken(
 }
 
 impl Agent {
-    /// Makes the call. `None` when `deadline`, the complete-by on this machine's monotonic clock, came first:
+    /// Makes the call with this body, which is let go once it is sent. `None` when `deadline`, the complete-by on this machine's monotonic clock, came first:
     /// whatever was under way is dropped and nothing is reported, because another instance may be running the
     /// step by then (P18).
     pub async fn call(
         &self,
-        call: Call,
+        call: &Call,
+        body: Option<CallBody>,
         deadline: Instant,
         permission: &dyn Permission,
     ) -> Option<Outcome> {
@@ -229,11 +231,12 @@ impl Agent {
             meters.retries.increment(1);
         }
         let request = Try {
-            call: &call,
+            call,
             deadline,
             permission,
         };
-        let answered = tokio::time::timeout_at(deadline, self.wire().call(request)).await;
+        let called = self.wire().call(request, body);
+        let answered = tokio::time::timeout_at(deadline, called).await;
         // An answer that was there but came to light after complete-by is late all the same.
         answered.ok().filter(|_| Instant::now() < deadline)
     }
@@ -243,7 +246,8 @@ impl Agents {
     /// [`Agent::call`] on the agent that the call is for.
     pub async fn call(
         &self,
-        call: Call,
+        call: &Call,
+        body: Option<CallBody>,
         deadline: Instant,
         permission: &dyn Permission,
     ) -> Option<Outcome> {
@@ -252,12 +256,12 @@ impl Agents {
             Target::Url { origin, .. } => origin,
         };
         match self.get(name) {
-            Some(agent) => agent.call(call, deadline, permission).await,
+            Some(agent) => agent.call(call, body, deadline, permission).await,
             None => {
                 let message =
                     format!("the agent {name} is not registered; register it, then retry the step");
                 let unsent = Try {
-                    call: &call,
+                    call,
                     deadline,
                     permission,
                 };

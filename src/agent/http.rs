@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use ::http::{HeaderMap, HeaderName, HeaderValue, Request, header, uri::PathAndQuery};
+use bytes::Bytes;
 use hyper_rustls::ConfigBuilderExt;
 use rustls::{ClientConfig, RootCertStore};
 use url::{Position, Url};
@@ -12,7 +13,7 @@ use super::{
     connections::{Body, Connector},
     registry::AgentSettings,
 };
-use crate::domain::{Call, Method, Purpose, Target};
+use crate::domain::{Call, CallBody, Method, Payload, Purpose, Target};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const PROVOST_TASK: HeaderName = HeaderName::from_static("provost-task");
@@ -66,6 +67,7 @@ pub(super) fn request(
     base: &Url,
     host: &HeaderValue,
     call: &Call,
+    body: Option<CallBody>,
     traceparent: &str,
 ) -> Result<Request<Body>, Unmakeable> {
     let url = match &call.target {
@@ -75,13 +77,31 @@ pub(super) fn request(
     let target = &url[Position::BeforePath..Position::AfterQuery];
     let target = PathAndQuery::try_from(target)
         .map_err(|error| format!("{target:?} cannot be asked for: {error}"))?;
-    // Copied, not moved: the next try sends it again.
-    let body = call.body.clone().map(Body::from).unwrap_or_default();
-    let mut request = Request::new(body);
+    let mut headers = headers(host, call, traceparent)?;
+    let body = match body {
+        Some(body) => {
+            headers.entry(header::CONTENT_TYPE).or_insert(JSON);
+            match body {
+                CallBody::Rendered(json) => Bytes::from(json),
+                CallBody::Whole(payload) => Bytes::from_owner(Held(payload)),
+            }
+        }
+        None => Bytes::new(),
+    };
+    let mut request = Request::new(Body::from(body));
     *request.method_mut() = method(call.method);
     *request.uri_mut() = target.into();
-    *request.headers_mut() = headers(host, call, traceparent)?;
+    *request.headers_mut() = headers;
     Ok(request)
+}
+
+/// Sent from where it is held anyway.
+struct Held(Payload);
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_json().as_bytes()
+    }
 }
 
 /// What the `Host` header of requests to this URL says.
@@ -148,9 +168,6 @@ fn headers(host: &HeaderValue, call: &Call, traceparent: &str) -> Result<HeaderM
     headers.insert(header::HOST, host.clone());
     headers.insert(header::ACCEPT, JSON);
     headers.insert(header::USER_AGENT, USER_AGENT);
-    if call.body.is_some() {
-        headers.insert(header::CONTENT_TYPE, JSON);
-    }
     match &call.purpose {
         Purpose::Work => {}
         Purpose::Undo(key) => {

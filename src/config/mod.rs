@@ -336,6 +336,8 @@ impl Default for CourierConfig {
 pub struct StoreConfig {
     /// The most tasks kept in memory. More means fewer reads, fewer means less memory.
     pub cache_tasks: usize,
+    /// The most memory that they may take, with their inputs and outputs.
+    pub cache_bytes: ByteSize,
     /// The largest the database file may grow. Beyond it submissions are refused as on a full disk.
     pub max_size: Option<ByteSize>,
 }
@@ -344,6 +346,7 @@ impl Default for StoreConfig {
     fn default() -> Self {
         Self {
             cache_tasks: 20_000,
+            cache_bytes: ByteSize::mib(256),
             max_size: None,
         }
     }

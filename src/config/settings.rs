@@ -50,7 +50,7 @@ const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(86_400);
 
 /// The order is that of `provost.toml.example`.
-pub static SETTINGS: [Setting; 45] = [
+pub static SETTINGS: [Setting; 46] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
@@ -107,6 +107,10 @@ pub static SETTINGS: [Setting; 45] = [
     setting("courier.allow_urls", Rule::SwitchOrAuto),
     setting("courier.allow_unsigned", Rule::SwitchOrAuto),
     setting("store.cache_tasks", Rule::Count(1, 10_000_000)),
+    setting(
+        "store.cache_bytes",
+        Rule::Bytes(ByteSize::mib(1), ByteSize::gib(1024)),
+    ),
     setting(
         "store.max_size",
         Rule::Bytes(ByteSize::mib(1), ByteSize::gib(128 * 1024)),

@@ -1,6 +1,6 @@
 //! What the scheduler hands an agent, and what the agent hands back (P9, P11, P12).
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::Deref, sync::Arc, time::Duration};
 
 use super::{
     Attempt, CallTrace, Fault, Method, Payload, Span, StepName, StepRef, Target, Timestamp,
@@ -22,7 +22,7 @@ pub struct Call {
     pub path: String,
     /// Lower-case names.
     pub headers: Vec<(String, String)>,
-    pub body: Option<String>,
+    pub body: Option<CallBody>,
     /// On the store's clock, for the remote service to read.
     pub complete_by: Timestamp,
     /// What was left until `complete_by` when the step was claimed: the agent's own deadline.
@@ -32,6 +32,32 @@ pub struct Call {
     pub purpose: Purpose,
     /// The call is dropped when its task is to be undone.
     pub is_dropped_by_undo: bool,
+}
+
+/// The body of a call.
+#[derive(Clone, Debug)]
+pub enum CallBody {
+    Rendered(String),
+    /// The task's input, or what an operator put in place of the rendered one: as it is held anyway.
+    Whole(Payload),
+}
+
+/// Its JSON.
+impl Deref for CallBody {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            CallBody::Rendered(json) => json,
+            CallBody::Whole(payload) => payload.as_json(),
+        }
+    }
+}
+
+impl PartialEq for CallBody {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
 }
 
 /// What a call is for.

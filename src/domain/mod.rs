@@ -21,6 +21,7 @@ mod history;
 mod ids;
 mod instance;
 mod lease;
+mod memory;
 mod message;
 mod nearest;
 mod pace;

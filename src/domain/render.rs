@@ -3,12 +3,12 @@
 use http::HeaderValue;
 
 use super::{
-    Body, Method, Payload, RequestTemplate, is_secret_header,
+    Body, CallBody, Method, Payload, RequestTemplate, is_secret_header,
     template::{RenderError, Scope},
 };
 
 /// A request, apart from where it goes and what Provost adds.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Rendered {
     pub method: Method,
     /// Empty, or from the first `/` on, with its query.
@@ -16,7 +16,7 @@ pub struct Rendered {
     /// Lower-case names.
     pub headers: Vec<(String, String)>,
     /// JSON.
-    pub body: Option<String>,
+    pub body: Option<CallBody>,
 }
 
 impl Rendered {
@@ -75,10 +75,10 @@ pub fn render_request(
         })
         .collect::<Result<_, _>>()?;
     let body = match (body, &request.body) {
-        (Some(body), _) => Some(body.as_json().to_owned()),
+        (Some(body), _) => Some(CallBody::Whole(body.clone())),
         (None, Body::None) => None,
-        (None, Body::Input) => Some(scope.whole_input()?),
-        (None, Body::Json(template)) => Some(template.render(scope)?),
+        (None, Body::Input) => Some(CallBody::Whole(scope.whole_input()?)),
+        (None, Body::Json(template)) => Some(CallBody::Rendered(template.render(scope)?)),
     };
     Ok(Rendered {
         method: request.method,

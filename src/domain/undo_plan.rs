@@ -8,9 +8,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
-    Actor, AgentName, Call, Command, Doubt, Draft, OnUndo, Payload, Purpose, Release, Secrets,
-    Span, StepIndex, StepName, StepState, StepStatus, Target, Task, Timestamp, call, hide_secrets,
-    template::Budget, without_query,
+    Actor, AgentName, Call, CallBody, Command, Doubt, Draft, OnUndo, Payload, Purpose, Release,
+    Secrets, Span, StepIndex, StepName, StepState, StepStatus, Target, Task, Timestamp, call,
+    hide_secrets, template::Budget, without_query,
 };
 
 /// The answer to the question what an undo would do.
@@ -384,7 +384,7 @@ impl PlannedRequest {
     }
 
     fn of(call: Call) -> Self {
-        let length = call.body.as_ref().map(String::len);
+        let length = call.body.as_ref().map(|body| body.len());
         let shown = length.is_some_and(|length| length <= LONGEST_BODY);
         let mut headers = call.headers;
         hide_secrets(&mut headers);
@@ -403,7 +403,10 @@ impl PlannedRequest {
             method: call.method.as_str(),
             path: call.path,
             headers: headers.into_iter().collect(),
-            body: call.body.filter(|_| shown).and_then(Payload::parse),
+            body: call.body.filter(|_| shown).and_then(|body| match body {
+                CallBody::Rendered(json) => Payload::parse(json),
+                CallBody::Whole(payload) => Some(payload),
+            }),
             body_bytes: length.filter(|_| !shown),
             // A probe carries none.
             idempotency_key: probes_key.is_none().then_some(call.idempotency_key),

@@ -34,7 +34,7 @@ pub(super) fn span(call: &Call) -> Span {
 
 pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     let Dispatch {
-        call,
+        mut call,
         deadline,
         permit,
     } = dispatch;
@@ -42,23 +42,24 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     let (step, attempt) = (call.step, call.attempt);
     let claimed = deadline.checked_sub(call.complete_within.duration());
     let permission = HeldCalls::new(local, store, claimed.unwrap_or_else(Instant::now));
-    let called = call.clone();
+    // Nothing of it is needed once it is sent.
+    let body = call.body.take();
     // It panics in here, if it does, and not where it is spawned: its place is freed, and the attempt ends as
     // one of unknown outcome does.
     let answered = AssertUnwindSafe(async {
         planted::strike(call.task_key.as_deref(), "call");
-        local.agents.call(call, deadline, &permission).await
+        local.agents.call(&call, body, deadline, &permission).await
     });
     let answered = answered.catch_unwind().await;
-    let answered = answered.unwrap_or_else(|_| Some(panicked(&called, store)));
+    let answered = answered.unwrap_or_else(|_| Some(panicked(&call, store)));
     // Nothing comes back once complete-by has passed: the supervisor takes it from there (P18).
     let Some(outcome) = answered else {
-        debug!(task = %step.task, step = %called.step_name, attempt = attempt.0, "complete-by passed; the call was dropped");
+        debug!(task = %step.task, step = %call.step_name, attempt = attempt.0, "complete-by passed; the call was dropped");
         return;
     };
     drop(permit);
     if let Outcome::Transient { fault, wait } = &outcome {
-        debug!(task = %step.task, step = %called.step_name, attempt = attempt.0, status = fault.status,
+        debug!(task = %step.task, step = %call.step_name, attempt = attempt.0, status = fault.status,
             "{}; tried again in {wait:?}", fault.message);
     }
     let command = Command::Reply {
@@ -66,7 +67,7 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
         attempt,
         outcome,
     };
-    save(store, &called, command, &by, deadline).await;
+    save(store, &call, command, &by, deadline).await;
 }
 
 fn panicked(call: &Call, store: &Store) -> Outcome {

@@ -34,7 +34,7 @@ use crate::{
     instance::{Hold, JoinError, Membership, Standing},
     listener::{self, Listener, Server, Tls, TlsError},
     scheduler::{self, Dispatcher, Local},
-    store::{Health, OpenError, Store, StoreError, WriterSettings, postgres},
+    store::{CacheLimits, Health, OpenError, Store, StoreError, WriterSettings, postgres},
     telemetry::Metrics,
 };
 
@@ -127,7 +127,10 @@ impl Service {
         let alerts = background::once_released(&hold, &parts.stop, alerts);
         parts.spawn("store alerts", alerts);
         let settings = WriterSettings {
-            cache_tasks: NonZeroUsize::new(config.store.cache_tasks).unwrap_or(NonZeroUsize::MIN),
+            cache: CacheLimits {
+                tasks: NonZeroUsize::new(config.store.cache_tasks).unwrap_or(NonZeroUsize::MIN),
+                bytes: usize::try_from(config.store.cache_bytes.as_u64()).unwrap_or(usize::MAX),
+            },
             batch: BATCH,
             sender: sender.clone(),
             health: health.clone(),

@@ -1,6 +1,9 @@
 //! What the writer counts: batches, commits, and what happened to tasks and steps.
 
-use metrics::{Counter, Histogram, Unit, counter, describe_counter, describe_histogram, histogram};
+use metrics::{
+    Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram,
+    histogram,
+};
 
 use super::{CommandError, batch::TaskChange};
 use crate::domain::{Event, Refusal, StepState};
@@ -53,6 +56,11 @@ fn describe() {
         "Answers that came when their attempt was over; they count for nothing"
     );
     describe_histogram!("provost_store_batch_size", "Commands of one commit");
+    describe_gauge!(
+        "provost_cache_bytes",
+        Unit::Bytes,
+        "What the tasks held in memory take"
+    );
     for (name, what) in [
         (
             "provost_store_commit_seconds",

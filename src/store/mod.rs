@@ -45,7 +45,8 @@ pub use rows::Loaded;
 pub use salvage::Salvage;
 pub use watch::{Interest, Watch, Watchers};
 pub use writer::{
-    Accepted, Apply, Idempotency, RegisterError, Registered, Renewed, Store, WriterSettings,
+    Accepted, Apply, CacheLimits, Idempotency, RegisterError, Registered, Renewed, Store,
+    WriterSettings,
 };
 
 use crate::domain::{

@@ -9,6 +9,7 @@
 //! other decides and sends the next batch. See [`intake`].
 
 mod batch;
+mod cache;
 mod doubt;
 mod faults;
 mod handle;
@@ -18,7 +19,6 @@ mod outbox;
 mod registrations;
 
 use std::{
-    num::NonZeroUsize,
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -26,31 +26,32 @@ use std::{
 
 use arc_swap::ArcSwap;
 use futures::FutureExt;
-use lru::LruCache;
 use rand::RngExt;
 use tokio::sync::{Notify, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tracing::{debug, error, warn};
 
+pub use cache::CacheLimits;
 pub use handle::{Accepted, Apply, Idempotency, Store};
 pub use leases::Renewed;
 pub use registrations::{RegisterError, Registered};
 
 use self::{
     batch::Decided,
+    cache::Cache,
     faults::{Culprit, Faults, Panicked, Untold},
     handle::Request,
     intake::Intake,
 };
 use super::{Backend, Batch, Health, LocalScheduler, Saved, StoreError, UnreadableTask, Watchers};
 use crate::{
-    domain::{AgentName, Sender, StepRef, Task, TaskId},
+    domain::{AgentName, Sender, StepRef, TaskId},
     planted,
 };
 
 #[derive(Clone, Debug)]
 pub struct WriterSettings {
     /// Live tasks kept in memory.
-    pub cache_tasks: NonZeroUsize,
+    pub cache: CacheLimits,
     /// The most commands of one transaction.
     pub batch: usize,
     /// Who tells submitters and webhooks.
@@ -152,8 +153,6 @@ pub(super) struct Writer {
     complained: Mutex<Option<(Instant, u64)>>,
 }
 
-type Cache = LruCache<TaskId, Arc<Task>>;
-
 /// Saves one batch after the other, on a connection of its own.
 struct Lane<'w> {
     writer: &'w Writer,
@@ -204,7 +203,7 @@ impl Writer {
             if task.is_ended() {
                 cache.pop(&task.id());
             } else {
-                cache.put(task.id(), task.clone());
+                cache.put(task);
             }
             self.metrics.observe(change);
         }

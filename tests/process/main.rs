@@ -48,6 +48,7 @@ mod listener;
 mod lists;
 mod logs;
 mod manners;
+mod memory;
 mod one_owner;
 mod operator;
 mod outage;

@@ -109,6 +109,17 @@ async fn what_cannot_be_sent_is_permanent_and_never_sent() {
 }
 
 #[tokio::test]
+async fn a_step_may_say_what_its_body_is() {
+    let mut server = Server::answering(response("200 OK", "", "1")).await;
+    let mut call = a_call();
+    let kind = "application/cloudevents+json";
+    call.headers = vec![("content-type".to_owned(), kind.to_owned())];
+    run(&agents_at(&server.url), call, AMPLE).await.output();
+    let seen = server.next().await;
+    assert_eq!(seen.header("content-type"), Some(kind));
+}
+
+#[tokio::test]
 async fn text_is_an_output_and_broken_json_is_not() {
     let server =
         Server::answering(response("200 OK", "content-type: text/plain\r\n", "done")).await;

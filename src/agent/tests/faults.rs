@@ -68,7 +68,7 @@ async fn a_try_that_comes_after_complete_by_is_not_made() {
         deadline: Instant::now(),
         permission: &Granted,
     };
-    let made = tokio::time::timeout(SHORT, agent.wire().call(late));
+    let made = tokio::time::timeout(SHORT, agent.wire().call(late, None));
     assert!(made.await.is_err(), "it was made");
     assert!(server.rest().is_empty());
 }

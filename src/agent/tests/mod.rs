@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use super::{AddressPolicy, AgentSettings, Agents, Permission};
 use crate::domain::{
-    AgentName, AgentSpec, Attempt, Call, CallTrace, Endpoint, Fault, FaultKind, Method, Outcome,
-    Purpose, RetrySpec, Span, StepIndex, StepName, StepRef, Target, TaskId, Timestamp,
+    AgentName, AgentSpec, Attempt, Call, CallBody, CallTrace, Endpoint, Fault, FaultKind, Method,
+    Outcome, Purpose, RetrySpec, Span, StepIndex, StepName, StepRef, Target, TaskId, Timestamp,
 };
 
 /// Long enough to never be what ends a call on a busy machine.
@@ -70,7 +70,7 @@ fn a_call() -> Call {
         method: Method::Post,
         path: "/charges".to_owned(),
         headers: vec![],
-        body: Some(r#"{"amount":5}"#.to_owned()),
+        body: Some(CallBody::Rendered(r#"{"amount":5}"#.to_owned())),
         complete_by: Timestamp::from_millis(1_700_000_000_000),
         complete_within: Span::from_secs(30),
         trace: CallTrace {
@@ -139,7 +139,9 @@ async fn run_until(agents: &Agents, mut call: Call, within: Duration, faults: us
     let deadline = Instant::now() + within;
     let mut noted = Vec::new();
     loop {
-        let outcome = agents.call(call.clone(), deadline, &Granted).await;
+        let outcome = agents
+            .call(&call, call.body.clone(), deadline, &Granted)
+            .await;
         let Some(Outcome::Transient { fault, wait }) = outcome else {
             return Ended { outcome, noted };
         };

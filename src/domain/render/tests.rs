@@ -49,7 +49,7 @@ fn a_request_is_made_of_its_templates() {
             method: Method::Put,
             path: "/orders/a%2Fb?by=me%20%26%20you".to_owned(),
             headers: vec![("x-who".to_owned(), "me & you".to_owned())],
-            body: Some(r#"{"n":2,"t":"n is 2"}"#.to_owned()),
+            body: Some(CallBody::Rendered(r#"{"n":2,"t":"n is 2"}"#.to_owned())),
         })
     );
 }

@@ -61,6 +61,12 @@ impl Document {
         self.json.get()
     }
 
+    /// In bytes, with what was made of it so far.
+    pub fn memory(&self) -> usize {
+        let index = self.index.get().map_or(0, |index| size_of_val(&**index));
+        self.json().len() + index
+    }
+
     /// Indexed on first use.
     pub(super) fn root(&self, budget: &Budget) -> Outcome<Node<'_>> {
         let index = match self.index.get() {

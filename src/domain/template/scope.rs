@@ -46,13 +46,14 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The task's input as it was submitted.
-    pub fn whole_input(&self) -> Result<String, RenderError> {
+    /// The task's input as it was submitted: within the bounds of what is rendered, and not copied.
+    pub fn whole_input(&self) -> Result<Payload, RenderError> {
         let spent = self.budget.spent();
-        let mut out = Out::new(self.budget);
-        out.push(self.input.map_or("null", Payload::as_json))
+        let input = self.input.cloned().unwrap_or_else(Payload::null);
+        Out::new(self.budget)
+            .charge(input.as_json().len())
             .map_err(|trouble| RenderError::new("input", trouble.in_words(self.budget, spent)))?;
-        Ok(out.text)
+        Ok(input)
     }
 
     pub(super) fn step(&self, name: &str, budget: &Budget) -> Outcome<Option<Option<&'a Payload>>> {

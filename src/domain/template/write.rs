@@ -30,16 +30,22 @@ impl<'b> Out<'b> {
     }
 
     fn reserve(&mut self, more: usize) -> Outcome<()> {
+        self.charge(more)?;
         let length = self.text.len() + more;
-        if length > MAX_RENDERED {
-            return Err(Trouble::TooLarge);
-        }
-        self.budget.charge(more as u64 / 2)?;
         if length > self.text.capacity() {
             let capacity = length.max(self.text.capacity() * 2).clamp(64, MAX_RENDERED);
             self.budget.allocate(capacity)?;
             self.text.reserve_exact(capacity - self.text.len());
         }
+        Ok(())
+    }
+
+    /// What this much more would cost, wherever it is held.
+    pub fn charge(&self, more: usize) -> Outcome<()> {
+        if self.text.len() + more > MAX_RENDERED {
+            return Err(Trouble::TooLarge);
+        }
+        self.budget.charge(more as u64 / 2)?;
         Ok(())
     }
 

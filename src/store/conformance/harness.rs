@@ -18,8 +18,8 @@ use crate::{
         StepRef, Task, TaskId, Timestamp, Trace, parse_steps,
     },
     store::{
-        Accepted, Apply, Backend, CommandError, Definitions, Dispatch, Health, LocalScheduler,
-        Permit, Readers, Store, WriterSettings, postgres, sqlite,
+        Accepted, Apply, Backend, CacheLimits, CommandError, Definitions, Dispatch, Health,
+        LocalScheduler, Permit, Readers, Store, WriterSettings, postgres, sqlite,
     },
 };
 
@@ -232,7 +232,10 @@ impl Harness {
             dropped: Mutex::default(),
         });
         let settings = WriterSettings {
-            cache_tasks: NonZeroUsize::new(100).unwrap(),
+            cache: CacheLimits {
+                tasks: NonZeroUsize::new(100).unwrap(),
+                bytes: usize::MAX,
+            },
             batch: 64,
             sender: Arc::new(arc_swap::ArcSwap::from_pointee(Sender {
                 public_url: None,

@@ -3,13 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use futures::future::{OptionFuture, join_all};
-use lru::LruCache;
 use tokio::sync::{Notify, RwLock, mpsc, oneshot};
 use tracing::warn;
 use uuid::{ContextV7, Uuid};
 
 use super::{
-    Faults, Writer, WriterSettings,
+    Cache, Faults, Writer, WriterSettings,
     intake::Intake,
     leases,
     leases::{LeaseRequest, Renewed},
@@ -213,7 +212,7 @@ impl Store {
             local,
             watchers: watchers.clone(),
             outbox: outbox.clone(),
-            cache: Mutex::new(LruCache::new(settings.cache_tasks)),
+            cache: Mutex::new(Cache::new(settings.cache)),
             faults: faults.clone(),
             is_shared,
             settings,

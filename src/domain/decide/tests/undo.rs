@@ -479,7 +479,7 @@ fn an_undo_sees_the_request_that_it_undoes() {
     bench.process("charge");
     bench.apply(Command::Undo { reason: None }).unwrap();
     let call = call_of(&mut bench, "charge.undo");
-    assert_eq!(call.body.unwrap(), r#"{"amount":30,"of":"charge"}"#);
+    assert_eq!(call.body.as_deref(), Some(r#"{"amount":30,"of":"charge"}"#));
 }
 
 #[test]

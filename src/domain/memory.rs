@@ -1,0 +1,46 @@
+//! What is held in memory, in bytes: an estimate, on the high side where it is not known.
+
+use super::{Fault, Payload, Step, Task};
+
+/// A task without its steps and whatever was submitted.
+const TASK: usize = 1024;
+/// A step without what it sends and gives.
+const STEP: usize = 384;
+/// What a definition takes once it is compiled, as a multiple of its text.
+const COMPILED: usize = 4;
+
+impl Task {
+    /// With inputs, outputs and faults. A registered workflow is shared by its tasks, and not counted.
+    pub fn memory(&self) -> usize {
+        let details = &*self.details;
+        let labels = details.labels.iter();
+        let labels: usize = labels.map(|(name, value)| name.len() + value.len()).sum();
+        let definition = match &details.workflow {
+            Some(_) => 0,
+            None => COMPILED * details.definition.source.as_json().len(),
+        };
+        let steps = self.steps.iter().chain(&self.undos).map(Step::memory);
+        TASK + labels + definition + details.input.memory() + steps.sum::<usize>()
+    }
+}
+
+impl Step {
+    fn memory(&self) -> usize {
+        let fault = self.last_fault.as_ref().map_or(0, Fault::memory);
+        let payloads = [self.output(), self.body.as_ref()];
+        let payloads = payloads.into_iter().flatten().map(Payload::memory);
+        STEP + fault + payloads.sum::<usize>()
+    }
+}
+
+impl Fault {
+    fn memory(&self) -> usize {
+        self.message.len() + self.body.as_ref().map_or(0, String::len)
+    }
+}
+
+impl Payload {
+    fn memory(&self) -> usize {
+        self.document().memory()
+    }
+}

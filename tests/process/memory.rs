@@ -1,0 +1,69 @@
+//! What large inputs take of the memory, at their limit.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Act, Provost, Remote};
+
+const MIB: u64 = 1024 * 1024;
+
+/// One byte less than a request may have.
+fn large(url: &str) -> Value {
+    let mut submission = json!({ "steps": [{ "name": "only", "agent": "narrow", "complete_within": "1h" }],
+        "input": "" });
+    let rest = MIB as usize - submission.to_string().len() - url.len();
+    submission["input"] = json!("x".repeat(rest));
+    submission
+}
+
+/// What it took at most, beyond what it took before.
+fn grown(provost: &Provost, before: Option<u64>) -> u64 {
+    match (before, provost.peak_memory()) {
+        (Some(before), Some(peak)) => peak - before,
+        // Not on this system.
+        _ => 0,
+    }
+}
+
+#[tokio::test]
+async fn tasks_that_wait_are_held_within_the_bytes_that_are_set() {
+    let remote = Remote::script([Act::Hang]).await;
+    let setup = Provost::setup().set("STORE__CACHE_BYTES", "16MiB");
+    let provost = setup.start().await;
+    provost.register("narrow", &remote.url(), 1).await;
+    let submission = large(&remote.url());
+    provost.submit(&submission).await;
+    let before = provost.peak_memory();
+    for _ in 0..200 {
+        provost.submit(&submission).await;
+    }
+    let grown = grown(&provost, before);
+    assert!(grown < 100 * MIB, "200 MiB of inputs took {grown} bytes");
+    let metrics = provost.get("/metrics").await.expect(200);
+    let metrics = metrics.as_str().unwrap();
+    let cached = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("provost_cache_bytes "));
+    let cached: f64 = cached.unwrap().parse().unwrap();
+    assert!(
+        cached > MIB as f64 && cached <= 16.0 * MIB as f64,
+        "{cached}"
+    );
+}
+
+#[tokio::test]
+async fn a_body_is_let_go_once_it_is_sent() {
+    let remote = Remote::script([Act::Hang]).await;
+    let setup = Provost::setup().set("STORE__CACHE_BYTES", "16MiB");
+    let provost = setup.start().await;
+    provost.register("narrow", &remote.url(), 1000).await;
+    let submission = large(&remote.url());
+    provost.submit(&submission).await;
+    remote.requests(1).await;
+    let before = provost.peak_memory();
+    for called in 2..=150 {
+        provost.submit(&submission).await;
+        remote.requests(called).await;
+    }
+    let grown = grown(&provost, before);
+    assert!(grown < 100 * MIB, "150 calls took {grown} bytes");
+}
