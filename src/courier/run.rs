@@ -104,13 +104,14 @@ struct Done {
 impl Done {
     fn note(&mut self, ended: &Ended) {
         let held = &ended.settled.held;
-        match (ended.fared, &ended.failure) {
-            (Fared::Took | Fared::Answered, _) => {
-                // It says more than a failure of the same moment.
-                if self.failed.remove(&held.destination).is_some() || held.is_probe {
-                    self.answered.insert(held.destination.clone());
-                }
+        if matches!(ended.fared, Fared::Took | Fared::Answered) {
+            // It says more than a failure of the same moment.
+            if self.failed.remove(&held.destination).is_some() || held.is_probe {
+                self.answered.insert(held.destination.clone());
             }
+            return;
+        }
+        match (ended.fared, &ended.failure) {
             (Fared::Failed, Some(failure)) if !self.answered.contains(&held.destination) => {
                 let known = self.failed.get(&held.destination);
                 if known.is_none_or(|known| known.began <= failure.began) {

@@ -220,7 +220,7 @@ async fn a_receiver_that_fails_every_other_time_gets_everything_in_order() {
         let taken = Arc::new(Mutex::new(HashMap::<String, Vec<String>>::new()));
         let takes = Arc::clone(&taken);
         let shop = Remote::with(move |seen| {
-            if posts.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
+            if posts.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
                 return Act::status(503);
             }
             let text = |name: &str| seen.body[name].as_str().unwrap().to_owned();

@@ -12,7 +12,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) enum OutboxRequest {
     Round {
-        round: Round,
+        round: Box<Round>,
         by: InstanceId,
         /// How long what is taken is held at the longest.
         hold: Span,
@@ -38,7 +38,11 @@ impl Store {
         hold: Span,
     ) -> Result<Taken, StoreError> {
         match self
-            .outbox(OutboxRequest::Round { round, by, hold })
+            .outbox(OutboxRequest::Round {
+                round: Box::new(round),
+                by,
+                hold,
+            })
             .await?
         {
             OutboxAnswer::Taken(taken) => Ok(taken),
