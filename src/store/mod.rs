@@ -16,6 +16,7 @@ mod local;
 mod metrics;
 mod open;
 mod outbox;
+mod pages;
 pub mod postgres;
 mod query;
 mod reading;
@@ -40,6 +41,7 @@ pub use open::OpenError;
 pub use outbox::{
     First, GivenUp, Head, Held, Letter, Outbox, Outlook, Round, Settled, Settlement, Taken,
 };
+pub use pages::TaskPage;
 pub use query::*;
 pub use rows::Loaded;
 pub use salvage::Salvage;
@@ -174,7 +176,7 @@ pub trait Reader: Send + Sync + 'static {
     async fn tasks_of(&self, ids: &[TaskId]) -> Result<Loaded, StoreError>;
     /// Those of these tasks that another instance has moved beyond the version given.
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<Task>, StoreError>;
-    async fn tasks(&self, query: &TaskQuery) -> Result<Vec<TaskSummary>, StoreError>;
+    async fn tasks(&self, query: &TaskQuery) -> Result<TaskPage, StoreError>;
     /// Ids only, oldest first: what a bulk command works through.
     async fn task_ids(
         &self,

@@ -6,19 +6,14 @@ use uuid::Uuid;
 
 use super::{
     AgentRecord, Alert, AlertQuery, Change, Counts, ExpiredStep, First, Held, HeldStep, Instances,
-    MessageQuery, MessageRecord, Outlook, Promoted, Reader, StoreError, TaskFilter, TaskQuery,
-    TaskSummary, WorkflowRecord, leases, outbox,
+    MessageQuery, MessageRecord, Outlook, Promoted, Reader, StoreError, TaskFilter, TaskPage,
+    TaskQuery, WorkflowRecord, leases, outbox, pages,
     rows::{self, Columns, Loaded},
 };
 use crate::domain::{
     AgentName, AlertKind, Attempt, InstanceId, StepIndex, StepRef, Task, TaskId, TaskStatus,
     Timestamp, WorkflowName,
 };
-
-const SUMMARIES: &str = r#"
-SELECT id, "key", workflow, workflow_version, labels, priority, created_at, version, state, complete_by,
-       ended_at, error
-FROM tasks WHERE true"#;
 
 const HISTORY: &str = r#"
 SELECT version, at, events FROM history
@@ -349,14 +344,18 @@ impl<S: Source> Reader for SqlReader<S> {
         Ok(self.source.load(&newer).await?.tasks)
     }
 
-    async fn tasks(&self, query: &TaskQuery) -> Result<Vec<TaskSummary>, StoreError> {
-        let mut statement = Statement::new(SUMMARIES);
-        statement.filter(&query.filter);
-        if let Some(before) = query.before {
-            statement.push(" AND id < ?", before.0);
+    async fn tasks(&self, query: &TaskQuery) -> Result<TaskPage, StoreError> {
+        let mut asked = pages::statements(query);
+        let mut settings_count = 0;
+        if asked.len() > 1 {
+            asked.splice(..0, S::along_indexes());
+            settings_count = usize::from(S::along_indexes().is_some());
         }
-        statement.push(" ORDER BY id DESC LIMIT ?", query.limit);
-        self.all(statement, rows::summary).await
+        let found = self.source.view(asked).await?;
+        let rows = |at: usize| found.get(settings_count + at).into_iter().flatten();
+        let tasks = rows(0).map(rows::summary).collect::<Result<_, _>>()?;
+        let last = rows(1).next().map(|row| rows::task_id(row, "id"));
+        Ok(TaskPage::new(tasks, query.limit, last.transpose()?))
     }
 
     async fn task_ids(

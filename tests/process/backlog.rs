@@ -152,7 +152,7 @@ fn queued(count: u32) -> String {
 }
 
 /// The plans of some statements in a server's log.
-fn plans_of(log: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<Value> {
+pub fn plans_of(log: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<Value> {
     let mut plans = Vec::new();
     let mut lines = log.lines().peekable();
     while let Some(line) = lines.next() {
@@ -172,7 +172,7 @@ fn plans_of(log: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<Value> {
 }
 
 /// How many rows were read from the table or an index of it, whether or not they were used.
-fn rows_read(plan: &Value) -> f64 {
+pub fn rows_read(plan: &Value) -> f64 {
     let parts = plan["Plans"].as_array().into_iter().flatten();
     let of_parts: f64 = parts.map(rows_read).sum();
     let number = |name: &str| plan[name].as_f64().unwrap_or_default();

@@ -52,6 +52,7 @@ mod memory;
 mod one_owner;
 mod operator;
 mod outage;
+mod pages;
 mod panics;
 mod plans;
 mod pooler;

@@ -14,7 +14,9 @@ async fn found(h: &Harness, filter: TaskFilter) -> Vec<String> {
         before: None,
         limit: 100,
     };
-    let tasks = h.store.reader.tasks(&query).await.unwrap();
+    let page = h.store.reader.tasks(&query).await.unwrap();
+    assert_eq!(page.next, None);
+    let tasks = page.tasks;
     tasks.into_iter().map(|task| task.key.unwrap()).collect()
 }
 
@@ -91,18 +93,16 @@ pub async fn lists_have_stable_cursors_and_every_filter(h: Harness) {
         limit: 2,
     };
     let first = h.store.reader.tasks(&page(None)).await.unwrap();
+    assert_eq!(first.next, Some(first.tasks[1].id));
     h.submit(New {
         key: Some("k5"),
         ..New::default()
     })
     .await;
-    let second = h
-        .store
-        .reader
-        .tasks(&page(Some(first[1].id)))
-        .await
-        .unwrap();
+    let second = h.store.reader.tasks(&page(first.next)).await.unwrap();
+    assert_eq!(second.next, None);
     let keys: Vec<_> = second
+        .tasks
         .iter()
         .map(|task| task.key.as_deref().unwrap())
         .collect();

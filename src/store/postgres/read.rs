@@ -43,7 +43,8 @@ pub(super) const PIN: &str = "SELECT set_config('default_transaction_read_only',
     set_config('statement_timeout', '9s', false), set_config('plan_cache_mode', 'force_custom_plan', false)";
 
 /// To the end of the transaction.
-const ALONG_INDEXES: &str = "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)";
+const ALONG_INDEXES: &str = "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+    set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)";
 
 /// Relies on the primary key.
 const VERSIONS: &str = "SELECT id, version FROM tasks WHERE id = ANY ($1)";

@@ -1,0 +1,219 @@
+//! Pages of tasks by filters that no index has all of: an index gives tasks by one of them, newest first, and the others
+//! are asked of each. However seldom they hold, a page looks at [`MOST_LOOKED_AT`] tasks and no more: it then has fewer
+//! items, or none, and where it ended is the next cursor.
+
+use uuid::Uuid;
+
+use super::{TaskFilter, TaskQuery, TaskSummary, reading::Statement};
+use crate::domain::{TaskId, TaskStatus};
+
+/// Some ten milliseconds' worth.
+pub const MOST_LOOKED_AT: usize = 10_000;
+
+/// An id and the time of its task differ by less, whatever was wrong with a clock when it was made.
+const APART: i64 = 86_400_000;
+
+const COLUMNS: &str = r#"
+tasks.id, "key", workflow, workflow_version, labels, priority, created_at, version, state, complete_by,
+ended_at, error"#;
+
+/// A page, newest first.
+#[derive(Clone, Debug)]
+pub struct TaskPage {
+    pub tasks: Vec<TaskSummary>,
+    /// Older than this one there may be more.
+    pub next: Option<TaskId>,
+}
+
+impl TaskPage {
+    /// Of what was found, one more than the page may have; and of the task that was looked at last, where that was the
+    /// last that may be.
+    pub fn new(mut tasks: Vec<TaskSummary>, limit: usize, looked_at_last: Option<TaskId>) -> Self {
+        let more = tasks.len() > limit;
+        tasks.truncate(limit);
+        let next = match more {
+            true => tasks.last().map(|last| last.id),
+            false => looked_at_last,
+        };
+        Self { tasks, next }
+    }
+}
+
+/// The tasks of a page, one more than it may have, and the task that is looked at last if it is the last that may be.
+/// The second is left out where the index alone finds them.
+pub fn statements(query: &TaskQuery) -> Vec<Statement> {
+    let first = First::of(&query.filter);
+    let looked = first.statement(query);
+    if first.is_all_of(&query.filter) {
+        let mut page = Statement::new(format!("SELECT {COLUMNS} FROM ("));
+        page.take(looked.newest(query.limit + 1));
+        page.sql.push_str(
+            ") AS looked CROSS JOIN tasks WHERE tasks.id = looked.id ORDER BY looked.id DESC",
+        );
+        return vec![page];
+    }
+    let mut last = first.statement(query);
+    last.sql.push_str(" ORDER BY id DESC");
+    last.push(" LIMIT 1 OFFSET ?", MOST_LOOKED_AT - 1);
+    // Lazily, as far as the page needs: both are in the order of the index.
+    let mut page = Statement::new("WITH found AS MATERIALIZED (SELECT id FROM (");
+    page.take(looked.newest(MOST_LOOKED_AT));
+    page.sql.push_str(") AS looked WHERE true");
+    page.others(&query.filter);
+    page.push(" ORDER BY id DESC LIMIT ?", query.limit + 1);
+    page.sql.push_str(&format!(
+        ") SELECT {COLUMNS} FROM found CROSS JOIN tasks WHERE tasks.id = found.id ORDER BY found.id DESC"
+    ));
+    vec![page, last]
+}
+
+/// The filter that an index finds tasks by, newest first. What most often finds few comes first.
+enum First<'f> {
+    Key(&'f str),
+    Label(&'f str, &'f str),
+    State(TaskStatus),
+    Workflow(&'f str),
+    All,
+}
+
+impl<'f> First<'f> {
+    fn of(filter: &'f TaskFilter) -> Self {
+        if let Some(key) = &filter.key {
+            return First::Key(key);
+        }
+        if let Some((label, value)) = filter.labels.first() {
+            return First::Label(label, value);
+        }
+        match filter.states[..] {
+            // tasks_by_state leaves it out, because it only grows.
+            [state] if state != TaskStatus::Processed => return First::State(state),
+            _ => {}
+        }
+        match &filter.workflow {
+            Some(workflow) => First::Workflow(workflow),
+            None => First::All,
+        }
+    }
+
+    /// Whether nothing else is asked for.
+    fn is_all_of(&self, filter: &TaskFilter) -> bool {
+        let given = [
+            filter.key.is_some(),
+            !filter.states.is_empty(),
+            filter.workflow.is_some(),
+            filter.agent.is_some(),
+            filter.created_after.is_some(),
+            filter.created_before.is_some(),
+        ];
+        let given = given.into_iter().filter(|given| *given).count() + filter.labels.len();
+        given == usize::from(!matches!(self, First::All))
+    }
+
+    /// The ids, in no order yet.
+    fn statement(&self, query: &TaskQuery) -> Statement {
+        let of = |sql: &str, values: &[&str]| {
+            let mut statement = Statement::new(sql);
+            for value in values {
+                statement = statement.bind(*value);
+            }
+            statement
+        };
+        let mut statement = match self {
+            First::Key(key) => of(r#"SELECT id FROM tasks WHERE "key" = $1"#, &[key]),
+            First::Label(label, value) => of(
+                "SELECT id FROM (SELECT task_id AS id FROM task_labels WHERE label = $1 AND value = $2) AS labelled WHERE true",
+                &[label, value],
+            ),
+            // Said in full, so that the planner sees that tasks_by_state covers it.
+            First::State(state) => of(
+                "SELECT id FROM tasks WHERE state = $1 AND state <> 'processed'",
+                &[state.as_str()],
+            ),
+            First::Workflow(workflow) => {
+                of("SELECT id FROM tasks WHERE workflow = $1", &[workflow])
+            }
+            First::All => of("SELECT id FROM tasks WHERE true", &[]),
+        };
+        if let Some(before) = query.before {
+            statement.push(" AND id < ?", before.0);
+        }
+        // Ids begin with the time: what is far from the time that is asked for is not looked at.
+        if let Some(after) = query.filter.created_after {
+            let millis = after.as_millis().saturating_sub(APART);
+            statement.push(" AND id > ?", least_of(millis));
+        }
+        if let Some(before) = query.filter.created_before {
+            let millis = before.as_millis().saturating_add(APART);
+            statement.push(" AND id < ?", least_of(millis));
+        }
+        statement
+    }
+}
+
+/// The least id of this time.
+fn least_of(millis: i64) -> Uuid {
+    let millis = u128::try_from(millis).unwrap_or(0).min((1 << 48) - 1);
+    Uuid::from_u128(millis << 80)
+}
+
+impl Statement {
+    /// The first so many of the ids.
+    fn newest(mut self, limit: usize) -> Self {
+        self.push(" ORDER BY id DESC LIMIT ?", limit);
+        self
+    }
+
+    /// Goes on with another, while nothing has been bound yet.
+    fn take(&mut self, other: Statement) {
+        debug_assert!(self.values.is_empty());
+        self.sql.push_str(&other.sql);
+        self.values = other.values;
+    }
+
+    /// What a task that was looked at must be besides, each asked by its own key. Not in a join or with EXISTS, of which
+    /// PostgreSQL makes one: it would read all tasks, or all steps, for those that were looked at.
+    fn others(&mut self, filter: &TaskFilter) {
+        let of_task = !filter.states.is_empty()
+            || filter.workflow.is_some()
+            || filter.created_after.is_some()
+            || filter.created_before.is_some();
+        if of_task {
+            self.of_task(filter);
+        }
+        if let Some(agent) = &filter.agent {
+            let of_agent = " AND (SELECT 1 FROM steps WHERE task_id = looked.id AND agent = ? LIMIT 1) IS NOT NULL";
+            self.push(of_agent, agent.as_str());
+        }
+        // The first is what they were found by, where no key is.
+        let first = usize::from(filter.key.is_none());
+        for (label, value) in filter.labels.iter().skip(first) {
+            let labelled =
+                " AND (SELECT 1 FROM task_labels WHERE task_id = looked.id AND label = ?";
+            self.push(labelled, label.as_str());
+            self.push(" AND value = ?) IS NOT NULL", value.as_str());
+        }
+    }
+
+    /// What stands in the task's own record.
+    fn of_task(&mut self, filter: &TaskFilter) {
+        self.sql
+            .push_str(" AND (SELECT 1 FROM tasks WHERE tasks.id = looked.id");
+        for (at, state) in filter.states.iter().enumerate() {
+            let word = if at == 0 { " AND state IN (?" } else { ", ?" };
+            self.push(word, state.as_str());
+        }
+        if !filter.states.is_empty() {
+            self.sql.push(')');
+        }
+        if let Some(workflow) = &filter.workflow {
+            self.push(" AND workflow = ?", workflow.as_str());
+        }
+        if let Some(after) = filter.created_after {
+            self.push(" AND created_at > ?", after.as_millis());
+        }
+        if let Some(before) = filter.created_before {
+            self.push(" AND created_at < ?", before.as_millis());
+        }
+        self.sql.push_str(") IS NOT NULL");
+    }
+}
