@@ -6,8 +6,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
-use metrics::Gauge;
-
+use super::meters::InFlight;
 use crate::domain::AgentName;
 
 type OnFreed = Box<dyn Fn(&AgentName) + Send + Sync>;
@@ -49,11 +48,11 @@ pub(super) struct Bulkhead {
     in_flight: AtomicU32,
     max: AtomicU32,
     gate: Arc<Gate>,
-    gauge: Gauge,
+    gauge: InFlight,
 }
 
 impl Bulkhead {
-    pub fn new(agent: AgentName, max: u32, gate: Arc<Gate>, gauge: Gauge) -> Self {
+    pub fn new(agent: AgentName, max: u32, gate: Arc<Gate>, gauge: InFlight) -> Self {
         Self {
             agent,
             in_flight: AtomicU32::new(0),
@@ -122,7 +121,12 @@ mod tests {
     fn bulkhead(max: u32) -> (Arc<Bulkhead>, Arc<Gate>) {
         let gate = Arc::new(Gate::default());
         let name = AgentName::new("payments");
-        let made = Bulkhead::new(name, max, Arc::clone(&gate), Gauge::noop());
+        let made = Bulkhead::new(
+            name,
+            max,
+            Arc::clone(&gate),
+            crate::agent::meters::Meters::new("payments").in_flight,
+        );
         (Arc::new(made), gate)
     }
 

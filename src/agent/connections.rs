@@ -8,7 +8,10 @@ use std::{
     error::Error,
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -30,6 +33,41 @@ use super::counted::{Counted, Received};
 
 /// Services often drop idle connections after a minute; being first avoids most races with them.
 const LONGEST_IDLE: Duration = Duration::from_secs(30);
+/// So many idle connections, to all services together, are kept for as long as that. Where there are more, as with a
+/// thousand services, each is kept for [`LONGEST_IDLE_IN_A_CROWD`]: for the next call of a burst.
+const CROWD: usize = 256;
+const LONGEST_IDLE_IN_A_CROWD: Duration = Duration::from_secs(5);
+/// And so many at all: each is a file descriptor here, and one at the service.
+const MOST_IDLE: usize = 1024;
+
+/// How many connections of this process are idle.
+static IDLE: AtomicUsize = AtomicUsize::new(0);
+
+/// How long one may stay so, with so many of them.
+fn longest_idle(all: usize) -> Duration {
+    match all > CROWD {
+        true => LONGEST_IDLE_IN_A_CROWD,
+        false => LONGEST_IDLE,
+    }
+}
+
+/// One of the idle connections, for as long as it is one.
+struct Counting(&'static AtomicUsize);
+
+impl Counting {
+    /// `None` where there are enough.
+    fn one_more(all: &'static AtomicUsize) -> Option<Self> {
+        let is_more = |count: usize| (count < MOST_IDLE).then_some(count + 1);
+        let counted = all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_more);
+        counted.is_ok().then_some(Self(all))
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// The body of a request: small, and there as a whole.
 pub(super) type Body = Full<Bytes>;
@@ -165,9 +203,15 @@ pub(super) struct Connections {
 #[derive(Default)]
 struct Kept {
     /// The one used last is used next, so that those beyond the need grow old.
-    idle: Vec<(Instant, Connection)>,
+    idle: Vec<Idle>,
     /// Somebody comes by to drop the old ones.
     swept: bool,
+}
+
+struct Idle {
+    since: Instant,
+    connection: Connection,
+    _counting: Counting,
 }
 
 impl Connections {
@@ -211,13 +255,20 @@ impl Connections {
     }
 
     fn take(&self, now: Instant) -> Option<Connection> {
-        let (since, connection) = self.lock().idle.pop()?;
-        (now.duration_since(since) < LONGEST_IDLE).then_some(connection)
+        let idle = self.lock().idle.pop()?;
+        (now.duration_since(idle.since) < LONGEST_IDLE).then_some(idle.connection)
     }
 
     fn keep(self: &Arc<Self>, connection: Connection) {
+        let Some(counting) = Counting::one_more(&IDLE) else {
+            return;
+        };
         let mut kept = self.lock();
-        kept.idle.push((Instant::now(), connection));
+        kept.idle.push(Idle {
+            since: Instant::now(),
+            connection,
+            _counting: counting,
+        });
         if !kept.swept {
             kept.swept = true;
             tokio::spawn(sweep(Arc::downgrade(self)));
@@ -233,14 +284,15 @@ impl Connections {
 /// Drops connections that nobody used for long, until there are none.
 async fn sweep(connections: Weak<Connections>) {
     loop {
-        tokio::time::sleep(LONGEST_IDLE / 2).await;
+        tokio::time::sleep(LONGEST_IDLE_IN_A_CROWD).await;
         let Some(connections) = connections.upgrade() else {
             return;
         };
         let now = Instant::now();
         let mut kept = connections.lock();
+        let longest = longest_idle(IDLE.load(Ordering::Relaxed));
         kept.idle
-            .retain(|(since, _)| now.duration_since(*since) < LONGEST_IDLE);
+            .retain(|idle| now.duration_since(idle.since) < longest);
         if kept.idle.is_empty() {
             kept.swept = false;
             return;
@@ -410,6 +462,31 @@ mod tests {
         server.exchange().await;
         let later = Instant::now() + LONGEST_IDLE;
         assert!(server.connections.take(later).is_none());
+    }
+
+    #[test]
+    fn all_idle_connections_together_are_bounded_and_many_of_them_stay_for_less() {
+        static ALL: AtomicUsize = AtomicUsize::new(0);
+        let mut kept: Vec<_> = std::iter::from_fn(|| Counting::one_more(&ALL)).collect();
+        assert_eq!(kept.len(), MOST_IDLE);
+        assert_eq!(
+            longest_idle(ALL.load(Ordering::Relaxed)),
+            LONGEST_IDLE_IN_A_CROWD
+        );
+        kept.truncate(CROWD);
+        assert_eq!(longest_idle(ALL.load(Ordering::Relaxed)), LONGEST_IDLE);
+        assert!(Counting::one_more(&ALL).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_connection_counts_as_idle_while_it_is_kept() {
+        let mut server = Server::start(usize::MAX).await;
+        server.exchange().await;
+        assert_eq!(server.connections.lock().idle.len(), 1);
+        // Other tests of this process may have some of their own.
+        assert!(IDLE.load(Ordering::Relaxed) >= 1);
+        let taken = server.connections.take(Instant::now());
+        assert!(taken.is_some() && server.connections.lock().idle.is_empty());
     }
 
     #[tokio::test]

@@ -1,27 +1,106 @@
 //! An agent's metrics. The handles are made once per agent: a look-up by label costs more than the
-//! rest of the bookkeeping of a call together.
+//! rest of the bookkeeping of a call together. They are made when the agent is first used, because each of its series is
+//! scraped for as long as this process lives; and there are labels for so many agents and no more.
 
-use std::time::Instant;
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Instant,
+};
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 /// The label of all agents that were made for the URL of a step. One label for all: who may submit
 /// must not be able to grow the metrics without bound. No registered agent can be called so.
 pub(super) const MADE_FOR_URLS: &str = "(url)";
+/// The label of the agents beyond [`MOST_LABELLED`].
+const OTHERS: &str = "(other)";
+/// How many agents have a label of their own: those that were used first. Each is some 1.7 KiB of every scrape.
+const MOST_LABELLED: usize = 100;
+
+/// The label of an agent: its name, or what it shares with others.
+pub fn label(agent: &str) -> String {
+    static LABELLED: Mutex<Option<Labels>> = Mutex::new(None);
+    // A panic while holding the lock leaves the set valid.
+    let mut labels = LABELLED.lock().unwrap_or_else(PoisonError::into_inner);
+    labels.get_or_insert_default().of(agent)
+}
+
+#[derive(Default)]
+struct Labels(HashSet<String>);
+
+impl Labels {
+    fn of(&mut self, agent: &str) -> String {
+        // Registered names hold no `:`, the origins of URLs always do.
+        if agent.contains(':') || agent == MADE_FOR_URLS {
+            return MADE_FOR_URLS.to_owned();
+        }
+        if !self.0.contains(agent) {
+            if self.0.len() >= MOST_LABELLED {
+                return OTHERS.to_owned();
+            }
+            self.0.insert(agent.to_owned());
+        }
+        agent.to_owned()
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Meters {
+    pub retries: Retries,
+    pub in_flight: InFlight,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    agent: String,
+    /// From the first use on.
+    handles: OnceLock<Handles>,
+}
+
+#[derive(Debug)]
+struct Handles {
     success: Counter,
     permanent: Counter,
     transient: Counter,
     dropped: Counter,
-    pub retries: Counter,
-    pub in_flight: Gauge,
+    retries: Counter,
+    in_flight: Gauge,
     seconds: Histogram,
 }
 
-impl Meters {
-    pub fn new(agent: &str) -> Self {
+#[derive(Debug)]
+pub(super) struct Retries(Arc<Shared>);
+
+impl Retries {
+    pub fn increment(&self, count: u64) {
+        self.0.handles().retries.increment(count);
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct InFlight(Arc<Shared>);
+
+impl InFlight {
+    pub fn increment(&self, count: u32) {
+        self.0.handles().in_flight.increment(count);
+    }
+
+    pub fn decrement(&self, count: u32) {
+        self.0.handles().in_flight.decrement(count);
+    }
+}
+
+impl Shared {
+    fn handles(&self) -> &Handles {
+        self.handles
+            .get_or_init(|| Handles::new(&label(&self.agent)))
+    }
+}
+
+impl Handles {
+    fn new(agent: &str) -> Self {
         let tries = |result: &'static str| counter!("provost_agent_tries_total", "agent" => agent.to_owned(), "result" => result);
         Self {
             success: tries("success"),
@@ -33,19 +112,34 @@ impl Meters {
             seconds: histogram!("provost_agent_call_seconds", "agent" => agent.to_owned()),
         }
     }
+}
+
+impl Meters {
+    pub fn new(agent: &str) -> Self {
+        let shared = Arc::new(Shared {
+            agent: agent.to_owned(),
+            handles: OnceLock::new(),
+        });
+        Self {
+            retries: Retries(Arc::clone(&shared)),
+            in_flight: InFlight(Arc::clone(&shared)),
+            shared,
+        }
+    }
 
     /// Counts a try when it ends, in whatever way: one that is never told its result was dropped.
     pub fn begin_try(&self) -> TryMeter<'_> {
+        let handles = self.shared.handles();
         TryMeter {
-            counter: &self.dropped,
-            meters: self,
+            counter: &handles.dropped,
+            handles,
         }
     }
 
     /// Records how long the call took, whether it came to an end or was dropped.
     pub fn begin_call(&self) -> CallMeter<'_> {
         CallMeter {
-            seconds: &self.seconds,
+            seconds: &self.shared.handles().seconds,
             began: Instant::now(),
         }
     }
@@ -53,20 +147,20 @@ impl Meters {
 
 pub(super) struct TryMeter<'a> {
     counter: &'a Counter,
-    meters: &'a Meters,
+    handles: &'a Handles,
 }
 
 impl TryMeter<'_> {
     pub fn success(&mut self) {
-        self.counter = &self.meters.success;
+        self.counter = &self.handles.success;
     }
 
     pub fn permanent(&mut self) {
-        self.counter = &self.meters.permanent;
+        self.counter = &self.handles.permanent;
     }
 
     pub fn transient(&mut self) {
-        self.counter = &self.meters.transient;
+        self.counter = &self.handles.transient;
     }
 }
 
@@ -106,4 +200,22 @@ pub fn describe() {
         metrics::Unit::Seconds,
         "Length of a call"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_agents_have_a_label_and_the_others_share_one() {
+        let mut labels = Labels::default();
+        for number in 0..MOST_LABELLED {
+            let agent = format!("agent-{number}");
+            assert_eq!(labels.of(&agent), agent);
+        }
+        assert_eq!(labels.of("one-more"), OTHERS);
+        assert_eq!(labels.of("agent-0"), "agent-0");
+        assert_eq!(labels.of("http://127.0.0.1:8080"), MADE_FOR_URLS);
+        assert_eq!(labels.of(MADE_FOR_URLS), MADE_FOR_URLS);
+    }
 }

@@ -27,7 +27,7 @@ mod tests;
 pub use address::{AddressPolicy, Own};
 pub use call::Permission;
 pub use http::install_crypto;
-pub use meters::describe as describe_metrics;
+pub use meters::{describe as describe_metrics, label as metrics_label};
 pub use post::{NotPosted, Post, Posted};
 pub use registered::Registered;
 pub use registry::{Agent, AgentSettings, Agents};

@@ -96,7 +96,7 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// The metrics recorder must be installed before: agents keep the handles they find.
+    /// The metrics recorder must be installed before the first call: agents keep the handles they find.
     pub fn new(settings: AgentSettings) -> Self {
         Self {
             connector: http::connector(&settings),

@@ -24,6 +24,7 @@ use super::{
     problem::{Kind, ProblemBody},
 };
 use crate::{
+    agent::metrics_label,
     domain::{AlertKind, StepStatus, TaskStatus},
     store::{Counts, SharedReader},
     telemetry::Metrics,
@@ -240,16 +241,12 @@ impl Counted {
     }
 }
 
-/// Steps in line by agent. Those that name a URL share one label, as in the metrics of calls: who may
-/// submit must not be able to grow the metrics without bound.
+/// Steps in line by the label of their agent, as in the metrics of calls: who may submit must not be able to grow the
+/// metrics without bound.
 fn lines(counts: &Counts) -> HashMap<String, u64> {
     let mut lines = HashMap::new();
     for (agent, count) in &counts.queued {
-        let label = match agent.as_str() {
-            origin if origin.contains(':') => "(url)",
-            name => name,
-        };
-        *lines.entry(label.to_owned()).or_default() += count;
+        *lines.entry(metrics_label(agent.as_str())).or_default() += count;
     }
     lines
 }

@@ -1,5 +1,7 @@
 //! Agents: registered through the API or the configuration file, replaced, deleted.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use crate::harness::{Act, Provost, Remote, step};
@@ -147,4 +149,37 @@ async fn addresses_that_policy_forbids_are_not_called() {
         assert_eq!(task["error"]["kind"], "permanent");
     }
     assert_eq!(remote.count(), 0);
+}
+
+/// The agents that have series of their own, in the answer of a scrape.
+async fn labelled(provost: &Provost) -> HashSet<String> {
+    let text = provost.get("/metrics").await.expect(200);
+    let agents = text.as_str().unwrap().lines().filter_map(|line| {
+        let (_, rest) = line.split_once("{agent=\"")?;
+        Some(rest.split_once('"')?.0.to_owned())
+    });
+    agents.collect()
+}
+
+#[tokio::test]
+async fn a_thousand_agents_do_not_grow_a_scrape_without_bound() {
+    let remote = Remote::quick().await;
+    let provost = Provost::start().await;
+    for number in 0..130 {
+        let agent = format!("agent-{number}");
+        provost.register(&agent, &remote.url(), 1).await;
+    }
+    assert_eq!(
+        labelled(&provost).await,
+        HashSet::new(),
+        "nobody has used one"
+    );
+    let steps = (0..130).map(|number| {
+        json!({ "name": format!("s{number}"), "agent": format!("agent-{number}"), "after": [] })
+    });
+    let task = json!({ "steps": steps.collect::<Vec<_>>() });
+    assert_eq!(provost.run(&task).await["state"], "processed");
+    let labelled = labelled(&provost).await;
+    assert_eq!(labelled.len(), 101);
+    assert!(labelled.contains("(other)"));
 }

@@ -171,7 +171,13 @@ async fn tries_retries_and_calls_are_counted_per_agent() {
     .await;
     let recorder = PrometheusBuilder::new().build_recorder();
     let handle = recorder.handle();
-    let agents = metrics::with_local_recorder(&recorder, || agents_at(&server.url));
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let agents = agents_at(&server.url);
+    let unused = handle.render();
+    assert!(
+        !unused.contains("payments"),
+        "of an agent that nobody has used: {unused}"
+    );
     let slot = agents.try_take(&payments());
     run(&agents, a_call(), AMPLE).await.output();
     run(&agents, a_call(), AMPLE).await.fault();
