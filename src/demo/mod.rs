@@ -10,6 +10,7 @@ mod screen;
 mod story;
 mod summary;
 mod verdict;
+mod width;
 
 use std::{
     io,
@@ -116,10 +117,12 @@ async fn show(
     remotes: &[Running],
     exit: bool,
 ) -> Result<bool, DemoError> {
-    println!(
+    let columns = width::columns();
+    let intro = format!(
         "Provost is at {} with a database of its own. Three services are beside it:",
         api.base()
     );
+    println!("{}", width::wrapped(&intro, 0, 0, columns));
     for running in remotes {
         let (agent, path) = (running.remote.agent(), running.remote.path());
         println!("  {agent:<9}  http://{}{path}", running.address);
@@ -127,7 +130,8 @@ async fn show(
         api.put(&format!("/v1/agents/{agent}"), &spec).await?;
     }
     api.put("/v1/workflows/order", &orders::workflow()).await?;
-    println!("Twenty orders, each with three steps: reserve, charge, ship.\n");
+    let plan = "Twenty orders, each with three steps: reserve, charge, ship.";
+    println!("{}\n", width::wrapped(plan, 0, 0, columns));
 
     let mut screen = Screen::new();
     let rows = follow(api, orders, &mut screen).await?;
@@ -143,8 +147,9 @@ async fn show(
         let order = order.clone();
         seen.push(Seen { order, task });
     }
-    println!("\n{}", summary::orders(&seen, screen.paint));
-    println!("{}", summary::services(remotes));
+    let columns = width::columns();
+    println!("\n{}", summary::orders(&seen, screen.paint, columns));
+    println!("{}", summary::services(remotes, columns));
     let well = judge(&seen, remotes, &screen);
     let declined = seen
         .iter()
@@ -160,7 +165,10 @@ async fn show(
         Some(payments),
     ) = (declined, payments)
     {
-        println!("{}", summary::operator(api.base(), payments, order, task));
+        println!(
+            "{}",
+            summary::operator(api.base(), payments, order, task, columns)
+        );
         if exit {
             println!("With --exit all of it is gone now: leave it out to try these.");
         } else {

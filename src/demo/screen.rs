@@ -6,7 +6,10 @@ use std::{
     time::Instant,
 };
 
-use super::board::{self, Paint, Row};
+use super::{
+    board::{self, Paint, Row},
+    width,
+};
 
 pub struct Screen {
     pub paint: Paint,
@@ -48,7 +51,10 @@ impl Screen {
     pub fn show(&mut self, rows: &[Row]) {
         let text = match &mut self.mode {
             Mode::Live { drawn } => {
+                let columns = width::columns();
                 let lines = board::lines(rows, self.paint);
+                // Wrapped, a line would move everything below it.
+                let lines: Vec<_> = lines.iter().map(|line| width::cut(line, columns)).collect();
                 let text = redraw(&lines, *drawn);
                 *drawn = lines.len();
                 text
@@ -62,7 +68,7 @@ impl Screen {
 
 const HIDE_CURSOR: &str = "\x1b[?25l";
 const SHOW_CURSOR: &str = "\x1b[?25h";
-/// A line that is too long is cut: wrapped, it would move everything below it.
+/// Where the window became narrower meanwhile.
 const CUT_LINES: &str = "\x1b[?7l";
 const WRAP_LINES: &str = "\x1b[?7h";
 const CLEAR_LINE: &str = "\x1b[2K";

@@ -12,6 +12,7 @@ use super::{
     orders::{DECLINED_CARD, Order, Remote},
     remote::Running,
     story,
+    width::wrapped,
 };
 
 /// An order as it was when all had come to rest: the task, and everything that happened to it.
@@ -21,7 +22,7 @@ pub struct Seen {
 }
 
 /// What happened to each order.
-pub fn orders(seen: &[Seen], paint: Paint) -> String {
+pub fn orders(seen: &[Seen], paint: Paint, columns: usize) -> String {
     let mut text = String::from("What happened\n\n");
     for Seen { order, task } in seen {
         let key = order.key();
@@ -40,35 +41,26 @@ pub fn orders(seen: &[Seen], paint: Paint) -> String {
         }
         // Writing to a String cannot fail.
         let _ = write!(text, "  {key}  {state}  {took:>5}  ");
-        text += &told
-            .iter()
-            .flat_map(|told| wrapped(told))
-            .collect::<Vec<_>>()
-            .join(&format!("\n{:INDENT$}", ""));
+        // On a narrow screen it begins on a line of its own, so that it has room.
+        let indent = if columns < 2 * STORY { 4 } else { STORY };
+        let from = told.first().map_or(0, String::len);
+        let mut own_line = columns < 2 * STORY && STORY + from > columns;
+        for told in told {
+            if own_line {
+                text.truncate(text.trim_end().len());
+                text += &format!("\n{:indent$}", "");
+            }
+            let column = if own_line { indent } else { STORY };
+            text += &wrapped(&told, column, indent, columns);
+            own_line = true;
+        }
         text.push('\n');
     }
     text
 }
 
-/// Where the story of an order begins, and how wide it is.
-const INDENT: usize = 32;
-const WIDTH: usize = 76;
-
-/// Lines of whole words.
-fn wrapped(text: &str) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.len() + 1 + word.len() <= WIDTH => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
-}
+/// Where the story of an order begins.
+const STORY: usize = 32;
 
 /// Seconds from its acceptance until it came to rest.
 fn took(task: &Task) -> Option<f64> {
@@ -79,24 +71,30 @@ fn took(task: &Task) -> Option<f64> {
 }
 
 /// What the services have in their books.
-pub fn services(remotes: &[Running]) -> String {
+pub fn services(remotes: &[Running], columns: usize) -> String {
     let mut text = String::from("What the services did\n\n");
     for running in remotes {
         let (agent, what) = (running.remote.agent(), running.remote.effects());
         let (effects, repeats) = (running.ledger().effects(), running.ledger().repeats());
-        let _ = write!(text, "  {agent:<9}  {effects} {what}");
+        let mut did = format!("{effects} {what}");
         if repeats > 0 {
             let requests = if repeats == 1 { "request" } else { "requests" };
-            let known = "came again, known by the Idempotency-Key";
-            let _ = write!(text, " ({repeats} {requests} {known})");
+            did += &format!(" ({repeats} {requests} came again, known by the Idempotency-Key)");
         }
-        text.push('\n');
+        let did = wrapped(&did, 13, 13, columns);
+        let _ = writeln!(text, "  {agent:<9}  {did}");
     }
     text
 }
 
 /// The commands that look at an order which waits for an operator, mend it and resubmit its step.
-pub fn operator(base: &str, payments: &Running, order: &Order, task: &Task) -> String {
+pub fn operator(
+    base: &str,
+    payments: &Running,
+    order: &Order,
+    task: &Task,
+    columns: usize,
+) -> String {
     let (key, id) = (order.key(), &task.id);
     let (url, step) = (format!("{base}/v1/tasks/{id}"), Remote::Payments.step());
     let bank = format!("http://{}/cards/{DECLINED_CARD}", payments.address);
@@ -105,21 +103,32 @@ pub fn operator(base: &str, payments: &Running, order: &Order, task: &Task) -> S
     let charge = order.good_charge(reservation.unwrap_or(&Value::Null));
     let other_card = json!({ "input": charge, "reason": "the customer gave another card" });
     let json = "-H 'content-type: application/json'";
+    // Commands are never broken: they are there to be copied.
+    let say = |text: &str| wrapped(text, 0, 0, columns);
+    let look =
+        say("Look at it, and at everything that happened to it, in order and with who did it:");
+    let mend = say(&format!(
+        "Mend the cause, here at the payment service, which then answers {{\"card\":\"{DECLINED_CARD}\",\"accepted\":true}}:"
+    ));
+    let resubmit = say(
+        "Resubmit the step. The answer is the task, processing again; it goes on from where it stood:",
+    );
+    let instead = say("Or, in place of these two, resubmit it with another card:");
     format!(
         "\
 You are the operator: {key} waits for you
 
-Look at it, and at everything that happened to it, in order and with who did it:
+{look}
   curl -s {url}
   curl -s {url}/history
 
-Mend the cause, here at the payment service, which then answers {{\"card\":\"{DECLINED_CARD}\",\"accepted\":true}}:
+{mend}
   curl -s -X PUT {bank} {json} -d '{{\"accepted\": true}}'
 
-Resubmit the step. The answer is the task, processing again; it goes on from where it stood:
+{resubmit}
   curl -s -X POST {url}/steps/{step}/retry
 
-Or, in place of these two, resubmit it with another card:
+{instead}
   curl -s -X POST {url}/steps/{step}/retry {json} \\
     -d '{other_card}'
 
@@ -154,6 +163,7 @@ mod tests {
                 task: Some((seen, vec![])),
             }],
             PLAIN,
+            80,
         );
         assert!(
             text.ends_with("\n  order-1001  processed   1.2s  at the first try\n"),
@@ -162,10 +172,15 @@ mod tests {
     }
 
     #[test]
-    fn a_long_story_is_wrapped_between_words() {
-        let lines = wrapped(&"word ".repeat(40));
-        assert!(lines.len() > 1 && lines.iter().all(|line| line.len() <= WIDTH));
-        assert_eq!(wrapped("short"), ["short"]);
+    fn a_story_begins_on_a_line_of_its_own_where_there_is_no_room_beside_the_order() {
+        let order = plan::all().remove(0);
+        let seen = task("processed", Some("2026-01-01T00:00:01.25Z"));
+        let task = Some((seen, vec![]));
+        let text = orders(&[Seen { order, task }], PLAIN, 40);
+        assert!(
+            text.ends_with("\n  order-1001  processed   1.2s\n    at the first try\n"),
+            "{text}"
+        );
     }
 
     #[tokio::test]
@@ -173,7 +188,13 @@ mod tests {
         let orders = plan::all();
         let order = &orders[6];
         let payments = remote::start(Remote::Payments, &orders).await.unwrap();
-        let text = operator("http://127.0.0.1:1", &payments, order, &task("error", None));
+        let text = operator(
+            "http://127.0.0.1:1",
+            &payments,
+            order,
+            &task("error", None),
+            40,
+        );
         let bank = format!("PUT http://{}/cards/tok_declined ", payments.address);
         assert!(text.contains(&bank), "{text}");
         assert!(text.contains("http://127.0.0.1:1/v1/tasks/0197/steps/charge/retry"));
