@@ -11,11 +11,13 @@ use crate::harness::{
 };
 
 /// What needs no database. All else must say that there is none.
-const WITHOUT: [&str; 11] = [
+const WITHOUT: [&str; 13] = [
     "GET /livez",
     "GET /metrics",
     "GET /docs",
     "GET /openapi.json",
+    "GET /problems",
+    "GET /problems/{kind}",
     // What this instance knows of agents, and what a definition says by itself.
     "GET /v1/agents",
     "GET /v1/agents/{name}",

@@ -16,8 +16,10 @@ fn workflow(path: usize) -> Value {
     json!({ "steps": [{ "name": "a", "url": "http://127.0.0.1:9", "request": { "path": format!("/{path}") } }] })
 }
 
+type Body = fn(usize) -> Value;
+
 /// The two kinds of things that are registered: their path, and one body after another.
-const REGISTERED: [(&str, fn(usize) -> Value); 2] = [
+const REGISTERED: [(&str, Body); 2] = [
     ("/v1/agents/payments", agent),
     ("/v1/workflows/order", workflow),
 ];
