@@ -74,6 +74,9 @@ pub struct Service {
     leases: JoinHandle<()>,
     store: Option<Store>,
     writer: JoinHandle<()>,
+    /// Nothing is written any more.
+    closed: CancellationToken,
+    keeper: Option<JoinHandle<()>>,
 }
 
 impl Service {
@@ -98,10 +101,12 @@ impl Service {
         let parts = Parts::new();
         // If the start fails, what was started has not failed: it is told before it loses its store.
         let undone = parts.stop.clone().drop_guard();
-        if let Some(keeper) = database.keeper {
-            let keep = health::keep(keeper, health.clone(), parts.stop.clone());
-            parts.spawn("store keeper", keep);
-        }
+        let closed = CancellationToken::new();
+        let unopened = closed.clone().drop_guard();
+        let keeper = database.keeper.map(|keeper| {
+            let keep = health::keep(keeper, health.clone(), closed.clone());
+            parts.spawn("store keeper", keep)
+        });
         let hold = Arc::new(Hold::new(config.hold));
         let standing = Arc::new(Standing::with(hold.clone()));
         let (local, dispatches) = Local::new(instance.clone(), standing.clone(), agents.clone());
@@ -214,6 +219,7 @@ impl Service {
         let server = parts.spawn("server", server.run(goodbye.clone(), GOODBYE));
         info!(%address, %instance, %database, "provost is ready");
         undone.disarm();
+        unopened.disarm();
         Ok(Self {
             address,
             live,
@@ -228,6 +234,8 @@ impl Service {
             leases,
             store: Some(store),
             writer,
+            closed,
+            keeper,
         })
     }
 
@@ -269,6 +277,11 @@ impl Service {
         self.store.take();
         if tokio::time::timeout(GOODBYE, self.writer).await.is_err() {
             warn!("the writer did not end in time; what it was asked last was not answered");
+        }
+        // For as long as it takes: it may be writing the last copy of a database that was deleted.
+        self.closed.cancel();
+        if let Some(keeper) = self.keeper {
+            let _ = keeper.await;
         }
         info!("stopped");
     }
