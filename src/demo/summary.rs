@@ -107,8 +107,8 @@ pub fn operator(
     let say = |text: &str| wrapped(text, 0, 0, columns);
     let look =
         say("Look at it, and at everything that happened to it, in order and with who did it:");
-    let mend = say(&format!(
-        "Mend the cause, here at the payment service, which then answers {{\"card\":\"{DECLINED_CARD}\",\"accepted\":true}}:"
+    let fix = say(&format!(
+        "Fix the cause, here at the payment service, which then answers {{\"card\":\"{DECLINED_CARD}\",\"accepted\":true}}:"
     ));
     let resubmit = say(
         "Resubmit the step. The answer is the task, processing again; it goes on from where it stood:",
@@ -122,7 +122,7 @@ You are the operator: {key} waits for you
   curl -s {url}
   curl -s {url}/history
 
-{mend}
+{fix}
   curl -s -X PUT {bank} {json} -d '{{\"accepted\": true}}'
 
 {resubmit}

@@ -395,7 +395,7 @@ mod tests {
             let properties = schema["properties"].as_object();
             for (field, property) in properties.into_iter().flatten() {
                 let place = format!("{name}.{field}");
-                // Whoever reads a default takes the field for one that is always there.
+                // Generated clients take a field that has a default for one that is always there.
                 assert!(property.get("default").is_none(), "{place}");
                 let choices = property["oneOf"].as_array();
                 for part in choices.into_iter().flatten().chain([property]) {

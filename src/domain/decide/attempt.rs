@@ -241,10 +241,10 @@ impl Draft {
         }
     }
 
-    /// A transient fault (P16): the attempt is over, and nothing is held until the next one. That goes on with
-    /// the time to complete that this one leaves. Where it would leave none the step has failed once more: that
-    /// is known now, and nobody has to wait for complete-by to find out. So it has where its probe is asked
-    /// first whether the call took effect.
+    /// A transient fault (P16): the attempt is over, and nothing is held until the next one, which goes on with
+    /// the time to complete that this one leaves. Where it leaves none, a failure is counted now, without
+    /// waiting for complete-by. One is also counted where the probe has to be asked first whether the call
+    /// took effect.
     fn try_later(
         &mut self,
         index: StepIndex,
