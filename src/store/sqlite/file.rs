@@ -170,6 +170,11 @@ impl DatabaseFile {
         &self.path
     }
 
+    /// Whether there is no database in it yet.
+    pub fn is_empty(&self) -> bool {
+        self.file.metadata().is_ok_and(|found| found.len() == 0)
+    }
+
     /// A file beside the database.
     pub fn beside(&self, suffix: &str) -> PathBuf {
         with_suffix(&self.path, suffix)

@@ -9,6 +9,11 @@ mod rescue;
 mod reserve;
 mod rows;
 mod save;
+// Called by the command line from the next change on.
+#[cfg_attr(not(test), allow(dead_code))]
+mod shrink;
+#[cfg(test)]
+mod shrink_tests;
 mod statement;
 mod transaction;
 #[cfg(test)]
@@ -21,13 +26,18 @@ use async_trait::async_trait;
 use sqlx::{
     ConnectOptions, Connection, SqliteConnection, SqlitePool,
     migrate::{MigrateError, Migrator},
-    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+    sqlite::{
+        SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions,
+        SqliteSynchronous,
+    },
 };
 use tokio::time::Instant;
 
 pub use backup::backup;
 pub use keeper::Keeper;
 use read::{SqliteReader, SqliteSource};
+#[cfg_attr(not(test), allow(unused_imports))]
+pub use shrink::{ShrinkError, Shrunk, shrink};
 
 use self::{
     file::{DatabaseFile, Place},
@@ -98,9 +108,7 @@ async fn open_files(
         reason,
     };
     let options = options(file, max_size);
-    let mut writer = SqliteConnection::connect_with(&options)
-        .await
-        .map_err(|error| unopened(file, &error))?;
+    let mut writer = connect_first(file, &options).await?;
     bring_up_to_date(&mut writer, file).await?;
     let place = file.remember_parts();
     match place.map_err(|error| unusable(error.to_string()))? {
@@ -185,14 +193,27 @@ fn options(file: &Arc<DatabaseFile>, max_size: Option<u64>) -> SqliteConnectOpti
     options
 }
 
+/// The first connection, which makes the database where the file is empty: one that gives pages back.
+async fn connect_first(
+    file: &DatabaseFile,
+    options: &SqliteConnectOptions,
+) -> Result<SqliteConnection, OpenError> {
+    let mut options = options.clone();
+    // Only a database that is not there yet takes it. On any other the setting is written anew with each
+    // connection, which a full disk would refuse.
+    if file.is_empty() {
+        options = options.auto_vacuum(SqliteAutoVacuum::Incremental);
+    }
+    SqliteConnection::connect_with(&options)
+        .await
+        .map_err(|error| unopened(file, &error))
+}
+
 /// Makes the file if it is not there and brings its schema up to date; answers its migration before
 /// and after.
 pub async fn migrate(path: &Path) -> Result<(i64, i64), OpenError> {
     let file = Arc::new(DatabaseFile::open(path).await?);
-    let options = options(&file, None);
-    let mut writer = SqliteConnection::connect_with(&options)
-        .await
-        .map_err(|error| unopened(&file, &error))?;
+    let mut writer = connect_first(&file, &options(&file, None)).await?;
     let before = applied(&mut writer)
         .await
         .map_err(|error| unopened(&file, &error))?;

@@ -1,0 +1,230 @@
+//! Makes the database file as small as what it holds, while no service uses it. From then on the service gives
+//! back what becomes free by itself, whatever version made the file.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use sqlx::{Connection, Row, SqliteConnection};
+use thiserror::Error;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    BUSY,
+    file::{DatabaseFile, resolve},
+    options,
+    reserve::{Disk, Reserve},
+    unopened,
+};
+use crate::store::OpenError;
+
+/// A frame of `-wal` is a page with 24 bytes before it; and what is packed anew may take a few pages more.
+const MARGIN: u64 = 64;
+/// SQLite makes the copy here where it is set.
+const TEMPORARY: &str = "SQLITE_TMPDIR";
+/// How long a read of another process may keep `-wal` from being folded back.
+const READ_ENDS_WITHIN: Duration = Duration::from_secs(30);
+
+/// Bytes of the database file, with its `-wal`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shrunk {
+    pub before_bytes: u64,
+    pub after_bytes: u64,
+}
+
+#[derive(Debug, Error)]
+pub enum ShrinkError {
+    #[error("{0} is not there: see that database_url leads to the database")]
+    Missing(PathBuf),
+    #[error(
+        "{database} is in use by another process ({holder}), which is most likely the service: stop it and try again. While it runs it gives space back by itself, where the file was made for it: docs/deploy.md, \"Space that ended tasks took\""
+    )]
+    InUse { database: String, holder: String },
+    #[error(
+        "{folder} has {available} bytes free, and to shrink {database} takes {needed} there until it is done ({what}): free some space, or put the temporary copy on another disk by setting {TEMPORARY} to a folder there. Nothing was changed"
+    )]
+    NoRoom {
+        database: String,
+        folder: PathBuf,
+        available: u64,
+        needed: u64,
+        what: &'static str,
+    },
+    #[error("{0} is not a database of provost")]
+    Foreign(String),
+    #[error(
+        "{0} was packed, and another process reads it, so its file could not be made shorter yet: end that read (a backup, or a sqlite3 shell) and try again"
+    )]
+    Read(String),
+    #[error("{TEMPORARY} leads to {0}, which cannot be used for the temporary copy: {1}")]
+    Temporary(PathBuf, io::Error),
+    #[error(transparent)]
+    Open(OpenError),
+}
+
+/// Rewrites the whole database without what is free in it, and gives the rest of the file back to the disk. It
+/// takes the database for itself, so the service must not run, and it makes no database that is not there. A file
+/// of an older version gives space back while the service runs from then on.
+///
+/// While it works there is a temporary copy of what the database holds, beside the database or in the folder
+/// `SQLITE_TMPDIR`, and another in `-wal`. Both must fit: [`ShrinkError::NoRoom`] says so with numbers before
+/// anything is changed. Killed at any moment it loses nothing, and the next start or the next call goes on from
+/// a whole database. Takes about as long as copying the file three times.
+pub async fn shrink(path: &Path) -> Result<Shrunk, ShrinkError> {
+    match resolve(path).map(fs::metadata) {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) if error.kind() != io::ErrorKind::NotFound => {}
+        _ => return Err(ShrinkError::Missing(path.to_owned())),
+    }
+    let file = Arc::new(DatabaseFile::open(path).await?);
+    let unusable = |error: sqlx::Error| ShrinkError::from(unopened(&file, &error));
+    let mut database = SqliteConnection::connect_with(&options(&file, None))
+        .await
+        .map_err(unusable)?;
+    let shrunk = shrink_open(&mut database, &file).await;
+    // The last one that closes it removes `-wal`.
+    let closed = database.close().await;
+    let before_bytes = shrunk?;
+    closed.map_err(unusable)?;
+    Ok(Shrunk {
+        before_bytes,
+        after_bytes: bytes(&file),
+    })
+}
+
+/// Answers how large it was.
+async fn shrink_open(
+    database: &mut SqliteConnection,
+    file: &DatabaseFile,
+) -> Result<u64, ShrinkError> {
+    let unusable = |error: sqlx::Error| ShrinkError::from(unopened(file, &error));
+    let known = sqlx::query("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'tasks'");
+    if known
+        .fetch_optional(&mut *database)
+        .await
+        .map_err(unusable)?
+        .is_none()
+    {
+        return Err(ShrinkError::Foreign(file.name().to_owned()));
+    }
+    // What an earlier process left in `-wal` would be beside what this one writes there.
+    fold(database, file).await?;
+    let before = bytes(file);
+    let folder = temporary_folder(file);
+    see_room(file, &folder, live_bytes(database).await.map_err(unusable)?)?;
+    let packed = async {
+        // Without it SQLite takes `TMPDIR`, or /var/tmp: a small disk, or memory.
+        let directory = folder.to_string_lossy().replace('\'', "''");
+        let prepare = format!(
+            "PRAGMA temp_store_directory = '{directory}'; PRAGMA cache_size = -65536; PRAGMA auto_vacuum = incremental; VACUUM"
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(prepare))
+            .execute(&mut *database)
+            .await
+    };
+    packed.await.map_err(unusable)?;
+    fold(database, file).await?;
+    Ok(before)
+}
+
+/// Writes all of `-wal` into the database and empties it; only then is the file as long as what it holds.
+async fn fold(database: &mut SqliteConnection, file: &DatabaseFile) -> Result<(), ShrinkError> {
+    let unusable = |error: sqlx::Error| ShrinkError::from(unopened(file, &error));
+    let until = Instant::now() + READ_ENDS_WITHIN;
+    loop {
+        // Waits for the busy timeout by itself.
+        let folded = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
+            .fetch_one(&mut *database)
+            .await
+            .map_err(unusable)?;
+        if folded.try_get::<i64, _>("busy").map_err(unusable)? == 0 {
+            return Ok(());
+        }
+        if Instant::now() + BUSY > until {
+            return Err(ShrinkError::Read(file.name().to_owned()));
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// What the database holds, without the pages that are free.
+async fn live_bytes(database: &mut SqliteConnection) -> Result<u64, sqlx::Error> {
+    let (pages, free, size): (i64, i64, i64) = sqlx::query_as(
+        "SELECT page_count, freelist_count, page_size
+         FROM pragma_page_count, pragma_freelist_count, pragma_page_size",
+    )
+    .fetch_one(database)
+    .await?;
+    Ok(pages.saturating_sub(free).unsigned_abs() * size.unsigned_abs())
+}
+
+/// Where the copy of what is kept goes while it is packed.
+fn temporary_folder(file: &DatabaseFile) -> PathBuf {
+    let beside = || file.path().parent().unwrap_or(file.path()).to_owned();
+    let chosen = std::env::var_os(TEMPORARY).filter(|chosen| !chosen.is_empty());
+    chosen.map_or_else(beside, PathBuf::from)
+}
+
+/// SQLite copies what is kept to a temporary file, and from there, page by page, to `-wal`. The reserve that is
+/// kept for a full disk makes way: the service makes it anew.
+fn see_room(file: &DatabaseFile, temporary: &Path, live: u64) -> Result<(), ShrinkError> {
+    let device = |path: &Path| fs::metadata(path).map(|found| found.dev());
+    let unusable = |error| ShrinkError::Temporary(temporary.to_owned(), error);
+    let is_same = device(temporary).map_err(unusable)?
+        == file
+            .path()
+            .parent()
+            .map_or(Ok(0), device)
+            .map_err(unusable)?;
+    let copy = live + live / MARGIN + (1 << 20);
+    let lacks = |folder: &Path, disk: Disk, needed, what| ShrinkError::NoRoom {
+        database: file.name().to_owned(),
+        folder: folder.to_owned(),
+        available: disk.available,
+        needed,
+        what,
+    };
+    let (needed, what) = match is_same {
+        true => (2 * copy, "a temporary copy of what it holds, and its -wal"),
+        false => (copy, "its -wal, with all that it holds"),
+    };
+    // `Disk::of` looks at the folder that a file is in.
+    if !is_same {
+        let disk = Disk::of(&temporary.join("copy"));
+        if !disk.has(copy) {
+            let what = "a temporary copy of what it holds";
+            return Err(lacks(temporary, disk, copy, what));
+        }
+    }
+    let mut disk = Disk::of(file.path());
+    if !disk.has(needed) {
+        let reserve = Reserve::beside(file.path());
+        if disk.has(needed.saturating_sub(reserve.kept())) {
+            reserve.release();
+            disk = Disk::of(file.path());
+        }
+    }
+    if !disk.has(needed) {
+        let folder = file.path().parent().unwrap_or(file.path());
+        return Err(lacks(folder, disk, needed, what));
+    }
+    Ok(())
+}
+
+fn bytes(file: &DatabaseFile) -> u64 {
+    let length = |path: &Path| fs::metadata(path).map_or(0, |found| found.len());
+    length(file.path()) + length(&file.beside("-wal"))
+}
+
+impl From<OpenError> for ShrinkError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::InUse { database, holder } => Self::InUse { database, holder },
+            error => Self::Open(error),
+        }
+    }
+}
