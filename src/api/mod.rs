@@ -11,6 +11,7 @@ mod cursor;
 pub mod definition;
 mod docs;
 mod drawing;
+mod ended_tasks;
 pub mod extract;
 mod frame;
 mod hold;
@@ -41,7 +42,7 @@ use utoipa_axum::router::OpenApiRouter;
 pub use bulkhead::Bulkhead;
 pub use problem::{Problem, refuse};
 pub use starting::starting;
-pub use state::{App, Gauges, Workflows};
+pub use state::{App, EndedTasks, Gauges, Workflows};
 
 use self::problem::Kind;
 

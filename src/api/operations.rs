@@ -120,7 +120,9 @@ async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
 /// Get metrics
 ///
 /// In the text format of Prometheus. Tasks and steps are counted at most every five seconds; with very many of them
-/// less often. A scrape waits no longer than a second for a count, and shows the one before meanwhile.
+/// less often. A scrape waits no longer than a second for a count, and shows the one before meanwhile. Tasks that have
+/// ended may be millions: a scrape begins to count them in the background, and `provost_tasks` shows those that are
+/// processed, undone or cancelled once they are counted, so most often with the next scrape.
 #[utoipa::path(
     get, path = "/metrics", tag = "service", operation_id = "metrics",
     responses((status = 200, description = "The metrics", body = String, content_type = "text/plain",
@@ -128,6 +130,7 @@ async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
 )]
 async fn metrics_text(State(app): State<Arc<App>>) -> Response {
     gauge!("provost_held").set(f64::from(u8::from(app.hold.is_held())));
+    app.ended_tasks.count(&app.store.housekeeping, &app.stop);
     app.gauges.refresh(&app.store.reader).await;
     let headers = [(header::CONTENT_TYPE, Metrics::CONTENT_TYPE)];
     (headers, app.metrics.render()).into_response()
@@ -184,8 +187,8 @@ impl Counted {
             describe();
         }
         for state in TaskStatus::ALL {
-            // Those that are done only grow; provost_events_total counts them.
-            if state == TaskStatus::Processed {
+            // Counted apart, as they may be many.
+            if state.is_ended() {
                 continue;
             }
             let found = counts.tasks.iter().find(|(counted, _)| *counted == state);
@@ -254,7 +257,7 @@ fn lines(counts: &Counts) -> HashMap<String, u64> {
 fn describe() {
     metrics::describe_gauge!(
         "provost_tasks",
-        "Tasks that are not processed yet, by state; as are undone and cancelled ones until they are purged"
+        "Tasks by state. Those that are processed, undone or cancelled are counted in the background, and absent until they are counted once"
     );
     metrics::describe_gauge!(
         "provost_held",

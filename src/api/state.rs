@@ -22,7 +22,7 @@ use super::{
     Problem,
     bulkhead::{Bulkhead, Permit},
 };
-pub use super::{operations::Gauges, workflows::Workflows};
+pub use super::{ended_tasks::EndedTasks, operations::Gauges, workflows::Workflows};
 
 /// A definition that is longer, in bytes, is compiled with a permit. Most are read in less time than that costs.
 const LONG: usize = 16 * 1024;
@@ -45,6 +45,7 @@ pub struct App {
     /// The latest version of each workflow in use.
     pub workflows: Arc<Workflows>,
     pub gauges: Gauges,
+    pub ended_tasks: EndedTasks,
     pub bulkhead: Bulkhead,
     pub instance: InstanceId,
     pub hold: Arc<Hold>,

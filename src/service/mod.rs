@@ -27,7 +27,7 @@ pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
 use self::{others::Others, part::Parts, reload::Live};
 use crate::{
     agent::{self, AddressPolicy, AgentSettings, Agents, Own, Post, Registered},
-    api::{self, App, Gauges, Workflows},
+    api::{self, App, EndedTasks, Gauges, Workflows},
     config::{Config, DatabaseUrl, Listen},
     courier::{Receivers, StoreAlerts},
     domain::{InstanceId, Limits, Sender},
@@ -210,6 +210,7 @@ impl Service {
             stop: parts.stop.clone(),
             workflows,
             gauges: Gauges::default(),
+            ended_tasks: EndedTasks::default(),
             bulkhead: api::Bulkhead::new(),
             instance: instance.clone(),
             hold,

@@ -9,6 +9,7 @@ mod batch;
 #[cfg(test)]
 pub mod conformance;
 mod definitions;
+mod ended;
 mod error;
 mod health;
 mod leases;
@@ -34,6 +35,7 @@ use tokio::time::Instant;
 
 pub use batch::{Batch, Saved};
 pub use definitions::Definitions;
+pub use ended::EndedCount;
 pub use error::{CommandError, StoreError, UnreadableTask};
 pub use health::{Diagnosis, Health, StoreFault};
 pub use local::{Dispatch, LocalScheduler, Permit};
@@ -261,6 +263,9 @@ pub trait Reader: Send + Sync + 'static {
     async fn heads(&self, held: &[Held]) -> Result<Vec<First>, StoreError>;
     async fn messages(&self, query: &MessageQuery) -> Result<Vec<MessageRecord>, StoreError>;
     async fn counts(&self) -> Result<Counts, StoreError>;
+    /// Counts one more page of ended tasks: so many at most.
+    async fn count_ended(&self, so_far: EndedCount, limit: usize)
+    -> Result<EndedCount, StoreError>;
 }
 
 pub type SharedReader = Arc<dyn Reader>;

@@ -204,9 +204,10 @@ pub struct MessageQuery {
     pub limit: usize,
 }
 
-/// How much of what there is, for the metrics. Tasks that are done are not counted: they only grow.
+/// How much of what there is, for the metrics. Tasks that have ended are counted apart: see [`super::EndedCount`].
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
+    /// Those that have not ended, by state.
     pub tasks: Vec<(TaskStatus, u64)>,
     /// Steps in line, by agent.
     pub queued: Vec<(AgentName, u64)>,

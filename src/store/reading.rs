@@ -5,9 +5,9 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, Alert, AlertQuery, Change, Counts, ExpiredStep, First, Held, HeldStep, Instances,
-    MessageQuery, MessageRecord, Outlook, Promoted, Reader, StoreError, TaskFilter, TaskPage,
-    TaskQuery, WorkflowRecord, leases, outbox, pages,
+    AgentRecord, Alert, AlertQuery, Change, Counts, EndedCount, ExpiredStep, First, Held, HeldStep,
+    Instances, MessageQuery, MessageRecord, Outlook, Promoted, Reader, StoreError, TaskFilter,
+    TaskPage, TaskQuery, WorkflowRecord, leases, outbox, pages,
     rows::{self, Columns, Loaded},
 };
 use crate::domain::{
@@ -106,10 +106,10 @@ const WORKFLOW: &str = r#"
 SELECT name, version, body, created_at FROM workflows
 WHERE name = $1 AND version = coalesce($2, version) ORDER BY version DESC LIMIT 1"#;
 
-/// Relies on tasks_by_state, which leaves out the one state that only grows.
+/// Relies on tasks_by_state. Of tasks that have ended it reads none: see [`EndedCount`].
 const COUNT_TASKS: &str = r#"
 SELECT state, count(*) AS count FROM {tasks}
-WHERE state <> 'processed' GROUP BY state"#;
+WHERE state <> 'processed' AND state IN ({live}) GROUP BY state"#;
 
 /// Relies on steps_line.
 const COUNT_QUEUED: &str = r#"
@@ -123,7 +123,7 @@ SELECT (SELECT count(*) FROM steps WHERE due_at IS NOT NULL AND queued = 0) AS d
 /// Goes from the tasks that have not ended, by tasks_by_state, to their steps.
 const COUNT_WAITING: &str = r#"
 SELECT count(*) AS waiting FROM {tasks} JOIN steps ON steps.task_id = tasks.id
-WHERE tasks.state <> 'processed' AND tasks.state NOT IN ('undone', 'cancelled')
+WHERE tasks.state <> 'processed' AND tasks.state IN ({live})
   AND steps.state = 'waiting'"#;
 
 /// Relies on alerts_unclosed.
@@ -279,6 +279,17 @@ pub fn backlog(found: &[impl Columns]) -> Result<Promoted, StoreError> {
     Ok(backlog)
 }
 
+/// The states of tasks that have not ended, in the words of SQL.
+fn live() -> String {
+    let states = TaskStatus::ALL
+        .into_iter()
+        .filter(|state| !state.is_ended());
+    let states: Vec<_> = states
+        .map(|state| format!("'{}'", state.as_str()))
+        .collect();
+    states.join(", ")
+}
+
 /// Answers every question of [`Reader`] from a source.
 pub struct SqlReader<S> {
     source: S,
@@ -309,6 +320,13 @@ impl<S: Source> SqlReader<S> {
     ) -> Result<Option<T>, StoreError> {
         let found = self.fetch(statement).await?;
         found.first().map(read).transpose()
+    }
+
+    /// As [`Source::along_indexes`] has it.
+    async fn fetch_along_indexes(&self, statement: Statement) -> Result<Vec<S::Row>, StoreError> {
+        let statements = S::along_indexes().into_iter().chain([statement]).collect();
+        let mut found = self.source.view(statements).await?;
+        Ok(found.pop().unwrap_or_default())
     }
 
     /// The column `count` of the one row there is.
@@ -616,10 +634,16 @@ impl<S: Source> Reader for SqlReader<S> {
     }
 
     async fn counts(&self) -> Result<Counts, StoreError> {
-        let tasks = S::by_index("tasks", "tasks_by_state");
-        let tasks = Statement::new(COUNT_TASKS.replace("{tasks}", &tasks));
+        let of_live = |sql: &str| {
+            let tasks = S::by_index("tasks", "tasks_by_state");
+            Statement::new(sql.replace("{tasks}", &tasks).replace("{live}", &live()))
+        };
+        let tasks = self.fetch_along_indexes(of_live(COUNT_TASKS)).await?;
         let mut counts = Counts {
-            tasks: self.all(tasks, rows::task_count).await?,
+            tasks: tasks
+                .iter()
+                .map(rows::task_count)
+                .collect::<Result<_, _>>()?,
             queued: self
                 .all(Statement::new(COUNT_QUEUED), rows::line_count)
                 .await?,
@@ -629,9 +653,7 @@ impl<S: Source> Reader for SqlReader<S> {
             counts.delayed = rows::number(row, "delayed")?;
             counts.processing = rows::number(row, "processing")?;
         }
-        let tasks = S::by_index("tasks", "tasks_by_state");
-        let waiting = Statement::new(COUNT_WAITING.replace("{tasks}", &tasks));
-        if let Some(row) = self.fetch(waiting).await?.first() {
+        if let Some(row) = self.fetch(of_live(COUNT_WAITING)).await?.first() {
             counts.waiting = rows::number(row, "waiting")?;
         }
         let alerts = Statement::new(COUNT_ALERTS);
@@ -641,5 +663,19 @@ impl<S: Source> Reader for SqlReader<S> {
             counts.messages_dead = rows::number(row, "dead")?;
         }
         Ok(counts)
+    }
+
+    async fn count_ended(
+        &self,
+        so_far: EndedCount,
+        limit: usize,
+    ) -> Result<EndedCount, StoreError> {
+        let Some(statement) = so_far.statement(S::by_index, limit) else {
+            return Ok(so_far);
+        };
+        match self.fetch_along_indexes(statement).await?.first() {
+            Some(row) => so_far.add(row, limit),
+            None => Err(StoreError::Corrupt("a count without a row".to_owned())),
+        }
     }
 }

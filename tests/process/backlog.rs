@@ -190,7 +190,7 @@ pub fn rows_read(plan: &Value) -> f64 {
 }
 
 /// A server that logs the plan of each statement, with statistics as the test makes them.
-async fn explaining() -> Postgres {
+pub async fn explaining() -> Postgres {
     let server = Postgres::start().await;
     for setting in [
         "session_preload_libraries = 'auto_explain'",

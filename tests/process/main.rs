@@ -35,6 +35,7 @@ mod database_tls;
 mod dead_receivers;
 mod disk_full;
 mod drops;
+mod ended_tasks;
 mod events;
 mod examples;
 mod exhausted;

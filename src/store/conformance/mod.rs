@@ -61,6 +61,7 @@ suite!([sqlite postgres] {
     recovery::ended_tasks_are_purged_with_all_that_belongs_to_them,
     recovery::running_steps_are_listed_in_pages,
     recovery::counts_tell_what_is_there,
+    recovery::ended_tasks_are_counted_in_pages_of_any_size,
     outbox::a_message_is_saved_with_its_change_and_gone_when_delivered,
     outbox::the_messages_of_a_task_go_one_after_the_other,
     outbox::what_is_added_while_a_queue_is_held_is_not_lost,

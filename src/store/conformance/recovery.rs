@@ -5,7 +5,7 @@ use serde_json::json;
 use super::harness::{Harness, New, refusal, success};
 use crate::{
     domain::{Command, Span, StepIndex, TaskStatus},
-    store::{AlertQuery, AlertState},
+    store::{AlertQuery, AlertState, EndedCount},
 };
 
 fn quick() -> serde_json::Value {
@@ -182,13 +182,52 @@ pub async fn counts_tell_what_is_there(h: Harness) {
     tasks.sort_unstable();
     assert_eq!(
         tasks,
-        [
-            (TaskStatus::Pending, 1),
-            (TaskStatus::Processing, 1),
-            (TaskStatus::Cancelled, 1)
-        ]
+        [(TaskStatus::Pending, 1), (TaskStatus::Processing, 1),],
+        "those that have ended are counted apart"
     );
     assert_eq!(counts.queued, [(crate::domain::AgentName::new("x"), 1)]);
     assert_eq!(counts.waiting, 2);
     assert_eq!(counts.processing, 1);
+}
+
+/// So that pages end within tasks that ended at one time, and between them.
+pub async fn ended_tasks_are_counted_in_pages_of_any_size(h: Harness) {
+    let counted = async |limit: usize| {
+        let (mut counted, mut pages) = (EndedCount::default(), 0);
+        while counted.complete().is_none() {
+            counted = h.store.reader.count_ended(counted, limit).await.unwrap();
+            pages += 1;
+        }
+        (counted.complete().unwrap().map(|(_, count)| count), pages)
+    };
+    assert_eq!(counted(10).await, ([0, 0, 0], 3));
+    h.places("x", 100);
+    let mut ids = Vec::new();
+    for _ in 0..12 {
+        ids.push(h.submit(New::default()).await.id());
+    }
+    for id in &ids[..3] {
+        h.apply(*id, Command::Cancel { reason: None })
+            .await
+            .unwrap();
+    }
+    for id in &ids[3..8] {
+        h.reply(*id, 0, 1, success(json!(1))).await.unwrap();
+    }
+    for id in &ids[8..10] {
+        h.reply(*id, 0, 1, refusal()).await.unwrap();
+        h.apply(*id, Command::Undo { reason: None }).await.unwrap();
+    }
+    // Three ended at once, then two, then one by one.
+    for sql in [
+        "UPDATE tasks SET ended_at = 1000 WHERE state = 'cancelled'",
+        "UPDATE tasks SET ended_at = 2000 WHERE state = 'undone'",
+    ] {
+        h.database.execute(sql).await;
+    }
+    for limit in [1, 2, 3, 4, 10, 11, 100] {
+        let (found, pages) = counted(limit).await;
+        assert_eq!(found, [5, 2, 3], "in pages of {limit}");
+        assert!(pages >= 10 / limit, "{pages} pages of {limit}");
+    }
 }

@@ -1,0 +1,153 @@
+//! How many ended tasks are kept, by state. They may be many millions: they are counted in pages, each a short range
+//! of an index, so that a count can rest between them. No index holds the processed tasks alone. They are the ended
+//! ones that are neither undone nor cancelled.
+
+use uuid::Uuid;
+
+use super::{
+    StoreError,
+    reading::Statement,
+    rows::{self, Columns},
+};
+use crate::domain::TaskStatus;
+
+/// Relies on tasks_ended, which covers it. Pages are cut by time, not by time and id: on PostgreSQL the index has no
+/// id, and each would be read from the table.
+const ENDED: &str = r#"
+WITH page AS MATERIALIZED (
+    SELECT ended_at FROM {tasks}
+    WHERE ended_at IS NOT NULL AND ended_at >= $1 ORDER BY ended_at LIMIT $2)
+SELECT count(*) AS count, max(ended_at) AS last,
+       (SELECT count(*) FROM page WHERE ended_at = (SELECT max(ended_at) FROM page)) AS at_last
+FROM page"#;
+
+/// Relies on tasks_ended, which covers it. Longer than a page; but so many tasks end at one time only where the clock
+/// of the database stands still.
+const ENDED_AT: &str = r#"
+SELECT count(*) AS count FROM {tasks} WHERE ended_at IS NOT NULL AND ended_at = $1"#;
+
+/// Relies on tasks_by_state, which covers it.
+const IN_STATE: &str = r#"
+WITH page AS MATERIALIZED (
+    SELECT id FROM {tasks}
+    WHERE state = $1 AND state <> 'processed' AND id > $2 ORDER BY id LIMIT $3)
+SELECT count(*) AS count, (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last FROM page"#;
+
+/// A count that is under way or complete. Tasks that end or are purged meanwhile may be counted or not.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EndedCount {
+    ended: u64,
+    undone: u64,
+    cancelled: u64,
+    /// The next page; none when all is counted.
+    next: Option<Page>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Page {
+    /// Those that ended at this time or later.
+    From(i64),
+    /// Those that ended at this time, which are more than a page.
+    At(i64),
+    Undone(Uuid),
+    Cancelled(Uuid),
+}
+
+impl Default for EndedCount {
+    fn default() -> Self {
+        Self {
+            ended: 0,
+            undone: 0,
+            cancelled: 0,
+            next: Some(Page::From(i64::MIN)),
+        }
+    }
+}
+
+impl EndedCount {
+    #[cfg(test)]
+    pub fn of_all(ended: u64, undone: u64, cancelled: u64) -> Self {
+        Self {
+            ended,
+            undone,
+            cancelled,
+            next: None,
+        }
+    }
+
+    /// How many tasks are in each state in which a task has ended, once all are counted.
+    pub fn complete(&self) -> Option<[(TaskStatus, u64); 3]> {
+        if self.next.is_some() {
+            return None;
+        }
+        let others = self.undone + self.cancelled;
+        Some([
+            (TaskStatus::Processed, self.ended.saturating_sub(others)),
+            (TaskStatus::Undone, self.undone),
+            (TaskStatus::Cancelled, self.cancelled),
+        ])
+    }
+
+    /// What finds the next page. None when all is counted.
+    pub fn statement(
+        &self,
+        by_index: impl Fn(&'static str, &'static str) -> String,
+        limit: usize,
+    ) -> Option<Statement> {
+        let of =
+            |sql: &str, index| Statement::new(sql.replace("{tasks}", &by_index("tasks", index)));
+        let in_state = |state: TaskStatus, after: Uuid| {
+            let statement = of(IN_STATE, "tasks_by_state").bind(state.as_str());
+            statement.bind(after).bind(limit)
+        };
+        Some(match self.next? {
+            Page::From(at) => of(ENDED, "tasks_ended").bind(at).bind(limit),
+            Page::At(at) => of(ENDED_AT, "tasks_ended").bind(at),
+            Page::Undone(after) => in_state(TaskStatus::Undone, after),
+            Page::Cancelled(after) => in_state(TaskStatus::Cancelled, after),
+        })
+    }
+
+    /// Adds what [`EndedCount::statement`] found.
+    pub fn add(mut self, row: &impl Columns, limit: usize) -> Result<Self, StoreError> {
+        let count: u64 = rows::number(row, "count")?;
+        let is_last = count < limit as u64;
+        self.next = match self.next {
+            Some(Page::From(_)) if is_last => {
+                self.ended += count;
+                Some(Page::Undone(Uuid::nil()))
+            }
+            Some(Page::From(from)) => {
+                let last: i64 = rows::number(row, "last")?;
+                if last == from {
+                    Some(Page::At(last))
+                } else {
+                    // Others may have ended at the same time as the last: they are counted with the next page.
+                    let at_last: u64 = rows::number(row, "at_last")?;
+                    self.ended += count.saturating_sub(at_last);
+                    Some(Page::From(last))
+                }
+            }
+            Some(Page::At(at)) => {
+                self.ended += count;
+                Some(Page::From(at.saturating_add(1)))
+            }
+            Some(Page::Undone(_)) => {
+                self.undone += count;
+                Some(match is_last {
+                    true => Page::Cancelled(Uuid::nil()),
+                    false => Page::Undone(rows::uuid(row, "last")?),
+                })
+            }
+            Some(Page::Cancelled(_)) => {
+                self.cancelled += count;
+                match is_last {
+                    true => None,
+                    false => Some(Page::Cancelled(rows::uuid(row, "last")?)),
+                }
+            }
+            None => None,
+        };
+        Ok(self)
+    }
+}
