@@ -14,6 +14,7 @@ mod error;
 mod health;
 mod leases;
 mod local;
+mod looks;
 mod metrics;
 mod open;
 mod outbox;
@@ -39,11 +40,12 @@ pub use ended::EndedCount;
 pub use error::{CommandError, StoreError, UnreadableTask};
 pub use health::{Diagnosis, Health, StoreFault};
 pub use local::{Dispatch, LocalScheduler, Permit};
+pub use looks::Look;
 pub use open::OpenError;
 pub use outbox::{
     First, GivenUp, Head, Held, Letter, Outbox, Outlook, Round, Settled, Settlement, Taken,
 };
-pub use pages::TaskPage;
+pub use pages::{MOST_LOOKED_AT, TaskPage};
 pub use query::*;
 pub use rows::Loaded;
 pub use salvage::Salvage;
@@ -179,18 +181,22 @@ pub trait Reader: Send + Sync + 'static {
     /// Those of these tasks that another instance has moved beyond the version given.
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<Task>, StoreError>;
     async fn tasks(&self, query: &TaskQuery) -> Result<TaskPage, StoreError>;
-    /// Ids only, oldest first: what a bulk command works through.
+    /// Ids only, oldest first: up to `limit` of what a bulk command works through. Looks at `most` tasks at most, and
+    /// at [`MOST_LOOKED_AT`].
     async fn task_ids(
         &self,
         filter: &TaskFilter,
         after: Option<TaskId>,
         limit: usize,
-    ) -> Result<Vec<TaskId>, StoreError>;
+        most: usize,
+    ) -> Result<Look<Vec<TaskId>>, StoreError>;
+    /// Counts them, as far as one look goes.
     async fn count_tasks(
         &self,
         filter: &TaskFilter,
         after: Option<TaskId>,
-    ) -> Result<u64, StoreError>;
+        most: usize,
+    ) -> Result<Look<u64>, StoreError>;
     /// `None` where there is no such task; else the changes after version `after`, in order.
     async fn history(
         &self,

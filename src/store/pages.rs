@@ -43,23 +43,33 @@ impl TaskPage {
 /// The second is left out where the index alone finds them.
 pub fn statements(query: &TaskQuery) -> Vec<Statement> {
     let first = First::of(&query.filter);
-    let looked = first.statement(query);
+    let looked_at = |statement: &mut Statement| {
+        first.ids(statement, &query.filter);
+        if let Some(before) = query.before {
+            statement.push(" AND id < ?", before.0);
+        }
+        statement.sql.push_str(" ORDER BY id DESC");
+    };
     if first.is_all_of(&query.filter) {
         let mut page = Statement::new(format!("SELECT {COLUMNS} FROM ("));
-        page.take(looked.newest(query.limit + 1));
+        looked_at(&mut page);
+        page.push(" LIMIT ?", query.limit + 1);
         page.sql.push_str(
             ") AS looked CROSS JOIN tasks WHERE tasks.id = looked.id ORDER BY looked.id DESC",
         );
         return vec![page];
     }
-    let mut last = first.statement(query);
-    last.sql.push_str(" ORDER BY id DESC");
+    let mut last = Statement::new("");
+    looked_at(&mut last);
     last.push(" LIMIT 1 OFFSET ?", MOST_LOOKED_AT - 1);
     // Lazily, as far as the page needs: both are in the order of the index.
     let mut page = Statement::new("WITH found AS MATERIALIZED (SELECT id FROM (");
-    page.take(looked.newest(MOST_LOOKED_AT));
+    looked_at(&mut page);
+    page.push(" LIMIT ?", MOST_LOOKED_AT);
     page.sql.push_str(") AS looked WHERE true");
-    page.others(&query.filter);
+    // The first label is what they were found by, where no key is.
+    let asked = usize::from(query.filter.key.is_none());
+    page.others(&query.filter, asked);
     page.push(" ORDER BY id DESC LIMIT ?", query.limit + 1);
     page.sql.push_str(&format!(
         ") SELECT {COLUMNS} FROM found CROSS JOIN tasks WHERE tasks.id = found.id ORDER BY found.id DESC"
@@ -68,7 +78,7 @@ pub fn statements(query: &TaskQuery) -> Vec<Statement> {
 }
 
 /// The filter that an index finds tasks by, newest first. What most often finds few comes first.
-enum First<'f> {
+pub(super) enum First<'f> {
     Key(&'f str),
     Label(&'f str, &'f str),
     State(TaskStatus),
@@ -109,44 +119,37 @@ impl<'f> First<'f> {
         given == usize::from(!matches!(self, First::All))
     }
 
-    /// The ids, in no order yet.
-    fn statement(&self, query: &TaskQuery) -> Statement {
-        let of = |sql: &str, values: &[&str]| {
-            let mut statement = Statement::new(sql);
-            for value in values {
-                statement = statement.bind(*value);
+    /// Appends what finds the ids, in no order yet.
+    pub fn ids(&self, statement: &mut Statement, filter: &TaskFilter) {
+        match self {
+            First::Key(key) => {
+                statement.push(r#"SELECT id FROM tasks WHERE "key" = ?"#, *key);
             }
-            statement
-        };
-        let mut statement = match self {
-            First::Key(key) => of(r#"SELECT id FROM tasks WHERE "key" = $1"#, &[key]),
-            First::Label(label, value) => of(
-                "SELECT id FROM (SELECT task_id AS id FROM task_labels WHERE label = $1 AND value = $2) AS labelled WHERE true",
-                &[label, value],
-            ),
+            First::Label(label, value) => {
+                let labelled =
+                    "SELECT id FROM (SELECT task_id AS id FROM task_labels WHERE label = ?";
+                statement.push(labelled, *label);
+                statement.push(" AND value = ?) AS labelled WHERE true", *value);
+            }
             // Said in full, so that the planner sees that tasks_by_state covers it.
-            First::State(state) => of(
-                "SELECT id FROM tasks WHERE state = $1 AND state <> 'processed'",
-                &[state.as_str()],
+            First::State(state) => statement.push(
+                "SELECT id FROM tasks WHERE state = ? AND state <> 'processed'",
+                state.as_str(),
             ),
             First::Workflow(workflow) => {
-                of("SELECT id FROM tasks WHERE workflow = $1", &[workflow])
+                statement.push("SELECT id FROM tasks WHERE workflow = ?", *workflow);
             }
-            First::All => of("SELECT id FROM tasks WHERE true", &[]),
-        };
-        if let Some(before) = query.before {
-            statement.push(" AND id < ?", before.0);
+            First::All => statement.sql.push_str("SELECT id FROM tasks WHERE true"),
         }
         // Ids begin with the time: what is far from the time that is asked for is not looked at.
-        if let Some(after) = query.filter.created_after {
+        if let Some(after) = filter.created_after {
             let millis = after.as_millis().saturating_sub(APART);
             statement.push(" AND id > ?", least_of(millis));
         }
-        if let Some(before) = query.filter.created_before {
+        if let Some(before) = filter.created_before {
             let millis = before.as_millis().saturating_add(APART);
             statement.push(" AND id < ?", least_of(millis));
         }
-        statement
     }
 }
 
@@ -157,22 +160,10 @@ fn least_of(millis: i64) -> Uuid {
 }
 
 impl Statement {
-    /// The first so many of the ids.
-    fn newest(mut self, limit: usize) -> Self {
-        self.push(" ORDER BY id DESC LIMIT ?", limit);
-        self
-    }
-
-    /// Goes on with another, while nothing has been bound yet.
-    fn take(&mut self, other: Statement) {
-        debug_assert!(self.values.is_empty());
-        self.sql.push_str(&other.sql);
-        self.values = other.values;
-    }
-
     /// What a task that was looked at must be besides, each asked by its own key. Not in a join or with EXISTS, of which
-    /// PostgreSQL makes one: it would read all tasks, or all steps, for those that were looked at.
-    fn others(&mut self, filter: &TaskFilter) {
+    /// PostgreSQL makes one: it would read all tasks, or all steps, for those that were looked at. So many of the
+    /// labels are not asked again.
+    pub(super) fn others(&mut self, filter: &TaskFilter, labels_asked: usize) {
         let of_task = !filter.states.is_empty()
             || filter.workflow.is_some()
             || filter.created_after.is_some()
@@ -184,9 +175,7 @@ impl Statement {
             let of_agent = " AND (SELECT 1 FROM steps WHERE task_id = looked.id AND agent = ? LIMIT 1) IS NOT NULL";
             self.push(of_agent, agent.as_str());
         }
-        // The first is what they were found by, where no key is.
-        let first = usize::from(filter.key.is_none());
-        for (label, value) in filter.labels.iter().skip(first) {
+        for (label, value) in filter.labels.iter().skip(labels_asked) {
             let labelled =
                 " AND (SELECT 1 FROM task_labels WHERE task_id = looked.id AND label = ?";
             self.push(labelled, label.as_str());

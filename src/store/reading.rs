@@ -7,7 +7,10 @@ use uuid::Uuid;
 use super::{
     AgentRecord, Alert, AlertQuery, Change, Counts, EndedCount, ExpiredStep, First, Held, HeldStep,
     Instances, MessageQuery, MessageRecord, Outlook, Promoted, Reader, StoreError, TaskFilter,
-    TaskPage, TaskQuery, WorkflowRecord, leases, outbox, pages,
+    TaskPage, TaskQuery, WorkflowRecord, leases,
+    looks::{Look, Range},
+    outbox,
+    pages::{self, First as FirstFilter},
     rows::{self, Columns, Loaded},
 };
 use crate::domain::{
@@ -198,43 +201,6 @@ impl Statement {
         let number = format!("${}", self.values.len());
         self.sql.push_str(&sql.replace('?', &number));
     }
-
-    /// Each part relies on an index of its own, or narrows what another has found.
-    fn filter(&mut self, filter: &TaskFilter) {
-        for (at, state) in filter.states.iter().enumerate() {
-            let word = if at == 0 { " AND state IN (?" } else { ", ?" };
-            self.push(word, state.as_str());
-        }
-        if !filter.states.is_empty() {
-            self.sql.push(')');
-            if !filter.states.contains(&TaskStatus::Processed) {
-                // Said in full, so that the planner sees that tasks_by_state covers it.
-                self.sql.push_str(" AND state <> 'processed'");
-            }
-        }
-        if let Some(workflow) = &filter.workflow {
-            self.push(" AND workflow = ?", workflow.as_str());
-        }
-        if let Some(key) = &filter.key {
-            self.push(" AND \"key\" = ?", key.as_str());
-        }
-        if let Some(agent) = &filter.agent {
-            let of_agent =
-                " AND EXISTS (SELECT 1 FROM steps WHERE task_id = tasks.id AND agent = ?)";
-            self.push(of_agent, agent.as_str());
-        }
-        for (label, value) in &filter.labels {
-            let labelled = " AND id IN (SELECT task_id FROM task_labels WHERE label = ?";
-            self.push(labelled, label.as_str());
-            self.push(" AND value = ?)", value.as_str());
-        }
-        if let Some(after) = filter.created_after {
-            self.push(" AND created_at > ?", after.as_millis());
-        }
-        if let Some(before) = filter.created_before {
-            self.push(" AND created_at < ?", before.as_millis());
-        }
-    }
 }
 
 impl From<&str> for Value {
@@ -324,15 +290,31 @@ impl<S: Source> SqlReader<S> {
 
     /// As [`Source::along_indexes`] has it.
     async fn fetch_along_indexes(&self, statement: Statement) -> Result<Vec<S::Row>, StoreError> {
-        let statements = S::along_indexes().into_iter().chain([statement]).collect();
-        let mut found = self.source.view(statements).await?;
+        let mut found = self.view_along_indexes(vec![statement]).await?;
         Ok(found.pop().unwrap_or_default())
     }
 
-    /// The column `count` of the one row there is.
-    async fn count(&self, statement: Statement) -> Result<u64, StoreError> {
-        let count = self.first(statement, |row| rows::number(row, "count"));
-        Ok(count.await?.unwrap_or_default())
+    async fn view_along_indexes(
+        &self,
+        statements: Vec<Statement>,
+    ) -> Result<Vec<Vec<S::Row>>, StoreError> {
+        let settings = S::along_indexes();
+        let settings_count = usize::from(settings.is_some());
+        let statements = settings.into_iter().chain(statements).collect();
+        let mut found = self.source.view(statements).await?;
+        Ok(found.split_off(settings_count.min(found.len())))
+    }
+
+    /// A filter by which one look finds all, where there is one.
+    async fn shortest<'f>(&self, range: Range<'f>) -> Result<Option<FirstFilter<'f>>, StoreError> {
+        let narrow = range.narrow();
+        if narrow.is_empty() {
+            return Ok(None);
+        }
+        let long = narrow.iter().map(|first| range.is_long(first)).collect();
+        let long = self.view_along_indexes(long).await?;
+        let mut each = narrow.into_iter().zip(long);
+        Ok(each.find_map(|(first, long)| long.is_empty().then_some(first)))
     }
 }
 
@@ -363,14 +345,12 @@ impl<S: Source> Reader for SqlReader<S> {
     }
 
     async fn tasks(&self, query: &TaskQuery) -> Result<TaskPage, StoreError> {
-        let mut asked = pages::statements(query);
-        let mut settings_count = 0;
-        if asked.len() > 1 {
-            asked.splice(..0, S::along_indexes());
-            settings_count = usize::from(S::along_indexes().is_some());
-        }
-        let found = self.source.view(asked).await?;
-        let rows = |at: usize| found.get(settings_count + at).into_iter().flatten();
+        let asked = pages::statements(query);
+        let found = match asked.len() {
+            1 => self.source.view(asked).await?,
+            _ => self.view_along_indexes(asked).await?,
+        };
+        let rows = |at: usize| found.get(at).into_iter().flatten();
         let tasks = rows(0).map(rows::summary).collect::<Result<_, _>>()?;
         let last = rows(1).next().map(|row| rows::task_id(row, "id"));
         Ok(TaskPage::new(tasks, query.limit, last.transpose()?))
@@ -381,49 +361,32 @@ impl<S: Source> Reader for SqlReader<S> {
         filter: &TaskFilter,
         after: Option<TaskId>,
         limit: usize,
-    ) -> Result<Vec<TaskId>, StoreError> {
-        let of = |filter: &TaskFilter| {
-            let mut statement = Statement::new("SELECT id FROM tasks WHERE true");
-            statement.filter(filter);
-            if let Some(after) = after {
-                statement.push(" AND id > ?", after.0);
-            }
-            statement.push(" ORDER BY id LIMIT ?", limit);
-            statement
-        };
-        // tasks_by_state has the ids of one state in order, but not those of several: each is asked for by
-        // itself, or every page would sort all that is left.
-        let one_state = |state: &TaskStatus| TaskFilter {
-            states: vec![*state],
-            ..filter.clone()
-        };
-        let asked: Vec<_> = match filter.states.len() {
-            0 | 1 => vec![of(filter)],
-            _ => filter
-                .states
-                .iter()
-                .map(|state| of(&one_state(state)))
-                .collect(),
-        };
-        let found = self.source.view(asked).await?;
-        let ids = found.iter().flatten().map(|row| rows::task_id(row, "id"));
-        let mut ids = ids.collect::<Result<Vec<_>, _>>()?;
-        ids.sort_unstable();
-        ids.truncate(limit);
-        Ok(ids)
+        most: usize,
+    ) -> Result<Look<Vec<TaskId>>, StoreError> {
+        let range = Range::new(filter, after, most);
+        let first = self.shortest(range).await?;
+        let ids = range.ids(first.as_ref(), limit);
+        let found = self.view_along_indexes(vec![ids, range.last(first.as_ref())]);
+        match &found.await?[..] {
+            [ids, last] => range.look(limit, ids, last),
+            _ => Err(StoreError::Corrupt("a view of other statements".to_owned())),
+        }
     }
 
     async fn count_tasks(
         &self,
         filter: &TaskFilter,
         after: Option<TaskId>,
-    ) -> Result<u64, StoreError> {
-        let mut statement = Statement::new("SELECT count(*) AS count FROM tasks WHERE true");
-        statement.filter(filter);
-        if let Some(after) = after {
-            statement.push(" AND id > ?", after.0);
+        most: usize,
+    ) -> Result<Look<u64>, StoreError> {
+        let range = Range::new(filter, after, most);
+        let first = self.shortest(range).await?;
+        let count = range.count(first.as_ref());
+        let found = self.view_along_indexes(vec![count, range.last(first.as_ref())]);
+        match &found.await?[..] {
+            [count, last] => range.counted(count, last),
+            _ => Err(StoreError::Corrupt("a view of other statements".to_owned())),
         }
-        self.count(statement).await
     }
 
     async fn history(
@@ -472,11 +435,8 @@ impl<S: Source> Reader for SqlReader<S> {
                 .bind(task.id().0)
                 .bind(limit)
         });
-        let settings = S::along_indexes();
-        let settings_count = usize::from(settings.is_some());
-        let statements = settings.into_iter().chain(of_each).collect();
-        let found = self.source.view(statements).await?;
-        let counts = found.iter().skip(settings_count).map(|rows| {
+        let found = self.view_along_indexes(of_each.collect()).await?;
+        let counts = found.iter().map(|rows| {
             let row = rows.first();
             row.map_or(Ok(0), |row| rows::number(row, "count"))
         });

@@ -15,6 +15,7 @@ fn would(accepted: u32) -> Value {
     let mut answer = all_of(accepted);
     answer["dry_run"] = json!(true);
     answer["total"] = json!(accepted);
+    answer["total_is_at_least"] = json!(false);
     answer
 }
 

@@ -25,6 +25,7 @@ mod backlog;
 mod backup;
 mod broken_answers;
 mod bulk;
+mod bulk_looks;
 mod chaos;
 mod commands;
 mod conditions;

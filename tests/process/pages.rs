@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use super::backlog::{plans_of, rows_read};
+use super::backlog::{explaining, plans_of, rows_read};
 use crate::harness::{Api, Database, Postgres, Provost};
 
 /// What a page looks at.
-const MOST_LOOKED_AT: usize = 10_000;
-const TASKS: usize = 25_000;
+pub const MOST_LOOKED_AT: usize = 10_000;
+pub const TASKS: usize = 25_000;
 
 /// Ended tasks, half of them in error, the others of a workflow; each with a label of its half. The oldest one has a
 /// step of an agent of its own.
@@ -76,6 +76,14 @@ async fn pages_are_bounded(api: &Api) {
 
 #[tokio::test]
 async fn a_page_looks_at_so_many_tasks_and_its_cursor_leads_on() {
+    let provost = filled_on_sqlite(fill).await;
+    pages_are_bounded(&provost).await;
+}
+
+/// Makes statements of a series of numbers `at` and the id of each.
+pub type Fill = fn(series: &str, id: &str) -> [String; 3];
+
+pub async fn filled_on_sqlite(fill: Fill) -> Provost {
     let mut provost = Provost::start().await;
     provost.terminate();
     assert!(provost.ended().await.success());
@@ -90,29 +98,21 @@ async fn a_page_looks_at_so_many_tasks_and_its_cursor_leads_on() {
     }
     database.close().await;
     provost.restart().await;
-    pages_are_bounded(&provost).await;
+    provost
 }
 
-#[tokio::test]
-async fn on_postgresql_a_page_reads_so_many_rows_whatever_is_believed_of_the_tables() {
-    let server = Postgres::start().await;
-    for setting in [
-        "session_preload_libraries = 'auto_explain'",
-        "auto_explain.log_min_duration = 0",
-        "auto_explain.log_analyze = on",
-        "auto_explain.log_timing = off",
-        "auto_explain.log_format = 'json'",
-    ] {
-        let setting = format!("ALTER ROLE provost SET {setting}");
-        server.sql(&setting).await;
-    }
-    server.sql("ALTER SYSTEM SET autovacuum = off").await;
-    server.sql("SELECT pg_reload_conf()").await;
-    let provost = Provost::setup().database_url(&server.url()).start().await;
+pub async fn fill_postgres(server: &Postgres, fill: Fill) {
     let id = "(lpad(to_hex(1700000000000 + at), 12, '0') || '70008000' || lpad(to_hex(at), 12, '0'))::uuid";
     for statement in fill(&format!("generate_series(1, {TASKS}) AS at"), id) {
         server.sql(&statement).await;
     }
+}
+
+#[tokio::test]
+async fn on_postgresql_a_page_reads_so_many_rows_whatever_is_believed_of_the_tables() {
+    let server = explaining().await;
+    let provost = Provost::setup().database_url(&server.url()).start().await;
+    fill_postgres(&server, fill).await;
     pages_are_bounded(&provost).await;
     server.sql("ANALYZE").await;
     pages_are_bounded(&provost).await;

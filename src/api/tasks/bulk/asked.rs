@@ -12,7 +12,7 @@ use crate::{
         tasks::commands::{LONGEST_STEP, reason},
     },
     domain::{Command, Fields, Payload, StepName, TaskId, TaskStatus, Timestamp},
-    store::TaskFilter,
+    store::{MOST_LOOKED_AT, TaskFilter},
 };
 
 /// The longest name or label, in bytes.
@@ -70,6 +70,11 @@ pub(super) enum Which {
 }
 
 impl Asked {
+    /// How many tasks one request looks at to find those that match.
+    pub fn most_looked_at(&self) -> usize {
+        self.limit.max(MOST_LOOKED_AT)
+    }
+
     /// Reads the body with all its faults at once.
     pub fn read(deed: Deed, body: &RawValue) -> Result<Self, Problem> {
         let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;

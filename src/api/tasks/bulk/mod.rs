@@ -27,9 +27,11 @@ use crate::{
         problem::ProblemBody,
     },
     domain::{Command, Draft, Json, Labels, TaskId, TaskStatus},
-    store::{Apply, CommandError, StoreError},
+    store::{Apply, CommandError, Look, StoreError, TaskFilter},
 };
 
+/// Tasks that are looked for in one go.
+const LOOK: usize = 1000;
 /// Tasks asked in one go; the writer saves them together. Few enough for others to get a word in.
 const BATCH: usize = 100;
 /// After so long a request answers what it has done, before proxies on the way lose their patience.
@@ -64,7 +66,8 @@ pub struct BulkBody {
     dry_run: Option<bool>,
     /// Why, for the history of each task.
     reason: Option<String>,
-    /// Answer after so many tasks at the latest.
+    /// Answer after so many tasks at the latest. As many are looked at, or 10,000 where that is more, to find those that
+    /// match.
     #[schema(default = 10000, minimum = 1, maximum = 100_000)]
     limit: Option<u32>,
     /// `next_cursor` of the answer before, to go on from there. The rest of the body stays the same, but for
@@ -109,7 +112,12 @@ pub struct BulkResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = 12)]
     total: Option<u64>,
-    /// There may be more: pass it as `cursor` to go on. Null once all is done.
+    /// Whether there may be more than `total`: as many tasks were looked at as one request may, and these are those
+    /// among them that match.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = false)]
+    total_is_at_least: Option<bool>,
+    /// There may be more, also where `matched` is 0: pass it as `cursor` to go on. Null once all is done.
     #[schema(required, pattern = "^[A-Za-z0-9_-]+$")]
     next_cursor: Option<String>,
     /// The last task that it came to.
@@ -127,7 +135,8 @@ macro_rules! bulk_command {
         /// Takes ids, or the filters of the list. Each task is changed by itself, oldest first; whatever
         /// does not allow it is refused for that task alone and counted by the kind of problem. One request
         /// works through at most `limit` tasks and for about 20 seconds; `next_cursor` then says where to go
-        /// on. It is safe to repeat: what was done is in another state, and is not done again. With
+        /// on. To find them it looks at as many tasks, or 10,000 where that is more: where filters seldom hold, as that for
+        /// an agent or two that rarely meet, `matched` may be small, or 0, and there is a `next_cursor` all the same. It is safe to repeat: what was done is in another state, and is not done again. With
         /// `dry_run` each task is judged by the same rules and nothing is changed.
         #[utoipa::path(
             post, path = $path, tag = "operate",
@@ -195,12 +204,14 @@ async fn run(app: &App, caller: &Caller, deed: Deed, body: &RawValue) -> Result<
         refusals: BTreeMap::new(),
         dry_run: asked.dry_run,
         total: None,
+        total_is_at_least: None,
         next_cursor: None,
         last: asked.after,
     };
     if let (Which::Filter(filter), true) = (&asked.which, asked.dry_run) {
-        let total = app.store.reader.count_tasks(filter, asked.after).await?;
+        let (total, is_at_least) = count(app, &asked, filter).await?;
         result.total = Some(total);
+        result.total_is_at_least = Some(is_at_least);
     }
     let walked = walk(app, caller, &asked, &mut result).await;
     result.next_cursor = result.last.map(|last| asked.cursors.after(last));
@@ -213,6 +224,21 @@ async fn run(app: &App, caller: &Caller, deed: Deed, body: &RawValue) -> Result<
     }
 }
 
+/// How many tasks match from here on, and whether there may be more.
+async fn count(app: &App, asked: &Asked, filter: &TaskFilter) -> Result<(u64, bool), StoreError> {
+    let (mut total, mut after, mut left) = (0, asked.after, asked.most_looked_at());
+    loop {
+        let reader = &app.store.reader;
+        let look = reader.count_tasks(filter, after, left).await?;
+        total += look.found;
+        after = look.next;
+        left = left.saturating_sub(look.looked_at);
+        if after.is_none() || left == 0 {
+            return Ok((total, after.is_some()));
+        }
+    }
+}
+
 /// Until all is done, or enough for one request. The result is right at every moment, whatever breaks.
 async fn walk(
     app: &App,
@@ -221,35 +247,49 @@ async fn walk(
     result: &mut BulkResult,
 ) -> Result<(), Problem> {
     let started = Instant::now();
-    let mut left = asked.limit;
-    while left > 0 && started.elapsed() < LONGEST {
-        let wanted = BATCH.min(left);
-        let ids = match &asked.which {
-            Which::Ids(ids) => {
-                let from = ids.partition_point(|id| Some(*id) <= result.last);
-                ids[from..].iter().copied().take(wanted).collect()
-            }
+    let (mut left, mut left_to_look_at) = (asked.limit, asked.most_looked_at());
+    while left > 0 && left_to_look_at > 0 {
+        let wanted = LOOK.min(left);
+        let look = match &asked.which {
+            Which::Ids(ids) => listed(ids, result.last, wanted),
             Which::Filter(filter) => {
                 let reader = &app.store.reader;
-                reader.task_ids(filter, result.last, wanted).await?
+                let after = result.last;
+                reader
+                    .task_ids(filter, after, wanted, left_to_look_at)
+                    .await?
             }
         };
-        let Some(last) = ids.last().copied() else {
-            result.last = None;
-            return Ok(());
-        };
-        match asked.dry_run {
-            true => judge(app, caller, &ids, &asked.command, result).await?,
-            false => command(app, caller, &ids, &asked.command, result).await?,
+        for ids in look.found.chunks(BATCH) {
+            match asked.dry_run {
+                true => judge(app, caller, ids, &asked.command, result).await?,
+                false => command(app, caller, ids, &asked.command, result).await?,
+            }
+            result.last = ids.last().copied();
+            if started.elapsed() >= LONGEST {
+                return Ok(());
+            }
         }
-        left -= ids.len();
-        result.last = Some(last);
-        if ids.len() < wanted {
-            result.last = None;
+        left -= look.found.len();
+        left_to_look_at = left_to_look_at.saturating_sub(look.looked_at);
+        result.last = look.next;
+        if look.next.is_none() {
             return Ok(());
         }
     }
     Ok(())
+}
+
+/// The next of these tasks.
+fn listed(ids: &[TaskId], after: Option<TaskId>, wanted: usize) -> Look<Vec<TaskId>> {
+    let from = ids.partition_point(|id| Some(*id) <= after);
+    let rest = &ids[from..];
+    let found = rest[..wanted.min(rest.len())].to_vec();
+    Look {
+        looked_at: 0,
+        next: found.last().copied().filter(|_| found.len() < rest.len()),
+        found,
+    }
 }
 
 /// Has the writer do it. A task that another instance or operator was faster with is refused by its state.

@@ -1,0 +1,139 @@
+//! Bulk commands by filters that seldom hold: a request looks at so many tasks and no more, and its cursor leads on.
+
+use serde_json::{Value, json};
+
+use super::{
+    backlog::{explaining, plans_of, rows_read},
+    pages::{MOST_LOOKED_AT, TASKS, fill_postgres, filled_on_sqlite},
+};
+use crate::harness::{Api, Provost};
+
+/// Tasks in error or paused, each second one of a workflow; each with a label of its half. The newest has a step of an
+/// agent of its own, and a label of its own.
+fn fill(series: &str, id: &str) -> [String; 3] {
+    [
+        format!(
+            "INSERT INTO tasks (id, workflow, workflow_version, labels, priority, created_at, version, state, paused)
+             SELECT {id}, CASE WHEN at % 2 = 0 THEN 'order' END, CASE WHEN at % 2 = 0 THEN 1 END, '{{}}', 0,
+                    1700000000000 + at, 1, CASE WHEN at % 4 = 3 THEN 'paused' ELSE 'error' END, false
+             FROM {series}"
+        ),
+        format!(
+            "INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, queued)
+             SELECT {id}, 0, 'step', CASE WHEN at = {TASKS} THEN 'rare' ELSE 'often' END, 0, 'error', 1, 0, 0, 0
+             FROM {series}"
+        ),
+        format!(
+            "INSERT INTO task_labels (label, value, task_id)
+             SELECT CASE WHEN at = {TASKS} THEN 'rare' WHEN at % 2 = 0 THEN 'even' ELSE 'odd' END, 'yes', {id}
+             FROM {series}"
+        ),
+    ]
+}
+
+/// What each of the dry runs to the end has matched, how many it says there are at least, and whether there may be
+/// more.
+async fn dry_runs(api: &Api, command: &str, filter: &Value) -> Vec<(u64, u64, bool)> {
+    let mut answers = Vec::new();
+    let mut body = filter.clone();
+    body["dry_run"] = json!(true);
+    loop {
+        let path = format!("/v1/tasks/{command}");
+        let answer = api.post(&path, &body).await.expect(200);
+        answers.push((
+            answer["matched"].as_u64().unwrap(),
+            answer["total"].as_u64().unwrap(),
+            answer["total_is_at_least"].as_bool().unwrap(),
+        ));
+        match &answer["next_cursor"] {
+            Value::Null => return answers,
+            cursor => body["cursor"] = cursor.clone(),
+        }
+    }
+}
+
+async fn requests_are_bounded(api: &Api) {
+    let (none, one) = ((0, 0, false), (1, 1, false));
+    let may_be_more = (0, 0, true);
+    for (command, filter, expected) in [
+        // 18,750 are in error.
+        (
+            "retry",
+            json!({ "agent": "nobody" }),
+            &[may_be_more, none][..],
+        ),
+        ("retry", json!({ "agent": "rare" }), &[may_be_more, one]),
+        ("retry", json!({ "agent": "rare", "limit": 20_000 }), &[one]),
+        // In one of five states.
+        (
+            "cancel",
+            json!({ "agent": "rare" }),
+            &[may_be_more, may_be_more, one],
+        ),
+        // What is left of one label is few enough then.
+        (
+            "cancel",
+            json!({ "labels": { "even": "yes", "odd": "yes" } }),
+            &[may_be_more, none],
+        ),
+        (
+            "undo",
+            json!({ "workflow": "order", "state": "paused" }),
+            &[none],
+        ),
+        // An index has these.
+        ("cancel", json!({ "workflow": "unknown" }), &[none]),
+        (
+            "cancel",
+            json!({ "key": "unknown", "agent": "often" }),
+            &[none],
+        ),
+        (
+            "cancel",
+            json!({ "labels": { "even": "yes", "rare": "yes" } }),
+            &[none],
+        ),
+        (
+            "cancel",
+            json!({ "labels": { "rare": "yes" }, "agent": "rare" }),
+            &[one],
+        ),
+        (
+            "cancel",
+            json!({ "created_after": "2024-11-14T22:13:20Z" }),
+            &[none],
+        ),
+    ] {
+        let found = dry_runs(api, command, &filter).await;
+        assert_eq!(found, expected, "{command} {filter}");
+    }
+    let few = json!({ "all": true, "limit": 7, "dry_run": true });
+    let answer = api.post("/v1/tasks/cancel", &few).await.expect(200);
+    assert_eq!(answer["matched"], 7);
+    assert_eq!(answer["total"], MOST_LOOKED_AT);
+    assert_eq!(answer["total_is_at_least"], true);
+}
+
+#[tokio::test]
+async fn a_bulk_command_looks_at_so_many_tasks_and_its_cursor_leads_on() {
+    let provost = filled_on_sqlite(fill).await;
+    requests_are_bounded(&provost).await;
+}
+
+#[tokio::test]
+async fn on_postgresql_a_bulk_command_reads_so_many_rows_whatever_is_believed_of_the_tables() {
+    let server = explaining().await;
+    let provost = Provost::setup().database_url(&server.url()).start().await;
+    fill_postgres(&server, fill).await;
+    requests_are_bounded(&provost).await;
+    server.sql("ANALYZE").await;
+    requests_are_bounded(&provost).await;
+    let plans = plans_of(&server.log(), |sql| sql.contains(") AS looked WHERE true"));
+    assert!(plans.len() > 50, "{}", plans.len());
+    for plan in &plans {
+        // The entries of each state in its index, and one row of each table that is asked for each of those that are
+        // looked at.
+        let read = rows_read(plan);
+        assert!(read <= 5.2 * MOST_LOOKED_AT as f64, "{read}: {plan:#}");
+    }
+}
