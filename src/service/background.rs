@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{loops::every, part::Parts};
+use super::{loops::every, part::Parts, vacuum};
 use crate::{
     agent::Post,
     config::{Config, Keep},
@@ -44,6 +44,10 @@ pub(super) fn start(
         ),
         parts.spawn("metrics", metrics.clone().keep(stop.clone())),
     ];
+    if !store.is_shared {
+        let vacuum = vacuum::run(store.clone(), hold.clone(), stop.clone());
+        running.push(parts.spawn("vacuum", vacuum));
+    }
     match &config.retention.keep {
         Keep::Forever => info!("retention is off: ended tasks are kept for ever"),
         Keep::For(keep) => {

@@ -9,6 +9,7 @@ mod others;
 mod part;
 mod reload;
 mod start;
+mod vacuum;
 
 use std::{
     io,

@@ -56,8 +56,8 @@ pub use writer::{
 };
 
 use crate::domain::{
-    AgentName, AgentSpec, Attempt, InstanceId, Leases, StepIndex, StepRef, Task, TaskId, Timestamp,
-    WorkflowName,
+    AgentName, AgentSpec, Attempt, FileSpace, InstanceId, Leases, StepIndex, StepRef, Task, TaskId,
+    Timestamp, WorkflowName,
 };
 
 /// One database, opened for writing by this process.
@@ -152,6 +152,12 @@ pub trait Transaction: Outbox + Salvage {
 
     /// Deletes the records of instances whose lease ended before `ended_before`.
     async fn forget_instances(&mut self, ended_before: Timestamp) -> Result<(), StoreError>;
+
+    /// Gives up to so many free pages of a database file back to the disk, where the file was made for it. The file
+    /// gets shorter when `-wal` is folded back. A server does this by itself.
+    async fn give_back(&mut self, _pages: u32) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// Writes something of no meaning, to show that the store can commit.
     async fn heartbeat(&mut self) -> Result<(), StoreError>;
@@ -272,6 +278,11 @@ pub trait Reader: Send + Sync + 'static {
     /// Counts one more page of ended tasks: so many at most.
     async fn count_ended(&self, so_far: EndedCount, limit: usize)
     -> Result<EndedCount, StoreError>;
+
+    /// What a database file has; `None` of a server.
+    async fn file_space(&self) -> Result<Option<FileSpace>, StoreError>;
+    /// Writes what is in `-wal` into the database file, as far as nobody has to wait for it.
+    async fn fold(&self) -> Result<(), StoreError>;
 }
 
 pub type SharedReader = Arc<dyn Reader>;

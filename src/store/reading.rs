@@ -14,8 +14,8 @@ use super::{
     rows::{self, Columns, Loaded},
 };
 use crate::domain::{
-    AgentName, AlertKind, Attempt, InstanceId, StepIndex, StepRef, Task, TaskId, TaskStatus,
-    Timestamp, WorkflowName,
+    AgentName, AlertKind, Attempt, FileSpace, InstanceId, StepIndex, StepRef, Task, TaskId,
+    TaskStatus, Timestamp, WorkflowName,
 };
 
 const HISTORY: &str = r#"
@@ -167,6 +167,14 @@ pub trait Source: Send + Sync + 'static {
     /// What has the statements behind it in a view read along indexes alone, where the planner would rather read
     /// a whole table, or all that an index finds, on statistics of another day.
     fn along_indexes() -> Option<Statement>;
+    /// See [`Reader::file_space`].
+    async fn file_space(&self) -> Result<Option<FileSpace>, StoreError> {
+        Ok(None)
+    }
+    /// See [`Reader::fold`].
+    async fn fold(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
 }
 
 /// A statement with what it is given.
@@ -326,6 +334,14 @@ impl<S: Source> Reader for SqlReader<S> {
 
     fn reckoned(&self) -> Option<Timestamp> {
         self.source.reckoned()
+    }
+
+    async fn file_space(&self) -> Result<Option<FileSpace>, StoreError> {
+        self.source.file_space().await
+    }
+
+    async fn fold(&self) -> Result<(), StoreError> {
+        self.source.fold().await
     }
 
     async fn task(&self, id: TaskId) -> Result<Option<Task>, StoreError> {

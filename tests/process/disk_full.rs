@@ -1,17 +1,13 @@
 //! No space left: submissions are refused with 503, nothing accepted is lost, and it goes on by
 //! itself once there is space.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::fs;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::harness::{
-    Act, Answer, Api, Gate, Provost, Remote, lasting_port, one_step, pipeline, step, until,
+    Act, Answer, Api, Gate, Provost, Remote, SmallDisk, lasting_port, one_step, pipeline, step,
+    until,
 };
 
 fn large(remote: &Remote) -> Value {
@@ -66,46 +62,6 @@ async fn a_store_at_its_largest_refuses_submissions_and_keeps_what_it_accepted()
 
 async fn is_ready(api: &Api) -> bool {
     matches!(api.get("/readyz").attempt().await, Ok(answer) if answer.status == 200)
-}
-
-/// A file system of its own with little space.
-struct SmallDisk(TempDir);
-
-impl SmallDisk {
-    fn mount(megabytes: u32) -> Self {
-        let folder = TempDir::new().unwrap();
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "tmpfs"])
-            .arg(folder.path())
-            .output();
-        match mounted {
-            Ok(output) if output.status.success() => Self(folder),
-            other => panic!(
-                "this test needs to mount a small tmpfs, and so to run as root with CAP_SYS_ADMIN; \
-                 elsewhere run it as `unshare -rm cargo nextest run disk_full`. mount said: {other:?}"
-            ),
-        }
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    /// A file that takes all the space that is left.
-    fn ballast(&self, name: &str) -> PathBuf {
-        let path = self.path().join(name);
-        let mut file = fs::File::create(&path).unwrap();
-        let block = [0u8; 4096];
-        while std::io::Write::write_all(&mut file, &block).is_ok() {}
-        path
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // Lazily: a process that is just being killed may still have files open.
-        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
-    }
 }
 
 #[tokio::test]

@@ -70,6 +70,7 @@ mod shared;
 mod shutdown;
 mod slow_answers;
 mod slow_reads;
+mod space;
 mod submission;
 mod surface;
 mod systemd;

@@ -19,6 +19,9 @@ use crate::store::StoreFault;
 /// within these bounds. Without it each few bytes that are freed would be taken up and refused again.
 const MARGIN: std::ops::RangeInclusive<u64> = (64 << 10)..=(512 << 10);
 
+/// The most that SQLite can count.
+const MOST_PAGES: u64 = 4_294_967_294;
+
 /// When it is tried again to save what is only open here.
 const SAVE_AGAIN: Duration = Duration::from_secs(10);
 
@@ -29,6 +32,8 @@ pub struct Keeper {
     /// One connection, open for as long as this is.
     pool: SqlitePool,
     reserve: Reserve,
+    /// How many the file may have.
+    max_pages: Option<u64>,
     is_lost: bool,
     /// Whether what is only open here has been saved; and when it is tried next.
     is_saved: bool,
@@ -38,11 +43,17 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn new(files: Files, reserve: Reserve, pool: SqlitePool) -> Self {
+    pub(super) fn new(
+        files: Files,
+        reserve: Reserve,
+        pool: SqlitePool,
+        max_pages: Option<u64>,
+    ) -> Self {
         Self {
             files,
             pool,
             reserve,
+            max_pages,
             is_lost: false,
             is_saved: false,
             save_at: Instant::now(),
@@ -224,7 +235,9 @@ impl Keeper {
             Ok(pages.unsigned_abs() * u64::from(PAGE_SIZE))
         };
         let measured = async {
-            let most = pages("PRAGMA max_page_count").await?;
+            // Not what this connection has for it: that is the size which the file had when it was opened, where it
+            // was larger.
+            let most = self.max_pages.unwrap_or(MOST_PAGES) * u64::from(PAGE_SIZE);
             let taken = pages("PRAGMA page_count").await?;
             let free = pages("PRAGMA freelist_count").await?;
             Ok((most.saturating_sub(taken), free))

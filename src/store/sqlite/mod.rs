@@ -14,6 +14,7 @@ mod save;
 mod shrink;
 #[cfg(test)]
 mod shrink_tests;
+mod space;
 mod statement;
 mod transaction;
 #[cfg(test)]
@@ -69,6 +70,8 @@ pub struct SqliteBackend {
     options: SqliteConnectOptions,
     definitions: Arc<Definitions>,
     files: Files,
+    /// How many the file may have.
+    max_pages: Option<u64>,
 }
 
 pub struct Opened {
@@ -107,7 +110,8 @@ async fn open_files(
         database: file.name().to_owned(),
         reason,
     };
-    let options = options(file, max_size);
+    let max_pages = max_size.map(pages_of);
+    let options = options(file, max_pages);
     let mut writer = connect_first(file, &options).await?;
     bring_up_to_date(&mut writer, file).await?;
     let place = file.remember_parts();
@@ -144,12 +148,14 @@ async fn open_files(
         callers: reader(&callers),
         housekeeping: reader(&housekeeping),
     };
-    let keeper = Keeper::new(files.clone(), Reserve::beside(file.path()), housekeeping);
+    let reserve = Reserve::beside(file.path());
+    let keeper = Keeper::new(files.clone(), reserve, housekeeping, max_pages);
     let backend = SqliteBackend {
         writer,
         options,
         definitions,
         files,
+        max_pages,
     };
     Ok(Opened {
         backend,
@@ -158,7 +164,12 @@ async fn open_files(
     })
 }
 
-fn options(file: &Arc<DatabaseFile>, max_size: Option<u64>) -> SqliteConnectOptions {
+/// At least one.
+fn pages_of(bytes: u64) -> u64 {
+    (bytes / u64::from(PAGE_SIZE)).max(1)
+}
+
+fn options(file: &Arc<DatabaseFile>, max_pages: Option<u64>) -> SqliteConnectOptions {
     let lock = file.clone();
     let wal_pages = Disk::of(file.path()).wal_pages();
     let mut options = SqliteConnectOptions::new()
@@ -186,8 +197,7 @@ fn options(file: &Arc<DatabaseFile>, max_size: Option<u64>) -> SqliteConnectOpti
         // Every statement in each of its sizes.
         .statement_cache_capacity(200)
         .disable_statement_logging();
-    if let Some(bytes) = max_size {
-        let pages = (bytes / u64::from(PAGE_SIZE)).max(1);
+    if let Some(pages) = max_pages {
         options = options.pragma("max_page_count", pages.to_string());
     }
     options
@@ -311,6 +321,7 @@ impl Backend for SqliteBackend {
             files: &self.files,
             now: now(),
             instant: Instant::now(),
+            max_pages: self.max_pages,
         }))
     }
 

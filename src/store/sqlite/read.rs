@@ -5,9 +5,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use sqlx::{Sqlite, SqlitePool, Transaction, sqlite::SqliteRow};
 
-use super::{files::Files, now, rows};
+use super::{files::Files, now, rows, space};
 use crate::{
-    domain::{TaskId, Timestamp},
+    domain::{FileSpace, TaskId, Timestamp},
     store::{
         Definitions, Loaded, StoreError,
         reading::{Source, SqlReader, Statement},
@@ -73,6 +73,22 @@ impl Source for SqliteSource {
     /// Only this process writes, and tells its watchers what it wrote.
     async fn newer(&self, _: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError> {
         Ok(Vec::new())
+    }
+
+    async fn file_space(&self) -> Result<Option<FileSpace>, StoreError> {
+        let measured = async {
+            let mut view = self.begin().await?;
+            Ok(Some(space::measure(&mut view, &self.files.file).await?))
+        };
+        measured
+            .await
+            .inspect_err(|error| self.files.health.note(error))
+    }
+
+    async fn fold(&self) -> Result<(), StoreError> {
+        self.files.check()?;
+        let mut connection = self.pool.acquire().await?;
+        Ok(space::fold(&mut connection).await?)
     }
 
     fn by_index(table: &'static str, index: &'static str) -> String {

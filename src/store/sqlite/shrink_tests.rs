@@ -102,7 +102,11 @@ async fn a_new_database_gives_back_space_and_so_does_its_copy_and_no_connection_
     migrate(&migrated).await.unwrap();
     assert_eq!(number(&migrated, "PRAGMA auto_vacuum").await, 2);
 
-    // What opening it again adds to an empty `-wal`, with all its readers, is nothing.
+    // What opening it again adds to an empty `-wal`, with all its readers, is nothing. It can be locked once those
+    // who had it open before have closed it; and who closes it last leaves no `-wal`.
+    drop(DatabaseFile::open(&path).await.unwrap());
+    assert_eq!(number(&path, "SELECT count(*) FROM tasks").await, 0);
+    assert!(!folder.path().join("provost.db-wal").exists());
     let opened = open(&path, None, definitions(), Health::default()).await;
     let opened = opened.unwrap();
     opened.readers.callers.now().await.unwrap();

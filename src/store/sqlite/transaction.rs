@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sqlx::{Row, Sqlite, sqlite::SqliteRow};
 use tokio::time::Instant;
 
-use super::{files::Files, save};
+use super::{files::Files, save, space};
 use crate::{
     domain::{AgentName, AgentSpec, InstanceId, Leases, StepRef, TaskId, Timestamp, WorkflowName},
     store::{
@@ -73,6 +73,8 @@ pub(super) struct SqliteTransaction<'c> {
     pub files: &'c Files,
     pub now: Timestamp,
     pub instant: Instant,
+    /// How many the file may have.
+    pub max_pages: Option<u64>,
 }
 
 impl SqliteTransaction<'_> {
@@ -277,6 +279,10 @@ impl Transaction for SqliteTransaction<'_> {
         let forgotten = super::rows::query(leases::forget(ended_before));
         forgotten.execute(&mut *self.tx).await?;
         Ok(())
+    }
+
+    async fn give_back(&mut self, pages: u32) -> Result<(), StoreError> {
+        Ok(space::give_back(&mut self.tx, pages, self.max_pages).await?)
     }
 
     async fn heartbeat(&mut self) -> Result<(), StoreError> {

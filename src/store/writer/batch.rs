@@ -770,6 +770,11 @@ async fn operate(operation: &Operation, tx: &mut dyn Transaction) -> Result<Outc
             Outcome::Done
         }
         Operation::PurgeOne(task) => Outcome::Purged(tx.purge_one(*task).await?),
+        Operation::GiveBack(pages) => {
+            let began = Instant::now();
+            tx.give_back(*pages).await?;
+            Outcome::GivenBack(began.elapsed())
+        }
         Operation::Heartbeat => {
             tx.heartbeat().await?;
             Outcome::Done

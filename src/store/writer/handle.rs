@@ -1,6 +1,9 @@
 //! The handle through which everyone else sends commands to the writer.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use futures::future::{OptionFuture, join_all};
 use tokio::sync::{Notify, RwLock, mpsc, oneshot};
@@ -150,6 +153,7 @@ pub(super) enum Operation {
     Acknowledge(AlertId, String),
     Purge(Timestamp, usize),
     PurgeOne(TaskId),
+    GiveBack(u32),
     Heartbeat,
 }
 
@@ -159,6 +163,7 @@ pub(super) enum Outcome {
     Registered(Registration),
     Alert(Option<Alert>),
     Purged(u64),
+    GivenBack(Duration),
 }
 
 impl Request {
@@ -353,6 +358,15 @@ impl Store {
     pub async fn purge_one(&self, task: TaskId) -> Result<u64, StoreError> {
         match self.other(Operation::PurgeOne(task)).await? {
             Outcome::Purged(count) => Ok(count),
+            _ => Err(mismatch()),
+        }
+    }
+
+    /// Gives so many free pages of a database file back to the disk. Answers for how long that kept the writer busy,
+    /// without the commit.
+    pub async fn give_back(&self, pages: u32) -> Result<Duration, StoreError> {
+        match self.other(Operation::GiveBack(pages)).await? {
+            Outcome::GivenBack(busy) => Ok(busy),
             _ => Err(mismatch()),
         }
     }

@@ -57,6 +57,18 @@ impl Database {
             .unwrap();
     }
 
+    /// The one value that a statement finds.
+    pub async fn number(&mut self, sql: &'static str) -> i64 {
+        let found = sqlx::query_scalar(sql).fetch_one(&mut self.connection);
+        found.await.unwrap()
+    }
+
+    /// What SQLite finds wrong with it: `ok` is nothing.
+    pub async fn check(&mut self) -> String {
+        let checked = sqlx::query_scalar("PRAGMA integrity_check");
+        checked.fetch_one(&mut self.connection).await.unwrap()
+    }
+
     pub async fn steps(&mut self) -> Vec<StepRow> {
         let rows = sqlx::query("SELECT lower(hex(task_id)) AS task, name, state FROM steps")
             .fetch_all(&mut self.connection)

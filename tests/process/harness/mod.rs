@@ -8,6 +8,7 @@ mod messages;
 mod postgres;
 mod provost;
 mod remote;
+mod small_disk;
 mod tasks;
 mod wire;
 
@@ -20,6 +21,7 @@ pub use messages::{alerts, messages, until, until_messages, verify};
 pub use postgres::{Postgres, lasting_port, sql};
 pub use provost::{Provost, Setup, binary};
 pub use remote::{Act, Gate, Hook, Remote, Seen};
+pub use small_disk::SmallDisk;
 pub use tasks::{kinds, one_step, pipeline, step};
 
 /// The longest that anything is waited for. It only decides how soon a broken test fails.

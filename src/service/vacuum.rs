@@ -1,0 +1,141 @@
+//! Gives space of deleted tasks back to the disk while the service runs, on SQLite. What is worth it, and how much at
+//! once, is said in [`crate::domain::Vacuuming`].
+
+use std::{sync::Arc, time::Duration};
+
+use metrics::{Gauge, Unit, describe_gauge, gauge};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::{
+    domain::{FileSpace, Vacuum, Vacuuming},
+    instance::Hold,
+    store::{Store, StoreError, StoreFault},
+};
+
+/// How often it is looked how much is free.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// The longest rest after errors.
+const LONGEST_REST: Duration = Duration::from_secs(600);
+
+pub(super) async fn run(store: Store, hold: Arc<Hold>, stop: CancellationToken) {
+    let mut part = Part::new(store, hold);
+    let mut after_error = LOOK_EVERY;
+    loop {
+        // Never cut off: it may wait for the answer to a step.
+        let rest = match part.look().await {
+            Ok(rest) => {
+                after_error = LOOK_EVERY;
+                rest
+            }
+            Err(error) => {
+                let rest = after_error;
+                after_error = (rest * 2).min(LONGEST_REST);
+                warn!(part = "vacuum", %error, again_in = ?rest, "could not give back free space of the database file");
+                rest
+            }
+        };
+        if stop.run_until_cancelled(sleep(rest)).await.is_none() {
+            return;
+        }
+    }
+}
+
+struct Part {
+    store: Store,
+    hold: Arc<Hold>,
+    vacuuming: Vacuuming,
+    /// How long the file was when it began to give back.
+    before: Option<u64>,
+    has_said_older: bool,
+    bytes: Gauge,
+    free_bytes: Gauge,
+}
+
+impl Part {
+    fn new(store: Store, hold: Arc<Hold>) -> Self {
+        describe_gauge!(
+            "provost_database_bytes",
+            Unit::Bytes,
+            "How long the SQLite database file is, without its -wal"
+        );
+        describe_gauge!(
+            "provost_database_free_bytes",
+            Unit::Bytes,
+            "What is free inside of the SQLite database file, for what comes next"
+        );
+        Self {
+            store,
+            hold,
+            vacuuming: Vacuuming::default(),
+            before: None,
+            has_said_older: false,
+            bytes: gauge!("provost_database_bytes"),
+            free_bytes: gauge!("provost_database_free_bytes"),
+        }
+    }
+
+    /// Does what is to be done now; answers how long to rest after it.
+    async fn look(&mut self) -> Result<Duration, StoreError> {
+        let Some(space) = self.store.housekeeping.file_space().await? else {
+            return Ok(LOOK_EVERY);
+        };
+        self.show(&space);
+        // A damaged file is left as it is: whoever rescues it wants its pages where they were.
+        let health = &self.store.health;
+        let is_damaged = health.has(StoreFault::Unreadable) || health.check_write().is_err();
+        if is_damaged || self.hold.is_held() {
+            return Ok(LOOK_EVERY);
+        }
+        let next = self.vacuuming.next(&space);
+        self.say(&space);
+        match next {
+            Vacuum::Rest => Ok(LOOK_EVERY),
+            Vacuum::Fold => {
+                // As long as the disk takes: on the connections of callers it holds up nobody else.
+                let began = Instant::now();
+                self.store.reader.fold().await?;
+                Ok(match self.vacuuming.is_under_way() && !space.is_held_up {
+                    true => Vacuuming::rest_after(began.elapsed()),
+                    false => LOOK_EVERY,
+                })
+            }
+            Vacuum::Step(pages) => {
+                let asked = Instant::now();
+                let busy = self.store.give_back(pages).await?;
+                Ok(self.vacuuming.stepped(busy, asked.elapsed()))
+            }
+        }
+    }
+
+    fn say(&mut self, space: &FileSpace) {
+        let is_cut_off = space.file_bytes <= space.used_bytes();
+        match self.before {
+            None if self.vacuuming.is_under_way() => {
+                let (bytes, free) = (space.file_bytes, space.free_bytes());
+                info!(bytes, free, "giving back free space of the database file");
+                self.before = Some(bytes);
+            }
+            Some(before) if !self.vacuuming.is_under_way() && is_cut_off => {
+                let bytes = space.file_bytes;
+                info!(before, bytes, "gave back free space of the database file");
+                self.before = None;
+            }
+            _ => {}
+        }
+    }
+
+    fn show(&mut self, space: &FileSpace) {
+        self.bytes.set(space.file_bytes as f64);
+        self.free_bytes.set(space.free_bytes() as f64);
+        if !space.can_give_back && space.is_wasteful() && !self.has_said_older {
+            self.has_said_older = true;
+            info!(
+                bytes = space.file_bytes,
+                free = space.free_bytes(),
+                "the database file was made by an older version and cannot give back what is free in it while the service runs; new tasks use it. To make the file smaller, stop the service and run `provost purge --shrink`"
+            );
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The database file gets smaller when ended tasks are deleted, without a pause of the service.
+
+use std::{fs, path::Path, time::Duration};
+
+use futures::future::join_all;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::harness::{Act, Database, Provost, Remote, Setup, SmallDisk, id_of, one_step, until};
+
+const MIB: u64 = 1 << 20;
+const PAGE: usize = 8192;
+const BEGINS: &str = "giving back free space of the database file";
+const ENDS: &str = "gave back free space of the database file";
+
+/// Some KiB each: many of them make a large file.
+fn large(remote: &Remote, card: &str) -> Value {
+    let mut submission = one_step(&remote.url(), "/work");
+    submission["input"] = json!({ "card": card, "text": "x".repeat(250 << 10) });
+    submission
+}
+
+/// Refuses some, and their tasks wait for an operator: they are never deleted.
+async fn remote() -> Remote {
+    Remote::with(|seen| match seen.body["card"].as_str() {
+        Some("declined") => Act::status(402),
+        _ => Act::Ok(json!("done")),
+    })
+    .await
+}
+
+/// Runs so many tasks, one in twenty of which fails. Gives the failed ones.
+async fn fill(provost: &Provost, remote: &Remote, count: usize) -> Vec<String> {
+    let (well, failing) = (large(remote, "good"), large(remote, "declined"));
+    let mut failed = Vec::new();
+    for _ in 0..count / 20 {
+        failed.push(id_of(&provost.run(&failing).await));
+        join_all((0..19).map(|_| provost.run(&well))).await;
+    }
+    failed
+}
+
+/// Runs so many tasks, ten at once, each until it is deleted.
+async fn pass(provost: &Provost, remote: &Remote, count: usize) {
+    let submission = large(remote, "good");
+    let mut left = count;
+    while left > 0 {
+        let turn = left.min(10);
+        let passed = (0..turn).map(|_| async {
+            let id = provost.submit(&submission).await;
+            let path = format!("/v1/tasks/{id}");
+            until(404, || async { provost.get(&path).await.status }).await;
+        });
+        join_all(passed).await;
+        left -= turn;
+    }
+}
+
+fn at_once(setup: Setup) -> Setup {
+    let setup = setup.set("RETENTION__KEEP", "0s");
+    setup.set("RETENTION__INTERVAL", "10ms")
+}
+
+fn length(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |found| found.len())
+}
+
+async fn until_smaller(path: &Path, than: u64) {
+    until(true, || async { length(path) < than }).await;
+}
+
+/// Stops it, and folds `-wal` back: the file is as long as what it holds.
+async fn stop(provost: &mut Provost) {
+    provost.terminate();
+    assert!(provost.ended().await.success());
+    let mut database = Database::open(&provost.database()).await;
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)").await;
+    database.close().await;
+}
+
+async fn metric(provost: &Provost, name: &str) -> f64 {
+    let metrics = provost.get("/metrics").await.expect(200);
+    let lines = metrics.as_str().unwrap().lines();
+    let mut found = lines.filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    found
+        .next()
+        .unwrap_or_else(|| panic!("no {name}"))
+        .parse()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn the_file_gets_smaller_after_a_purge_whatever_kills_the_service_meanwhile() {
+    let seed = std::env::var("PROVOST_TEST_SEED")
+        .map_or_else(|_| rand::random(), |seed| seed.parse().unwrap());
+    println!("PROVOST_TEST_SEED={seed} replays the kill points");
+    let mut random = StdRng::seed_from_u64(seed);
+    let remote = remote().await;
+    let mut provost = Provost::start().await;
+    let failed = fill(&provost, &remote, 220).await;
+    assert!(!provost.log().contains(BEGINS), "{}", provost.log());
+    stop(&mut provost).await;
+    let path = provost.database();
+    let before = length(&path);
+    assert!(before > 50 * MIB, "{before}");
+    provost.restart_with(at_once).await;
+    for _ in 0..3 {
+        provost.says(BEGINS).await;
+        // A moment of its work by chance: the fault that is planted here, and no wait for anything.
+        sleep(Duration::from_millis(random.random_range(0..500))).await;
+        provost.kill().await;
+        assert_eq!(Database::copy_of(&path).await.check().await, "ok");
+        provost.restart().await;
+    }
+    until_smaller(&path, 24 * MIB).await;
+    pass(&provost, &remote, 1).await;
+    provost.says(ENDS).await;
+    let bytes = metric(&provost, "provost_database_bytes").await;
+    let free = metric(&provost, "provost_database_free_bytes").await;
+    assert!(bytes < 25e6 && free < 18e6 && free > 8e6, "{bytes} {free}");
+
+    // What comes and goes from now on finds room in what stays free.
+    let said = provost.log().matches(BEGINS).count();
+    let kept = length(&path);
+    pass(&provost, &remote, 60).await;
+    assert_eq!(provost.log().matches(BEGINS).count(), said);
+    assert!(length(&path) >= kept, "it shrank");
+
+    for id in &failed {
+        let task = provost.task(id).await;
+        assert_eq!(
+            (&task["state"], &task["input"]["card"]),
+            (&json!("error"), &json!("declined"))
+        );
+    }
+    stop(&mut provost).await;
+    let mut database = Database::open(&path).await;
+    assert_eq!(database.check().await, "ok");
+    database.close().await;
+}
+
+#[tokio::test]
+async fn a_file_of_an_older_version_says_once_how_it_is_made_smaller() {
+    let remote = remote().await;
+    let mut provost = Provost::start().await;
+    fill(&provost, &remote, 200).await;
+    stop(&mut provost).await;
+    let path = provost.database();
+    let mut database = Database::open(&path).await;
+    database.execute("PRAGMA auto_vacuum = none").await;
+    database.execute("VACUUM").await;
+    assert_eq!(database.number("PRAGMA auto_vacuum").await, 0);
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)").await;
+    database.close().await;
+    let before = length(&path);
+    provost.restart_with(at_once).await;
+    let remedy = "provost purge --shrink";
+    provost.says(remedy).await;
+    pass(&provost, &remote, 20).await;
+    assert_eq!(provost.log().matches(remedy).count(), 1);
+    assert!(!provost.log().contains(BEGINS), "{}", provost.log());
+    assert!(length(&path) >= before);
+}
+
+#[tokio::test]
+async fn on_a_full_disk_the_space_of_deleted_tasks_becomes_room_for_others() {
+    let disk = SmallDisk::mount(64);
+    let path = disk.path().join("provost.db");
+    let remote = remote().await;
+    let mut provost = Provost::setup().database(&path).start().await;
+    fill(&provost, &remote, 100).await;
+    stop(&mut provost).await;
+    assert!(length(&path) > 24 * MIB);
+    let ballast = disk.ballast("ballast");
+    let taken = length(&ballast);
+    provost.restart_with(at_once).await;
+    until_smaller(&path, 20 * MIB).await;
+    until(true, || async {
+        provost.get("/readyz").await.status == 200
+    })
+    .await;
+    pass(&provost, &remote, 1).await;
+    assert_eq!(length(&ballast), taken);
+    let log = provost.log();
+    assert!(!log.contains("a batch could not be saved"), "{log}");
+    let others = length(&disk.ballast("others"));
+    assert!(others > 4 * MIB, "{others}");
+}
+
+#[tokio::test]
+async fn a_read_that_takes_long_holds_up_the_file_and_nothing_else() {
+    let disk = SmallDisk::mount(512);
+    let path = disk.path().join("provost.db");
+    let remote = remote().await;
+    let mut provost = Provost::setup().database(&path).start().await;
+    fill(&provost, &remote, 200).await;
+    stop(&mut provost).await;
+    provost.restart().await;
+    let mut read = Database::open(&path).await;
+    read.execute("BEGIN").await;
+    let tasks = read.number("SELECT count(*) FROM tasks").await;
+    assert_eq!(tasks, 200);
+    stop(&mut provost).await;
+    provost.restart_with(at_once).await;
+    provost.says(BEGINS).await;
+    pass(&provost, &remote, 1).await;
+    assert_eq!(read.number("SELECT count(*) FROM tasks").await, tasks);
+    assert!(length(&path) > 40 * MIB);
+    read.execute("COMMIT").await;
+    read.close().await;
+    until_smaller(&path, 24 * MIB).await;
+}
+
+/// A page that says to which other page each belongs. Nothing but the giving back relies on it.
+fn damage_last_map(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    let (first, every) = (2, PAGE / 5 + 1);
+    let pages = bytes.len() / PAGE;
+    let last = (first..=pages).step_by(every).last().unwrap();
+    bytes[(last - 1) * PAGE..last * PAGE].fill(1);
+    fs::write(path, bytes).unwrap();
+}
+
+#[tokio::test]
+async fn a_damaged_page_ends_the_giving_back_and_nothing_else() {
+    let remote = remote().await;
+    let mut provost = Provost::start().await;
+    fill(&provost, &remote, 200).await;
+    stop(&mut provost).await;
+    let path = provost.database();
+    damage_last_map(&path);
+    provost.restart_with(at_once).await;
+    let warning = "could not give back free space of the database file";
+    provost.says(warning).await;
+    pass(&provost, &remote, 40).await;
+    let log = provost.log();
+    assert_eq!(log.matches(warning).count(), 1, "{log}");
+    let ready = provost.get("/readyz").await;
+    ready.expect_problem(503, "store-unavailable");
+}
