@@ -9,6 +9,11 @@ const STEP: usize = 384;
 /// What a definition takes once it is compiled, as a multiple of its text.
 const COMPILED: usize = 4;
 
+/// What a task will take once it is loaded, by the lengths of what is stored of it.
+pub fn memory_of(input: usize, definition: usize, steps: usize, payloads: usize) -> usize {
+    TASK + input + COMPILED * definition + STEP * steps + payloads
+}
+
 impl Task {
     /// With inputs, outputs and faults. A registered workflow is shared by its tasks, and not counted.
     pub fn memory(&self) -> usize {

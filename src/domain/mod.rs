@@ -64,6 +64,8 @@ pub use history::*;
 pub use ids::*;
 pub use instance::*;
 pub use lease::*;
+pub use memory::*;
+
 pub use message::*;
 pub use nearest::*;
 pub use pace::*;

@@ -29,7 +29,7 @@ pub mod sqlite;
 mod watch;
 mod writer;
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use tokio::time::Instant;
@@ -96,6 +96,10 @@ pub trait Transaction: Outbox + Salvage {
 
     /// The tasks among `ids` that exist, in any order.
     async fn load(&mut self, ids: &[TaskId]) -> Result<Loaded, StoreError>;
+
+    /// What each of the tasks among `ids` that exist takes once it is loaded, in bytes, as far as that can be said
+    /// without reading it.
+    async fn sizes(&mut self, ids: &[TaskId]) -> Result<HashMap<TaskId, usize>, StoreError>;
 
     /// The tasks that the idempotency keys among `keys` stand for.
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError>;

@@ -14,7 +14,7 @@ use crate::domain::{
     Accepted, AgentName, Attempt, Definition, Details, Doubt, Expiry, Fault, InstanceId, Limits,
     Payload, Policies, Priority, ReceiverName, Span, Step, StepIndex, StepName, StepRef, StepState,
     StepStatus, Task, TaskId, TaskState, TaskStatus, Timestamp, Trace, WorkflowName, WorkflowRef,
-    parse_steps,
+    memory_of, parse_steps,
 };
 
 /// One row, read by the names of its columns.
@@ -456,6 +456,15 @@ pub fn expired_step(row: &impl Columns) -> Result<ExpiredStep, StoreError> {
         attempt,
         cause,
     })
+}
+
+pub fn size(row: &impl Columns) -> Result<(TaskId, usize), StoreError> {
+    let [input, definition, steps, payloads] =
+        ["input", "definition", "steps", "payloads"].map(|column| number::<usize>(row, column));
+    Ok((
+        task_id(row, "id")?,
+        memory_of(input?, definition?, steps?, payloads?),
+    ))
 }
 
 pub fn agent_name(row: &impl Columns, column: &str) -> Result<AgentName, StoreError> {

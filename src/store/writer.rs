@@ -17,6 +17,7 @@ mod intake;
 mod leases;
 mod outbox;
 mod registrations;
+mod room;
 
 use std::{
     panic::AssertUnwindSafe,

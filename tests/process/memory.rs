@@ -67,3 +67,33 @@ async fn a_body_is_let_go_once_it_is_sent() {
     let grown = grown(&provost, before);
     assert!(grown < 100 * MIB, "150 calls took {grown} bytes");
 }
+
+#[tokio::test]
+async fn commands_on_many_large_tasks_do_not_load_them_all_at_once() {
+    let remote = Remote::script([Act::Hang]).await;
+    let setup = Provost::setup().set("STORE__CACHE_BYTES", "16MiB");
+    let provost = setup.start().await;
+    provost.register("narrow", &remote.url(), 1).await;
+    let mut submission = large(&remote.url());
+    let input = submission["input"].as_str().unwrap().len();
+    submission["input"] = json!("x".repeat(input - 100));
+    for number in 0..300 {
+        submission["labels"] = json!({ "of": (number % 3).to_string() });
+        provost.submit(&submission).await;
+    }
+    let before = provost.peak_memory();
+    let bulk = async |command: &'static str, dry_run: bool| {
+        let each = (0..3).map(async |of: u32| {
+            let body = json!({ "labels": { "of": of.to_string() }, "dry_run": dry_run });
+            let path = format!("/v1/tasks/{command}");
+            provost.post(&path, &body).await.expect(200)["accepted"].clone()
+        });
+        futures::future::join_all(each).await
+    };
+    // A hundred each at a time.
+    assert_eq!(bulk("cancel", true).await, [100, 100, 100]);
+    assert_eq!(bulk("cancel", false).await, [100, 100, 100]);
+    let grown = grown(&provost, before);
+    println!("300 MiB of inputs took {} MiB", grown / MIB);
+    assert!(grown < 150 * MIB, "300 MiB of inputs took {grown} bytes");
+}

@@ -45,6 +45,8 @@ suite!([sqlite postgres] {
     writes::a_version_that_does_not_match_is_refused,
     writes::a_stale_cache_costs_a_second_try_and_no_wrong_write,
     writes::a_large_task_is_saved_whole,
+    writes::a_batch_loads_so_many_bytes_and_the_others_follow_in_order,
+    writes::claims_load_so_many_bytes_and_the_claimer_looks_again,
     writes::what_a_step_did_before_it_ran_again_is_kept,
     reads::lists_have_stable_cursors_and_every_filter,
     reads::the_history_tells_every_change_in_order,

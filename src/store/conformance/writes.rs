@@ -1,5 +1,7 @@
 //! Commands through the writer.
 
+use std::collections::HashMap;
+
 use futures::future::join_all;
 use serde_json::json;
 
@@ -265,4 +267,90 @@ pub async fn what_a_step_did_before_it_ran_again_is_kept(h: Harness) {
     let output = task.step(StepIndex(0)).output().map(Payload::as_json);
     assert_eq!(output, Some("\"again\""));
     assert_eq!(kept(&task, 2), None, "it never took effect");
+}
+
+/// What one batch loads, in inputs of this size.
+const AT_ONCE: usize = 16;
+const LARGE: usize = 2 * 1024 * 1024;
+
+/// Tasks with a large input, none of which is cached any more.
+async fn large_and_not_cached(h: &Harness, count: usize) -> Vec<TaskId> {
+    let mut ids = Vec::new();
+    for _ in 0..count {
+        let mut details = h.details(&New {
+            steps: json!([{ "name": "a", "agent": "x", "request": { "body": "small" } }]),
+            ..New::default()
+        });
+        details.input = Payload::from_string(&"x".repeat(LARGE));
+        ids.push(now(h.store.submit(details, None, None).await.unwrap()).id());
+    }
+    // A hundred are.
+    let others = (0..100).map(|_| h.submit(New::default()));
+    join_all(others).await;
+    ids
+}
+
+/// How many of the tasks were changed last at one time.
+async fn most_at_once(h: &Harness, ids: &[TaskId]) -> usize {
+    let mut changed = HashMap::new();
+    for id in ids {
+        let history = h.store.reader.history(*id, 0, 100).await.unwrap().unwrap();
+        *changed.entry(history.last().unwrap().at).or_insert(0) += 1;
+    }
+    changed.into_values().max().unwrap()
+}
+
+pub async fn a_batch_loads_so_many_bytes_and_the_others_follow_in_order(h: Harness) {
+    let ids = large_and_not_cached(&h, 20).await;
+    // In another order each would be refused.
+    let asked = ids.iter().flat_map(|id| {
+        let resume = Command::Resume { reason: None };
+        [
+            Command::Pause { reason: None },
+            resume,
+            Command::Cancel { reason: None },
+        ]
+        .map(|command| Box::pin(h.apply(*id, command)))
+    });
+    let mut asked: Vec<_> = asked.collect();
+    // Sent one after the other: not when the runtime would rather have another go.
+    tokio::task::unconstrained(async {
+        for command in &mut asked {
+            assert!(futures::poll!(command).is_pending());
+        }
+    })
+    .await;
+    for done in join_all(asked).await {
+        done.unwrap();
+    }
+    for id in &ids {
+        assert_eq!(h.read(*id).await.status(), TaskStatus::Cancelled);
+    }
+    let most = most_at_once(&h, &ids).await;
+    assert!(most <= AT_ONCE, "{most} were loaded at once");
+}
+
+/// Nor are steps forgotten that stand in line, or kept waiting by commands on other tasks.
+pub async fn claims_load_so_many_bytes_and_the_claimer_looks_again(h: Harness) {
+    let ids = large_and_not_cached(&h, 40).await;
+    let (claimed, paused) = ids.split_at(20);
+    h.places("x", 20);
+    let x = || vec![crate::domain::AgentName::new("x")];
+    let pauses = paused
+        .iter()
+        .map(|id| h.apply(*id, Command::Pause { reason: None }));
+    let (paused, first) = tokio::join!(join_all(pauses), h.store.claim_lines(x()));
+    assert!(paused.iter().all(Result::is_ok));
+    let first = first.unwrap();
+    assert!(
+        (1..=AT_ONCE).contains(&first),
+        "{first} were claimed at once"
+    );
+    let mut all = h.calls();
+    while all.len() < 20 {
+        assert!(h.store.claim_lines(x()).await.unwrap() > 0);
+        all.extend(h.calls());
+    }
+    let called: Vec<_> = all.into_iter().map(|(id, _, _)| id).collect();
+    assert_eq!(called, claimed);
 }

@@ -1,5 +1,7 @@
 //! How tasks are loaded.
 
+use std::collections::HashMap;
+
 use sqlx::PgConnection;
 
 use super::statements::Statements;
@@ -7,7 +9,7 @@ use crate::{
     domain::TaskId,
     store::{
         Definitions, Loaded, StoreError,
-        rows::{Loading, number, task_id},
+        rows::{Loading, number, size, task_id},
     },
 };
 
@@ -34,7 +36,36 @@ CROSS JOIN LATERAL (
            started_at, ended_at, body, output, error, last_fault, doubt, tries
     FROM steps WHERE task_id = wanted.id OFFSET 0) AS step"#;
 
+/// The length of a text stands where the text is led to: nothing of the texts is read.
+const SIZES: &str = r#"
+SELECT wanted.id, details.input, details.definition, step.steps, step.payloads
+FROM unnest($1::uuid[]) AS wanted (id)
+CROSS JOIN LATERAL (
+    SELECT octet_length(input)::bigint AS input, coalesce(octet_length(steps), 0)::bigint AS definition
+    FROM task_details WHERE task_id = wanted.id OFFSET 0) AS details
+CROSS JOIN LATERAL (
+    SELECT count(*) AS steps,
+           coalesce(sum(coalesce(octet_length(body), 0)::bigint + coalesce(octet_length(output), 0)
+                        + coalesce(octet_length(error), 0) + coalesce(octet_length(last_fault), 0)), 0)::bigint
+               AS payloads
+    FROM steps WHERE task_id = wanted.id OFFSET 0) AS step"#;
+
 const LOAD_WORKFLOW: &str = "SELECT body FROM workflows WHERE name = $1 AND version = $2";
+
+/// See [`crate::store::Transaction::sizes`].
+pub(super) async fn sizes(
+    connection: &mut PgConnection,
+    ids: &[TaskId],
+    statements: Statements,
+) -> Result<HashMap<TaskId, usize>, StoreError> {
+    let ids: Vec<_> = ids.iter().map(|id| id.0).collect();
+    let found = statements
+        .query(SIZES)
+        .bind(ids)
+        .fetch_all(connection)
+        .await?;
+    found.iter().map(size).collect()
+}
 
 /// The tasks among `ids` that exist, each with its steps. Tasks and steps are of one moment only where
 /// the transaction sees one: a writer that sees more finds out by the version when it saves.

@@ -6,7 +6,7 @@
 //! locked, and from then on waits for nobody: see [`PgTransaction::out_of_order`]. So no circle of
 //! transactions that wait for each other can arise.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{Executor, PgConnection, Row, postgres::PgRow, raw_sql};
@@ -422,6 +422,13 @@ impl Transaction for PgTransaction<'_> {
                 loaded => return self.noted(loaded),
             }
         }
+    }
+
+    async fn sizes(&mut self, ids: &[TaskId]) -> Result<HashMap<TaskId, usize>, StoreError> {
+        let statements = self.statements();
+        let sizes = super::rows::sizes(self.reading()?, ids, statements);
+        let sizes = answered(sizes).await;
+        self.noted(sizes)
     }
 
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError> {

@@ -1,5 +1,7 @@
 //! How SQLite is asked, and tasks are loaded from it.
 
+use std::collections::HashMap;
+
 use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments};
 
 use crate::{
@@ -7,7 +9,7 @@ use crate::{
     store::{
         Definitions, Health, Loaded, StoreError, UnreadableTask,
         reading::{Statement, Value},
-        rows::{Loading, corrupt},
+        rows::{Loading, corrupt, size},
     },
 };
 
@@ -24,6 +26,15 @@ SELECT task_id, idx, state, attempt, failure_count, extended, locked_by, complet
 FROM steps
 WHERE task_id IN (SELECT unhex(value) FROM json_each(?1))
 ORDER BY task_id, idx"#;
+
+/// The length of a text stands at its beginning: nothing of the texts is read.
+const SIZES: &str = r#"
+SELECT id, octet_length(input) AS input, coalesce(octet_length(task_details.steps), 0) AS definition,
+       (SELECT count(*) FROM steps WHERE task_id = id) AS steps,
+       (SELECT coalesce(sum(coalesce(octet_length(body), 0) + coalesce(octet_length(output), 0)
+                            + coalesce(octet_length(error), 0) + coalesce(octet_length(last_fault), 0)), 0)
+        FROM steps WHERE task_id = id) AS payloads
+FROM (SELECT unhex(value) AS id FROM json_each(?1)) JOIN task_details ON task_details.task_id = id"#;
 
 const LOAD_WORKFLOW: &str = "SELECT body FROM workflows WHERE name = ?1 AND version = ?2";
 
@@ -74,13 +85,29 @@ pub(super) async fn load(
     Ok(all)
 }
 
+/// See [`crate::store::Transaction::sizes`].
+pub(super) async fn sizes(
+    connection: &mut SqliteConnection,
+    ids: &[TaskId],
+) -> Result<HashMap<TaskId, usize>, StoreError> {
+    let found = sqlx::query(SIZES)
+        .bind(listed(ids)?)
+        .fetch_all(connection)
+        .await?;
+    found.iter().map(size).collect()
+}
+
+fn listed(ids: &[TaskId]) -> Result<String, StoreError> {
+    let ids: Vec<_> = ids.iter().map(|id| id.0.simple()).collect();
+    serde_json::to_string(&ids).map_err(corrupt)
+}
+
 async fn load_together(
     connection: &mut SqliteConnection,
     ids: &[TaskId],
     definitions: &Definitions,
 ) -> Result<Loaded, StoreError> {
-    let ids: Vec<_> = ids.iter().map(|id| id.0.simple()).collect();
-    let ids = serde_json::to_string(&ids).map_err(corrupt)?;
+    let ids = listed(ids)?;
     let tasks = sqlx::query(LOAD_TASKS)
         .bind(&ids)
         .fetch_all(&mut *connection)

@@ -1,5 +1,7 @@
 //! The writer's transaction.
 
+use std::collections::HashMap;
+
 use async_trait::async_trait;
 use sqlx::{Row, Sqlite, sqlite::SqliteRow};
 use tokio::time::Instant;
@@ -130,6 +132,10 @@ impl Transaction for SqliteTransaction<'_> {
 
     async fn load(&mut self, ids: &[TaskId]) -> Result<Loaded, StoreError> {
         super::rows::load(&mut self.tx, ids, self.definitions, &self.files.health).await
+    }
+
+    async fn sizes(&mut self, ids: &[TaskId]) -> Result<HashMap<TaskId, usize>, StoreError> {
+        super::rows::sizes(&mut self.tx, ids).await
     }
 
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError> {

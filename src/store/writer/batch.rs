@@ -14,6 +14,7 @@ use super::{
     faults::{Culprit, OF_NO_STEP, Panicked, guarded},
     handle::{Accepted, Apply, Idempotency, Operation, Outcome, Request},
     registrations,
+    room::Room,
 };
 use crate::{
     domain::{
@@ -55,6 +56,8 @@ pub(super) struct Decided {
     pub(super) left_out: Damage,
     /// The most steps claimed from lines.
     pub(super) most_claims: usize,
+    /// The requests whose tasks there was room for.
+    most_requests: usize,
     /// What evaluating expressions has cost so far.
     spent: u64,
     /// The claim that is being decided on.
@@ -77,11 +80,13 @@ struct Unreadable {
     salvaged: Option<Working>,
 }
 
-struct Line {
+pub(super) struct Line {
     agent: AgentName,
     /// Nobody else stands in it.
     is_all: bool,
-    steps: Vec<StepRef>,
+    pub(super) steps: Vec<StepRef>,
+    /// There was no room for the others.
+    pub(super) is_cut: bool,
 }
 
 /// What a caller will hear once the commit is through.
@@ -112,6 +117,7 @@ impl Decided {
             culprits: Vec::new(),
             left_out: Damage::default(),
             most_claims: CLAIMS,
+            most_requests: usize::MAX,
             spent: 0,
             claiming: None,
             faults,
@@ -177,9 +183,14 @@ impl Decided {
         if !missing.is_empty() {
             missing.sort_unstable();
             missing.dedup();
-            let is_left_out =
-                |task: &TaskId| self.left_out.tasks.iter().any(|out| out.task == *task);
-            let (left_out, missing): (Vec<_>, Vec<_>) = missing.into_iter().partition(is_left_out);
+            let out = self.left_out.tasks.iter().map(|out| out.task);
+            let out: Vec<_> = out.collect();
+            let is_left_out = |task: &TaskId| out.contains(task);
+            let (left_out, mut missing): (Vec<_>, Vec<_>) =
+                missing.into_iter().partition(is_left_out);
+            if missing.len() > 1 {
+                self.make_room(requests, &mut missing, tx).await?;
+            }
             let mut loaded = tx.load(&missing).await?;
             if loaded.is_spoilt {
                 return Err(Halted::Damaged(Damage {
@@ -220,6 +231,32 @@ impl Decided {
             }
             self.note_missing();
         }
+        Ok(())
+    }
+
+    /// Puts off what would be too much to load at once.
+    async fn make_room(
+        &mut self,
+        requests: &[Request],
+        missing: &mut Vec<TaskId>,
+        tx: &mut dyn Transaction,
+    ) -> Result<(), StoreError> {
+        let sizes = match tx.sizes(missing).await {
+            Ok(sizes) => sizes,
+            // They are read next: that finds out which of them it is.
+            Err(error) if error.is_damage() => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let mut room = Room::new(&sizes);
+        self.most_requests = room.for_requests(requests, &mut self.lines);
+        let claims = requests
+            .iter()
+            .take(self.most_requests)
+            .any(Request::claims);
+        if !claims {
+            self.lines.clear();
+        }
+        missing.retain(|task| room.has(*task) || !sizes.contains_key(task));
         Ok(())
     }
 
@@ -300,6 +337,7 @@ impl Decided {
             agent: agent.clone(),
             is_all,
             steps,
+            is_cut: false,
         });
         Ok(())
     }
@@ -315,7 +353,7 @@ impl Decided {
         self.spent >= Budget::EVALUATION
     }
 
-    /// Decides the requests in the order of arrival: all, or those before the batch is spent.
+    /// Decides the requests in the order of arrival: all, or those before the batch is spent or out of room.
     pub(super) async fn decide(
         &mut self,
         requests: &[Request],
@@ -323,7 +361,7 @@ impl Decided {
         local: &dyn LocalScheduler,
     ) -> Result<(), Failed> {
         for (at, request) in requests.iter().enumerate() {
-            if at > 0 && self.is_spent() {
+            if at > 0 && (self.is_spent() || at >= self.most_requests) {
                 break;
             }
             let planned = match request {
@@ -516,7 +554,11 @@ impl Decided {
                 // The claimer looks again.
                 return claimed.max(1);
             }
-            let mut is_drained = line.is_all;
+            let mut is_drained = line.is_all && !line.is_cut;
+            if line.is_cut {
+                // The claimer looks again.
+                claimed = claimed.max(1);
+            }
             for claim in line.steps {
                 if self.is_spent() {
                     is_drained = false;

@@ -34,6 +34,8 @@ use crate::{
 const LOOK: usize = 1000;
 /// Tasks asked in one go; the writer saves them together. Few enough for others to get a word in.
 const BATCH: usize = 100;
+/// Tasks that are loaded together to be judged by a dry run: they may be large.
+const JUDGED: usize = 10;
 /// After so long a request answers what it has done, before proxies on the way lose their patience.
 const LONGEST: Duration = Duration::from_secs(20);
 
@@ -262,7 +264,11 @@ async fn walk(
         };
         for ids in look.found.chunks(BATCH) {
             match asked.dry_run {
-                true => judge(app, caller, ids, &asked.command, result).await?,
+                true => {
+                    for ids in ids.chunks(JUDGED) {
+                        judge(app, caller, ids, &asked.command, result).await?;
+                    }
+                }
                 false => command(app, caller, ids, &asked.command, result).await?,
             }
             result.last = ids.last().copied();
@@ -300,18 +306,20 @@ async fn command(
     command: &Command,
     result: &mut BulkResult,
 ) -> Result<(), Problem> {
-    let asked = ids.iter().map(|id| {
-        app.store.apply(Apply {
+    let asked = ids.iter().map(async |id| {
+        let apply = Apply {
             task: *id,
             command: command.clone(),
             by: caller.operator(),
             if_version: None,
             idempotency: None,
-        })
+        };
+        // The tasks may be large: each is let go at once.
+        app.store.apply(apply).await.map(drop)
     });
     let mut broken = None;
     for outcome in join_all(asked).await {
-        match outcome.map(drop) {
+        match outcome {
             // The others of the batch may be through: all of them are counted.
             Err(CommandError::Store(error)) if !error.is_of_one_task() => broken = Some(error),
             outcome => result.count(outcome),
