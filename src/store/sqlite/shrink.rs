@@ -228,3 +228,33 @@ impl From<OpenError> for ShrinkError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn without_room_for_the_copy_it_says_how_much_it_needs_and_keeps_the_reserve() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = DatabaseFile::open(&folder.path().join("provost.db")).await;
+        let file = file.unwrap();
+        let reserve = Reserve::beside(file.path());
+        reserve.make(1 << 20).unwrap();
+        let temporary = folder.path();
+        see_room(&file, temporary, 1 << 20).unwrap();
+        let live = 1 << 50;
+        let refused = see_room(&file, temporary, live).unwrap_err();
+        let ShrinkError::NoRoom {
+            available, needed, ..
+        } = &refused
+        else {
+            panic!("{refused}");
+        };
+        assert!(*needed > 2 * live && *available < live);
+        assert!(refused.to_string().contains(&needed.to_string()));
+        assert_eq!(reserve.kept(), 1 << 20);
+        let nowhere = folder.path().join("nowhere");
+        let refused = see_room(&file, &nowhere, 1).unwrap_err();
+        assert!(matches!(refused, ShrinkError::Temporary(..)), "{refused}");
+    }
+}

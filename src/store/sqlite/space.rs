@@ -65,3 +65,72 @@ pub async fn fold(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> 
         .await?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{
+        ConnectOptions,
+        sqlite::{SqliteAutoVacuum, SqliteConnectOptions},
+    };
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// Of 500 pages and more, nearly all of them free.
+    async fn mostly_free(folder: &TempDir) -> SqliteConnection {
+        let options = SqliteConnectOptions::new()
+            .filename(folder.path().join("some.db"))
+            .create_if_missing(true)
+            .auto_vacuum(SqliteAutoVacuum::Incremental);
+        let mut database = options.connect().await.unwrap();
+        let fill = "CREATE TABLE things (thing BLOB);
+            WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 500)
+            INSERT INTO things SELECT randomblob(5000) FROM numbers;
+            DELETE FROM things WHERE rowid % 50 <> 0";
+        sqlx::raw_sql(fill).execute(&mut database).await.unwrap();
+        database
+    }
+
+    async fn number(database: &mut SqliteConnection, sql: &'static str) -> u64 {
+        let number: i64 = sqlx::query_scalar(sql).fetch_one(database).await.unwrap();
+        number.unsigned_abs()
+    }
+
+    #[tokio::test]
+    async fn all_pages_that_are_asked_for_are_given_back_and_none_before_the_commit() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut database = mostly_free(&folder).await;
+        let pages = number(&mut database, "PRAGMA page_count").await;
+        for commits in [false, true] {
+            let begin = sqlx::raw_sql("BEGIN IMMEDIATE");
+            begin.execute(&mut database).await.unwrap();
+            give_back(&mut database, 64, None).await.unwrap();
+            let end = if commits { "COMMIT" } else { "ROLLBACK" };
+            sqlx::raw_sql(end).execute(&mut database).await.unwrap();
+            let given = pages - number(&mut database, "PRAGMA page_count").await;
+            assert_eq!(given, if commits { 64 } else { 0 });
+        }
+        // As many as there are, and what is kept is whole.
+        give_back(&mut database, u32::MAX, None).await.unwrap();
+        assert_eq!(number(&mut database, "PRAGMA freelist_count").await, 0);
+        let kept = "SELECT sum(length(thing)) FROM things";
+        assert_eq!(number(&mut database, kept).await, 50_000);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_was_larger_than_it_may_be_does_not_get_as_large_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut database = mostly_free(&folder).await;
+        let limit = "PRAGMA max_page_count = 100";
+        sqlx::raw_sql(limit).execute(&mut database).await.unwrap();
+        let pages = number(&mut database, "PRAGMA page_count").await;
+        assert_eq!(number(&mut database, "PRAGMA max_page_count").await, pages);
+        give_back(&mut database, 64, Some(100)).await.unwrap();
+        assert_eq!(
+            number(&mut database, "PRAGMA max_page_count").await,
+            pages - 64
+        );
+        give_back(&mut database, u32::MAX, Some(100)).await.unwrap();
+        assert_eq!(number(&mut database, "PRAGMA max_page_count").await, 100);
+    }
+}
