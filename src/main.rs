@@ -11,6 +11,7 @@ mod interrupt;
 mod listener;
 mod plain_http;
 mod planted;
+mod retention;
 mod scheduler;
 mod service;
 mod store;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
             }
         },
         Command::Backup { database, to } => in_runtime(cli::backup::run(database, &to)),
+        Command::Purge(config, options) => in_runtime(cli::purge::run(*config, options)),
         Command::Serve(config, sources) => cli::serve::run(*config, *sources),
         Command::Migrate(database) => in_runtime(migrate(database)),
         Command::Openapi => {

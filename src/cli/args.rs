@@ -4,7 +4,10 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, value_parser};
 
-use crate::config::{FlagValue, Sources};
+use crate::{
+    config::{FlagValue, Sources},
+    domain::{SPAN_FORMS, Span, TaskStatus, WorkflowName},
+};
 
 /// Runs multi-step tasks across HTTP services, so that each succeeds as a whole or waits, with all
 /// it has done so far on record, for someone who can mend it.
@@ -122,6 +125,23 @@ Examples:
   provost backup --to copy.db --database-url sqlite:///var/lib/provost/provost.db")]
     Backup(BackupFlags),
 
+    /// Delete tasks that ended long ago, whether the service runs or not
+    #[command(after_help = "\
+The service does this by itself ([retention] in provost.toml); this does it now, or for a service that is
+stopped. Deleted are tasks that ended, with their history; what may still go on is never deleted. Without
+--older-than the settings decide. A workflow with a rule of its own in the settings is kept for that long all the
+same, unless --workflow names it. While a service uses the database, it goes slowly, so that others hardly notice.
+
+An SQLite file does not get smaller by itself at once: a running service gives free space back over time, and
+--shrink writes the file anew, for which the service must be stopped.
+
+Examples:
+  provost purge --older-than 30d --dry-run
+  provost purge --older-than 7d --state processed
+  provost purge --older-than 0s --workflow import-test
+  provost purge --shrink")]
+    Purge(PurgeFlags),
+
     /// Ask the server on this machine whether it is ready; ends with 0 if it is, 1 if not
     #[command(after_help = "\
 Finds the server by the same settings as `serve`. Meant for containers, which have no curl.
@@ -196,6 +216,69 @@ impl BackupFlags {
     pub fn sources(self, env: Vec<(String, String)>) -> (Sources, PathBuf) {
         (self.database.sources(env), self.to)
     }
+}
+
+#[derive(Args, Debug)]
+pub struct PurgeFlags {
+    /// Delete what ended longer ago than this, such as 30d, 12h or 0s [default: as the settings say]
+    #[arg(long, value_name = "DURATION", value_parser = span)]
+    older_than: Option<Span>,
+
+    /// Only tasks that ended so; may be given several times
+    #[arg(long, value_name = "STATE", value_parser = end_state)]
+    state: Vec<TaskStatus>,
+
+    /// Only tasks of this workflow; may be given several times
+    #[arg(long, value_name = "NAME")]
+    workflow: Vec<String>,
+
+    /// Delete nothing, and say what would be deleted
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Afterwards, give the space that is free in an SQLite file back; the service must be stopped
+    #[arg(long, conflicts_with = "dry_run")]
+    shrink: bool,
+
+    #[command(flatten)]
+    database: DatabaseFlags,
+}
+
+impl PurgeFlags {
+    /// Where the settings come from, and what is asked for.
+    pub fn sources(self, env: Vec<(String, String)>) -> (Sources, PurgeOptions) {
+        let options = PurgeOptions {
+            older_than: self.older_than,
+            states: self.state,
+            workflows: self.workflow.into_iter().map(WorkflowName::new).collect(),
+            dry_run: self.dry_run,
+            shrink: self.shrink,
+        };
+        (self.database.sources(env), options)
+    }
+}
+
+/// Which ended tasks to delete.
+#[derive(Clone, Debug)]
+pub struct PurgeOptions {
+    pub older_than: Option<Span>,
+    /// Empty: all.
+    pub states: Vec<TaskStatus>,
+    /// Empty: all.
+    pub workflows: Vec<WorkflowName>,
+    pub dry_run: bool,
+    pub shrink: bool,
+}
+
+fn span(text: &str) -> Result<Span, String> {
+    Span::parse(text).ok_or_else(|| format!("not {SPAN_FORMS}"))
+}
+
+fn end_state(text: &str) -> Result<TaskStatus, String> {
+    let mut ended = TaskStatus::ENDED.into_iter();
+    ended.find(|state| state.as_str() == text).ok_or_else(|| {
+        "not an end state: processed, undone or cancelled; tasks in other states are never deleted".to_owned()
+    })
 }
 
 #[derive(Args, Debug)]

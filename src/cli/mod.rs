@@ -5,6 +5,7 @@ mod args;
 pub mod backup;
 pub mod files;
 pub mod healthcheck;
+pub mod purge;
 pub mod serve;
 
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 use clap::Parser;
 
 use crate::config::{self, Config, ConfigError, DatabaseUrl, Sources};
-pub use args::{BenchOptions, DemoOptions};
+pub use args::{BenchOptions, DemoOptions, PurgeOptions};
 
 /// What the process is asked to do.
 pub enum Command {
@@ -31,6 +32,8 @@ pub enum Command {
         database: DatabaseUrl,
         to: PathBuf,
     },
+    /// Delete ended tasks of the database of these settings.
+    Purge(Box<Config>, PurgeOptions),
     /// Ask the server that listens here whether it is ready.
     Healthcheck(healthcheck::Target),
 }
@@ -79,6 +82,10 @@ fn command(arguments: args::Arguments, env: Vec<(String, String)>) -> Result<Com
                 database: config::load(&sources)?.database_url,
                 to,
             }
+        }
+        args::Subcommand::Purge(flags) => {
+            let (sources, options) = flags.sources(env);
+            Command::Purge(Box::new(config::load(&sources)?), options)
         }
         args::Subcommand::Healthcheck(flags) => {
             let config = config::load(&flags.sources(env))?;

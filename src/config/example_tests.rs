@@ -65,6 +65,15 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
     assert!(config.public_url.take().is_some());
     let tls = std::mem::take(&mut config.tls);
     assert!(tls.certificate.is_some() && tls.key.is_some());
+    let retention = &mut config.retention;
+    let of_states = [
+        retention.processed.take(),
+        retention.undone.take(),
+        retention.cancelled.take(),
+    ];
+    assert!(of_states.iter().all(Option::is_some));
+    let ship = retention.workflows.remove("ship").unwrap();
+    assert!(ship.keep.is_some() && ship.cancelled.is_some());
     let receiver = config.receivers.remove(0);
     assert_eq!(
         (receiver.name.as_str(), receiver.secrets.len()),

@@ -355,6 +355,9 @@ fn malformed(layers: &Figment, merged: &Value, error: figment::Error) -> Fault {
     }
 }
 
+/// The most lengths of time that ended tasks are kept for. Each of them is a walk over all that is kept longer.
+const MOST_PERIODS: usize = 32;
+
 /// What is wrong with settings that are right one by one.
 fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
     let mut faults: Vec<Fault> = agents::faults(&config.agents)
@@ -375,6 +378,15 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
             setting,
             found,
             allowed,
+        });
+    }
+    if config.retention.rules().periods().len() > MOST_PERIODS {
+        let periods = config.retention.rules().periods().len();
+        faults.push(Fault {
+            setting: "retention.workflows".to_owned(),
+            origin: origin(layers, "retention.workflows"),
+            found: format!("{periods} different lengths of time"),
+            allowed: format!("at most {MOST_PERIODS} different ones: each is looked for by itself"),
         });
     }
     if config.courier.retry_max < config.courier.retry_initial {

@@ -368,6 +368,35 @@ fn a_named_file_must_exist() {
 }
 
 #[test]
+fn a_wrong_retention_is_named_to_the_field() {
+    let mut many = String::new();
+    for days in 1..=40 {
+        many.push_str(&format!(
+            "[retention.workflows.w{days}]\nkeep = \"{days}d\"\n"
+        ));
+    }
+    let wrong = |table: &str, line: &str| format!("[retention{table}]\n{line}");
+    for (text, setting) in [
+        (wrong("", "processed = \"1y\""), "retention.processed"),
+        (wrong("", "error = \"1d\""), "retention.error"),
+        (
+            wrong(".workflows.ship", "keep = \"1y\""),
+            "retention.workflows.ship.keep",
+        ),
+        (
+            wrong(".workflows.ship", "failed = \"1d\""),
+            "retention.workflows.ship.failed",
+        ),
+        (wrong("", "workflows = 3"), "retention.workflows"),
+        (many, "retention.workflows"),
+    ] {
+        let wrong = fault(&text, &[]);
+        assert_eq!(wrong.setting, setting, "{text}");
+        assert!(wrong.origin.starts_with("file "), "{wrong}");
+    }
+}
+
+#[test]
 fn a_wrong_agent_is_named_to_the_field() {
     for (text, setting) in [
         ("[agents.a]", "agents.a.endpoints"),

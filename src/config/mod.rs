@@ -18,7 +18,9 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::{AgentName, AgentSpec, InstanceId, Span};
+use crate::domain::{
+    AgentName, AgentSpec, InstanceId, Keep, KeepRule, Retention, Span, WorkflowName,
+};
 
 pub use allow_list::AllowList;
 pub use error::{ConfigError, Fault};
@@ -29,7 +31,7 @@ pub use receivers::HiddenUrl;
 pub use receivers::{AlertWebhookConfig, ReceiverConfig};
 pub use settings::setting_paths;
 pub use tokens::{Role, Token};
-pub use values::{Auto, ByteSize, DatabaseUrl, Keep, LogFilter};
+pub use values::{Auto, ByteSize, DatabaseUrl, LogFilter};
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -236,15 +238,58 @@ impl Default for SupervisorConfig {
 pub struct RetentionConfig {
     /// How long an ended task is kept after its end.
     pub keep: Keep,
+    /// For tasks that ended so, instead of `keep`.
+    pub processed: Option<Keep>,
+    pub undone: Option<Keep>,
+    pub cancelled: Option<Keep>,
+    /// For tasks of one workflow, instead of all of the above.
+    pub workflows: BTreeMap<WorkflowName, WorkflowRetention>,
     pub interval: Span,
     /// The most tasks purged in one transaction.
     pub batch: usize,
+}
+
+/// What a workflow leaves out is as for all tasks.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkflowRetention {
+    pub keep: Option<Keep>,
+    pub processed: Option<Keep>,
+    pub undone: Option<Keep>,
+    pub cancelled: Option<Keep>,
+}
+
+impl RetentionConfig {
+    pub fn rules(&self) -> Retention {
+        let of_workflow = |(name, of): (&WorkflowName, &WorkflowRetention)| {
+            let rule = KeepRule {
+                keep: of.keep,
+                processed: of.processed,
+                undone: of.undone,
+                cancelled: of.cancelled,
+            };
+            (name.clone(), rule)
+        };
+        Retention {
+            tasks: KeepRule {
+                keep: Some(self.keep),
+                processed: self.processed,
+                undone: self.undone,
+                cancelled: self.cancelled,
+            },
+            workflows: self.workflows.iter().map(of_workflow).collect(),
+        }
+    }
 }
 
 impl Default for RetentionConfig {
     fn default() -> Self {
         Self {
             keep: Keep::For(Span::from_secs(30 * 86_400)),
+            processed: None,
+            undone: None,
+            cancelled: None,
+            workflows: BTreeMap::new(),
             interval: Span::from_secs(60),
             batch: 500,
         }

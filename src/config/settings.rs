@@ -50,7 +50,7 @@ const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(86_400);
 
 /// The order is that of `provost.toml.example`.
-pub static SETTINGS: [Setting; 46] = [
+pub static SETTINGS: [Setting; 49] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
@@ -75,6 +75,18 @@ pub static SETTINGS: [Setting; 46] = [
     setting("supervisor.batch", Rule::Count(1, 10_000)),
     setting(
         "retention.keep",
+        Rule::SpanOrForever(Span::from_secs(0), Span::LONGEST),
+    ),
+    setting(
+        "retention.processed",
+        Rule::SpanOrForever(Span::from_secs(0), Span::LONGEST),
+    ),
+    setting(
+        "retention.undone",
+        Rule::SpanOrForever(Span::from_secs(0), Span::LONGEST),
+    ),
+    setting(
+        "retention.cancelled",
         Rule::SpanOrForever(Span::from_secs(0), Span::LONGEST),
     ),
     setting("retention.interval", Rule::Span(SOON, HOUR)),
@@ -121,7 +133,13 @@ pub static SETTINGS: [Setting; 46] = [
 ];
 
 /// The settings that hold many values, checked by their own types.
-pub const LISTS: [&str; 4] = ["tokens", "agents", "receivers", "alert_webhooks"];
+pub const LISTS: [&str; 5] = [
+    "tokens",
+    "agents",
+    "receivers",
+    "alert_webhooks",
+    "retention.workflows",
+];
 
 /// The names of all settings.
 pub fn setting_paths() -> impl Iterator<Item = &'static str> {

@@ -6,7 +6,10 @@ use std::{fmt, path::PathBuf, str::FromStr};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-use crate::{domain::Span, store::postgres};
+use crate::{
+    domain::{Keep, Span},
+    store::postgres,
+};
 
 /// A number of bytes: `65536`, `64KiB`, `1MiB`, `2GiB`. Units are binary, and say so.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -158,13 +161,6 @@ impl<'de> Deserialize<'de> for Auto {
 
         deserializer.deserialize_any(Visitor)
     }
-}
-
-/// How long something that ended is kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Keep {
-    Forever,
-    For(Span),
 }
 
 impl fmt::Display for Keep {

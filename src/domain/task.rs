@@ -117,6 +117,13 @@ impl TaskStatus {
         TaskStatus::Cancelled,
     ];
 
+    /// Those of tasks that have ended.
+    pub const ENDED: [TaskStatus; 3] = [
+        TaskStatus::Processed,
+        TaskStatus::Undone,
+        TaskStatus::Cancelled,
+    ];
+
     pub fn as_str(self) -> &'static str {
         match self {
             TaskStatus::Pending => "pending",

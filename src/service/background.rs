@@ -1,21 +1,22 @@
 //! The loops of an instance: claimer, supervisor, courier, retention, upkeep of the metrics.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use tokio::task::JoinHandle;
+use tokio::{sync::Mutex, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::{loops::every, part::Parts, vacuum};
 use crate::{
     agent::Post,
-    config::{Config, Keep},
+    config::Config,
     courier::{Courier, CourierSettings, Receivers},
-    domain::{InstanceId, Persistence, Span, Timestamp, renew_after},
+    domain::{InstanceId, Keep, Persistence, Retention, renew_after},
     instance::{Hold, Membership, Standing},
+    retention::{self, Pacing, Sweep},
     scheduler::{self, Local},
-    store::{LocalScheduler, Store, StoreError},
+    store::{LocalScheduler, Store},
     supervisor::Supervisor,
     telemetry::Metrics,
 };
@@ -48,15 +49,15 @@ pub(super) fn start(
         let vacuum = vacuum::run(store.clone(), hold.clone(), stop.clone());
         running.push(parts.spawn("vacuum", vacuum));
     }
-    match &config.retention.keep {
-        Keep::Forever => info!("retention is off: ended tasks are kept for ever"),
-        Keep::For(keep) => {
-            info!(%keep, "retention: tasks are deleted, with their history, this long after they ended (retention.keep)");
-            let (interval, batch) = (config.retention.interval, config.retention.batch);
-            let purge = purge(*keep, interval, batch, store.clone(), stop.clone());
-            let purge = once_released(hold, stop, purge);
-            running.push(parts.spawn("retention", purge));
-        }
+    let retention = config.retention.rules();
+    if retention.periods().is_empty() {
+        info!("retention is off: ended tasks are kept for ever");
+    } else {
+        let keep = config.retention.keep;
+        info!(%keep, rules = retention.workflows.len(), "retention: tasks are deleted, with their history, this long after they ended (retention.keep)");
+        let purge = purge(config, retention, store, standing, stop.clone());
+        let purge = once_released(hold, stop, purge);
+        running.push(parts.spawn("retention", purge));
     }
     running
 }
@@ -157,77 +158,56 @@ pub(super) async fn renew_leases(
     .await;
 }
 
-/// Deletes what ended long ago, in small transactions that leave room for others between them.
-async fn purge(keep: Span, interval: Span, batch: usize, store: Store, stop: CancellationToken) {
-    let stopping = stop.clone();
-    every("retention", interval.duration(), stop, move || {
-        let (store, stopping) = (store.clone(), stopping.clone());
-        async move {
-            let deleted = purge_ended(&store, keep, batch, &stopping).await?;
-            if deleted > 0 {
-                info!(tasks = deleted, "deleted tasks that ended long ago");
-            }
-            Ok(())
-        }
-    })
-    .await;
-}
+/// For how long deleting may hold up others at once: on SQLite, where whoever writes waits.
+const HELD_UP: Duration = Duration::from_millis(2);
+/// The same where others write at the same time, and only wait for what the database can do.
+const HELD_UP_BESIDE: Duration = Duration::from_millis(20);
 
-/// Where a damaged part of the database keeps a task from being deleted: the others are deleted one by one.
-async fn purge_each(
+/// Deletes what ended long ago. Of several instances the one that supervises does.
+fn purge(
+    config: &Config,
+    retention: Retention,
     store: &Store,
-    before: Timestamp,
-    batch: usize,
-    stopping: &CancellationToken,
-) -> Result<u64, StoreError> {
-    let (mut deleted, mut kept) = (0, 0);
-    loop {
-        let ended = store.housekeeping.ended(before, kept, batch).await?;
-        if ended.is_empty() {
-            return Ok(deleted);
-        }
-        for task in ended {
-            if stopping.is_cancelled() {
-                return Ok(deleted);
-            }
-            match store.purge_one(task).await {
-                Ok(count) => {
-                    deleted += count;
-                    kept += usize::from(count == 0);
+    standing: &Arc<Standing>,
+    stop: CancellationToken,
+) -> impl Future<Output = ()> + use<> {
+    retention::describe();
+    let held_up = match store.is_shared {
+        true => HELD_UP_BESIDE,
+        false => HELD_UP,
+    };
+    // Dead letters are kept as long as tasks are in general, counted from their death.
+    let letters = match config.retention.keep {
+        Keep::For(keep) => Some(keep),
+        Keep::Forever => None,
+    };
+    let most = config.retention.batch;
+    let sweep = Sweep::new(
+        retention,
+        letters,
+        most,
+        Pacing::Beside(held_up),
+        stop.clone(),
+    );
+    let sweep = Arc::new(Mutex::new(sweep));
+    let (store, standing) = (store.clone(), standing.clone());
+    every(
+        "retention",
+        config.retention.interval.duration(),
+        stop,
+        move || {
+            let (sweep, mut store, standing) = (sweep.clone(), store.clone(), standing.clone());
+            async move {
+                let supervises = || standing.term(Instant::now()).is_some();
+                if !supervises() {
+                    return Ok(());
                 }
-                Err(error) if error.is_damage() => {
-                    warn!(%task, %error, "a task that ended long ago cannot be deleted");
-                    kept += 1;
+                let swept = sweep.lock().await.round(&mut store, &supervises).await?;
+                if swept.tasks > 0 {
+                    info!(tasks = swept.tasks, "deleted tasks that ended long ago");
                 }
-                Err(error) => return Err(error),
+                Ok(())
             }
-        }
-    }
-}
-
-async fn purge_ended(
-    store: &Store,
-    keep: Span,
-    batch: usize,
-    stopping: &CancellationToken,
-) -> Result<u64, StoreError> {
-    let now = store.housekeeping.now().await?;
-    let before = Timestamp::from_millis(now.as_millis().saturating_sub(keep.as_millis()));
-    let mut deleted = 0;
-    while !stopping.is_cancelled() {
-        let count = match store.purge(before, batch).await {
-            Err(error) if error.is_damage() => {
-                deleted += purge_each(store, before, batch, stopping).await?;
-                break;
-            }
-            count => count?,
-        };
-        deleted += count;
-        if count < batch as u64 {
-            break;
-        }
-    }
-    // Dead letters are kept as long, counted from their death.
-    while !stopping.is_cancelled() && store.purge_letters(before, batch).await? == batch as u64 {}
-    Ok(deleted)
+        },
+    )
 }

@@ -52,7 +52,7 @@ pub use salvage::Salvage;
 pub use watch::{Interest, Watch, Watchers};
 pub use writer::{
     Accepted, Apply, CacheLimits, Idempotency, RegisterError, Registered, Renewed, Store,
-    WriterSettings,
+    WriterSettings, purge_and_commit,
 };
 
 use crate::domain::{
@@ -83,6 +83,15 @@ pub trait Backend: Send + 'static {
     fn for_leases(&mut self) -> Option<Box<dyn Backend>> {
         None
     }
+
+    /// The same database on another connection, for deleting what ended: once, where there can be two. It connects
+    /// when it is first used.
+    fn for_purging(&mut self) -> Option<Box<dyn Backend>> {
+        None
+    }
+
+    /// Closes the connection, where it can be made again when it is used next.
+    async fn disconnect(&mut self) {}
 }
 
 /// One transaction of the writer. Dropped without [`Transaction::commit`], it changes nothing.
@@ -139,10 +148,10 @@ pub trait Transaction: Outbox + Salvage {
     async fn delete_agent(&mut self, name: &AgentName) -> Result<bool, StoreError>;
     /// `None` where there is no such alert.
     async fn acknowledge(&mut self, alert: AlertId, by: &str) -> Result<Option<Alert>, StoreError>;
-    /// Deletes up to `limit` tasks that ended before `ended_before`, with all that belongs to them.
-    async fn purge(&mut self, ended_before: Timestamp, limit: usize) -> Result<u64, StoreError>;
-    /// Deletes one task, where it has ended.
-    async fn purge_one(&mut self, task: TaskId) -> Result<u64, StoreError>;
+    /// Deletes those of these tasks that ended before `ended_before`, with all that belongs to them. Those that
+    /// somebody else has locked are left for another time. Answers how many were deleted.
+    async fn purge(&mut self, tasks: &[TaskId], ended_before: Timestamp)
+    -> Result<u64, StoreError>;
     /// The record of one instance, and the supervisors' lease; neither has to be there yet. Read
     /// without locks: [`Transaction::save_leases`] compares. These three calls come in transactions
     /// of their own, so that what they lock is held for no longer than they take.
@@ -238,13 +247,15 @@ pub trait Reader: Send + Sync + 'static {
         asker: &InstanceId,
         limit: usize,
     ) -> Result<Vec<ExpiredStep>, StoreError>;
-    /// Up to `limit` tasks that ended before `ended_before`, longest ended first, after so many others.
+    /// Up to `limit` tasks that ended before `before`, longest ended first, beginning behind `after`. What they are
+    /// is read only where it is asked for, as that needs more than an index.
     async fn ended(
         &self,
-        ended_before: Timestamp,
-        skip: usize,
+        after: Option<EndedAt>,
+        before: Timestamp,
         limit: usize,
-    ) -> Result<Vec<TaskId>, StoreError>;
+        with_kind: bool,
+    ) -> Result<Vec<EndedTask>, StoreError>;
     /// Tasks whose own complete-by has passed.
     async fn overdue(&self, limit: usize) -> Result<Vec<TaskId>, StoreError>;
     /// Running steps in batches by id: those that `locked_by` holds, or where it is left out, all.

@@ -35,6 +35,14 @@ pub enum OpenError {
         found: i64,
         known: i64,
     },
+    #[error(
+        "{database} is in use by a service of another version (its schema has migration {found}, this version has {known}): run the same version of provost as the service, or stop the service"
+    )]
+    OtherSchema {
+        database: String,
+        found: i64,
+        known: i64,
+    },
     /// It may be there again in a moment.
     #[error(
         "{database} cannot be reached: {reason}; see that it runs, takes writes, and is at this address"

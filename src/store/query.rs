@@ -1,5 +1,7 @@
 //! What can be asked of the store, and what comes back.
 
+use std::time::Duration;
+
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -44,6 +46,29 @@ pub struct TaskSummary {
     pub ended_at: Option<Timestamp>,
     pub version: u64,
     pub error: Option<Fault>,
+}
+
+/// The place of a task among those that ended: by the time of its end, then by id.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct EndedAt {
+    pub at: Timestamp,
+    pub task: TaskId,
+}
+
+/// A task that ended, as far as retention is about it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EndedTask {
+    pub ended: EndedAt,
+    /// Its workflow, if it has one, and its state; where they were asked for.
+    pub kind: Option<(Option<WorkflowName>, TaskStatus)>,
+}
+
+/// What a purge of some tasks did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Purged {
+    pub tasks: u64,
+    /// For how long others had to wait for it.
+    pub took: Duration,
 }
 
 /// One saved change of a task: what happened together.

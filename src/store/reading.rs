@@ -5,9 +5,9 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, Alert, AlertQuery, Change, Counts, EndedCount, ExpiredStep, First, Held, HeldStep,
-    Instances, MessageQuery, MessageRecord, Outlook, Promoted, Reader, StoreError, TaskFilter,
-    TaskPage, TaskQuery, WorkflowRecord, leases,
+    AgentRecord, Alert, AlertQuery, Change, Counts, EndedAt, EndedCount, EndedTask, ExpiredStep,
+    First, Held, HeldStep, Instances, MessageQuery, MessageRecord, Outlook, Promoted, Reader,
+    StoreError, TaskFilter, TaskPage, TaskQuery, WorkflowRecord, leases,
     looks::{Look, Range},
     outbox,
     pages::{self, First as FirstFilter},
@@ -71,10 +71,11 @@ WHERE state = 'processing' AND complete_by > $1
   AND EXISTS (SELECT 1 FROM lost) AND locked_by IN (SELECT id FROM lost)
 ORDER BY complete_by LIMIT $2"#;
 
-/// Relies on tasks_ended.
+/// Reads tasks_ended alone, where nothing of the task is asked for.
 const ENDED: &str = r#"
-SELECT id FROM tasks
-WHERE ended_at IS NOT NULL AND ended_at < $1 ORDER BY ended_at LIMIT $2 OFFSET $3"#;
+SELECT id, ended_at{kind} FROM tasks
+WHERE ended_at IS NOT NULL AND ended_at >= $1 AND (ended_at > $1 OR id > $2) AND ended_at < $3
+ORDER BY ended_at, id LIMIT $4"#;
 
 /// Relies on tasks_overdue.
 const OVERDUE: &str = r#"
@@ -474,13 +475,22 @@ impl<S: Source> Reader for SqlReader<S> {
 
     async fn ended(
         &self,
-        ended_before: Timestamp,
-        skip: usize,
+        after: Option<EndedAt>,
+        before: Timestamp,
         limit: usize,
-    ) -> Result<Vec<TaskId>, StoreError> {
-        let before = ended_before.as_millis();
-        let statement = Statement::new(ENDED).bind(before).bind(limit).bind(skip);
-        self.all(statement, |row| rows::task_id(row, "id")).await
+        with_kind: bool,
+    ) -> Result<Vec<EndedTask>, StoreError> {
+        let (at, task) = after.map_or((i64::MIN, Uuid::nil()), |after| {
+            (after.at.as_millis(), after.task.0)
+        });
+        let kind = if with_kind { ", workflow, state" } else { "" };
+        let statement = Statement::new(ENDED.replace("{kind}", kind))
+            .bind(at)
+            .bind(task)
+            .bind(before.as_millis())
+            .bind(limit);
+        self.all(statement, |row| rows::ended_task(row, with_kind))
+            .await
     }
 
     async fn overdue(&self, limit: usize) -> Result<Vec<TaskId>, StoreError> {

@@ -7,8 +7,8 @@ use sqlx::{ColumnIndex, Decode, Row, Type};
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, Alert, AlertId, AlertState, Change, Definitions, ExpiredStep, HeldStep, KnownKey,
-    StoreError, TaskSummary, UnreadableTask, WorkflowRecord,
+    AgentRecord, Alert, AlertId, AlertState, Change, Definitions, EndedAt, EndedTask, ExpiredStep,
+    HeldStep, KnownKey, StoreError, TaskSummary, UnreadableTask, WorkflowRecord,
 };
 use crate::domain::{
     Accepted, AgentName, Attempt, Definition, Details, Doubt, Expiry, Fault, InstanceId, Limits,
@@ -469,6 +469,23 @@ pub fn size(row: &impl Columns) -> Result<(TaskId, usize), StoreError> {
 
 pub fn agent_name(row: &impl Columns, column: &str) -> Result<AgentName, StoreError> {
     Ok(AgentName::new(text(row, column)?))
+}
+
+/// Of one that ended.
+pub fn ended_task(row: &impl Columns, with_kind: bool) -> Result<EndedTask, StoreError> {
+    let ended = EndedAt {
+        at: required(time(row, "ended_at")?, "ended_at")?,
+        task: task_id(row, "id")?,
+    };
+    let kind = || {
+        let state = required(row.text("state")?, "state")?;
+        let state = TaskStatus::parse(&state).ok_or_else(|| corrupt(format!("state {state}")))?;
+        Ok::<_, StoreError>((row.text("workflow")?.map(WorkflowName::new), state))
+    };
+    Ok(EndedTask {
+        ended,
+        kind: with_kind.then(kind).transpose()?,
+    })
 }
 
 pub fn task_id(row: &impl Columns, column: &str) -> Result<TaskId, StoreError> {

@@ -16,6 +16,7 @@ mod handle;
 mod intake;
 mod leases;
 mod outbox;
+mod purge;
 mod registrations;
 mod room;
 
@@ -34,6 +35,7 @@ use tracing::{debug, error, warn};
 pub use cache::CacheLimits;
 pub use handle::{Accepted, Apply, Idempotency, Store};
 pub use leases::Renewed;
+pub use purge::purge_and_commit;
 pub use registrations::{RegisterError, Registered};
 
 use self::{

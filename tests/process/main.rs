@@ -59,6 +59,7 @@ mod panics;
 mod plans;
 mod pooler;
 mod preconditions;
+mod purge;
 mod quiet;
 mod record;
 mod reload;

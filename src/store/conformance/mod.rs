@@ -61,6 +61,7 @@ suite!([sqlite postgres] {
     recovery::an_overdue_task_is_found_once,
     recovery::an_alert_is_raised_once_and_closed_when_mended,
     recovery::ended_tasks_are_purged_with_all_that_belongs_to_them,
+    recovery::ended_tasks_are_listed_in_pages_by_their_end,
     recovery::running_steps_are_listed_in_pages,
     recovery::counts_tell_what_is_there,
     recovery::ended_tasks_are_counted_in_pages_of_any_size,

@@ -333,7 +333,7 @@ pub async fn dead_letters_are_purged_with_age_and_outlive_their_task(h: Harness)
     tried(&h, "a", &held, dead()).await;
     h.reply(id, 0, 1, success(json!(1))).await.unwrap();
     let soon = h.store.reader.now().await.unwrap() + LONG;
-    assert_eq!(h.store.purge(soon, 10).await.unwrap(), 1);
+    assert_eq!(h.store.purge(vec![id], soon).await.unwrap().tasks, 1);
     assert_eq!(
         of_shop(&h).await,
         2,

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::harness::{Harness, New, refusal, success};
 use crate::{
     domain::{Command, Span, StepIndex, TaskStatus},
-    store::{AlertQuery, AlertState, EndedCount},
+    store::{AlertQuery, AlertState, EndedCount, EndedTask},
 };
 
 fn quick() -> serde_json::Value {
@@ -124,11 +124,12 @@ pub async fn ended_tasks_are_purged_with_all_that_belongs_to_them(h: Harness) {
         h.reply(*id, 0, 1, success(json!(1))).await.unwrap();
     }
     h.reply(ids[2], 0, 1, refusal()).await.unwrap();
+    let purge = async |before| h.store.purge(ids.clone(), before).await.unwrap().tasks;
     let long_ago = crate::domain::Timestamp::from_millis(0);
-    assert_eq!(h.store.purge(long_ago, 10).await.unwrap(), 0);
+    assert_eq!(purge(long_ago).await, 0);
     let soon = h.store.reader.now().await.unwrap() + Span::from_secs(60);
-    assert_eq!(h.store.purge(soon, 1).await.unwrap(), 1, "in batches");
-    assert_eq!(h.store.purge(soon, 10).await.unwrap(), 1);
+    assert_eq!(purge(soon).await, 2, "and none that has not ended");
+    assert_eq!(purge(soon).await, 0);
     assert!(h.store.reader.task(ids[0]).await.unwrap().is_none());
     assert!(
         h.store
@@ -144,6 +145,44 @@ pub async fn ended_tasks_are_purged_with_all_that_belongs_to_them(h: Harness) {
         "an operator is needed"
     );
     assert_eq!(h.read(ids[3]).await.status(), TaskStatus::Processing);
+}
+
+pub async fn ended_tasks_are_listed_in_pages_by_their_end(h: Harness) {
+    h.places("x", 5);
+    let mut ended = Vec::new();
+    for _ in 0..4 {
+        let id = h.submit(New::default()).await.id();
+        h.reply(id, 0, 1, success(json!(1))).await.unwrap();
+        ended.push(id);
+    }
+    h.submit(New::default()).await;
+    let soon = h.store.reader.now().await.unwrap() + Span::from_secs(60);
+    let page = async |after, limit, with_kind| {
+        let reader = &h.store.housekeeping;
+        reader.ended(after, soon, limit, with_kind).await.unwrap()
+    };
+    let all = page(None, 10, true).await;
+    let ids = |tasks: &[EndedTask]| tasks.iter().map(|task| task.ended.task).collect::<Vec<_>>();
+    assert!(all.is_sorted_by_key(|task| task.ended), "{all:?}");
+    assert!(
+        all.iter()
+            .all(|task| task.kind == Some((None, TaskStatus::Processed)))
+    );
+    let mut found = ids(&all);
+    found.sort_unstable();
+    ended.sort_unstable();
+    assert_eq!(found, ended);
+    let mut pages = Vec::new();
+    let mut after = None;
+    while let Some(next) = page(after, 1, false).await.pop() {
+        assert_eq!(next.kind, None);
+        after = Some(next.ended);
+        pages.push(next);
+    }
+    assert_eq!(ids(&pages), ids(&all));
+    let before = all[2].ended.at;
+    let earlier = h.store.housekeeping.ended(None, before, 10, false).await;
+    assert!(earlier.unwrap().iter().all(|task| task.ended.at < before));
 }
 
 pub async fn running_steps_are_listed_in_pages(h: Harness) {

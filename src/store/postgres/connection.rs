@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use rand::RngExt;
-use sqlx::{Executor, PgConnection, Row, raw_sql};
+use sqlx::{Connection as _, Executor, PgConnection, Row, raw_sql};
 use tokio::{
     sync::oneshot,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tracing::{info, warn};
 
@@ -82,9 +82,27 @@ enum State {
         wait_until: Instant,
     },
     Lent,
+    /// Not needed for now.
+    None,
 }
 
 impl Connection {
+    /// Connects when it is first taken.
+    pub fn unconnected(lead: Lead) -> Self {
+        Self {
+            lead,
+            state: State::None,
+        }
+    }
+
+    /// Closes the connection until it is taken again.
+    pub async fn disconnect(&mut self) {
+        if let State::Here(pinned) = std::mem::replace(&mut self.state, State::None) {
+            // The server notices as well where it is only cut.
+            let _ = timeout(ROLLBACK_WITHIN, pinned.connection.close()).await;
+        }
+    }
+
     pub fn new(connection: Pinned, lead: Lead) -> Self {
         Self {
             lead,
@@ -94,8 +112,8 @@ impl Connection {
 
     /// Lends the connection; it comes back by [`Connection::put_back`] or [`Connection::mend`].
     pub async fn take(&mut self) -> Result<Pinned, StoreError> {
-        if matches!(self.state, State::Lent) {
-            // Whoever had it is gone, and it with them.
+        if matches!(self.state, State::Lent | State::None) {
+            // Whoever had it is gone, and it with them; or there was none.
             self.mend(None);
         }
         match std::mem::replace(&mut self.state, State::Lent) {
@@ -121,7 +139,7 @@ impl Connection {
                 ))
             }
             // Without a runtime nobody mends it.
-            State::Lent => Err(StoreError::Unavailable(
+            State::Lent | State::None => Err(StoreError::Unavailable(
                 "the connection to the database was not given back".to_owned(),
             )),
         }

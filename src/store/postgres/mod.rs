@@ -1,5 +1,6 @@
 //! PostgreSQL, 15 and newer: one database, any number of instances. Two writer connections, one for
-//! the leases, two bounded pools of readers, and one that listens for what other instances announce.
+//! the leases, one to delete what ended while that is done, two bounded pools of readers, and one that listens for
+//! what other instances announce.
 
 mod certificates;
 mod clock;
@@ -72,6 +73,8 @@ pub struct PgBackend {
     /// Until they are asked for.
     beside: Option<Connection>,
     leases: Option<Connection>,
+    /// How to connect for deleting what ended, until it is asked for.
+    purging: Option<Lead>,
     clock: Arc<Clock>,
     definitions: Arc<Definitions>,
     announcer: Option<Announcer>,
@@ -132,7 +135,8 @@ pub async fn open(
         clock: clock.clone(),
         writer: Connection::new(writer, lead.clone()),
         beside: Some(Connection::new(beside, lead.clone())),
-        leases: Some(Connection::new(leases, lead)),
+        leases: Some(Connection::new(leases, lead.clone())),
+        purging: Some(lead),
         definitions: definitions.clone(),
         announcer,
     };
@@ -265,6 +269,7 @@ impl PgBackend {
             writer: connection,
             beside: None,
             leases: None,
+            purging: None,
             clock: self.clock.clone(),
             definitions: self.definitions.clone(),
             announcer,
@@ -291,6 +296,15 @@ impl Backend for PgBackend {
     fn for_leases(&mut self) -> Option<Box<dyn Backend>> {
         let connection = self.leases.take()?;
         Some(Box::new(self.on(connection, None)))
+    }
+
+    fn for_purging(&mut self) -> Option<Box<dyn Backend>> {
+        let connection = Connection::unconnected(self.purging.take()?);
+        Some(Box::new(self.on(connection, None)))
+    }
+
+    async fn disconnect(&mut self) {
+        self.writer.disconnect().await;
     }
 }
 

@@ -154,23 +154,12 @@ SET state = CASE state WHEN 'open' THEN 'acknowledged' ELSE state END,
 WHERE id = $1
 RETURNING id, task_id, step, receiver, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
 
-/// Relies on tasks_ended. Labels, alerts and keys go by cascade.
+/// Labels, alerts and keys go by cascade.
 const PURGE: &str = r#"
 WITH ended AS MATERIALIZED (
     SELECT id FROM tasks
-    WHERE ended_at IS NOT NULL AND ended_at < $1
-    ORDER BY ended_at LIMIT $2
+    WHERE id = ANY ($1) AND ended_at IS NOT NULL AND ended_at < $2
     FOR UPDATE SKIP LOCKED),
-purged AS (DELETE FROM tasks WHERE id = ANY (ARRAY(SELECT id FROM ended)) RETURNING id),
-purged_steps AS (DELETE FROM steps WHERE task_id = ANY (ARRAY(SELECT id FROM ended))),
-purged_details AS (DELETE FROM task_details WHERE task_id = ANY (ARRAY(SELECT id FROM ended))),
-purged_history AS (DELETE FROM history WHERE task_id = ANY (ARRAY(SELECT id FROM ended)))
-SELECT count(*) AS purged FROM purged"#;
-
-/// As [`PURGE`].
-const PURGE_ONE: &str = r#"
-WITH ended AS MATERIALIZED (
-    SELECT id FROM tasks WHERE id = $1 AND ended_at IS NOT NULL FOR UPDATE SKIP LOCKED),
 purged AS (DELETE FROM tasks WHERE id = ANY (ARRAY(SELECT id FROM ended)) RETURNING id),
 purged_steps AS (DELETE FROM steps WHERE task_id = ANY (ARRAY(SELECT id FROM ended))),
 purged_details AS (DELETE FROM task_details WHERE task_id = ANY (ARRAY(SELECT id FROM ended))),
@@ -565,20 +554,18 @@ impl Transaction for PgTransaction<'_> {
         self.noted(row)?.as_ref().map(rows::alert).transpose()
     }
 
-    async fn purge(&mut self, ended_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
+    async fn purge(
+        &mut self,
+        tasks: &[TaskId],
+        ended_before: Timestamp,
+    ) -> Result<u64, StoreError> {
         self.out_of_order = true;
+        let ids: Vec<_> = tasks.iter().map(|task| task.0).collect();
         let query = self
             .statements()
             .query(PURGE)
-            .bind(ended_before.as_millis())
-            .bind(limit as i64);
-        let purged = answered(query.fetch_one(self.connection().await?)).await;
-        rows::number(&self.noted(purged)?, "purged")
-    }
-
-    async fn purge_one(&mut self, task: TaskId) -> Result<u64, StoreError> {
-        self.out_of_order = true;
-        let query = self.statements().query(PURGE_ONE).bind(task.0);
+            .bind(ids)
+            .bind(ended_before.as_millis());
         let purged = answered(query.fetch_one(self.connection().await?)).await;
         rows::number(&self.noted(purged)?, "purged")
     }

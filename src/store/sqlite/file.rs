@@ -37,9 +37,10 @@ pub struct DatabaseFile {
     name: String,
     /// Without symbolic links: what SQLite is given, and finds `-wal` and `-shm` by.
     path: PathBuf,
-    /// Dropped before `_beside`: who finds that one free may open and close this one.
+    /// Dropped before `lock_beside`: who finds that one free may open and close this one.
     file: File,
-    _beside: File,
+    /// `None` beside a service that has locked both.
+    lock_beside: Option<File>,
     /// The files that SQLite has open: the database, `-wal` and `-shm`.
     parts: OnceLock<Vec<Part>>,
     wal: Wal,
@@ -88,6 +89,24 @@ impl DatabaseFile {
                 opened => return opened,
             }
         }
+    }
+
+    /// Opens a file that another process has locked, for what two may do at once.
+    pub fn open_beside(name: &Path) -> Result<Self, OpenError> {
+        let failed = |error: io::Error| OpenError::Unusable {
+            database: name.display().to_string(),
+            reason: error.to_string(),
+        };
+        let path = resolve(name).map_err(failed)?;
+        let file = OpenOptions::new().read(true).write(true).open(&path);
+        Ok(Self {
+            name: name.display().to_string(),
+            file: file.map_err(failed)?,
+            path,
+            lock_beside: None,
+            parts: OnceLock::new(),
+            wal: Wal::default(),
+        })
     }
 
     fn try_open(name: &Path) -> Result<Self, OpenError> {
@@ -154,10 +173,15 @@ impl DatabaseFile {
             name: database(),
             path,
             file,
-            _beside: beside,
+            lock_beside: Some(beside),
             parts: OnceLock::new(),
             wal: Wal::default(),
         })
+    }
+
+    /// Whether no other process may use it meanwhile.
+    pub fn is_locked(&self) -> bool {
+        self.lock_beside.is_some()
     }
 
     /// As it was named in the settings.

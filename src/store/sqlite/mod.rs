@@ -88,21 +88,31 @@ pub async fn open(
     definitions: Arc<Definitions>,
     health: Health,
 ) -> Result<Opened, OpenError> {
-    let opened = open_files(path, max_size, definitions, health).await;
+    let opened = async {
+        let file = DatabaseFile::open(path).await?;
+        open_file(file, max_size, definitions, health).await
+    };
+    let opened = opened.await;
     if let (Err(OpenError::Full { .. }), Ok(path)) = (&opened, file::resolve(path)) {
         Reserve::beside(&path).release();
     }
     opened
 }
 
-async fn open_files(
-    path: &Path,
+/// Opens the file beside a service that uses it. What this process knows of a task may then be old at any time.
+pub async fn open_beside(path: &Path, definitions: Arc<Definitions>) -> Result<Opened, OpenError> {
+    let file = DatabaseFile::open_beside(path)?;
+    open_file(file, None, definitions, Health::default()).await
+}
+
+async fn open_file(
+    file: DatabaseFile,
     max_size: Option<u64>,
     definitions: Arc<Definitions>,
     health: Health,
 ) -> Result<Opened, OpenError> {
     let files = Files {
-        file: Arc::new(DatabaseFile::open(path).await?),
+        file: Arc::new(file),
         health,
     };
     let file = &files.file;
@@ -113,7 +123,10 @@ async fn open_files(
     let max_pages = max_size.map(pages_of);
     let options = options(file, max_pages);
     let mut writer = connect_first(file, &options).await?;
-    bring_up_to_date(&mut writer, file).await?;
+    match file.is_locked() {
+        true => bring_up_to_date(&mut writer, file).await?,
+        false => check_schema(&mut writer, file).await?,
+    }
     let place = file.remember_parts();
     match place.map_err(|error| unusable(error.to_string()))? {
         Place::Kept => {}
@@ -252,6 +265,23 @@ async fn bring_up_to_date(
                 reason: error.to_string(),
             },
         })
+}
+
+/// Another process uses the database, by the schema that it has.
+async fn check_schema(
+    connection: &mut SqliteConnection,
+    file: &DatabaseFile,
+) -> Result<(), OpenError> {
+    let found = applied(connection).await;
+    let found = found.map_err(|error| unopened(file, &error))?;
+    match found == known() {
+        true => Ok(()),
+        false => Err(OpenError::OtherSchema {
+            database: file.name().to_owned(),
+            found,
+            known: known(),
+        }),
+    }
 }
 
 /// What stopped a start.

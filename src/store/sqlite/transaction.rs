@@ -59,12 +59,10 @@ SET state = CASE state WHEN 'open' THEN 'acknowledged' ELSE state END,
 WHERE id = ?1
 RETURNING id, task_id, step, receiver, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
 
-/// Relies on tasks_ended. Steps, history, labels, alerts and keys go by cascade.
+/// Steps, history, labels, alerts and keys go by cascade.
 const PURGE: &str = r#"
 DELETE FROM tasks
-WHERE id IN (SELECT id FROM tasks WHERE ended_at IS NOT NULL AND ended_at < ?1 ORDER BY ended_at LIMIT ?2)"#;
-
-const PURGE_ONE: &str = "DELETE FROM tasks WHERE id = ?1 AND ended_at IS NOT NULL";
+WHERE id IN (SELECT unhex(value) FROM json_each(?1)) AND ended_at IS NOT NULL AND ended_at < ?2"#;
 
 const HEARTBEAT: &str =
     "INSERT INTO heartbeat (id, at) VALUES (1, ?1) ON CONFLICT (id) DO UPDATE SET at = excluded.at";
@@ -249,18 +247,19 @@ impl Transaction for SqliteTransaction<'_> {
         row.as_ref().map(rows::alert).transpose()
     }
 
-    async fn purge(&mut self, ended_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
+    async fn purge(
+        &mut self,
+        tasks: &[TaskId],
+        ended_before: Timestamp,
+    ) -> Result<u64, StoreError> {
+        // One form of the statement for any number.
+        let ids: Vec<_> = tasks
+            .iter()
+            .map(|task| format!("\"{}\"", task.0.simple()))
+            .collect();
         let deleted = sqlx::query(PURGE)
+            .bind(format!("[{}]", ids.join(",")))
             .bind(ended_before.as_millis())
-            .bind(limit as i64)
-            .execute(&mut *self.tx)
-            .await?;
-        Ok(deleted.rows_affected())
-    }
-
-    async fn purge_one(&mut self, task: TaskId) -> Result<u64, StoreError> {
-        let deleted = sqlx::query(PURGE_ONE)
-            .bind(task.0.as_bytes().as_slice())
             .execute(&mut *self.tx)
             .await?;
         Ok(deleted.rows_affected())

@@ -13,7 +13,7 @@ use super::{
     doubt::Doubts,
     faults::{Culprit, OF_NO_STEP, Panicked, guarded},
     handle::{Accepted, Apply, Idempotency, Operation, Outcome, Request},
-    registrations,
+    purge, registrations,
     room::Room,
 };
 use crate::{
@@ -806,12 +806,13 @@ async fn operate(operation: &Operation, tx: &mut dyn Transaction) -> Result<Outc
             Outcome::Registered(registrations::delete_agent(tx, name, condition).await?)
         }
         Operation::Acknowledge(alert, by) => Outcome::Alert(tx.acknowledge(*alert, by).await?),
-        Operation::Purge(before, limit) => Outcome::Purged(tx.purge(*before, *limit).await?),
+        Operation::Purge(tasks, ended_before) => {
+            Outcome::Purged(purge::purge(tx, tasks, *ended_before).await?)
+        }
         Operation::PromoteOne(step) => {
             tx.promote_one(*step).await?;
             Outcome::Done
         }
-        Operation::PurgeOne(task) => Outcome::Purged(tx.purge_one(*task).await?),
         Operation::GiveBack(pages) => {
             let began = Instant::now();
             tx.give_back(*pages).await?;

@@ -16,6 +16,7 @@ use super::{
     leases,
     leases::{LeaseRequest, Renewed},
     outbox::{OutboxAnswer, OutboxRequest},
+    purge,
     registrations::Registration,
 };
 use crate::{
@@ -25,7 +26,7 @@ use crate::{
     },
     store::{
         Alert, AlertId, Backend, CommandError, Definitions, Health, LocalScheduler, Promoted,
-        Readers, SharedReader, StoreError, Watchers, metrics::WriterMetrics,
+        Purged, Readers, SharedReader, StoreError, Watchers, metrics::WriterMetrics,
     },
 };
 
@@ -38,6 +39,8 @@ pub struct Store {
     requests: mpsc::Sender<Request>,
     /// To the writer, or past it.
     pub(super) leases: mpsc::Sender<Request>,
+    /// To the writer, or past it.
+    purges: mpsc::Sender<Request>,
     /// Whether other processes may use the same database meanwhile.
     pub is_shared: bool,
     /// For callers; see [`Readers`].
@@ -151,8 +154,7 @@ pub(super) enum Operation {
     PutAgent(AgentName, AgentSpec, Precondition),
     DeleteAgent(AgentName, Precondition),
     Acknowledge(AlertId, String),
-    Purge(Timestamp, usize),
-    PurgeOne(TaskId),
+    Purge(Vec<TaskId>, Timestamp),
     GiveBack(u32),
     Heartbeat,
 }
@@ -162,7 +164,7 @@ pub(super) enum Outcome {
     Promoted(Promoted),
     Registered(Registration),
     Alert(Option<Alert>),
-    Purged(u64),
+    Purged(Purged),
     GivenBack(Duration),
 }
 
@@ -206,6 +208,13 @@ impl Store {
             Some(backend) => (None, Some(leases::serve(backend, asked))),
             None => (Some(asked), None),
         };
+        let (purges, purging) = match backend.for_purging() {
+            Some(backend) => {
+                let (purges, asked) = mpsc::channel(1);
+                (purges, Some(purge::serve(backend, asked)))
+            }
+            None => (requests.clone(), None),
+        };
         let outbox = Arc::new(Notify::new());
         let faults = Arc::new(Faults::default());
         let health = settings.health.clone();
@@ -227,6 +236,7 @@ impl Store {
         let store = Self {
             requests,
             leases,
+            purges,
             is_shared,
             reader: readers.callers,
             housekeeping: readers.housekeeping,
@@ -237,7 +247,11 @@ impl Store {
             health,
         };
         let writing = async move {
-            futures::join!(writer.run(lanes), OptionFuture::from(apart));
+            futures::join!(
+                writer.run(lanes),
+                OptionFuture::from(apart),
+                OptionFuture::from(purging),
+            );
         };
         (store, writing)
     }
@@ -346,18 +360,19 @@ impl Store {
         }
     }
 
-    /// How many tasks were deleted.
-    pub async fn purge(&self, ended_before: Timestamp, limit: usize) -> Result<u64, StoreError> {
-        match self.other(Operation::Purge(ended_before, limit)).await? {
-            Outcome::Purged(count) => Ok(count),
-            _ => Err(mismatch()),
-        }
-    }
-
-    /// How many tasks were deleted: one, where it has ended.
-    pub async fn purge_one(&self, task: TaskId) -> Result<u64, StoreError> {
-        match self.other(Operation::PurgeOne(task)).await? {
-            Outcome::Purged(count) => Ok(count),
+    /// Deletes those of these tasks that ended before `ended_before`: with the next batch of the writer, or past
+    /// it where the database takes several that write.
+    pub async fn purge(
+        &self,
+        tasks: Vec<TaskId>,
+        ended_before: Timestamp,
+    ) -> Result<Purged, StoreError> {
+        let operation = Operation::Purge(tasks, ended_before);
+        let (answer, answered) = oneshot::channel();
+        let sent = self.purges.send(Request::Other { operation, answer });
+        sent.await.map_err(|_| StoreError::Stopping)?;
+        match answered.await.map_err(|_| StoreError::Stopping)?? {
+            Outcome::Purged(purged) => Ok(purged),
             _ => Err(mismatch()),
         }
     }

@@ -1,0 +1,224 @@
+//! `provost purge`: deletes tasks that ended long ago, beside a service or without one.
+
+use std::{num::NonZeroUsize, process::ExitCode, sync::Arc, time::Duration};
+
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+
+use super::PurgeOptions;
+use crate::{
+    config::{Config, DatabaseUrl},
+    domain::{Keep, Retention, Span, TaskStatus},
+    interrupt,
+    retention::{DirectStore, DryRun, Kind, Pacing, Sweep, Swept},
+    store::{Definitions, Health, OpenError, StoreError, postgres, sqlite},
+};
+
+/// For how long a service may be held up at once that uses the same database.
+const HELD_UP: Duration = Duration::from_millis(2);
+const HELD_UP_BESIDE: Duration = Duration::from_millis(20);
+/// The kinds of tasks that a dry run lists.
+const MOST_KINDS: usize = 50;
+
+#[derive(Debug, Error)]
+enum PurgeError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(
+        "{0}; what was deleted before stays deleted, and the same command goes on with the rest"
+    )]
+    Store(#[from] StoreError),
+    #[error(
+        "{0} is in use by a service, and --shrink writes the whole file anew: stop the service for it. Nothing was deleted"
+    )]
+    InUse(String),
+    #[error(
+        "--shrink is for an SQLite file; PostgreSQL uses free space again by itself (VACUUM FULL, or pg_repack, gives it back to the disk)"
+    )]
+    NoFile,
+    #[error(transparent)]
+    Shrink(#[from] sqlite::ShrinkError),
+}
+
+/// A database, and whether a service may use it meanwhile.
+struct Opened {
+    store: DirectStore,
+    pacing: Pacing,
+    /// It is a file that a service has open.
+    is_beside: bool,
+}
+
+pub async fn run(config: Config, options: PurgeOptions) -> ExitCode {
+    let stop = CancellationToken::new();
+    let interrupted = stop.clone();
+    tokio::spawn(async move {
+        interrupt::wait().await;
+        interrupted.cancel();
+    });
+    match purge(&config, &options, &stop).await {
+        Ok(()) if stop.is_cancelled() => {
+            eprintln!("provost: interrupted; the same command goes on with the rest");
+            ExitCode::FAILURE
+        }
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("provost: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn purge(
+    config: &Config,
+    options: &PurgeOptions,
+    stop: &CancellationToken,
+) -> Result<(), PurgeError> {
+    let url = &config.database_url;
+    if options.shrink && !matches!(url, DatabaseUrl::Sqlite(_)) {
+        return Err(PurgeError::NoFile);
+    }
+    let opened = open(config).await?;
+    if options.shrink && opened.is_beside {
+        return Err(PurgeError::InUse(url.to_string()));
+    }
+    delete(config, options, opened, stop).await?;
+    if let (DatabaseUrl::Sqlite(path), true, false) = (url, options.shrink, stop.is_cancelled()) {
+        let shrunk = sqlite::shrink(path).await?;
+        println!(
+            "wrote {url} anew: {} bytes, before {}",
+            shrunk.after_bytes, shrunk.before_bytes
+        );
+    }
+    Ok(())
+}
+
+async fn open(config: &Config) -> Result<Opened, OpenError> {
+    let definitions = Arc::new(Definitions::new(NonZeroUsize::MIN));
+    let path = match &config.database_url {
+        DatabaseUrl::Sqlite(path) => path,
+        DatabaseUrl::Postgres(url) => {
+            let settings = postgres::Settings {
+                max_connections: 1,
+                listen: config.postgres.listen,
+                migrate: false,
+            };
+            let opened = postgres::open(url, settings, definitions).await?;
+            return Ok(Opened {
+                store: DirectStore {
+                    backend: Box::new(opened.backend),
+                    reader: opened.readers.housekeeping,
+                },
+                pacing: Pacing::Beside(HELD_UP_BESIDE),
+                is_beside: false,
+            });
+        }
+    };
+    // A service would make it; here it is most often a wrong name.
+    if !tokio::fs::try_exists(path).await.unwrap_or(true) {
+        return Err(OpenError::Unusable {
+            database: config.database_url.to_string(),
+            reason: "there is no such file; is this where the service keeps it?".to_owned(),
+        });
+    }
+    let max_size = config.store.max_size.map(|size| size.as_u64());
+    let own = sqlite::open(path, max_size, definitions.clone(), Health::default()).await;
+    let (opened, pacing, is_beside) = match own {
+        Ok(opened) => (opened, Pacing::Alone, false),
+        Err(OpenError::InUse { .. }) => {
+            let opened = sqlite::open_beside(path, definitions).await?;
+            (opened, Pacing::Beside(HELD_UP), true)
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(Opened {
+        store: DirectStore {
+            backend: Box::new(opened.backend),
+            reader: opened.readers.housekeeping,
+        },
+        pacing,
+        is_beside,
+    })
+}
+
+async fn delete(
+    config: &Config,
+    options: &PurgeOptions,
+    mut opened: Opened,
+    stop: &CancellationToken,
+) -> Result<(), PurgeError> {
+    let (retention, letters) = asked(config, options);
+    let most = config.retention.batch;
+    let sweep = |pacing| Sweep::new(retention.clone(), letters, most, pacing, stop.clone());
+    if options.dry_run {
+        let mut dry_run = DryRun {
+            reader: opened.store.reader.clone(),
+            kinds: Default::default(),
+        };
+        let mut sweep = sweep(opened.pacing).with_kinds();
+        let swept = sweep.round(&mut dry_run, &|| true).await?;
+        println!("would delete {}", count(swept.tasks, "ended task"));
+        print_kinds(dry_run.kinds);
+        return say_damaged(swept);
+    }
+    let swept = sweep(opened.pacing)
+        .round(&mut opened.store, &|| true)
+        .await?;
+    println!(
+        "deleted {} and {}",
+        count(swept.tasks, "ended task"),
+        count(swept.dead_letters, "dead letter")
+    );
+    say_damaged(swept)
+}
+
+/// What to delete, and which dead letters.
+fn asked(config: &Config, options: &PurgeOptions) -> (Retention, Option<Span>) {
+    let rules = config.retention.rules();
+    let is_all = options.states.is_empty() && options.workflows.is_empty();
+    let in_general = match config.retention.keep {
+        Keep::For(keep) => Some(keep),
+        Keep::Forever => None,
+    };
+    let retention = match options.older_than {
+        Some(older_than) => rules.asked(older_than, &options.workflows, &options.states),
+        None => rules.only(&options.workflows, &options.states),
+    };
+    let letters = options.older_than.or(in_general).filter(|_| is_all);
+    (retention, letters)
+}
+
+fn say_damaged(swept: Swept) -> Result<(), PurgeError> {
+    if swept.damaged > 0 {
+        eprintln!(
+            "provost: {} cannot be deleted, because a part of the database is damaged: docs/deploy.md, \"A part that cannot be read\"",
+            count(swept.damaged, "task")
+        );
+    }
+    Ok(())
+}
+
+fn print_kinds(kinds: impl IntoIterator<Item = (Kind, u64)>) {
+    let mut kinds: Vec<_> = kinds.into_iter().collect();
+    kinds.sort_by(|(a, many), (b, more)| {
+        more.cmp(many)
+            .then_with(|| (&a.0, a.1.as_str()).cmp(&(&b.0, b.1.as_str())))
+    });
+    for ((workflow, state), tasks) in kinds.iter().take(MOST_KINDS) {
+        let state: &TaskStatus = state;
+        match workflow {
+            Some(workflow) => println!("{tasks:>10} {:<9} of workflow {workflow}", state.as_str()),
+            None => println!("{tasks:>10} {:<9} without a workflow", state.as_str()),
+        }
+    }
+    if let Some(others) = kinds.get(MOST_KINDS..).filter(|others| !others.is_empty()) {
+        let tasks: u64 = others.iter().map(|(_, tasks)| tasks).sum();
+        println!("{tasks:>10} of {} other kinds", others.len());
+    }
+}
+
+fn count(number: u64, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
+    }
+}

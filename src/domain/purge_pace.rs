@@ -1,0 +1,161 @@
+//! How fast ended tasks are deleted, so that it costs those who use the store little.
+
+use std::time::Duration;
+
+use super::Span;
+
+/// The pace of one purge: how much is deleted at once, and how long others then have the store to themselves.
+///
+/// A batch is as large as can be deleted in the time that others may be held up for, whatever the tasks weigh.
+/// After it comes a rest of nine times what it took, so that a tenth of the store's time goes into deleting. Where
+/// more ends than is deleted that way, the rests get shorter step by step: a store that grows without bound is worse
+/// than one that is slower.
+#[derive(Debug)]
+pub struct PurgePace {
+    most: usize,
+    target: Duration,
+    batch: usize,
+    /// Where the length of rests stands in [`RESTS`].
+    step: usize,
+    watched: Option<Watched>,
+}
+
+/// What rests are of the time that deleting took.
+const RESTS: [u32; 4] = [9, 4, 2, 1];
+/// Before anything is known of what a task weighs.
+const FIRST: usize = 8;
+/// How often it is judged whether deleting keeps up.
+const JUDGED_EVERY: Duration = Duration::from_secs(30);
+/// A lag that no pace is quickened for: rounds come at intervals.
+const USUAL_LAG: Span = Span::from_secs(300);
+
+#[derive(Clone, Copy, Debug)]
+struct Watched {
+    at: Duration,
+    lag: Span,
+}
+
+impl PurgePace {
+    /// At most so many tasks at once, and no more than take `target` to delete.
+    pub fn new(most: usize, target: Duration) -> Self {
+        Self {
+            most: most.max(1),
+            target,
+            batch: FIRST.clamp(1, most.max(1)),
+            step: 0,
+            watched: None,
+        }
+    }
+
+    /// How many tasks to delete next.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// So many were deleted, which took so long: how long to rest now.
+    pub fn deleted(&mut self, count: usize, took: Duration) -> Duration {
+        if count > 0 {
+            let of_one =
+                (took / u32::try_from(count).unwrap_or(u32::MAX)).max(Duration::from_nanos(1));
+            let fitting = self.target.as_nanos() / of_one.as_nanos().max(1);
+            let fitting = usize::try_from(fitting).unwrap_or(usize::MAX);
+            // One batch that was slow or quick by chance does not turn the next ones upside down.
+            let near = (self.batch / 2).max(1)..=self.batch.saturating_mul(2);
+            self.batch = fitting
+                .clamp(*near.start(), *near.end())
+                .clamp(1, self.most);
+        }
+        self.rest(took)
+    }
+
+    /// How long to rest after work that took so long.
+    pub fn rest(&self, took: Duration) -> Duration {
+        took * RESTS[self.step]
+    }
+
+    /// What is deleted now should have been deleted `lag` ago; told at `at`, on any clock that only goes forward.
+    /// Where deleting falls back, it is quickened.
+    pub fn lags(&mut self, lag: Span, at: Duration) {
+        let Some(last) = self.watched else {
+            self.watched = Some(Watched { at, lag });
+            return;
+        };
+        if at < last.at + JUDGED_EVERY {
+            return;
+        }
+        self.watched = Some(Watched { at, lag });
+        self.step = match lag > USUAL_LAG && lag > last.lag {
+            true => (self.step + 1).min(RESTS.len() - 1),
+            false => self.step.saturating_sub(1),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TARGET: Duration = Duration::from_millis(2);
+
+    fn pace() -> PurgePace {
+        PurgePace::new(500, TARGET)
+    }
+
+    #[test]
+    fn a_batch_is_as_large_as_fits_into_its_time() {
+        let mut pace = pace();
+        for _ in 0..10 {
+            let count = pace.batch();
+            pace.deleted(count, Duration::from_micros(50) * count as u32);
+        }
+        assert_eq!(pace.batch(), 40);
+        // Then come tasks with large inputs.
+        for _ in 0..10 {
+            let count = pace.batch();
+            pace.deleted(count, Duration::from_millis(3) * count as u32);
+        }
+        assert_eq!(pace.batch(), 1, "less than one is none");
+        for _ in 0..20 {
+            let count = pace.batch();
+            pace.deleted(count, Duration::ZERO);
+        }
+        assert_eq!(pace.batch(), 500);
+    }
+
+    #[test]
+    fn one_slow_batch_halves_the_next() {
+        let mut pace = pace();
+        assert_eq!(pace.batch(), 8);
+        pace.deleted(8, Duration::from_secs(1));
+        assert_eq!(pace.batch(), 4);
+        pace.deleted(0, Duration::from_secs(1));
+        assert_eq!(pace.batch(), 4, "nothing was learnt of what a task weighs");
+    }
+
+    #[test]
+    fn a_tenth_of_the_time_goes_into_deleting() {
+        assert_eq!(pace().deleted(8, TARGET), TARGET * 9);
+    }
+
+    #[test]
+    fn rests_get_shorter_while_deleting_falls_back_and_longer_again_once_it_does_not() {
+        let mut pace = pace();
+        let minutes = |count: u64| Span::from_secs(60 * count);
+        let at = |count: u64| Duration::from_secs(60 * count);
+        let rests = |pace: &PurgePace| pace.rest(TARGET) / TARGET.as_millis() as u32;
+        pace.lags(minutes(10), at(0));
+        pace.lags(minutes(20), Duration::from_secs(10));
+        assert_eq!(rests(&pace).as_millis(), 9, "it is too soon to judge");
+        for (minute, rest) in [(1, 4), (2, 2), (3, 1), (4, 1)] {
+            pace.lags(minutes(10 + minute), at(minute));
+            assert_eq!(rests(&pace).as_millis(), rest);
+        }
+        for (minute, rest) in [(5, 2), (6, 4), (7, 9), (8, 9)] {
+            pace.lags(minutes(14 - minute), at(minute));
+            assert_eq!(rests(&pace).as_millis(), rest);
+        }
+        pace.lags(minutes(1), at(9));
+        pace.lags(minutes(2), at(10));
+        assert_eq!(rests(&pace).as_millis(), 9, "rounds come at intervals");
+    }
+}

@@ -1,0 +1,120 @@
+//! What ended tasks are deleted from: the store of a running instance, a database without one, or nothing at all.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+
+use crate::{
+    domain::{TaskId, TaskStatus, Timestamp, WorkflowName},
+    store::{Backend, EndedTask, Purged, SharedReader, Store, StoreError, purge_and_commit},
+};
+
+#[async_trait]
+pub trait PurgeStore: Send {
+    fn reader(&self) -> SharedReader;
+
+    /// Deletes those of these tasks that ended before `ended_before`.
+    async fn purge(
+        &mut self,
+        tasks: &[EndedTask],
+        ended_before: Timestamp,
+    ) -> Result<Purged, StoreError>;
+
+    /// Deletes up to `limit` dead letters that died before `died_before`.
+    async fn purge_dead_letters(
+        &mut self,
+        died_before: Timestamp,
+        limit: usize,
+    ) -> Result<u64, StoreError>;
+}
+
+#[async_trait]
+impl PurgeStore for Store {
+    fn reader(&self) -> SharedReader {
+        self.housekeeping.clone()
+    }
+
+    async fn purge(
+        &mut self,
+        tasks: &[EndedTask],
+        ended_before: Timestamp,
+    ) -> Result<Purged, StoreError> {
+        Store::purge(self, ids(tasks), ended_before).await
+    }
+
+    async fn purge_dead_letters(
+        &mut self,
+        died_before: Timestamp,
+        limit: usize,
+    ) -> Result<u64, StoreError> {
+        self.purge_letters(died_before, limit).await
+    }
+}
+
+/// A database that no writer of this process is at.
+pub struct DirectStore {
+    pub backend: Box<dyn Backend>,
+    pub reader: SharedReader,
+}
+
+#[async_trait]
+impl PurgeStore for DirectStore {
+    fn reader(&self) -> SharedReader {
+        self.reader.clone()
+    }
+
+    async fn purge(
+        &mut self,
+        tasks: &[EndedTask],
+        ended_before: Timestamp,
+    ) -> Result<Purged, StoreError> {
+        purge_and_commit(self.backend.as_mut(), &ids(tasks), ended_before).await
+    }
+
+    async fn purge_dead_letters(
+        &mut self,
+        died_before: Timestamp,
+        limit: usize,
+    ) -> Result<u64, StoreError> {
+        let mut tx = self.backend.begin().await?;
+        let count = tx.purge_letters(died_before, limit).await?;
+        tx.commit().await?;
+        Ok(count)
+    }
+}
+
+/// The workflow of a task, if it has one, and how the task ended.
+pub type Kind = (Option<WorkflowName>, TaskStatus);
+
+/// Counts what would be deleted.
+pub struct DryRun {
+    pub reader: SharedReader,
+    pub kinds: HashMap<Kind, u64>,
+}
+
+#[async_trait]
+impl PurgeStore for DryRun {
+    fn reader(&self) -> SharedReader {
+        self.reader.clone()
+    }
+
+    async fn purge(&mut self, tasks: &[EndedTask], _: Timestamp) -> Result<Purged, StoreError> {
+        for task in tasks {
+            if let Some(kind) = &task.kind {
+                *self.kinds.entry(kind.clone()).or_default() += 1;
+            }
+        }
+        Ok(Purged {
+            tasks: tasks.len() as u64,
+            ..Purged::default()
+        })
+    }
+
+    async fn purge_dead_letters(&mut self, _: Timestamp, _: usize) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+}
+
+fn ids(tasks: &[EndedTask]) -> Vec<TaskId> {
+    tasks.iter().map(|task| task.ended.task).collect()
+}
