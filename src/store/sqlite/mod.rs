@@ -10,7 +10,6 @@ mod reserve;
 mod rows;
 mod save;
 // Called by the command line from the next change on.
-#[cfg_attr(not(test), allow(dead_code))]
 mod shrink;
 #[cfg(test)]
 mod shrink_tests;
@@ -37,7 +36,6 @@ use tokio::time::Instant;
 pub use backup::backup;
 pub use keeper::Keeper;
 use read::{SqliteReader, SqliteSource};
-#[cfg_attr(not(test), allow(unused_imports))]
 pub use shrink::{ShrinkError, Shrunk, shrink};
 
 use self::{
