@@ -1,6 +1,9 @@
 //! Agents: registered through the API or the configuration file, replaced, deleted.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 
@@ -165,21 +168,31 @@ async fn labelled(provost: &Provost) -> HashSet<String> {
 async fn a_thousand_agents_do_not_grow_a_scrape_without_bound() {
     let remote = Remote::quick().await;
     let provost = Provost::start().await;
-    for number in 0..130 {
+    let registered = (0..1000).map(async |number| {
         let agent = format!("agent-{number}");
         provost.register(&agent, &remote.url(), 1).await;
-    }
+    });
+    futures::future::join_all(registered).await;
     assert_eq!(
         labelled(&provost).await,
         HashSet::new(),
         "nobody has used one"
     );
-    let steps = (0..130).map(|number| {
-        json!({ "name": format!("s{number}"), "agent": format!("agent-{number}"), "after": [] })
-    });
-    let task = json!({ "steps": steps.collect::<Vec<_>>() });
-    assert_eq!(provost.run(&task).await["state"], "processed");
+    // As many as a task may have steps.
+    for agents in [0..500, 500..1000] {
+        let steps = agents.map(|number| {
+            json!({ "name": format!("s{number}"), "agent": format!("agent-{number}"), "after": [] })
+        });
+        let task = json!({ "steps": steps.collect::<Vec<_>>() });
+        assert_eq!(provost.run(&task).await["state"], "processed");
+    }
     let labelled = labelled(&provost).await;
     assert_eq!(labelled.len(), 101);
     assert!(labelled.contains("(other)"));
+    let asked = Instant::now();
+    let text = provost.get("/metrics").await.expect(200);
+    let (took, length) = (asked.elapsed(), text.as_str().unwrap().len());
+    println!("{length} bytes within {took:?}");
+    assert!(length < 300_000, "{length} bytes");
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }

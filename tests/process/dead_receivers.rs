@@ -287,3 +287,79 @@ async fn a_receiver_that_asks_for_time_gets_it_from_all_its_messages() {
         until_messages(&instances[0], "pending", 0).await;
     }
 }
+
+/// URLs of nearly two thousand characters, of which only the last differ.
+fn long_url(port: u16, end: &str) -> String {
+    let start = format!("http://127.0.0.1:{port}/");
+    let between = "x".repeat(1990 - start.len() - end.len());
+    format!("{start}{between}{end}")
+}
+
+#[tokio::test]
+async fn addresses_that_differ_only_at_the_end_of_a_long_url_have_a_pace_each() {
+    for instances in services(|setup| setup).await {
+        let service = Remote::quick().await;
+        // Who shared its pause would wait for an hour.
+        let shop = Remote::with(|seen| match seen.path.ends_with("/dead") {
+            true => Act::answer(503, &[("retry-after", "3600")], ""),
+            false => Act::status(204),
+        })
+        .await;
+        let port: u16 = shop.url().rsplit_once(':').unwrap().1.parse().unwrap();
+        let dead = (0..10).map(|_| long_url(port, "/dead"));
+        submit(&instances, &service, dead).await;
+        let asked = |end: &'static str| {
+            let ledger = shop.ledger();
+            ledger
+                .iter()
+                .filter(|seen| seen.path.ends_with(end))
+                .count()
+        };
+        until(true, async || asked("/dead") > 0).await;
+        let good = (0..20).map(|_| long_url(port, "/good"));
+        submit(&instances, &service, good).await;
+        until(20, async || asked("/good")).await;
+        until(10, || async {
+            messages(&instances[0], "state=pending&limit=500")
+                .await
+                .len()
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_410_at_a_probe_ends_the_pause_and_gives_up_that_message_alone() {
+    for instances in services(|setup| setup).await {
+        let service = Remote::quick().await;
+        let status = Arc::new(AtomicUsize::new(503));
+        let answer = status.clone();
+        let shop = Remote::with(move |seen| match seen.path.as_str() {
+            "/gone" => Act::status(answer.load(Ordering::SeqCst) as u16),
+            _ => Act::status(204),
+        })
+        .await;
+        let gone = |count: usize| (0..count).map(|_| format!("{}/gone", shop.url()));
+        submit(&instances, &service, gone(10)).await;
+        // The address fails as a whole: all wait for its probes.
+        until(true, async || shop.count() > 15).await;
+        status.store(410, Ordering::SeqCst);
+        let before = shop.count();
+        let dead = until_messages(&instances[0], "dead", 10).await;
+        for letter in &dead {
+            assert!(
+                letter["error"].as_str().unwrap().contains("410"),
+                "{letter:#}"
+            );
+        }
+        // Each was asked once more, beside one that was under way with its 503.
+        let asked = shop.count() - before;
+        assert!((9..=12).contains(&asked), "{asked}");
+        until_messages(&instances[0], "pending", 0).await;
+        // Nothing is left of the pause for what comes next.
+        status.store(204, Ordering::SeqCst);
+        submit(&instances, &service, gone(5)).await;
+        until_messages(&instances[0], "pending", 0).await;
+        assert_eq!(messages(&instances[0], "state=dead").await.len(), 10);
+    }
+}
