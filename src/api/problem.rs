@@ -221,6 +221,7 @@ impl Problem {
     /// All faults of a request at once.
     pub fn invalid(faults: Vec<FieldFault>) -> Self {
         let detail = match faults.as_slice() {
+            [only] if only.pointer.is_empty() => format!("the body {}", only.message),
             [only] => format!("{}: {}", only.pointer, only.message),
             faults => format!("{} faults; see errors", faults.len()),
         };

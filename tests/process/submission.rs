@@ -91,6 +91,25 @@ async fn a_body_that_is_no_json_too_large_or_of_another_type_is_refused_as_such(
 }
 
 #[tokio::test]
+async fn a_body_that_is_empty_or_no_object_is_called_so() {
+    let provost = Provost::start().await;
+    for (body, status, detail) in [
+        ("[]", 422, "the body must be an object, not an array"),
+        ("[{}]", 422, "the body must be an object, not an array"),
+        ("\"\"", 422, "the body must be an object, not a string"),
+        ("null", 422, "the body must be an object, not null"),
+        ("", 400, "the body is empty: send JSON"),
+        (" \n", 400, "the body is empty: send JSON"),
+    ] {
+        for path in ["/v1/tasks", "/v1/tasks/retry"] {
+            let call = provost.api().call(reqwest::Method::POST, path);
+            let answer = call.text("application/json", body).await;
+            assert_eq!(answer.expect(status)["detail"], detail, "{path} {body:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_dry_run_says_what_would_run_and_stores_nothing() {
     let remote = Remote::quick().await;
     let provost = Provost::start().await;

@@ -221,6 +221,11 @@ fn parse(bytes: Bytes) -> Result<Box<RawValue>, Problem> {
             return Err(malformed_at("not UTF-8", &error.as_bytes()[..valid]));
         }
     };
+    if text.trim_ascii().is_empty() {
+        let detail = "the body is empty: send JSON";
+        let problem = Problem::new(Kind::MalformedJson, detail);
+        return Err(problem.with("line", 1).with("column", 0));
+    }
     if let Some(at) = too_deep(text.as_bytes()) {
         let why = format!("nested deeper than {DEEPEST} levels");
         return Err(malformed_at(&why, &text.as_bytes()[..at]));
