@@ -9,6 +9,7 @@ mod domain;
 mod instance;
 mod interrupt;
 mod listener;
+mod output;
 mod plain_http;
 mod planted;
 mod retention;
@@ -38,9 +39,13 @@ fn main() -> ExitCode {
             return ExitCode::from(cli::MISUSE);
         }
     };
+    output::exit_code(run(command))
+}
+
+fn run(command: Command) -> ExitCode {
     match command {
         Command::CheckConfig(settings, config) => {
-            print!("{settings}");
+            output::write(format_args!("{settings}"));
             let faults = cli::files::faults(&config);
             for fault in &faults {
                 eprintln!("provost: {fault}");
@@ -62,7 +67,7 @@ fn main() -> ExitCode {
         Command::Serve(config, sources) => cli::serve::run(*config, *sources),
         Command::Migrate(database) => in_runtime(migrate(database)),
         Command::Openapi => {
-            println!("{}", api::openapi().to_pretty_json().unwrap_or_default());
+            output::say!("{}", api::openapi().to_pretty_json().unwrap_or_default());
             ExitCode::SUCCESS
         }
         Command::Demo(options) => in_runtime(demo::run(options)),

@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::ExitCode};
 
-use crate::{config::DatabaseUrl, interrupt, store::sqlite};
+use crate::{config::DatabaseUrl, interrupt, output::say, store::sqlite};
 
 pub async fn run(database: DatabaseUrl, to: &Path) -> ExitCode {
     let DatabaseUrl::Sqlite(path) = &database else {
@@ -21,7 +21,7 @@ pub async fn run(database: DatabaseUrl, to: &Path) -> ExitCode {
     };
     match copied {
         Ok(backup) => {
-            println!(
+            say!(
                 "wrote {}: {} tasks, {} bytes, from {database}",
                 to.display(),
                 backup.tasks,

@@ -10,6 +10,7 @@ use crate::{
     config::{Config, DatabaseUrl},
     domain::{Keep, Retention, Span, TaskStatus},
     interrupt,
+    output::say,
     retention::{DirectStore, DryRun, Kind, Pacing, Sweep, Swept},
     store::{Definitions, Health, OpenError, StoreError, postgres, sqlite},
 };
@@ -29,6 +30,10 @@ enum PurgeError {
     )]
     Store(#[from] StoreError),
     #[error(
+        "the disk is full, and deleting needs a little room beside the database file: free some MiB; the same command then goes on with the rest"
+    )]
+    Full,
+    #[error(
         "{0} is in use by a service, and --shrink writes the whole file anew: stop the service for it. Nothing was deleted"
     )]
     InUse(String),
@@ -36,6 +41,10 @@ enum PurgeError {
         "--shrink is for an SQLite file; PostgreSQL uses free space again by itself (VACUUM FULL, or pg_repack, gives it back to the disk)"
     )]
     NoFile,
+    #[error(
+        "there is no workflow {0:?}, and nothing was deleted: GET /v1/workflows lists all there are"
+    )]
+    NoWorkflow(String),
     #[error(transparent)]
     Shrink(#[from] sqlite::ShrinkError),
 }
@@ -81,12 +90,24 @@ async fn purge(
     if options.shrink && opened.is_beside {
         return Err(PurgeError::InUse(url.to_string()));
     }
+    for workflow in &options.workflows {
+        if opened
+            .store
+            .reader
+            .workflow(workflow, None)
+            .await?
+            .is_none()
+        {
+            return Err(PurgeError::NoWorkflow(workflow.to_string()));
+        }
+    }
     delete(config, options, opened, stop).await?;
     if let (DatabaseUrl::Sqlite(path), true, false) = (url, options.shrink, stop.is_cancelled()) {
         let shrunk = sqlite::shrink(path).await?;
-        println!(
+        say!(
             "wrote {url} anew: {} bytes, before {}",
-            shrunk.after_bytes, shrunk.before_bytes
+            shrunk.after_bytes,
+            shrunk.before_bytes
         );
     }
     Ok(())
@@ -156,18 +177,22 @@ async fn delete(
         };
         let mut sweep = sweep(opened.pacing).with_kinds();
         let swept = sweep.round(&mut dry_run, &|| true).await?;
-        println!("would delete {}", count(swept.tasks, "ended task"));
+        say!("would delete {}", count(swept.tasks, "ended task"));
         print_kinds(dry_run.kinds);
         return say_damaged(swept);
     }
-    let swept = sweep(opened.pacing)
-        .round(&mut opened.store, &|| true)
-        .await?;
-    println!(
+    let mut sweep = sweep(opened.pacing);
+    let done = sweep.round(&mut opened.store, &|| true).await;
+    let swept = sweep.swept();
+    say!(
         "deleted {} and {}",
         count(swept.tasks, "ended task"),
         count(swept.dead_letters, "dead letter")
     );
+    done.map_err(|error| match error {
+        StoreError::Full => PurgeError::Full,
+        error => error.into(),
+    })?;
     say_damaged(swept)
 }
 
@@ -206,13 +231,13 @@ fn print_kinds(kinds: impl IntoIterator<Item = (Kind, u64)>) {
     for ((workflow, state), tasks) in kinds.iter().take(MOST_KINDS) {
         let state: &TaskStatus = state;
         match workflow {
-            Some(workflow) => println!("{tasks:>10} {:<9} of workflow {workflow}", state.as_str()),
-            None => println!("{tasks:>10} {:<9} without a workflow", state.as_str()),
+            Some(workflow) => say!("{tasks:>10} {:<9} of workflow {workflow}", state.as_str()),
+            None => say!("{tasks:>10} {:<9} without a workflow", state.as_str()),
         }
     }
     if let Some(others) = kinds.get(MOST_KINDS..).filter(|others| !others.is_empty()) {
         let tasks: u64 = others.iter().map(|(_, tasks)| tasks).sum();
-        println!("{tasks:>10} of {} other kinds", others.len());
+        say!("{tasks:>10} of {} other kinds", others.len());
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::Value as Json;
 
 use super::{
     Config, ConfigError, Fault, agents, receivers,
-    settings::{LISTS, SETTINGS, Setting},
+    settings::{LISTS, PLAIN_NAME, SETTINGS, Setting, is_plain_name},
     show, tokens,
     variables::{Variable, variable},
 };
@@ -379,6 +379,17 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
             found,
             allowed,
         });
+    }
+    for name in config.retention.workflows.keys() {
+        if !is_plain_name(name.as_str()) {
+            let setting = format!("retention.workflows.{name}");
+            faults.push(Fault {
+                origin: origin(layers, &setting),
+                setting,
+                found: format!("{:?}", name.as_str()),
+                allowed: format!("the name of a workflow: {PLAIN_NAME}"),
+            });
+        }
     }
     if config.retention.rules().periods().len() > MOST_PERIODS {
         let periods = config.retention.rules().periods().len();

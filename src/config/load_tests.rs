@@ -387,6 +387,10 @@ fn a_wrong_retention_is_named_to_the_field() {
             wrong(".workflows.ship", "failed = \"1d\""),
             "retention.workflows.ship.failed",
         ),
+        (
+            wrong(".workflows.\"a b\"", "keep = \"1d\""),
+            "retention.workflows.a b",
+        ),
         (wrong("", "workflows = 3"), "retention.workflows"),
         (many, "retention.workflows"),
     ] {

@@ -60,6 +60,8 @@ pub fn toml(value: &Json) -> String {
         Json::Object(fields) => {
             let fields: Vec<_> = fields
                 .iter()
+                // TOML has no word for what is not set.
+                .filter(|(_, value)| !value.is_null())
                 .map(|(name, value)| format!("{} = {}", key(name), toml(value)))
                 .collect();
             format!("{{ {} }}", fields.join(", "))

@@ -36,6 +36,13 @@ pub fn variable(name: &str, value: &str) -> Variable {
         return Variable::Unrelated;
     }
     let path = key.to_lowercase().replace("__", ".");
+    // The case of a name is lost here, and a workflow under another name would be kept by another rule.
+    if path != WORKFLOWS && is_in(WORKFLOWS, &path) {
+        return Variable::Misspelt {
+            path,
+            meant: Some(name_of(WORKFLOWS)),
+        };
+    }
     let is_list = LISTS.iter().any(|list| is_in(list, &path));
     if is_list || paths().any(|known| known == path) {
         return Variable::Setting(path);
@@ -53,6 +60,9 @@ pub fn variable(name: &str, value: &str) -> Variable {
     let meant = meant.map(name_of);
     Variable::Misspelt { path, meant }
 }
+
+/// All rules are one value, as JSON.
+const WORKFLOWS: &str = "retention.workflows";
 
 fn paths() -> impl Iterator<Item = &'static str> {
     let settings = SETTINGS.iter().map(|setting| setting.path);
@@ -110,6 +120,8 @@ mod tests {
         for path in paths() {
             assert_eq!(variable(&name_of(path), "x"), setting(path));
         }
+        let rule = "PROVOST_RETENTION__WORKFLOWS__SHIP__KEEP";
+        assert_eq!(meant(rule).as_deref(), Some("PROVOST_RETENTION__WORKFLOWS"));
         let below = variable("PROVOST_AGENTS__PAYMENTS__ENDPOINTS", "[]");
         assert_eq!(below, setting("agents.payments.endpoints"));
     }

@@ -4,6 +4,8 @@
 
 mod store;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 pub use store::{DirectStore, DryRun, Kind, PurgeStore};
 pub use sweep::{Pacing, Sweep, Swept, describe};

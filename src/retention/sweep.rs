@@ -26,9 +26,9 @@ const SAVED_WITHIN: Span = Span::from_secs(60);
 /// The most tasks deleted at once where the disk is short of room.
 const SHORT: usize = 4;
 /// How long what could not be deleted is left alone.
-const AGAIN_AFTER: Duration = Duration::from_secs(3600);
+const AGAIN_AFTER: Span = Span::from_secs(3600);
 /// How often a walk begins anew, for what it has no way to know of: a clock that was set back.
-const ANEW_AFTER: Duration = Duration::from_secs(86_400);
+const ANEW_AFTER: Span = Span::from_secs(86_400);
 
 /// Who else uses the store.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +59,8 @@ pub struct Sweep {
     pace: PurgePace,
     is_alone: bool,
     started: Instant,
+    /// By the round that goes on, or was the last.
+    swept: Swept,
     stop: CancellationToken,
 }
 
@@ -67,8 +69,8 @@ pub struct Sweep {
 struct Walk {
     keep: Span,
     after: Option<EndedAt>,
-    /// When it began at the very beginning.
-    began: Instant,
+    /// When it is to begin anew at the latest, and where it passed over something. `None` before the first round.
+    anew_at: Option<(Timestamp, Timestamp)>,
     /// Whether it passed over tasks that it could not delete.
     has_left: bool,
 }
@@ -81,12 +83,11 @@ impl Sweep {
         pacing: Pacing,
         stop: CancellationToken,
     ) -> Self {
-        let began = Instant::now();
         let walks = retention.periods().into_iter();
         let walks = walks.map(|keep| Walk {
             keep,
             after: None,
-            began,
+            anew_at: None,
             has_left: false,
         });
         Self {
@@ -99,7 +100,8 @@ impl Sweep {
                 Pacing::Alone => PurgePace::new(most, Duration::from_millis(100)),
             },
             is_alone: matches!(pacing, Pacing::Alone),
-            started: began,
+            started: Instant::now(),
+            swept: Swept::default(),
             stop,
         }
     }
@@ -110,16 +112,30 @@ impl Sweep {
         self
     }
 
+    /// What the last round deleted, also where it failed.
+    pub fn swept(&self) -> Swept {
+        self.swept
+    }
+
     /// Deletes all that was kept long enough, or what of it goes until the stop or while `is_on` says so.
     pub async fn round(
         &mut self,
         store: &mut dyn PurgeStore,
         is_on: &(dyn Fn() -> bool + Sync),
     ) -> Result<Swept, StoreError> {
-        let mut swept = Swept::default();
         let now = store.reader().now().await?;
+        self.round_at(now, store, is_on).await
+    }
+
+    pub(super) async fn round_at(
+        &mut self,
+        now: Timestamp,
+        store: &mut dyn PurgeStore,
+        is_on: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Swept, StoreError> {
+        self.swept = Swept::default();
         for at in 0..self.walks.len() {
-            self.walk(at, store, now, is_on, &mut swept).await?;
+            self.walk(at, store, now, is_on).await?;
         }
         metrics::gauge!(LAG).set(0.0);
         if let Some(keep) = self.letters {
@@ -127,14 +143,14 @@ impl Sweep {
             while self.goes_on(is_on) {
                 let started = Instant::now();
                 let count = store.purge_dead_letters(before, LETTERS).await?;
-                swept.dead_letters += count;
+                self.swept.dead_letters += count;
                 if count < LETTERS as u64 {
                     break;
                 }
                 self.rest(self.pace.rest(started.elapsed())).await;
             }
         }
-        Ok(swept)
+        Ok(self.swept)
     }
 
     async fn walk(
@@ -143,9 +159,8 @@ impl Sweep {
         store: &mut dyn PurgeStore,
         now: Timestamp,
         is_on: &(dyn Fn() -> bool + Sync),
-        swept: &mut Swept,
     ) -> Result<(), StoreError> {
-        self.walks[at].begin();
+        self.walks[at].begin(now);
         let before = ago(now, self.walks[at].keep);
         while self.goes_on(is_on) {
             let after = self.walks[at].after;
@@ -155,7 +170,7 @@ impl Sweep {
                 self.walks[at].end(before);
                 return Ok(());
             };
-            swept.damaged += page.damaged;
+            self.swept.damaged += page.damaged;
             self.walks[at].has_left |= page.damaged > 0;
             let due: Vec<_> = page
                 .tasks
@@ -166,7 +181,7 @@ impl Sweep {
                 Some(first) => self.note_lag(before, first.ended.at),
                 None => self.rest(self.pace.rest(started.elapsed())).await,
             }
-            if !self.delete(at, store, &due, before, is_on, swept).await? {
+            if !self.delete(at, store, &due, before, is_on).await? {
                 return Ok(());
             }
             self.walks[at].after = Some(last);
@@ -197,7 +212,6 @@ impl Sweep {
         due: &[EndedTask],
         before: Timestamp,
         is_on: &(dyn Fn() -> bool + Sync),
-        swept: &mut Swept,
     ) -> Result<bool, StoreError> {
         let mut rest = due;
         let mut one_by_one = 0;
@@ -214,7 +228,7 @@ impl Sweep {
             let (batch, later) = rest.split_at(most.min(rest.len()));
             match store.purge(batch, before).await {
                 Ok(purged) => {
-                    swept.tasks += purged.tasks;
+                    self.swept.tasks += purged.tasks;
                     metrics::counter!(TASKS).increment(purged.tasks);
                     // Somebody is at the others.
                     self.walks[at].has_left |= purged.tasks < batch.len() as u64;
@@ -232,7 +246,7 @@ impl Sweep {
                 Err(error) if error.is_damage() => {
                     let task = batch[0].ended.task;
                     warn!(%task, %error, "a task that ended long ago cannot be deleted");
-                    swept.damaged += 1;
+                    self.swept.damaged += 1;
                     self.walks[at].has_left = true;
                 }
                 Err(error) => return Err(error),
@@ -304,12 +318,15 @@ impl Page {
 
 impl Walk {
     /// Goes on where it was, or begins anew where it is time to.
-    fn begin(&mut self) {
-        let age = self.began.elapsed();
-        if age >= ANEW_AFTER || self.has_left && age >= AGAIN_AFTER {
+    fn begin(&mut self, now: Timestamp) {
+        let is_due = match self.anew_at {
+            Some((latest, where_left)) => now >= latest || self.has_left && now >= where_left,
+            None => true,
+        };
+        if is_due {
             self.after = None;
             self.has_left = false;
-            self.began = Instant::now();
+            self.anew_at = Some((now + ANEW_AFTER, now + AGAIN_AFTER));
         }
     }
 

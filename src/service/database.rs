@@ -4,6 +4,7 @@ use std::{num::NonZeroUsize, sync::Arc};
 
 use crate::{
     config::{Config, DatabaseUrl},
+    output::say,
     store::{
         Backend, Definitions, Health, OpenError, Readers,
         postgres::{self, Listener},
@@ -62,9 +63,9 @@ pub async fn migrate(url: &DatabaseUrl) -> Result<(), OpenError> {
         DatabaseUrl::Postgres(url) => postgres::migrate(url).await?,
     };
     if before == after {
-        println!("{url} is up to date: migration {after}");
+        say!("{url} is up to date: migration {after}");
     } else {
-        println!("{url} was brought from migration {before} to {after}");
+        say!("{url} was brought from migration {before} to {after}");
     }
     Ok(())
 }

@@ -215,6 +215,8 @@ async fn what_is_asked_for_wrongly_deletes_nothing_and_says_what_is_right() {
         let refusal = refused(&purge(&url, arguments).await);
         assert!(refusal.contains(words), "{arguments:?}: {refusal}");
     }
+    let typo = refused(&purge(&url, &["--older-than", "0s", "--workflow", "shop"]).await);
+    assert!(typo.contains("no workflow \"shop\""), "{typo}");
     let missing = provost.database().with_file_name("missing.db");
     let elsewhere = format!("sqlite://{}", missing.display());
     let refusal = refused(&purge(&elsewhere, &["--older-than", "0s"]).await);
@@ -236,6 +238,38 @@ async fn a_service_of_another_version_is_not_written_under() {
     assert!(refusal.contains("another version"), "{refusal}");
     assert!(is_there(&provost, &of.processed).await);
     database.close().await;
+}
+
+/// Runs a purge by the shell, its output going elsewhere.
+async fn shell(url: &str, script: &str) -> Output {
+    let folder = TempDir::new().unwrap();
+    let purge = binary();
+    let program = purge.as_std().get_program().to_owned();
+    let mut shell = tokio::process::Command::new("bash");
+    let script = format!("set -o pipefail; {script}");
+    let shell = shell
+        .args(["-c", &script])
+        .env("PROVOST", program)
+        .env("URL", url);
+    let output = shell.current_dir(folder.path()).kill_on_drop(true).output();
+    timeout(PATIENCE, output).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn who_does_not_listen_to_the_end_does_not_stop_it() {
+    let (mut provost, remote) = service().await;
+    let of = tasks(&provost, &remote).await;
+    stop(&mut provost).await;
+    let url = url_of(&provost);
+    let command = "\"$PROVOST\" purge --older-than 0s --database-url \"$URL\"";
+    let full = shell(&url, &format!("{command} --dry-run >/dev/full")).await;
+    assert_eq!(full.status.code(), Some(1));
+    assert!(refused(&full).contains("standard output cannot be written"));
+    // The reading end is closed before anything is written.
+    let gone = shell(&url, &format!("{command} --shrink > >(exec <&-; sleep 0)")).await;
+    said(&gone);
+    provost.restart().await;
+    assert!(!is_there(&provost, &of.processed).await);
 }
 
 /// Several hundred tasks that have ended.
@@ -354,6 +388,28 @@ async fn an_interrupted_one_says_so() {
         deleted.contains(&format!("deleted {} ended tasks", 200 - left().await)),
         "{deleted}"
     );
+}
+
+#[tokio::test]
+async fn the_file_is_made_small_while_the_service_is_down() {
+    let (mut provost, remote) = service().await;
+    let mut work = one_step(&remote.url(), "/work");
+    work["input"] = json!({ "text": "x".repeat(200 << 10) });
+    for _ in 0..20 {
+        provost.run(&work).await;
+    }
+    let failed = provost.run(&one_step(&remote.url(), "/fail")).await;
+    stop(&mut provost).await;
+    let url = url_of(&provost);
+    let shrunk = said(&purge(&url, &["--older-than", "0s", "--shrink"]).await);
+    let (deleted, sizes) = shrunk.split_once('\n').unwrap();
+    assert_eq!(deleted, "deleted 20 ended tasks and 0 dead letters");
+    let bytes = std::fs::metadata(provost.database()).unwrap().len();
+    assert!(bytes < 1 << 20, "{bytes}");
+    assert!(sizes.contains(&format!("{bytes} bytes")), "{sizes}");
+    provost.restart().await;
+    assert!(is_there(&provost, failed["id"].as_str().unwrap()).await);
+    assert_eq!(provost.run(&work).await["state"], "processed");
 }
 
 #[tokio::test]

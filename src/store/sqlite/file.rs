@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::fs::{Gid, Uid};
 use tokio::time::{Instant, sleep};
 
 use super::{rescue::RESCUED, wal::Wal};
@@ -128,7 +129,11 @@ impl DatabaseFile {
         let path = resolve(name).map_err(failed)?;
         // First this one: it tells who has the database, and keeps older versions of provost out, which
         // know no other lock.
-        let mut beside = open_or_create(&with_suffix(&path, ".lock")).map_err(failed)?;
+        let lock = with_suffix(&path, ".lock");
+        let mut beside = open_lock(&lock, &path).map_err(|error| {
+            let reason = format!("its lock {}: {error}", lock.display());
+            failed(io::Error::new(error.kind(), reason))
+        })?;
         match beside.try_lock() {
             Ok(()) => say_holder(&mut beside),
             Err(TryLockError::WouldBlock) => return Err(in_use(holder(&mut beside))),
@@ -395,6 +400,19 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.into()
 }
 
+/// A lock that is made here gets the owner of the database, as SQLite does it with `-wal`: a command that root runs
+/// must not keep the service out.
+fn open_lock(lock: &Path, database: &Path) -> io::Result<File> {
+    let is_new = metadata(lock)?.is_none();
+    let file = open_or_create(lock)?;
+    if let (true, Some(owner)) = (is_new, metadata(database)?) {
+        let (user, group) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
+        // Only root may, and only for root it matters.
+        let _ = rustix::fs::fchown(&file, Some(user), Some(group));
+    }
+    Ok(file)
+}
+
 fn open_or_create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).truncate(false).read(true).write(true);
@@ -431,6 +449,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap().join("provost.db");
         (folder, path)
+    }
+
+    /// Tells something only where root runs it: nobody else can give a file away.
+    #[tokio::test]
+    async fn a_lock_that_root_makes_belongs_to_the_owner_of_the_database() {
+        let (_folder, path) = folder();
+        fs::write(&path, "not empty").unwrap();
+        let is_root = std::os::unix::fs::chown(&path, Some(65_534), Some(65_534)).is_ok();
+        let owner = |path: &Path| fs::metadata(path).unwrap().uid();
+        let _opened = DatabaseFile::open(&path).await.unwrap();
+        assert_eq!(owner(&with_suffix(&path, ".lock")), owner(&path));
+        assert_eq!(is_root, owner(&path) == 65_534);
     }
 
     #[test]

@@ -9,7 +9,6 @@ mod rescue;
 mod reserve;
 mod rows;
 mod save;
-// Called by the command line from the next change on.
 mod shrink;
 #[cfg(test)]
 mod shrink_tests;
@@ -36,7 +35,7 @@ use tokio::time::Instant;
 pub use backup::backup;
 pub use keeper::Keeper;
 use read::{SqliteReader, SqliteSource};
-pub use shrink::{ShrinkError, Shrunk, shrink};
+pub use shrink::{ShrinkError, shrink};
 
 use self::{
     file::{DatabaseFile, Place},

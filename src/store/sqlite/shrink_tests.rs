@@ -9,7 +9,7 @@ use std::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tempfile::TempDir;
 
-use super::*;
+use super::{shrink::Shrunk, *};
 
 /// Tasks that ended, with inputs of 8 KB, of which the first so many are deleted.
 const FILL: &str = r#"

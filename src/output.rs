@@ -1,0 +1,44 @@
+//! What a command says to whoever started it. Where nobody reads it any more, as with `| head`, that is no fault of
+//! the command, which goes on; where it cannot be written, the command fails in the end.
+
+use std::{
+    fmt,
+    io::{self, ErrorKind, Write},
+    process::ExitCode,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+static IS_LOST: AtomicBool = AtomicBool::new(false);
+
+/// As `println!`, which panics where the output cannot be written.
+macro_rules! say {
+    ($($arguments:tt)*) => {
+        $crate::output::write(format_args!("{}\n", format_args!($($arguments)*)))
+    };
+}
+pub(crate) use say;
+
+/// Writes to standard output.
+pub fn write(text: fmt::Arguments<'_>) {
+    let mut out = io::stdout().lock();
+    let written = out.write_fmt(text).and_then(|()| out.flush());
+    let Err(error) = written else {
+        return;
+    };
+    let is_first = error.kind() != ErrorKind::BrokenPipe && !IS_LOST.swap(true, Ordering::Relaxed);
+    if is_first {
+        // Where that cannot be written either, the exit code is left.
+        let _ = writeln!(
+            io::stderr(),
+            "provost: standard output cannot be written: {error}"
+        );
+    }
+}
+
+/// The exit code of a command that would end with `code`.
+pub fn exit_code(code: ExitCode) -> ExitCode {
+    match IS_LOST.load(Ordering::Relaxed) && code == ExitCode::SUCCESS {
+        true => ExitCode::FAILURE,
+        false => code,
+    }
+}
