@@ -45,6 +45,10 @@ enum PurgeError {
         "there is no workflow {0:?}, and nothing was deleted: GET /v1/workflows lists all there are"
     )]
     NoWorkflow(String),
+    #[error(
+        "{0} cannot be deleted, because a part of the database is damaged: docs/deploy.md, \"A part that cannot be read\""
+    )]
+    Damaged(String),
     #[error(transparent)]
     Shrink(#[from] sqlite::ShrinkError),
 }
@@ -179,7 +183,7 @@ async fn delete(
         let swept = sweep.round(&mut dry_run, &|| true).await?;
         say!("would delete {}", count(swept.tasks, "ended task"));
         print_kinds(dry_run.kinds);
-        return say_damaged(swept);
+        return refuse_damaged(swept);
     }
     let mut sweep = sweep(opened.pacing);
     let done = sweep.round(&mut opened.store, &|| true).await;
@@ -193,7 +197,7 @@ async fn delete(
         StoreError::Full => PurgeError::Full,
         error => error.into(),
     })?;
-    say_damaged(swept)
+    refuse_damaged(swept)
 }
 
 /// What to delete, and which dead letters.
@@ -212,14 +216,12 @@ fn asked(config: &Config, options: &PurgeOptions) -> (Retention, Option<Span>) {
     (retention, letters)
 }
 
-fn say_damaged(swept: Swept) -> Result<(), PurgeError> {
-    if swept.damaged > 0 {
-        eprintln!(
-            "provost: {} cannot be deleted, because a part of the database is damaged: docs/deploy.md, \"A part that cannot be read\"",
-            count(swept.damaged, "task")
-        );
+/// Who looks only at the exit code must learn of it.
+fn refuse_damaged(swept: Swept) -> Result<(), PurgeError> {
+    match swept.damaged {
+        0 => Ok(()),
+        damaged => Err(PurgeError::Damaged(count(damaged, "task"))),
     }
-    Ok(())
 }
 
 fn print_kinds(kinds: impl IntoIterator<Item = (Kind, u64)>) {

@@ -1,6 +1,6 @@
 //! A page of the database that cannot be read: people are told once, with what to do, and the rest goes on.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
@@ -9,6 +9,20 @@ use crate::harness::{Database, Provost, Remote, one_step};
 const PAGE: usize = 8192;
 /// The first byte of a page with rows of a table without rowid.
 const LEAF: u8 = 0x0a;
+
+/// Damages the pages with rows that hold this text, in a database that nobody uses.
+pub async fn damage(path: &Path, mark: &[u8]) {
+    let mut database = Database::open(path).await;
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)").await;
+    database.close().await;
+    let mut bytes = fs::read(path).unwrap();
+    for page in bytes.chunks_mut(PAGE) {
+        if page[0] == LEAF && page.windows(mark.len()).any(|found| found == mark) {
+            page.fill(0xa5);
+        }
+    }
+    fs::write(path, bytes).unwrap();
+}
 
 #[tokio::test]
 async fn a_page_that_cannot_be_read_is_told_of_once_and_the_rest_goes_on() {
@@ -31,18 +45,7 @@ async fn a_page_that_cannot_be_read_is_told_of_once_and_the_rest_goes_on() {
     }
     provost.terminate();
     assert!(provost.ended().await.success());
-    let path = provost.database();
-    let mut database = Database::open(&path).await;
-    database.execute("PRAGMA wal_checkpoint(TRUNCATE)").await;
-    database.close().await;
-    let mut bytes = fs::read(&path).unwrap();
-    let mark = b"mark-3-";
-    for page in bytes.chunks_mut(PAGE) {
-        if page[0] == LEAF && page.windows(mark.len()).any(|found| found == mark) {
-            page.fill(0xa5);
-        }
-    }
-    fs::write(&path, bytes).unwrap();
+    damage(&provost.database(), b"mark-3-").await;
 
     provost.restart().await;
     provost.get("/readyz").await.expect(200);

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use crate::{
     cluster,
+    damaged::damage,
     harness::{Act, Database, PATIENCE, Provost, Remote, binary, one_step, until},
 };
 
@@ -387,6 +388,34 @@ async fn an_interrupted_one_says_so() {
     assert!(
         deleted.contains(&format!("deleted {} ended tasks", 200 - left().await)),
         "{deleted}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_damaged_keeps_no_other_and_is_told_by_the_exit_code() {
+    let (mut provost, remote) = service().await;
+    let mut ids = Vec::new();
+    for number in 0..40 {
+        let mut work = one_step(&remote.url(), "/work");
+        work["input"] = json!({ "mark": format!("mark-{number}-"), "more": "x".repeat(1500) });
+        ids.push(provost.submit(&work).await);
+    }
+    for id in &ids {
+        provost.settled(id).await;
+    }
+    stop(&mut provost).await;
+    damage(&provost.database(), b"mark-3-").await;
+    let output = purge(&url_of(&provost), &["--older-than", "0s"]).await;
+    let refusal = refused(&output);
+    assert!(refusal.contains("cannot be deleted"), "{refusal}");
+    let deleted = String::from_utf8_lossy(&output.stdout).into_owned();
+    let deleted = deleted
+        .split(' ')
+        .nth(1)
+        .and_then(|count| count.parse::<usize>().ok());
+    assert!(
+        deleted.is_some_and(|deleted| (25..40).contains(&deleted)),
+        "{output:?}"
     );
 }
 

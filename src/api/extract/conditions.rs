@@ -192,7 +192,10 @@ fn prefer_wait(headers: &HeaderMap) -> Result<Option<Duration>, Problem> {
             if !name.trim().eq_ignore_ascii_case("wait") {
                 continue;
             }
-            let seconds: Option<u64> = value.trim().trim_matches('"').parse().ok();
+            let value = value.trim().trim_matches('"');
+            let is_number = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
+            // However many digits it has, it is not below the longest wait.
+            let seconds = is_number.then(|| value.parse().unwrap_or(u64::MAX));
             return match seconds {
                 Some(seconds) => Ok(Some(
                     Duration::from_secs(seconds).min(LONGEST_WAIT.duration()),
@@ -332,6 +335,10 @@ mod tests {
             ("respond-async, Wait = 5", Some(5)),
             ("return=minimal", None),
             ("wait=99999999", Some(LONGEST_WAIT.duration().as_secs())),
+            (
+                "wait=99999999999999999999",
+                Some(LONGEST_WAIT.duration().as_secs()),
+            ),
         ] {
             let wait = read(&[("prefer", prefer)]).unwrap().prefer_wait;
             assert_eq!(wait.map(|wait| wait.as_secs()), seconds, "{prefer}");
