@@ -1,10 +1,13 @@
 //! `provost purge`: what it deletes, what it never does, and what it costs whoever uses the database meanwhile.
 
-use std::{path::Path, process::Output};
+use std::{
+    path::Path,
+    process::{Output, Stdio},
+};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::time::timeout;
+use tokio::{process::Child, time::timeout};
 
 use crate::{
     cluster,
@@ -92,15 +95,6 @@ async fn service() -> (Provost, Remote) {
     (Provost::start().await, remote)
 }
 
-async fn is_there(provost: &Provost, id: &str) -> bool {
-    let answer = provost.get(&format!("/v1/tasks/{id}")).await;
-    match answer.status {
-        200 => true,
-        404 => false,
-        status => panic!("{status}"),
-    }
-}
-
 async fn stop(provost: &mut Provost) {
     provost.terminate();
     provost.ended().await;
@@ -129,7 +123,7 @@ async fn a_dry_run_says_what_would_be_deleted_and_deletes_nothing() {
     assert_eq!(none, "would delete 0 ended tasks\n");
     provost.restart().await;
     for id in [of.processed, of.shipped, of.cancelled, of.failed] {
-        assert!(is_there(&provost, &id).await);
+        assert!(provost.is_there(&id).await);
     }
 }
 
@@ -145,12 +139,12 @@ async fn what_ended_is_deleted_while_the_service_is_down_and_what_may_go_on_is_k
     assert_eq!(again, "deleted 0 ended tasks and 0 dead letters\n");
     provost.restart().await;
     for id in [of.processed, of.shipped, of.cancelled] {
-        assert!(!is_there(&provost, &id).await);
+        assert!(!provost.is_there(&id).await);
     }
     // It waits for an operator, who can still continue it.
     let retry = provost.command(&format!("/v1/tasks/{}/steps/run/retry", of.failed));
     assert!([200, 404].contains(&retry.await.status));
-    assert!(is_there(&provost, &of.failed).await);
+    assert!(provost.is_there(&of.failed).await);
 }
 
 #[tokio::test]
@@ -167,12 +161,12 @@ async fn only_what_is_named_is_deleted() {
         "undone",
     ];
     said(&purge(&url, &states).await);
-    assert!(!is_there(&provost, &of.cancelled).await);
-    assert!(is_there(&provost, &of.processed).await && is_there(&provost, &of.shipped).await);
+    assert!(!provost.is_there(&of.cancelled).await);
+    assert!(provost.is_there(&of.processed).await && provost.is_there(&of.shipped).await);
     let workflows = ["--older-than", "0s", "--workflow", "ship"];
     said(&purge(&url, &workflows).await);
-    assert!(!is_there(&provost, &of.shipped).await);
-    assert!(is_there(&provost, &of.processed).await);
+    assert!(!provost.is_there(&of.shipped).await);
+    assert!(provost.is_there(&of.processed).await);
 }
 
 #[tokio::test]
@@ -187,11 +181,11 @@ async fn a_workflow_that_the_settings_keep_for_longer_is_deleted_only_where_it_i
     let none = said(&purge_in(folder.path(), &url, &[]).await);
     assert_eq!(none, "deleted 0 ended tasks and 0 dead letters\n");
     said(&purge_in(folder.path(), &url, &["--older-than", "0s"]).await);
-    assert!(!is_there(&provost, &of.processed).await);
-    assert!(is_there(&provost, &of.shipped).await);
+    assert!(!provost.is_there(&of.processed).await);
+    assert!(provost.is_there(&of.shipped).await);
     let named = ["--older-than", "0s", "--workflow", "ship"];
     said(&purge_in(folder.path(), &url, &named).await);
-    assert!(!is_there(&provost, &of.shipped).await);
+    assert!(!provost.is_there(&of.shipped).await);
 }
 
 #[tokio::test]
@@ -224,7 +218,7 @@ async fn what_is_asked_for_wrongly_deletes_nothing_and_says_what_is_right() {
     assert!(refusal.contains("no such file"), "{refusal}");
     assert!(!missing.exists(), "and none is made");
     for id in [of.processed, of.shipped, of.cancelled, of.failed] {
-        assert!(is_there(&provost, &id).await);
+        assert!(provost.is_there(&id).await);
     }
 }
 
@@ -237,7 +231,7 @@ async fn a_service_of_another_version_is_not_written_under() {
     database.execute(newer).await;
     let refusal = refused(&purge(&url_of(&provost), &["--older-than", "0s"]).await);
     assert!(refusal.contains("another version"), "{refusal}");
-    assert!(is_there(&provost, &of.processed).await);
+    assert!(provost.is_there(&of.processed).await);
     database.close().await;
 }
 
@@ -270,7 +264,7 @@ async fn who_does_not_listen_to_the_end_does_not_stop_it() {
     let gone = shell(&url, &format!("{command} --shrink > >(exec <&-; sleep 0)")).await;
     said(&gone);
     provost.restart().await;
-    assert!(!is_there(&provost, &of.processed).await);
+    assert!(!provost.is_there(&of.processed).await);
 }
 
 /// Several hundred tasks that have ended.
@@ -299,7 +293,7 @@ async fn beside_a_service_under_load_nothing_is_lost_and_nobody_is_turned_away()
     }
     purging.await.unwrap();
     for id in &old {
-        assert!(!is_there(&provost, id).await, "{id}");
+        assert!(!provost.is_there(id).await, "{id}");
     }
     // One that ended meanwhile may have been old enough.
     for id in &new {
@@ -315,27 +309,35 @@ async fn beside_a_service_under_load_nothing_is_lost_and_nobody_is_turned_away()
     assert!(!provost.log().contains("WARN"), "{}", provost.log());
 }
 
+async fn left(provost: &Provost) -> usize {
+    let tasks = provost.get("/v1/tasks?limit=500").await.expect(200);
+    tasks["items"].as_array().unwrap().len()
+}
+
+/// A purge beside the service that has deleted some of its tasks, and not all: it goes slowly there.
+async fn half_way(provost: &Provost) -> Child {
+    let all = left(provost).await;
+    let purge = binary()
+        .args(["purge", "--older-than", "0s", "--database-url"])
+        .arg(url_of(provost))
+        .current_dir(provost.database().parent().unwrap())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    until(true, || async { left(provost).await < all }).await;
+    purge
+}
+
 #[tokio::test]
 async fn one_that_is_killed_leaves_a_sound_database_and_the_next_goes_on() {
     let (mut provost, remote) = service().await;
     many(&provost, &remote, 200).await;
     let url = url_of(&provost);
-    let folder = TempDir::new().unwrap();
-    let mut killed = binary()
-        .args(["purge", "--older-than", "0s", "--database-url", &url])
-        .current_dir(folder.path())
-        .spawn()
-        .unwrap();
-    // Beside the service it goes slowly: some are gone, and some are not.
-    let left = async || {
-        let tasks = provost.get("/v1/tasks?limit=500").await.expect(200);
-        tasks["items"].as_array().unwrap().len()
-    };
-    timeout(PATIENCE, async { while left().await == 200 {} })
-        .await
-        .unwrap();
+    let mut killed = half_way(&provost).await;
     killed.kill().await.unwrap();
-    let kept = left().await;
+    let kept = left(&provost).await;
     provost.get("/readyz").await.expect(200);
     assert_eq!(
         provost.run(&one_step(&remote.url(), "/work")).await["state"],
@@ -356,27 +358,7 @@ async fn one_that_is_killed_leaves_a_sound_database_and_the_next_goes_on() {
 async fn an_interrupted_one_says_so() {
     let (provost, remote) = service().await;
     many(&provost, &remote, 200).await;
-    let folder = TempDir::new().unwrap();
-    let purge = binary()
-        .args([
-            "purge",
-            "--older-than",
-            "0s",
-            "--database-url",
-            &url_of(&provost),
-        ])
-        .current_dir(folder.path())
-        .stderr(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let left = async || {
-        let tasks = provost.get("/v1/tasks?limit=500").await.expect(200);
-        tasks["items"].as_array().unwrap().len()
-    };
-    timeout(PATIENCE, async { while left().await == 200 {} })
-        .await
-        .unwrap();
+    let purge = half_way(&provost).await;
     let process = rustix::process::Pid::from_raw(purge.id().unwrap() as i32).unwrap();
     rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
     let output = timeout(PATIENCE, purge.wait_with_output())
@@ -386,7 +368,10 @@ async fn an_interrupted_one_says_so() {
     assert!(refused(&output).contains("interrupted"), "{output:?}");
     let deleted = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
-        deleted.contains(&format!("deleted {} ended tasks", 200 - left().await)),
+        deleted.contains(&format!(
+            "deleted {} ended tasks",
+            200 - left(&provost).await
+        )),
         "{deleted}"
     );
 }
@@ -437,7 +422,7 @@ async fn the_file_is_made_small_while_the_service_is_down() {
     assert!(bytes < 1 << 20, "{bytes}");
     assert!(sizes.contains(&format!("{bytes} bytes")), "{sizes}");
     provost.restart().await;
-    assert!(is_there(&provost, failed["id"].as_str().unwrap()).await);
+    assert!(provost.is_there(failed["id"].as_str().unwrap()).await);
     assert_eq!(provost.run(&work).await["state"], "processed");
 }
 
@@ -455,14 +440,7 @@ async fn on_postgres_it_works_beside_instances_and_without_them() {
     assert!(shrink.contains("PostgreSQL"), "{shrink}");
     let deleted = said(&purge(&url, &["--older-than", "0s"]).await);
     assert_eq!(deleted, "deleted 30 ended tasks and 0 dead letters\n");
-    until(0, async || {
-        let mut there = 0;
-        for id in &ids {
-            there += usize::from(is_there(&provost, id).await);
-        }
-        there
-    })
-    .await;
+    provost.until_deleted(&ids).await;
     many(&provost, &remote, 2).await;
     stop(&mut provost).await;
     let deleted = said(&purge(&url, &["--older-than", "0s"]).await);

@@ -45,14 +45,6 @@ async fn tasks_are_deleted_when_they_have_been_kept_long_enough_unless_they_wait
     assert_eq!(alerts["items"].as_array().unwrap().len(), 1);
 }
 
-/// The number behind this name in the metrics.
-async fn metric(provost: &Provost, name: &str) -> f64 {
-    let metrics = provost.get("/metrics").await.expect(200);
-    let mut lines = metrics.as_str().unwrap().lines();
-    let found = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    found.map_or(f64::NAN, |number| number.parse().unwrap())
-}
-
 async fn register(provost: &Provost, name: &str, url: &str) -> Value {
     let step = json!({ "name": "work", "url": url, "request": { "path": "/work" } });
     let put = provost.put(
@@ -72,10 +64,6 @@ async fn submit(provost: &Provost, submission: &Value) -> String {
 async fn cancel(provost: &Provost, id: &str) {
     let cancel = provost.command(&format!("/v1/tasks/{id}/cancel"));
     cancel.await.expect(200);
-}
-
-async fn is_there(provost: &Provost, id: &str) -> bool {
-    provost.get(&format!("/v1/tasks/{id}")).await.status == 200
 }
 
 #[tokio::test]
@@ -121,22 +109,15 @@ async fn how_long_a_task_is_kept_depends_on_its_workflow_and_on_how_it_ended() {
     ];
     cancel(&provost, &deleted[2]).await;
     provost.restart_with(|setup| setup.config(settings)).await;
-    until(0, async || {
-        let mut there = 0;
-        for id in &deleted {
-            there += usize::from(is_there(&provost, id).await);
-        }
-        there
-    })
-    .await;
-    assert_eq!(metric(&provost, "provost_purged_tasks_total").await, 3.0);
+    provost.until_deleted(&deleted).await;
+    assert_eq!(provost.metric("provost_purged_tasks_total").await, 3.0);
     // What ends from now on is met behind all that was looked at before.
     let late = submit(&provost, &work).await;
-    until(false, async || is_there(&provost, &late).await).await;
+    until(false, async || provost.is_there(&late).await).await;
     for id in &kept {
-        assert!(is_there(&provost, id).await, "{id}");
+        assert!(provost.is_there(id).await, "{id}");
     }
-    assert_eq!(metric(&provost, "provost_purged_tasks_total").await, 4.0);
+    assert_eq!(provost.metric("provost_purged_tasks_total").await, 4.0);
 }
 
 #[tokio::test]
@@ -158,16 +139,16 @@ async fn of_several_instances_one_deletes_and_another_goes_on_where_that_is_lost
     let work = one_step(&remote.url(), "/work");
     let end = async |provost: &Provost| {
         let id = provost.submit(&work).await;
-        until(false, async || is_there(provost, &id).await).await;
+        until(false, async || provost.is_there(&id).await).await;
     };
     for _ in 0..5 {
         end(&second).await;
     }
-    assert_eq!(metric(&first, "provost_purged_tasks_total").await, 5.0);
-    assert_eq!(metric(&second, "provost_purged_tasks_total").await, 0.0);
+    assert_eq!(first.metric("provost_purged_tasks_total").await, 5.0);
+    assert_eq!(second.metric("provost_purged_tasks_total").await, 0.0);
     first.kill().await;
     end(&second).await;
-    assert_eq!(metric(&second, "provost_purged_tasks_total").await, 1.0);
+    assert_eq!(second.metric("provost_purged_tasks_total").await, 1.0);
 }
 
 /// The most tasks that were deleted in one go are few, however many there are to delete.
@@ -193,7 +174,7 @@ async fn many_tasks_are_deleted_a_few_at_a_time() {
     let mut seen = Vec::new();
     let deleting = async {
         while seen.last() != Some(&400.0) {
-            seen.push(metric(&provost, "provost_purged_tasks_total").await);
+            seen.push(provost.metric("provost_purged_tasks_total").await);
         }
     };
     timeout(PATIENCE, deleting).await.unwrap();

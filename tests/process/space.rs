@@ -81,17 +81,6 @@ async fn stop(provost: &mut Provost) {
     database.close().await;
 }
 
-async fn metric(provost: &Provost, name: &str) -> f64 {
-    let metrics = provost.get("/metrics").await.expect(200);
-    let lines = metrics.as_str().unwrap().lines();
-    let mut found = lines.filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    found
-        .next()
-        .unwrap_or_else(|| panic!("no {name}"))
-        .parse()
-        .unwrap()
-}
-
 #[tokio::test]
 async fn the_file_gets_smaller_after_a_purge_whatever_kills_the_service_meanwhile() {
     let seed = std::env::var("PROVOST_TEST_SEED")
@@ -125,8 +114,8 @@ async fn the_file_gets_smaller_after_a_purge_whatever_kills_the_service_meanwhil
     until_smaller(&path, 24 * MIB).await;
     pass(&provost, &remote, 1).await;
     provost.says(ENDS).await;
-    let bytes = metric(&provost, "provost_database_bytes").await;
-    let free = metric(&provost, "provost_database_free_bytes").await;
+    let bytes = provost.metric("provost_database_bytes").await;
+    let free = provost.metric("provost_database_free_bytes").await;
     assert!(bytes < 25e6 && free < 18e6 && free > 8e6, "{bytes} {free}");
 
     // What comes and goes from now on finds room in what stays free.

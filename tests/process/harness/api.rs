@@ -10,7 +10,7 @@ use std::{
 use reqwest::{Client, Method, RequestBuilder, Response, header::HeaderMap};
 use serde_json::Value;
 
-use super::PATIENCE;
+use super::{PATIENCE, until};
 
 #[derive(Clone)]
 pub struct Api {
@@ -81,6 +81,32 @@ impl Api {
 
     pub async fn task(&self, id: &str) -> Value {
         self.get(&format!("/v1/tasks/{id}")).await.expect(200)
+    }
+
+    /// Whether there is a task with this id.
+    pub async fn is_there(&self, id: &str) -> bool {
+        let answer = self.get(&format!("/v1/tasks/{id}")).await;
+        match answer.status {
+            200 => true,
+            404 => false,
+            status => panic!("{status}: {answer:?}"),
+        }
+    }
+
+    /// Waits until none of these tasks is there any more.
+    pub async fn until_deleted(&self, ids: &[String]) {
+        for id in ids {
+            until(false, || async { self.is_there(id).await }).await;
+        }
+    }
+
+    /// The number behind this name in the metrics.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let metrics = self.get("/metrics").await.expect(200);
+        let mut lines = metrics.as_str().unwrap().lines();
+        let found = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let found = found.unwrap_or_else(|| panic!("no {name}"));
+        found.parse().unwrap()
     }
 
     /// The task once it has ended or needs an operator.
