@@ -2,8 +2,9 @@
 # Provost in a small image without a shell, as a user without rights.
 #
 #   docker build -t provost .
-#   docker run -p 127.0.0.1:8080:8080 -v provost:/data --stop-timeout 30 \
-#     -e PROVOST_TOKENS="me:admin:$(openssl rand -hex 32)" provost
+#   export PROVOST_TOKENS="me:admin:$(openssl rand -hex 32)"
+#   docker run -p 127.0.0.1:8080:8080 -v provost:/data --stop-timeout 30 -e PROVOST_TOKENS provost
+#   curl -H "authorization: Bearer ${PROVOST_TOKENS##*:}" http://127.0.0.1:8080/v1/tasks
 #
 # In a container the service listens on all addresses, or nothing outside could reach it, and for that
 # it wants tokens: without PROVOST_TOKENS it does not start, and says so. PROVOST_INSECURE=true starts

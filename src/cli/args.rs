@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Runs multi-step tasks across HTTP services, so that each succeeds as a whole or waits, with all
-/// it has done so far on record, for someone who can mend it.
+/// it has done so far on record, for someone who can fix it.
 ///
 /// One process and one SQLite file; or many, which share a PostgreSQL database. A task is a list of HTTP calls; Provost makes them in order,
 /// retries what fails for a moment, notices what never answers, and carries on after a crash from

@@ -60,6 +60,9 @@ pub enum Trouble {
 
 /// A card that the bank declines until someone mends that.
 pub const DECLINED_CARD: &str = "tok_declined";
+/// Another, which no order of the demo is paid with: docs/examples.md can count on it, whether the first was
+/// accepted meanwhile or not.
+pub const STOLEN_CARD: &str = "tok_stolen";
 const GOOD_CARD: &str = "tok_visa";
 /// The key of the order that is paid with it.
 const DECLINED: u32 = 1007;

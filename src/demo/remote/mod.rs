@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use self::line::Line;
-use super::orders::{DECLINED_CARD, Order, Remote, Trouble};
+use super::orders::{DECLINED_CARD, Order, Remote, STOLEN_CARD, Trouble};
 pub use ledger::Ledger;
 
 /// A remote service that is running, until the process ends.
@@ -62,7 +62,7 @@ pub async fn start(remote: Remote, orders: &[Order]) -> io::Result<Running> {
         remote,
         ledger: Ledger::default(),
         troubles: Mutex::new(troubles(remote, orders)),
-        declined_cards: Mutex::new(HashSet::from([DECLINED_CARD.to_owned()])),
+        declined_cards: Mutex::new([DECLINED_CARD, STOLEN_CARD].map(str::to_owned).into()),
         is_down: AtomicBool::new(false),
     });
     let path = remote.path();
