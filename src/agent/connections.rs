@@ -59,7 +59,8 @@ impl Counting {
     fn one_more(all: &'static AtomicUsize) -> Option<Self> {
         let is_more = |count: usize| (count < MOST_IDLE).then_some(count + 1);
         let counted = all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_more);
-        counted.is_ok().then_some(Self(all))
+        // Made only where it was counted: one that is dropped counts down.
+        counted.is_ok().then(|| Self(all))
     }
 }
 
@@ -469,6 +470,8 @@ mod tests {
         static ALL: AtomicUsize = AtomicUsize::new(0);
         let mut kept: Vec<_> = std::iter::from_fn(|| Counting::one_more(&ALL)).collect();
         assert_eq!(kept.len(), MOST_IDLE);
+        // A refusal makes no room for the next.
+        assert!((0..10).all(|_| Counting::one_more(&ALL).is_none()));
         assert_eq!(
             longest_idle(ALL.load(Ordering::Relaxed)),
             LONGEST_IDLE_IN_A_CROWD
@@ -476,6 +479,8 @@ mod tests {
         kept.truncate(CROWD);
         assert_eq!(longest_idle(ALL.load(Ordering::Relaxed)), LONGEST_IDLE);
         assert!(Counting::one_more(&ALL).is_some());
+        drop(kept);
+        assert_eq!(ALL.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test]

@@ -45,6 +45,7 @@ mod failover;
 mod fairness;
 mod hidden;
 mod hold;
+mod idle_connections;
 mod instances;
 mod listener;
 mod lists;

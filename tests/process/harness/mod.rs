@@ -10,7 +10,7 @@ mod provost;
 mod remote;
 mod small_disk;
 mod tasks;
-mod wire;
+pub mod wire;
 
 use std::time::Duration;
 
