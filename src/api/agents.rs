@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     extract::State,
-    http::StatusCode,
+    http::{HeaderValue, StatusCode, header::LOCATION},
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
@@ -127,8 +127,8 @@ impl AgentView {
         }
     }
 
-    fn answer(&self) -> Response {
-        tagged(json(StatusCode::OK, self), &self.etag())
+    fn answer(&self, status: StatusCode) -> Response {
+        tagged(json(status, self), &self.etag())
     }
 }
 
@@ -201,7 +201,8 @@ fn read_endpoint(body: &RawValue, pointer: &str) -> Result<Option<Endpoint>, Vec
     request_body(content = SpecBody, description = "Where it answers, and how hard to try",
         example = json!({"endpoints": [{"url": "http://10.0.0.5:8080", "max_in_flight": 64}], "retry": {"initial": "100ms", "max": "10s", "factor": 2}})),
     responses(
-        (status = 200, description = "The agent as it is now", body = AgentView),
+        (status = 200, description = "There was one; the agent as it is now", body = AgentView),
+        (status = 201, description = "It is registered; there was none", body = AgentView),
         (status = 409, description = "The configuration file has the say over this agent", body = ProblemBody, content_type = "application/problem+json"),
         (status = 412, description = "It is not as If-Match or If-None-Match demands; `etag` is what it has", body = ProblemBody, content_type = "application/problem+json"),
     ),
@@ -219,11 +220,19 @@ async fn put(
     must_be_ours(&app, &name)?;
     let spec = read(&body).map_err(Problem::invalid)?;
     let put = app.store.put_agent(name.clone(), spec.clone(), condition);
-    put.await?;
+    let is_new = put.await?;
     app.registered.refresh(&*app.store.reader).await?;
     // What this request registered, whatever another made of it since.
     let in_flight = app.agents.get(&name).map_or(0, |agent| agent.in_flight());
-    Ok(AgentView::new(&app, &name, &spec, in_flight).answer())
+    let view = AgentView::new(&app, &name, &spec, in_flight);
+    if !is_new {
+        return Ok(view.answer(StatusCode::OK));
+    }
+    let mut response = view.answer(StatusCode::CREATED);
+    if let Ok(location) = HeaderValue::try_from(format!("/v1/agents/{name}")) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    Ok(response)
 }
 
 /// List agents
@@ -296,7 +305,7 @@ fn one(app: &App, name: &AgentName) -> Result<Response, Problem> {
     let agents = app.agents.list();
     let agent = agents.iter().find(|agent| agent.name() == name);
     let agent = agent.ok_or_else(|| no_such_agent(name))?;
-    Ok(AgentView::of(app, agent).answer())
+    Ok(AgentView::of(app, agent).answer(StatusCode::OK))
 }
 
 fn must_be_ours(app: &App, name: &AgentName) -> Result<(), Problem> {

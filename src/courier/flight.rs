@@ -60,7 +60,7 @@ impl Flight {
         let delivery = AssertUnwindSafe(deliver(&self.receivers, &self.post, &held, head, began));
         // A try that panics has failed like any other: its slot is free again, and the message waits.
         let delivery = delivery.catch_unwind().await.unwrap_or_else(|_| {
-            error!(%message, receiver = %held.receiver, "the service panicked at a delivery");
+            error!(message_id = %message, receiver = %held.receiver, "the service panicked at a delivery");
             Delivery::Failed {
                 reason: "the service failed because of a fault of its own; its log says more"
                     .to_owned(),
@@ -118,13 +118,13 @@ pub fn report(held: &Held, kind: &str, message: uuid::Uuid, fate: &Fate) {
     let (receiver, subject, tries) = (&held.receiver, held.subject, held.tries);
     match fate {
         Fate::Delivered => {
-            debug!(%message, kind, %receiver, %subject, tries, "a message was delivered")
+            debug!(message_id = %message, kind, %receiver, %subject, tries, "a message was delivered")
         }
         Fate::Again { at, reason } => {
-            info!(%message, kind, %receiver, %subject, tries, %at, reason, "a message could not be delivered; it is tried again");
+            info!(message_id = %message, kind, %receiver, %subject, tries, %at, reason, "a message could not be delivered; it is tried again");
         }
         Fate::Dead { reason } => {
-            warn!(%message, kind, %receiver, %subject, tries, reason, "a message is dead: GET /v1/messages?state=dead lists it");
+            warn!(message_id = %message, kind, %receiver, %subject, tries, reason, "a message is dead: GET /v1/messages?state=dead lists it");
         }
     }
 }

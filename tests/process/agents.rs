@@ -24,7 +24,7 @@ async fn an_agent_is_known_from_its_registration_on_and_after_a_restart() {
     let refused = provost.post("/v1/tasks", &charge()).await;
     assert_eq!(refused.expect_faults(), ["/steps/0/agent"]);
     let made = provost.put("/v1/agents/payments", &spec(&remote)).await;
-    assert_eq!(made.status, 200, "{made:?}");
+    assert_eq!(made.status, 201, "{made:?}");
     let agent = provost.get("/v1/agents/payments").await.expect(200);
     assert_eq!(agent["name"], "payments");
     assert_eq!(agent["spec"]["endpoints"][0]["url"], remote.url());

@@ -88,6 +88,28 @@ async fn every_step_that_comes_to_be_in_error_leaves_one_line() {
 }
 
 #[tokio::test]
+async fn a_line_on_a_message_that_was_not_taken_has_its_text_and_the_id_of_the_message() {
+    let remote = Remote::with(|seen| match seen.path.as_str() {
+        "/replies" => Act::status(503),
+        _ => Act::Ok(json!(1)),
+    })
+    .await;
+    let provost = Provost::start().await;
+    let mut submission = one_step(&remote.url(), "/work");
+    submission["reply_to"] = json!({ "url": format!("{}/replies", remote.url()) });
+    provost.run(&submission).await;
+    let text = "a message could not be delivered; it is tried again";
+    provost.says(text).await;
+    let log = provost.log();
+    let line = log.lines().find(|line| line.contains(text)).unwrap();
+    // A name that comes twice in an object is read as the last of the two.
+    assert_eq!(line.matches("\"message\":").count(), 1, "{line}");
+    let line: Value = serde_json::from_str(line).unwrap();
+    let messages = provost.get("/v1/messages").await.expect(200);
+    assert_eq!(line["message_id"], messages["items"][0]["id"]);
+}
+
+#[tokio::test]
 async fn every_metric_says_what_it_counts() {
     let remote = Remote::script([Act::status(402)]).await;
     let provost = Provost::start().await;

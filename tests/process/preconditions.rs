@@ -72,6 +72,22 @@ async fn what_somebody_else_has_changed_is_not_overwritten() {
 }
 
 #[tokio::test]
+async fn what_was_not_there_is_created_and_what_was_is_changed() {
+    let provost = Provost::start().await;
+    for (path, body) in REGISTERED {
+        let created = provost.put(path, &body(1)).await.expect(201);
+        assert_eq!(created["name"], provost.get(path).await.body["name"]);
+        provost.put(path, &body(1)).await.expect(200);
+    }
+    let path = "/v1/agents/payments";
+    provost.put(path, &agent(2)).await.expect(200);
+    provost.delete(path).await.expect(204);
+    let again = provost.put(path, &agent(2)).await;
+    assert_eq!(again.header("location"), Some(path));
+    again.expect(201);
+}
+
+#[tokio::test]
 async fn calls_under_way_do_not_change_the_tag_of_an_agent() {
     let gate = Gate::closed();
     let remote = Remote::script([gate.then(json!("done"))]).await;

@@ -246,7 +246,7 @@ async fn every_call_goes_on_with_the_callers_trace_in_a_span_of_its_own() {
         let remote = Remote::with(faulty()).await;
         let mut provost = setup.start().await;
         let spec = json!({ "endpoints": [{ "url": remote.url() }], "retry": { "initial": "1ms", "max": "2ms" } });
-        provost.put("/v1/agents/shop", &spec).await.expect(200);
+        provost.put("/v1/agents/shop", &spec).await.expect(201);
         let submission = json!({ "steps": [
             { "name": "one", "agent": "shop", "request": { "path": "/one" }, "complete_within": "1s",
               "probe": { "request": { "path": "/probe" }, "outcome": "'not_done'" },

@@ -237,9 +237,9 @@ fn spec(port: u16) -> AgentSpec {
 pub async fn agents_are_kept_and_deleted(h: Harness) {
     let name = AgentName::new("payments");
     let any = Precondition::default();
-    for _ in 0..2 {
+    for is_new in [true, false] {
         let put = h.store.put_agent(name.clone(), spec(1), any.clone());
-        put.await.unwrap();
+        assert_eq!(put.await.unwrap(), is_new);
     }
     let agents = h.store.reader.agents().await.unwrap();
     assert_eq!(agents.len(), 1);

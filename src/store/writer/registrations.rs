@@ -29,7 +29,9 @@ pub enum RegisterError {
 /// What came of a registration.
 pub(in crate::store) enum Registration {
     Workflow(Registered),
-    Agent,
+    Agent {
+        is_new: bool,
+    },
     /// Whether there was one.
     Deleted(bool),
     Unmet(Unmet),
@@ -67,21 +69,17 @@ pub(super) async fn put_agent(
     spec: &AgentSpec,
     condition: &Precondition,
 ) -> Result<Registration, StoreError> {
-    if !condition.is_given() {
-        tx.put_agent(name, spec).await?;
-        return Ok(Registration::Agent);
-    }
     let current = tx.agent(name).await?.map(|spec| tag(&spec));
-    let is_there = current.is_some();
+    let is_new = current.is_none();
     if let Err(unmet) = condition.check(current) {
         return Ok(Registration::Unmet(unmet));
     }
     // Nothing could be locked where nothing was: another instance may be adding it at this moment.
-    match is_there {
-        true => tx.put_agent(name, spec).await?,
-        false => tx.add_agent(name, spec).await?,
+    match is_new && condition.is_given() {
+        true => tx.add_agent(name, spec).await?,
+        false => tx.put_agent(name, spec).await?,
     }
-    Ok(Registration::Agent)
+    Ok(Registration::Agent { is_new })
 }
 
 pub(super) async fn delete_agent(
@@ -122,15 +120,18 @@ impl Store {
         }
     }
 
+    /// Answers whether there was none before.
     pub async fn put_agent(
         &self,
         name: AgentName,
         spec: AgentSpec,
         condition: Precondition,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<bool, RegisterError> {
         let operation = Operation::PutAgent(name, spec, condition);
-        self.register(operation).await?;
-        Ok(())
+        match self.register(operation).await? {
+            Registration::Agent { is_new } => Ok(is_new),
+            _ => Err(mismatch().into()),
+        }
     }
 
     /// False where there was none.
