@@ -114,7 +114,7 @@ impl From<sqlx::Error> for StoreError {
 
 #[derive(Clone, Debug, Error)]
 pub enum CommandError {
-    #[error("there is no such task")]
+    #[error("there is no such task; ended tasks are deleted after the retention time")]
     NoTask,
     #[error("{refusal}")]
     Refused {
