@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// For how long a service may be held up at once that uses the same database.
-const HELD_UP: Duration = Duration::from_millis(2);
+const HELD_UP: Duration = Duration::from_millis(1);
 const HELD_UP_BESIDE: Duration = Duration::from_millis(20);
 /// The kinds of tasks that a dry run lists.
 const MOST_KINDS: usize = 50;

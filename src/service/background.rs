@@ -159,7 +159,7 @@ pub(super) async fn renew_leases(
 }
 
 /// For how long deleting may hold up others at once: on SQLite, where whoever writes waits.
-const HELD_UP: Duration = Duration::from_millis(2);
+const HELD_UP: Duration = Duration::from_millis(1);
 /// The same where others write at the same time, and only wait for what the database can do.
 const HELD_UP_BESIDE: Duration = Duration::from_millis(20);
 
