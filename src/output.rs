@@ -1,5 +1,5 @@
-//! What a command says to whoever started it. Where nobody reads it any more, as with `| head`, that is no fault of
-//! the command, which goes on; where it cannot be written, the command fails in the end.
+//! Standard output of a command. A reader that closes the pipe, as `| head` does, is no error, and the command goes
+//! on. Any other error of writing makes the command fail at its end.
 
 use std::{
     fmt,

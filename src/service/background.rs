@@ -158,7 +158,7 @@ pub(super) async fn renew_leases(
     .await;
 }
 
-/// For how long deleting may hold up others at once: on SQLite, where whoever writes waits.
+/// The longest that one batch may hold up other writes: on SQLite, which has one writer.
 const HELD_UP: Duration = Duration::from_millis(1);
 /// The same where others write at the same time, and only wait for what the database can do.
 const HELD_UP_BESIDE: Duration = Duration::from_millis(20);

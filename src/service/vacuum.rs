@@ -82,7 +82,7 @@ impl Part {
             return Ok(LOOK_EVERY);
         };
         self.show(&space);
-        // A damaged file is left as it is: whoever rescues it wants its pages where they were.
+        // A damaged file is left as it is: moving pages would make it harder to rescue.
         let health = &self.store.health;
         let is_damaged = health.has(StoreFault::Unreadable) || health.check_write().is_err();
         if is_damaged || self.hold.is_held() {

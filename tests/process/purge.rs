@@ -1,4 +1,4 @@
-//! `provost purge`: what it deletes, what it never does, and what it costs whoever uses the database meanwhile.
+//! `provost purge`: what it deletes, what it never deletes, and that a service beside it is not disturbed.
 
 use std::{
     path::Path,

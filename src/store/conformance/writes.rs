@@ -330,7 +330,7 @@ pub async fn a_batch_loads_so_many_bytes_and_the_others_follow_in_order(h: Harne
     assert!(most <= AT_ONCE, "{most} were loaded at once");
 }
 
-/// Nor are steps forgotten that stand in line, or kept waiting by commands on other tasks.
+/// Steps of an agent queue are not forgotten either, and commands on other tasks do not starve them.
 pub async fn claims_load_so_many_bytes_and_the_claimer_looks_again(h: Harness) {
     let ids = large_and_not_cached(&h, 40).await;
     let (claimed, paused) = ids.split_at(20);

@@ -113,7 +113,7 @@ impl Connection {
     /// Lends the connection; it comes back by [`Connection::put_back`] or [`Connection::mend`].
     pub async fn take(&mut self) -> Result<Pinned, StoreError> {
         if matches!(self.state, State::Lent | State::None) {
-            // Whoever had it is gone, and it with them; or there was none.
+            // The borrower was dropped, and the connection with it; or there was none yet.
             self.mend(None);
         }
         match std::mem::replace(&mut self.state, State::Lent) {
