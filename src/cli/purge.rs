@@ -1,6 +1,6 @@
 //! `provost purge`: deletes tasks that ended long ago, beside a service or without one.
 
-use std::{num::NonZeroUsize, process::ExitCode, sync::Arc, time::Duration};
+use std::{num::NonZeroUsize, process::ExitCode, sync::Arc};
 
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
@@ -8,16 +8,13 @@ use tokio_util::sync::CancellationToken;
 use super::PurgeOptions;
 use crate::{
     config::{Config, DatabaseUrl},
-    domain::{Keep, Retention, Span, TaskStatus},
+    domain::{Retention, Span, TaskStatus},
     interrupt,
     output::say,
     retention::{DirectStore, DryRun, Kind, Pacing, Sweep, Swept},
     store::{Definitions, Health, OpenError, StoreError, postgres, sqlite},
 };
 
-/// For how long a service may be held up at once that uses the same database.
-const HELD_UP: Duration = Duration::from_millis(1);
-const HELD_UP_BESIDE: Duration = Duration::from_millis(20);
 /// The kinds of tasks that a dry run lists.
 const MOST_KINDS: usize = 50;
 
@@ -133,7 +130,7 @@ async fn open(config: &Config) -> Result<Opened, OpenError> {
                     backend: Box::new(opened.backend),
                     reader: opened.readers.housekeeping,
                 },
-                pacing: Pacing::Beside(HELD_UP_BESIDE),
+                pacing: Pacing::SeveralWriters,
                 is_beside: false,
             });
         }
@@ -151,7 +148,7 @@ async fn open(config: &Config) -> Result<Opened, OpenError> {
         Ok(opened) => (opened, Pacing::Alone, false),
         Err(OpenError::InUse { .. }) => {
             let opened = sqlite::open_beside(path, definitions).await?;
-            (opened, Pacing::Beside(HELD_UP), true)
+            (opened, Pacing::OneWriter, true)
         }
         Err(error) => return Err(error),
     };
@@ -204,15 +201,14 @@ async fn delete(
 fn asked(config: &Config, options: &PurgeOptions) -> (Retention, Option<Span>) {
     let rules = config.retention.rules();
     let is_all = options.states.is_empty() && options.workflows.is_empty();
-    let in_general = match config.retention.keep {
-        Keep::For(keep) => Some(keep),
-        Keep::Forever => None,
-    };
     let retention = match options.older_than {
         Some(older_than) => rules.asked(older_than, &options.workflows, &options.states),
         None => rules.only(&options.workflows, &options.states),
     };
-    let letters = options.older_than.or(in_general).filter(|_| is_all);
+    let letters = options
+        .older_than
+        .or(rules.dead_letters())
+        .filter(|_| is_all);
     (retention, letters)
 }
 

@@ -54,6 +54,14 @@ impl Retention {
         }
     }
 
+    /// How long dead letters are kept, counted from their death: as tasks are in general. `None` is for ever.
+    pub fn dead_letters(&self) -> Option<Span> {
+        match self.tasks.keep {
+            Some(Keep::For(keep)) => Some(keep),
+            Some(Keep::Forever) | None => None,
+        }
+    }
+
     /// How long a task is kept that ended in this state.
     pub fn keep(&self, workflow: Option<&WorkflowName>, state: TaskStatus) -> Keep {
         let rule = workflow.and_then(|workflow| self.workflows.get(workflow));

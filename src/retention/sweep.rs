@@ -33,10 +33,23 @@ const ANEW_AFTER: Span = Span::from_secs(86_400);
 /// Who else uses the store.
 #[derive(Clone, Copy, Debug)]
 pub enum Pacing {
-    /// Others wait while something is deleted: no longer than this at once.
-    Beside(Duration),
+    /// Others, who wait while something is deleted: SQLite has one writer.
+    OneWriter,
+    /// Others, who write at the same time.
+    SeveralWriters,
     /// Nobody.
     Alone,
+}
+
+impl Pacing {
+    /// The longest that one batch may take.
+    fn target(self) -> Duration {
+        Duration::from_millis(match self {
+            Pacing::OneWriter => 1,
+            Pacing::SeveralWriters => 20,
+            Pacing::Alone => 100,
+        })
+    }
 }
 
 /// What was deleted.
@@ -95,10 +108,7 @@ impl Sweep {
             with_kind: !retention.is_uniform(),
             retention,
             letters,
-            pace: match pacing {
-                Pacing::Beside(target) => PurgePace::new(most, target),
-                Pacing::Alone => PurgePace::new(most, Duration::from_millis(100)),
-            },
+            pace: PurgePace::new(most, pacing.target()),
             is_alone: matches!(pacing, Pacing::Alone),
             started: Instant::now(),
             swept: Swept::default(),

@@ -1,6 +1,6 @@
 //! The loops of an instance: claimer, supervisor, courier, retention, upkeep of the metrics.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tokio::{sync::Mutex, task::JoinHandle, time::Instant};
@@ -12,7 +12,7 @@ use crate::{
     agent::Post,
     config::Config,
     courier::{Courier, CourierSettings, Receivers},
-    domain::{InstanceId, Keep, Persistence, Retention, renew_after},
+    domain::{InstanceId, Persistence, Retention, renew_after},
     instance::{Hold, Membership, Standing},
     retention::{self, Pacing, Sweep},
     scheduler::{self, Local},
@@ -158,11 +158,6 @@ pub(super) async fn renew_leases(
     .await;
 }
 
-/// The longest that one batch may hold up other writes: on SQLite, which has one writer.
-const HELD_UP: Duration = Duration::from_millis(1);
-/// The same where others write at the same time, and only wait for what the database can do.
-const HELD_UP_BESIDE: Duration = Duration::from_millis(20);
-
 /// Deletes what ended long ago. Of several instances the one that supervises does.
 fn purge(
     config: &Config,
@@ -172,23 +167,13 @@ fn purge(
     stop: CancellationToken,
 ) -> impl Future<Output = ()> + use<> {
     retention::describe();
-    let held_up = match store.is_shared {
-        true => HELD_UP_BESIDE,
-        false => HELD_UP,
+    let pacing = match store.is_shared {
+        true => Pacing::SeveralWriters,
+        false => Pacing::OneWriter,
     };
-    // Dead letters are kept as long as tasks are in general, counted from their death.
-    let letters = match config.retention.keep {
-        Keep::For(keep) => Some(keep),
-        Keep::Forever => None,
-    };
+    let letters = retention.dead_letters();
     let most = config.retention.batch;
-    let sweep = Sweep::new(
-        retention,
-        letters,
-        most,
-        Pacing::Beside(held_up),
-        stop.clone(),
-    );
+    let sweep = Sweep::new(retention, letters, most, pacing, stop.clone());
     let sweep = Arc::new(Mutex::new(sweep));
     let (store, standing) = (store.clone(), standing.clone());
     every(
