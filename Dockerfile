@@ -19,14 +19,15 @@ WORKDIR /build
 
 # The dependencies are a layer of their own: it is built again only when they change.
 COPY Cargo.toml Cargo.lock ./
+COPY crates/domain/Cargo.toml crates/domain/
 COPY vendor vendor
-RUN mkdir src && echo 'fn main() {}' > src/main.rs \
+RUN mkdir src crates/domain/src && echo 'fn main() {}' > src/main.rs && touch crates/domain/src/lib.rs \
     && cargo build --release --locked \
-    && rm -r src
+    && rm -r src crates/domain/src
 
 COPY . .
 # The empty program above is newer than the sources just copied; cargo would keep it.
-RUN touch src/main.rs && cargo build --release --locked && mkdir /data
+RUN touch src/main.rs crates/domain/src/lib.rs && cargo build --release --locked && mkdir /data
 
 # glibc, certificates and nothing else.
 FROM gcr.io/distroless/cc-debian12:nonroot

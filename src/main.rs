@@ -5,7 +5,6 @@ mod cli;
 mod config;
 mod courier;
 mod demo;
-mod domain;
 mod instance;
 mod interrupt;
 mod listener;
@@ -23,6 +22,7 @@ mod temporary;
 use std::process::ExitCode;
 
 use cli::Command;
+use provost_domain as domain;
 
 // Without transparent huge pages (a feature of the crate): with them an idle process holds four times
 // the memory, and gains nothing that the benchmark can see.

@@ -15,14 +15,15 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     App, Problem,
     answer::{Page, json, tagged},
-    extract::{JsonBody, NamePath, PageQuery, PlainName, Query, RegistrationHeaders, plain_name},
+    extract::{
+        IfTagged, JsonBody, NamePath, PageQuery, PlainName, Query, RegistrationHeaders, plain_name,
+    },
     problem::{Kind, ProblemBody},
 };
 use crate::{
     agent::Agent,
     domain::{
-        AgentName, AgentSpec, DurationText, ETag, Endpoint, FieldFault, Fields, Precondition,
-        RetrySpec, Span,
+        AgentName, AgentSpec, DurationText, ETag, Endpoint, FieldFault, Fields, RetrySpec, Span,
     },
 };
 
@@ -211,7 +212,7 @@ async fn put(
     State(app): State<Arc<App>>,
     NamePath(name): NamePath,
     query: Query,
-    condition: Precondition,
+    IfTagged(condition): IfTagged,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     query.finish()?;
@@ -288,7 +289,7 @@ async fn delete(
     State(app): State<Arc<App>>,
     NamePath(name): NamePath,
     query: Query,
-    condition: Precondition,
+    IfTagged(condition): IfTagged,
 ) -> Result<Response, Problem> {
     query.finish()?;
     let name = AgentName::new(name);

@@ -19,7 +19,7 @@ use super::{
     problem::Kind,
 };
 use crate::{
-    domain::{AlertKind, TaskId, Timestamp, words},
+    domain::{AlertKind, TaskId, Timestamp},
     store::{Alert, AlertId, AlertQuery, AlertState},
 };
 
@@ -29,7 +29,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(acknowledge))
 }
 
-words! {
+crate::domain::words! {
     AlertState = "AlertState", "Whether somebody has looked at an alert, and whether it is over",
         AlertState::ALL.map(AlertState::as_str);
 }

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     domain::{
         ALERT_EVENTS, Fields, Json, LONGEST_URL, REPLIES, ReceiverName, TaskId, Timestamp,
-        without_query, words,
+        without_query,
     },
     store::{Letter, MessageId, MessageQuery, MessageRecord, MessageState},
 };
@@ -42,7 +42,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 /// What a message tells.
 pub struct MessageType;
 
-words! {
+crate::domain::words! {
     MessageState = "MessageState", "`pending`, or `dead`: given up, until somebody has it redelivered",
         MessageState::ALL.map(MessageState::as_str);
     MessageType = "MessageType", "What a message tells: of a task, or to an alert webhook of an alert",

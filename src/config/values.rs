@@ -6,10 +6,7 @@ use std::{fmt, path::PathBuf, str::FromStr};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-use crate::{
-    domain::{Keep, Span},
-    store::postgres,
-};
+use crate::store::postgres;
 
 /// A number of bytes: `65536`, `64KiB`, `1MiB`, `2GiB`. Units are binary, and say so.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -160,36 +157,6 @@ impl<'de> Deserialize<'de> for Auto {
         }
 
         deserializer.deserialize_any(Visitor)
-    }
-}
-
-impl fmt::Display for Keep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Keep::Forever => f.write_str("forever"),
-            Keep::For(span) => span.fmt(f),
-        }
-    }
-}
-
-impl Serialize for Keep {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Keep {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        if text == "forever" {
-            return Ok(Keep::Forever);
-        }
-        Span::parse(&text).map(Keep::For).ok_or_else(|| {
-            de::Error::invalid_value(
-                de::Unexpected::Str(&text),
-                &"\"forever\" or a duration such as \"30d\"",
-            )
-        })
     }
 }
 

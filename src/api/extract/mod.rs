@@ -21,5 +21,5 @@ pub use path::{
 };
 #[cfg(test)]
 pub use preconditions::judged;
-pub use preconditions::{RegistrationHeaders, must_be_judged};
+pub use preconditions::{IfTagged, RegistrationHeaders, must_be_judged};
 pub use query::{LONGEST_WAIT, PageQuery, Query, must_be_utf8};

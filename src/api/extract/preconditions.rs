@@ -70,14 +70,17 @@ pub fn must_be_judged(method: &Method, route: &str, headers: &HeaderMap) -> Resu
     Ok(())
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Precondition {
+/// What the headers of a change of what is registered ask of it.
+pub struct IfTagged(pub Precondition);
+
+impl<S: Send + Sync> FromRequestParts<S> for IfTagged {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        Ok(Self {
+        Ok(Self(Precondition {
             if_match: etags(&parts.headers, &header::IF_MATCH)?,
             if_none_match: etags(&parts.headers, &header::IF_NONE_MATCH)?,
-        })
+        }))
     }
 }
 

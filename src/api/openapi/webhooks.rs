@@ -4,7 +4,7 @@
 use utoipa::{IntoParams, OpenApi, ToSchema};
 use uuid::Uuid;
 
-use crate::domain::{ALERT_EVENTS, AlertNews, ReplyEvent, TaskNews, words};
+use crate::domain::{ALERT_EVENTS, AlertNews, ReplyEvent, TaskNews};
 
 /// What an alert webhook is told.
 struct AlertEventType;
@@ -15,7 +15,7 @@ struct CloudEvents;
 /// What the data of an event is.
 struct EventData;
 
-words! {
+crate::domain::words! {
     AlertEventType = "AlertEventType", "Whether an alert was raised or has closed", ALERT_EVENTS;
     CloudEvents = "CloudEventsVersion", "The version of CloudEvents", ["1.0"];
     EventData = "EventDataType", "What the data of an event is", ["application/json"];

@@ -24,7 +24,7 @@ use super::{
     bulkhead::Permit,
     definition::{OnExhaustedBody, PoliciesBody, StepBody},
     extract::{
-        Caller, JsonBody, NamePath, NameVersionPath, PageQuery, PlainName, Query,
+        Caller, IfTagged, JsonBody, NamePath, NameVersionPath, PageQuery, PlainName, Query,
         RegistrationHeaders, plain_name,
     },
     problem::{Kind, ProblemBody},
@@ -33,8 +33,8 @@ use super::{
 use crate::{
     config::Role,
     domain::{
-        DeadlinePolicy, Definition, DurationText, ETag, Fields, Payload, Policies, Policy,
-        Precondition, Span, TaskFields, Timestamp, WorkflowName, WorkflowRef, without_secrets,
+        DeadlinePolicy, Definition, DurationText, ETag, Fields, Payload, Policies, Policy, Span,
+        TaskFields, Timestamp, WorkflowName, WorkflowRef, without_secrets,
     },
     store::{Registered, StoreError, WorkflowRecord},
 };
@@ -218,7 +218,7 @@ async fn put(
     caller: Caller,
     NamePath(name): NamePath,
     query: Query,
-    condition: Precondition,
+    IfTagged(condition): IfTagged,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     query.finish()?;

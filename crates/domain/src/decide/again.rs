@@ -1,0 +1,97 @@
+//! A task run again from a step on (P31): the step and all that follow it, near or far, those that are
+//! done among them, under the keys that they had before. What they did stands until they have done it
+//! again, and is undone if the task is.
+
+use super::Draft;
+use crate::{Actor, AlertChange, Refusal, StepIndex, StepState, StepStatus, Timestamp};
+
+impl Draft {
+    pub(super) fn retry_from(
+        &mut self,
+        from: StepIndex,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        if self.task.undo.is_some() {
+            return Err(Refusal::TaskState {
+                status: self.task.status(),
+                needed: "it is being undone: only what undoes its steps is run",
+            });
+        }
+        let chosen = self.again(from);
+        self.check_again(from, &chosen)?;
+        let name = self.task.definition(from).name.clone();
+        let again = match &reason {
+            Some(reason) => format!("{reason} (run again from {name} on)"),
+            None => format!("run again from {name} on"),
+        };
+        self.renew_limit(now);
+        self.ready.retain(|ready| !chosen.contains(ready));
+        for index in chosen {
+            self.reset(index, &again, by);
+        }
+        self.open(from, by, now);
+        self.settle(by, reason, now);
+        Ok(())
+    }
+
+    /// The step and all that follow it, in an order in which they could run.
+    fn again(&self, from: StepIndex) -> Vec<StepIndex> {
+        let definition = &self.task.details.definition;
+        let mut chosen = vec![false; definition.steps.len()];
+        chosen[from.at()] = true;
+        for index in &definition.order {
+            let after = &definition.step(*index).after;
+            chosen[index.at()] |= after.iter().any(|before| chosen[before.at()]);
+        }
+        let order = definition.order.iter().copied();
+        order.filter(|index| chosen[index.at()]).collect()
+    }
+
+    fn check_again(&self, from: StepIndex, chosen: &[StepIndex]) -> Result<(), Refusal> {
+        if self.task.step(from).status() == StepStatus::Waiting {
+            return Err(self.refuse_step(
+                from,
+                "its turn has not come, so there is nothing of it to run again",
+            ));
+        }
+        for index in chosen.iter().copied() {
+            match self.task.step(index).status() {
+                StepStatus::Processing => {
+                    return Err(self.refuse_step(
+                        index,
+                        "it is being called: wait until the call has ended, and retry then",
+                    ));
+                }
+                // Run again it would count as not begun, and what it made final could be undone.
+                StepStatus::Processed if self.task.definition(index).pivot => {
+                    return Err(self.refuse_step(
+                        index,
+                        "it is a pivot, which is done once: retry from a step behind it",
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Back to where the step waits for those before it, with its failures forgotten and what it did
+    /// remembered.
+    fn reset(&mut self, index: StepIndex, reason: &str, by: &Actor) {
+        let step = self.task.step_mut(index);
+        step.failure_count = 0;
+        step.extended = 0;
+        if step.is_done() && step.may_have_taken_effect() {
+            step.earlier = step.output().cloned();
+        }
+        match step.status() {
+            StepStatus::Waiting => return,
+            StepStatus::Error => self.alerts.push(AlertChange::Close { step: index }),
+            _ => {}
+        }
+        let reason = Some(reason.to_owned());
+        self.change(index, "step.retried", StepState::Waiting, by, reason);
+    }
+}

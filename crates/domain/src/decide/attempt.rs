@@ -1,0 +1,444 @@
+//! An attempt of a step: claimed, answered, tried again, handed back.
+
+use std::time::Duration;
+
+use super::{Draft, fault};
+use crate::{
+    Actor, AlertChange, AlertKind, Attempt, Call, CallTrace, Certainty, Doubt, Fault, FaultKind,
+    InstanceId, Method, Outcome, Payload, Policy, Purpose, Refusal, Release, Span, Step, StepIndex,
+    StepRef, StepState, Task, Timestamp, hide_secrets, render,
+    template::{Budget, RenderError},
+};
+
+impl Draft {
+    /// Takes a ready step for an instance. `None`: its request could not be made, and the step's policy for
+    /// permanent errors has been applied instead.
+    pub(super) fn claim(
+        &mut self,
+        index: StepIndex,
+        instance: InstanceId,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<Option<Call>, Refusal> {
+        let Some(due_at) = self.task.due_at(index) else {
+            return Err(self.refuse_step(index, "only a pending step of a running task is claimed"));
+        };
+        if due_at > now {
+            return Err(Refusal::NotDue {
+                step: self.task.definition(index).name.clone(),
+                at: due_at,
+            });
+        }
+        if self.task.limit().is_some_and(|limit| limit <= now) {
+            return Err(self.refuse_step(index, "the task's complete-by has passed"));
+        }
+        let probed = self.task.probe_before(index).is_some();
+        let whole = self.time_to_complete(index);
+        let step = self.task.step_mut(index);
+        let within = step.time_left.take().unwrap_or(whole);
+        step.attempt = step.attempt.next();
+        step.started_at.get_or_insert(now);
+        if probed {
+            step.doubt = Doubt::Probing;
+        }
+        let complete_by = match self.task.limit() {
+            Some(limit) => limit.min(now + within),
+            None => now + within,
+        };
+        let shown = Secrets::Sent;
+        match call(&self.task, index, complete_by, now, &self.budget, shown) {
+            Ok(call) => {
+                self.change(
+                    index,
+                    "step.claimed",
+                    StepState::Processing {
+                        locked_by: instance,
+                        complete_by,
+                    },
+                    by,
+                    probed.then(|| "asks the probe whether it took effect".to_owned()),
+                );
+                if due_at < now
+                    && let Some(claimed) = self.events.last_mut()
+                {
+                    // How long it stood in line is worth knowing later.
+                    claimed.ready_at = Some(due_at);
+                }
+                self.settle(by, None, now);
+                Ok(Some(call))
+            }
+            Err(error) => {
+                let message = format!("its request could not be made: {error}");
+                let fault = fault(FaultKind::Permanent, message, now);
+                if probed {
+                    self.probe_failed(index, fault, by, now);
+                } else {
+                    self.unmakeable(index, fault, by, now);
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// What a step has of it when an attempt begins anew, be it to do the work or to ask the probe.
+    pub(super) fn time_to_complete(&self, index: StepIndex) -> Span {
+        match self.task.probe_before(index) {
+            Some(probe) => probe.complete_within,
+            None => self.task.definition(index).complete_within,
+        }
+    }
+
+    pub(super) fn reply(
+        &mut self,
+        index: StepIndex,
+        attempt: Attempt,
+        outcome: Outcome,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        self.check_fence(index, attempt)?;
+        match (outcome, self.is_probing(index)) {
+            (Outcome::Success(body), true) => self.probed(index, 200, &body, by, now),
+            (Outcome::Probed { status, body }, true) => self.probed(index, status, &body, by, now),
+            (Outcome::Success(output) | Outcome::Probed { body: output, .. }, false) => {
+                self.succeed(index, output, None, by, now);
+            }
+            (Outcome::Failed(fault), probing) => {
+                let fault = Fault {
+                    kind: FaultKind::Permanent,
+                    at: now,
+                    ..fault
+                };
+                if probing {
+                    let message = format!("its probe failed: {}", fault.message);
+                    self.probe_failed(index, Fault { message, ..fault }, by, now);
+                } else {
+                    self.refused(index, fault, by, now);
+                }
+            }
+            (Outcome::Transient { fault, wait }, _) => self.try_later(index, fault, wait, by, now),
+            (Outcome::Unknown(fault), _) => {
+                let reason = fault.message.clone();
+                self.task.step_mut(index).last_fault = Some(fault);
+                self.unanswered(index, reason, by, now);
+            }
+        }
+        Ok(())
+    }
+
+    fn succeed(
+        &mut self,
+        index: StepIndex,
+        output: Payload,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        self.task.step_mut(index).doubt = Doubt::None;
+        let processed = StepState::Processed { output, at: now };
+        self.change(index, "step.processed", processed, by, reason);
+        self.after_success(index, by, now);
+        self.settle(by, None, now);
+    }
+
+    /// What a step that is done makes possible.
+    pub(super) fn after_success(&mut self, index: StepIndex, by: &Actor, now: Timestamp) {
+        if self.task.definition(index).undoes.is_some() {
+            self.after_undo(index, by, now);
+        } else if self.is_left_behind(index) {
+            self.open_undos(by, now);
+        } else {
+            self.open_followers(index, by, now);
+        }
+    }
+
+    /// The request could not be made, so nothing was sent by this attempt.
+    fn unmakeable(&mut self, index: StepIndex, fault: Fault, by: &Actor, now: Timestamp) {
+        let policy = self.task.definition(index).on_permanent;
+        self.give_up(index, policy, fault, by, now);
+        self.settle(by, None, now);
+    }
+
+    /// A permanent error: the step's policy decides (P12).
+    fn refused(&mut self, index: StepIndex, fault: Fault, by: &Actor, now: Timestamp) {
+        if self.is_gone_already(index, &fault) {
+            let reason = format!("{}: there is nothing left to undo", fault.message);
+            self.succeed(index, Payload::null(), Some(reason), by, now);
+            return;
+        }
+        let step = self.task.step_mut(index);
+        step.doubt = match (fault.outcome, speaks_for_all(&fault, step)) {
+            (Some(Certainty::Unknown), _) => Doubt::Unknown,
+            (None, true) => Doubt::None,
+            (None, false) => step.doubt,
+        };
+        let fault = Fault {
+            outcome: (step.doubt != Doubt::None).then_some(Certainty::Unknown),
+            ..fault
+        };
+        if self.is_left_behind(index) {
+            self.change(index, "step.error", StepState::Error(fault), by, None);
+            self.open_undos(by, now);
+        } else {
+            let policy = self.task.definition(index).on_permanent;
+            self.give_up(index, policy, fault, by, now);
+        }
+        self.settle(by, None, now);
+    }
+
+    /// An undo finds nothing to undo: an earlier attempt deleted it, or it was never there.
+    fn is_gone_already(&self, index: StepIndex, fault: &Fault) -> bool {
+        let definition = self.task.definition(index);
+        let Some(undone) = definition.undoes else {
+            return false;
+        };
+        matches!(fault.status, Some(404 | 410))
+            && (definition.request.method == Method::Delete
+                || self.task.step(undone).doubt != Doubt::None)
+    }
+
+    /// Trying is over: the policy decides what follows.
+    pub(super) fn give_up(
+        &mut self,
+        index: StepIndex,
+        policy: Policy,
+        fault: Fault,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        match policy {
+            Policy::Error => self.fail(index, "step.error", fault, by),
+            Policy::Undo => {
+                let error = StepState::Error(fault.clone());
+                self.change(index, "step.error", error, by, None);
+                let name = &self.task.definition(index).name;
+                if let Some(pivot) = self.task.passed_pivot() {
+                    let message = format!(
+                        "step {name}: {}; the task can no longer be undone, because its pivot {} is {}",
+                        fault.message,
+                        self.task.definition(pivot).name,
+                        self.task.step(pivot).status().as_str(),
+                    );
+                    self.alerts.push(AlertChange::Raise {
+                        step: index,
+                        kind: AlertKind::TaskError,
+                        message,
+                    });
+                } else {
+                    let cause = Fault {
+                        step: Some(name.clone()),
+                        ..fault
+                    };
+                    self.begin_undo(None, Some(cause), by, now);
+                }
+            }
+            Policy::Skip => {
+                let reason = format!("its policy is skip: {}", fault.message);
+                self.task.step_mut(index).last_fault = Some(fault);
+                self.pass_over(index, reason, by, now);
+                self.after_success(index, by, now);
+            }
+        }
+    }
+
+    /// A transient fault (P16): the attempt is over, and nothing is held until the next one, which goes on with
+    /// the time to complete that this one leaves. Where it leaves none, a failure is counted now, without
+    /// waiting for complete-by. One is also counted where the probe has to be asked first whether the call
+    /// took effect.
+    fn try_later(
+        &mut self,
+        index: StepIndex,
+        fault: Fault,
+        wait: Duration,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        if fault.outcome.is_some() || self.is_probing(index) {
+            self.doubt(index);
+        }
+        self.task.step_mut(index).last_fault = Some(fault.clone());
+        if self.is_left_behind(index) {
+            self.abandon(index, &fault.message, by, now);
+            self.open_undos(by, now);
+            self.settle(by, None, now);
+            return;
+        }
+        let wait = Span::from_millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        if fault.outcome.is_some() && self.task.probe_before(index).is_some() {
+            let fault = fault.message;
+            let reason = format!("{fault}; its probe is asked before the next try");
+            self.failed(index, reason, wait, by, now);
+            return;
+        }
+        let next = now + wait;
+        let complete_by = match self.task.step(index).state {
+            StepState::Processing { complete_by, .. } => complete_by,
+            _ => now,
+        };
+        let left = complete_by.since(next);
+        // The task's own limit ends it before the next attempt, by the policy for that.
+        let overdue = self.task.limit().is_some_and(|limit| limit <= next);
+        if left.is_zero() && !overdue {
+            let whole = self.time_to_complete(index);
+            let fault = fault.message;
+            let reason = format!(
+                "it did not succeed within {whole}; its last fault: {fault}; the next try, in {wait}, \
+                 would come too late"
+            );
+            self.failed(index, reason, wait, by, now);
+            return;
+        }
+        let pending = StepState::Pending { ready_at: next };
+        let reason = format!("tried again in {wait}");
+        self.change(index, "step.retrying", pending, by, Some(reason));
+        let step = self.task.step_mut(index);
+        step.tries = step.tries.saturating_add(1);
+        step.time_left = Some(Span::from_millis(left.as_millis() as u64));
+        if let Some(event) = self.events.last_mut() {
+            event.error = Some(fault);
+        }
+        if next <= now {
+            self.offer(index);
+        }
+    }
+
+    pub(super) fn release(
+        &mut self,
+        index: StepIndex,
+        attempt: Attempt,
+        why: Release,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        self.check_fence(index, attempt)?;
+        if let StepState::Processing { complete_by, .. } = self.task.step(index).state
+            && why == Release::Stray
+            && complete_by <= now
+        {
+            // Its call was dropped then: not one that never began, but one that failed.
+            return Err(self.refuse_step(
+                index,
+                "its complete-by has passed, so it is for the supervisor to recover",
+            ));
+        }
+        let reason = why.reason();
+        // Even a call that was not seen to start may start behind the look that missed it.
+        self.doubt(index);
+        if self.is_left_behind(index) {
+            self.abandon(index, reason, by, now);
+            self.open_undos(by, now);
+            self.settle(by, None, now);
+            return Ok(());
+        }
+        let pending = StepState::Pending { ready_at: now };
+        self.change(index, "step.released", pending, by, Some(reason.to_owned()));
+        self.offer(index);
+        Ok(())
+    }
+}
+
+/// Whether a refusal says of the attempts before it, too, that they did nothing. The service's word does,
+/// because all carry one key. But where nothing was sent nobody spoke; whoever asks for a login or sends
+/// elsewhere has not looked at the key; a conflict may be with an earlier attempt that is still under
+/// way; and 422 is how a service answers a key that it knows with another body than before.
+fn speaks_for_all(fault: &Fault, step: &Step) -> bool {
+    match fault.status {
+        None | Some(401 | 403 | 407 | 409 | 421) => false,
+        Some(422) => step.body.is_none(),
+        Some(_) => true,
+    }
+}
+
+/// Whether what undoes a step reads the secret headers of its request, or what stands in their place where it
+/// is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Secrets {
+    Sent,
+    Hidden,
+}
+
+/// Renders what the agent needs to do the work (P9), or to ask whether it was done.
+pub(crate) fn call(
+    task: &Task,
+    index: StepIndex,
+    complete_by: Timestamp,
+    now: Timestamp,
+    budget: &Budget,
+    secrets: Secrets,
+) -> Result<Call, RenderError> {
+    let definition = task.definition(index);
+    let step = task.step(index);
+    let subject = task.subject(index);
+    let probe = task.probe_before(index);
+    let own = step.body.as_ref();
+    let (rendered, purpose) = match (probe, definition.undoes) {
+        (Some(probe), _) => (
+            render::render_request(&probe.request, &task.scope(subject, budget), None)?,
+            Purpose::Probe(task.idempotency_key(subject)),
+        ),
+        (None, Some(_)) => (
+            undo_request(task, index, budget, secrets)?,
+            Purpose::Undo(task.idempotency_key(subject)),
+        ),
+        (None, None) => (
+            render::render_request(&definition.request, &task.scope(index, budget), own)?,
+            Purpose::Work,
+        ),
+    };
+    let at = StepRef {
+        task: task.id(),
+        step: index,
+    };
+    Ok(Call {
+        step: at,
+        step_name: definition.name.clone(),
+        task_key: task.details.key.clone(),
+        attempt: step.attempt,
+        tries: step.tries,
+        idempotency_key: task.idempotency_key(index),
+        target: definition.target.clone(),
+        method: rendered.method,
+        path: rendered.path,
+        headers: rendered.headers,
+        body: rendered.body,
+        complete_by,
+        complete_within: Span::from_millis(complete_by.since(now).as_millis() as u64),
+        trace: CallTrace::of(task.details.trace.as_ref(), at, step.attempt),
+        purpose,
+        is_dropped_by_undo: definition.is_dropped_by_undo(),
+    })
+}
+
+/// An undo may look at the request that it undoes. That is rendered anew: the definition, the input and
+/// the outputs of the steps before it are on record, and only change where an operator has them run again.
+fn undo_request(
+    task: &Task,
+    index: StepIndex,
+    budget: &Budget,
+    secrets: Secrets,
+) -> Result<render::Rendered, RenderError> {
+    let definition = task.definition(index);
+    let mut scope = task.scope(index, budget);
+    let recorded;
+    if definition.reads_request {
+        recorded = recorded_request(task, task.subject(index), budget, secrets)?;
+        scope.request = Some(&recorded);
+    }
+    let own = task.step(index).body.as_ref();
+    render::render_request(&definition.request, &scope, own)
+}
+
+fn recorded_request(
+    task: &Task,
+    index: StepIndex,
+    budget: &Budget,
+    secrets: Secrets,
+) -> Result<Payload, RenderError> {
+    let own = task.step(index).body.as_ref();
+    let request = &task.definition(index).request;
+    let mut rendered = render::render_request(request, &task.scope(index, budget), own)?;
+    if secrets == Secrets::Hidden {
+        hide_secrets(&mut rendered.headers);
+    }
+    Ok(rendered.as_payload())
+}

@@ -1,0 +1,80 @@
+//! The order of steps: which become ready when another is done (P5).
+
+use super::{Draft, fault};
+use crate::{Actor, FaultKind, Policy, StepIndex, StepState, Timestamp};
+
+impl Draft {
+    /// Opens the steps that follow nothing.
+    pub(super) fn open_ready_steps(&mut self, by: &Actor, now: Timestamp) {
+        for index in self.task.indexes() {
+            if self.task.definition(index).after.is_empty() {
+                self.open(index, by, now);
+            }
+        }
+        self.settle(by, None, now);
+    }
+
+    /// Opens the steps that waited for this one alone.
+    pub(super) fn open_followers(&mut self, done: StepIndex, by: &Actor, now: Timestamp) {
+        for follower in self.task.definition(done).followers.clone() {
+            self.open(follower, by, now);
+        }
+    }
+
+    /// Moves a step on from waiting if all it follows is done: to pending, or to skipped where its
+    /// condition is false, which in turn opens its own followers.
+    pub(super) fn open(&mut self, first: StepIndex, by: &Actor, now: Timestamp) {
+        let mut candidates = vec![first];
+        while let Some(index) = candidates.pop() {
+            let definition = self.task.definition(index);
+            let after = &definition.after;
+            if self.task.step(index).state != StepState::Waiting
+                || !after.iter().all(|step| self.task.step(*step).is_done())
+            {
+                continue;
+            }
+            let wanted = match &definition.when {
+                Some(condition) => condition.truth(&self.task.scope(index, &self.budget)),
+                None => Ok(true),
+            };
+            match wanted {
+                Ok(true) => {
+                    self.change(
+                        index,
+                        "step.ready",
+                        StepState::Pending { ready_at: now },
+                        by,
+                        None,
+                    );
+                    self.offer(index);
+                }
+                Ok(false) => {
+                    let skipped = StepState::Skipped {
+                        output: None,
+                        at: now,
+                    };
+                    let reason = Some("its condition is false".to_owned());
+                    self.change(index, "step.skipped", skipped, by, reason);
+                    candidates.extend(&self.task.definition(index).followers);
+                }
+                Err(error) => {
+                    let message = format!("its condition could not be evaluated: {error}");
+                    let fault = fault(FaultKind::Permanent, message, now);
+                    // Without its condition it can neither be run nor be passed over.
+                    let policy = match self.task.definition(index).on_permanent {
+                        Policy::Undo => Policy::Undo,
+                        Policy::Error | Policy::Skip => Policy::Error,
+                    };
+                    self.give_up(index, policy, fault, by, now);
+                }
+            }
+        }
+    }
+
+    /// Names a pending step as one that may be claimed at once, in the same transaction.
+    pub(super) fn offer(&mut self, index: StepIndex) {
+        if self.task.due_at(index).is_some() && !self.ready.contains(&index) {
+            self.ready.push(index);
+        }
+    }
+}

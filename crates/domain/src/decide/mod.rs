@@ -1,0 +1,401 @@
+//! Decisions: what a command does to a task. Every transition of the pattern is made here and
+//! nowhere else, for every database.
+//!
+//! A [`Draft`] is the working copy of one task in one batch. Commands are applied to it in turn; a
+//! refused one leaves it as it was. What must be saved and told afterwards is gathered in it.
+
+mod again;
+mod attempt;
+mod graph;
+mod operator;
+mod probe;
+mod supervisor;
+#[cfg(test)]
+mod tests;
+mod undo;
+
+use std::sync::Arc;
+
+pub(crate) use attempt::{Secrets, call};
+
+use super::{
+    Actor, AlertChange, AlertKind, Attempt, Call, Certainty, Command, Details, Doubt, Event,
+    Expiry, Fault, FaultKind, InstanceId, Refusal, Step, StepIndex, StepState, Task, TaskState,
+    TaskStatus, Timestamp, allows_step, allows_task, template::Budget,
+};
+
+#[derive(Debug)]
+pub struct Draft {
+    pub task: Task,
+    /// The steps whose records changed, without repeats.
+    pub changed: Vec<StepIndex>,
+    pub events: Vec<Event>,
+    pub alerts: Vec<AlertChange>,
+    /// Steps that became ready to be claimed at once.
+    pub ready: Vec<StepIndex>,
+    pub dropped: Vec<Dropped>,
+    /// What the expressions of one command may cost.
+    budget: Budget,
+    /// What those of the commands before have cost.
+    spent: u64,
+}
+
+/// A call that may be under way, and is to end although nobody has answered.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Dropped {
+    pub step: StepIndex,
+    pub attempt: Attempt,
+    pub held_by: InstanceId,
+    /// The attempt is not over yet. Whoever holds it ends its call, and says so with
+    /// [`Release::Dropped`](super::Release::Dropped): only then is the step undone or asked about.
+    pub confirm: bool,
+}
+
+/// What an accepted command hands back besides the changed draft.
+#[derive(Debug)]
+pub enum Effect {
+    Done,
+    /// The step was claimed: this is to be called once the claim is saved.
+    Call(Box<Call>),
+}
+
+impl Draft {
+    /// The initial state of a task and of each of its steps (P4).
+    pub fn submit(details: Arc<Details>, now: Timestamp) -> Self {
+        let steps = vec![Step::new(); details.definition.steps.len()];
+        let mut draft = Self::on(Task {
+            created_at: now,
+            version: 0,
+            state: TaskState::Pending,
+            paused: false,
+            complete_by: details.complete_within.map(|span| now + span),
+            steps,
+            undos: Vec::new(),
+            undo: None,
+            details,
+        });
+        draft.changed.extend(draft.task.indexes());
+        draft.events.push(Event {
+            kind: "task.accepted".into(),
+            step: None,
+            attempt: None,
+            from: None,
+            to: draft.task.status().as_str().into(),
+            by: Actor::submitter(),
+            reason: None,
+            ready_at: None,
+            failure_count: None,
+            outcome: None,
+            error: None,
+        });
+        draft.open_ready_steps(&Actor::submitter(), now);
+        draft
+    }
+
+    /// Says in the history why a task was submitted.
+    pub fn because(mut self, reason: Option<String>) -> Self {
+        if let Some(accepted) = self.events.first_mut() {
+            accepted.reason = reason;
+        }
+        self
+    }
+
+    pub fn on(task: Task) -> Self {
+        Self {
+            task,
+            changed: Vec::new(),
+            events: Vec::new(),
+            alerts: Vec::new(),
+            ready: Vec::new(),
+            dropped: Vec::new(),
+            budget: Budget::evaluation(),
+            spent: 0,
+        }
+    }
+
+    /// What evaluating expressions has cost so far, in the units of [`Budget`].
+    pub fn spent(&self) -> u64 {
+        self.spent + self.budget.spent()
+    }
+
+    /// Applies a command made by `by` at `now` on the store's clock.
+    pub fn apply(
+        &mut self,
+        command: Command,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<Effect, Refusal> {
+        if self.task.is_ended() && !command.is_fenced() {
+            return Err(Refusal::Ended(self.task.status().as_str()));
+        }
+        // Here for all commands: a cached task may be older than the one that the sender saw.
+        if let Some(step) = command.step()
+            && !self.task.has(step)
+        {
+            return Err(Refusal::NoStep(step));
+        }
+        self.spent = self.spent();
+        self.budget.refill();
+        match command {
+            Command::Claim { step, by: instance } => {
+                return Ok(match self.claim(step, instance, by, now)? {
+                    Some(call) => Effect::Call(Box::new(call)),
+                    None => Effect::Done,
+                });
+            }
+            Command::Reply {
+                step,
+                attempt,
+                outcome,
+            } => self.reply(step, attempt, outcome, by, now)?,
+            Command::Release { step, attempt, why } => {
+                self.release(step, attempt, why, by, now)?;
+            }
+            Command::Expire {
+                step,
+                attempt,
+                cause,
+            } => match cause {
+                Expiry::CompleteBy => self.expire(step, attempt, by, now)?,
+                Expiry::InstanceLost => self.lose(step, attempt, by, now)?,
+            },
+            Command::Overdue => self.overdue(by, now)?,
+            Command::Retry { step, body, reason } => self.retry(step, body, reason, by, now)?,
+            Command::RetryFrom { step, reason } => self.retry_from(step, reason, by, now)?,
+            Command::SkipFailed {
+                step,
+                output,
+                reason,
+            } => self.skip_failed(step.as_ref(), output, reason, by, now)?,
+            Command::Skip {
+                step,
+                output,
+                reason,
+            } => self.skip(step, output, reason, by, now)?,
+            Command::Resolve {
+                step,
+                output,
+                reason,
+            } => self.resolve(step, output, reason, by, now)?,
+            Command::Undo { reason } => self.undo(reason, by, now)?,
+            Command::Cancel { reason } => self.cancel(reason, by, now),
+            Command::Pause { reason } => self.pause(reason, by, now)?,
+            Command::Resume { reason } => self.resume(reason, by, now)?,
+            Command::ReportFault { step, message } => self.report_fault(step, message, by),
+        }
+        Ok(Effect::Done)
+    }
+
+    /// Tells a person that the service failed while it decided on the task. The task stays as it was.
+    fn report_fault(&mut self, step: StepIndex, message: String, by: &Actor) {
+        let status = self.task.status().as_str();
+        self.events.push(Event {
+            kind: "task.fault".into(),
+            step: None,
+            attempt: None,
+            from: Some(status.into()),
+            to: status.into(),
+            by: by.clone(),
+            reason: Some(message.clone()),
+            ready_at: None,
+            failure_count: None,
+            outcome: None,
+            error: None,
+        });
+        self.alerts.push(AlertChange::Raise {
+            step,
+            kind: AlertKind::ServiceFault,
+            message,
+        });
+    }
+
+    /// Puts a step into a new state and records the change.
+    fn change(
+        &mut self,
+        index: StepIndex,
+        kind: &'static str,
+        state: StepState,
+        by: &Actor,
+        reason: Option<String>,
+    ) {
+        let from = self.task.step(index).status();
+        let step = self.task.step_mut(index);
+        step.state = state;
+        if !matches!(kind, "step.claimed" | "step.retrying") {
+            // Only after a transient fault it goes on with the time that is left.
+            step.tries = 0;
+            step.time_left = None;
+        }
+        step.close_earlier();
+        let (attempt, failure_count, doubt) = (step.attempt, step.failure_count, step.doubt);
+        let to = step.status();
+        debug_assert!(allows_step(from, kind, to), "{from:?} {kind} {to:?}");
+        let (ready_at, error) = match &step.state {
+            StepState::Pending { ready_at } => (Some(*ready_at), None),
+            StepState::Error(fault) => (None, Some(fault.clone())),
+            _ => (None, None),
+        };
+        self.events.push(Event {
+            kind: kind.into(),
+            step: Some(self.task.definition(index).name.clone()),
+            attempt: (attempt > Attempt::default()).then_some(attempt),
+            from: Some(from.as_str().into()),
+            to: to.as_str().into(),
+            by: by.clone(),
+            reason,
+            ready_at,
+            failure_count: (failure_count > 0).then_some(failure_count),
+            outcome: (doubt != Doubt::None).then_some(Certainty::Unknown),
+            error,
+        });
+        self.touch(index);
+    }
+
+    /// Gives up on an attempt whose call may still be under way.
+    fn drop_call(&mut self, index: StepIndex) {
+        self.have_dropped(index, false);
+    }
+
+    fn have_dropped(&mut self, index: StepIndex, confirm: bool) {
+        let step = self.task.step(index);
+        if let StepState::Processing { locked_by, .. } = &step.state {
+            self.dropped.push(Dropped {
+                step: index,
+                attempt: step.attempt,
+                held_by: locked_by.clone(),
+                confirm,
+            });
+        }
+    }
+
+    fn touch(&mut self, index: StepIndex) {
+        if !self.changed.contains(&index) {
+            self.changed.push(index);
+        }
+    }
+
+    /// Ends a step in error and tells a person (P12).
+    fn fail(&mut self, index: StepIndex, kind: &'static str, fault: Fault, by: &Actor) {
+        let name = &self.task.definition(index).name;
+        let message = format!("step {name}: {}", fault.message);
+        self.alerts.push(AlertChange::Raise {
+            step: index,
+            kind: match self.task.definition(index).undoes {
+                Some(_) => AlertKind::UndoFailed,
+                None => AlertKind::TaskError,
+            },
+            message,
+        });
+        self.change(index, kind, StepState::Error(fault), by, None);
+    }
+
+    /// Brings the task's state in line with its steps. The one rule of what state a task is in.
+    fn settle(&mut self, by: &Actor, reason: Option<String>, now: Timestamp) {
+        let before = self.task.status();
+        let task = &self.task;
+        let state = if task.is_ended() {
+            return;
+        } else if task.undo.is_some() {
+            self.undoing_state(now)
+        } else if let Some(fault) = first_fault(task) {
+            TaskState::Error(fault)
+        } else if task.steps.iter().all(Step::is_done) {
+            TaskState::Processed { at: now }
+        } else if task.paused {
+            TaskState::Paused
+        } else if task
+            .steps
+            .iter()
+            .any(|step| step.attempt > Attempt::default() || step.is_done())
+        {
+            TaskState::Processing
+        } else {
+            TaskState::Pending
+        };
+        self.task.state = state;
+        let after = self.task.status();
+        if after != before {
+            debug_assert!(allows_task(before, after), "{before:?} {after:?}");
+            self.record_task(before.as_str(), by, reason);
+        }
+    }
+
+    fn record_task(&mut self, from: &'static str, by: &Actor, reason: Option<String>) {
+        let status = self.task.status();
+        let undo = self.task.undo.as_ref();
+        let undone_for = undo
+            .filter(|_| status == TaskStatus::Undoing)
+            .and_then(|undo| undo.error.as_ref());
+        self.events.push(Event {
+            kind: status.event().into(),
+            step: None,
+            attempt: None,
+            from: Some(from.into()),
+            to: status.as_str().into(),
+            by: by.clone(),
+            reason,
+            ready_at: None,
+            failure_count: None,
+            outcome: None,
+            error: self.task.error().or(undone_for).cloned(),
+        });
+    }
+
+    fn refuse_step(&self, index: StepIndex, needed: &'static str) -> Refusal {
+        Refusal::StepState {
+            step: self.task.definition(index).name.clone(),
+            status: self.task.step(index).status(),
+            needed,
+        }
+    }
+
+    /// The fence: the step is processing under this very attempt (P18).
+    fn check_fence(&self, index: StepIndex, attempt: Attempt) -> Result<(), Refusal> {
+        let step = self.task.step(index);
+        match step.state {
+            StepState::Processing { .. } if step.attempt == attempt => Ok(()),
+            _ => Err(Refusal::Late {
+                step: self.task.definition(index).name.clone(),
+                attempt,
+            }),
+        }
+    }
+}
+
+impl Command {
+    /// Whether the command names an attempt, and so is answered with "late" when that is over.
+    fn is_fenced(&self) -> bool {
+        matches!(
+            self,
+            Command::Reply { .. } | Command::Release { .. } | Command::Expire { .. }
+        )
+    }
+}
+
+/// The first fault of the steps that are run now, with the name of its step.
+fn first_fault(task: &Task) -> Option<Fault> {
+    let failed = task
+        .indexes()
+        .filter(|index| task.is_current(*index))
+        .filter_map(|index| match &task.step(index).state {
+            StepState::Error(fault) => Some((index, fault)),
+            _ => None,
+        });
+    let (index, fault) = failed.min_by_key(|(_, fault)| fault.at)?;
+    Some(Fault {
+        step: Some(task.definition(index).name.clone()),
+        ..fault.clone()
+    })
+}
+
+fn fault(kind: FaultKind, message: String, now: Timestamp) -> Fault {
+    Fault {
+        kind,
+        message,
+        status: None,
+        body: None,
+        at: now,
+        outcome: None,
+        step: None,
+    }
+}

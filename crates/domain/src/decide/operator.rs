@@ -1,0 +1,293 @@
+//! What an operator, or the submitter, may ask of a task (P31).
+
+use super::Draft;
+use crate::{
+    Actor, AlertChange, Doubt, Payload, Refusal, StepIndex, StepName, StepState, StepStatus,
+    TaskState, Timestamp,
+};
+
+impl Draft {
+    /// Resubmits a failed step with its failures forgotten, or one that waits for a later time.
+    /// Without a step: every step in error.
+    pub(super) fn retry(
+        &mut self,
+        step: Option<StepIndex>,
+        body: Option<Payload>,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let chosen: Vec<StepIndex> = match step {
+            Some(index) => {
+                self.check_current(index)?;
+                let waits = matches!(self.task.step(index).state,
+                    StepState::Pending { ready_at } if ready_at > now);
+                if !waits && self.task.step(index).status() != StepStatus::Error {
+                    return Err(self.refuse_step(
+                        index,
+                        "only a step in error, or one that waits for a later time, is retried",
+                    ));
+                }
+                vec![index]
+            }
+            None => self
+                .task
+                .indexes()
+                .filter(|index| self.task.is_current(*index))
+                .filter(|index| self.task.step(*index).status() == StepStatus::Error)
+                .collect(),
+        };
+        if let (Some(index), Some(_)) = (step, &body)
+            && self.task.subject(index) == index
+            && self.task.probe_before(index).is_some()
+        {
+            // What it would be undone by is the request that took effect, and that may be an earlier one.
+            return Err(self.refuse_step(
+                index,
+                "its outcome is unknown, so its probe is asked first: retry it without another body",
+            ));
+        }
+        if chosen.is_empty() {
+            return Err(Refusal::TaskState {
+                status: self.task.status(),
+                needed: "only a task with a step in error is retried",
+            });
+        }
+        self.renew_limit(now);
+        for index in chosen {
+            let step = self.task.step_mut(index);
+            step.failure_count = 0;
+            step.extended = 0;
+            let reason = match (&body, reason.as_deref()) {
+                (Some(_), Some(reason)) => Some(format!("{reason} (with a changed request body)")),
+                (Some(_), None) => Some("with a changed request body".to_owned()),
+                (None, reason) => reason.map(str::to_owned),
+            };
+            if body.is_some() {
+                step.body.clone_from(&body);
+            }
+            self.alerts.push(AlertChange::Close { step: index });
+            // A step that failed before its condition could be judged is judged again.
+            let judged = match &self.task.definition(index).when {
+                Some(condition) => {
+                    condition.truth(&self.task.scope(index, &self.budget)) == Ok(true)
+                }
+                None => true,
+            };
+            if judged {
+                let pending = StepState::Pending { ready_at: now };
+                self.change(index, "step.retried", pending, by, reason);
+                self.offer(index);
+            } else {
+                self.change(index, "step.retried", StepState::Waiting, by, reason);
+                self.open(index, by, now);
+            }
+        }
+        self.settle(by, None, now);
+        Ok(())
+    }
+
+    /// A task whose time is over gets it anew when an operator has it go on.
+    pub(super) fn renew_limit(&mut self, now: Timestamp) {
+        if self.task.limit().is_some_and(|limit| limit <= now) {
+            self.task.complete_by = self.task.details.complete_within.map(|span| now + span);
+        }
+    }
+
+    pub(super) fn skip(
+        &mut self,
+        index: StepIndex,
+        output: Option<Payload>,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        self.check_replaceable(index, "only a step in error or a pending one is skipped")?;
+        let skipped = StepState::Skipped { output, at: now };
+        self.replace(index, "step.skipped", skipped, reason, by, now);
+        Ok(())
+    }
+
+    /// Goes on without the steps in error. One skipped step may bring the next one to an end, or turn the
+    /// task around: each is looked at again when it is its turn.
+    pub(super) fn skip_failed(
+        &mut self,
+        name: Option<&StepName>,
+        output: Option<Payload>,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let mut skipped = false;
+        for index in self.task.indexes() {
+            let named = name.is_none_or(|name| self.task.definition(index).name == *name);
+            let failed = self.task.step(index).status() == StepStatus::Error;
+            if named && failed && self.task.is_current(index) {
+                let state = StepState::Skipped {
+                    output: output.clone(),
+                    at: now,
+                };
+                self.replace(index, "step.skipped", state, reason.clone(), by, now);
+                skipped = true;
+            }
+        }
+        if skipped {
+            return Ok(());
+        }
+        Err(Refusal::TaskState {
+            status: self.task.status(),
+            needed: match name {
+                Some(_) => "it has no step of that name in error",
+                None => "only steps in error are skipped, and it has none",
+            },
+        })
+    }
+
+    pub(super) fn resolve(
+        &mut self,
+        index: StepIndex,
+        output: Payload,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        self.check_replaceable(index, "only a step in error or a pending one is resolved")?;
+        self.task.step_mut(index).doubt = Doubt::None;
+        let processed = StepState::Processed { output, at: now };
+        self.replace(index, "step.resolved", processed, reason, by, now);
+        Ok(())
+    }
+
+    /// A step whose turn has come, and that no agent holds.
+    fn check_replaceable(&self, index: StepIndex, needed: &'static str) -> Result<(), Refusal> {
+        self.check_current(index)?;
+        match self.task.step(index).status() {
+            StepStatus::Error | StepStatus::Pending => Ok(()),
+            _ => Err(self.refuse_step(index, needed)),
+        }
+    }
+
+    /// While a task is undone, only what undoes its steps is run.
+    fn check_current(&self, index: StepIndex) -> Result<(), Refusal> {
+        if self.task.is_current(index) {
+            return Ok(());
+        }
+        Err(self.refuse_step(
+            index,
+            "the task is undone: only the steps that undo others can be changed",
+        ))
+    }
+
+    fn replace(
+        &mut self,
+        index: StepIndex,
+        kind: &'static str,
+        state: StepState,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        self.ready.retain(|ready| *ready != index);
+        self.alerts.push(AlertChange::Close { step: index });
+        self.change(index, kind, state, by, reason);
+        match self.task.definition(index).undoes {
+            Some(_) => self.after_undo(index, by, now),
+            None => self.open_followers(index, by, now),
+        }
+        self.settle(by, None, now);
+    }
+
+    /// Ends the task where it is. Calls under way are dropped; whether they took effect is unknown.
+    pub(super) fn cancel(&mut self, reason: Option<String>, by: &Actor, now: Timestamp) {
+        for index in self.task.indexes() {
+            match self.task.step(index).status() {
+                StepStatus::Waiting | StepStatus::Pending | StepStatus::Processing => {
+                    if let StepState::Processing { .. } = self.task.step(index).state {
+                        self.drop_call(index);
+                        self.doubt(index);
+                    }
+                    let cancelled = StepState::Cancelled { at: now };
+                    self.change(index, "step.cancelled", cancelled, by, None);
+                }
+                StepStatus::Error => self.alerts.push(AlertChange::Close { step: index }),
+                StepStatus::Processed
+                | StepStatus::Skipped
+                | StepStatus::Cancelled
+                | StepStatus::Undone => {}
+            }
+        }
+        let before = self.task.status().as_str();
+        self.ready.clear();
+        self.task.state = TaskState::Cancelled { at: now };
+        self.record_task(before, by, reason);
+    }
+
+    pub(super) fn pause(
+        &mut self,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        if self.task.paused {
+            return Err(Refusal::TaskState {
+                status: self.task.status(),
+                needed: "it is paused already",
+            });
+        }
+        self.task.paused = true;
+        self.ready.clear();
+        self.touch_pending();
+        self.hold_changed("task.paused", reason, by, now);
+        Ok(())
+    }
+
+    pub(super) fn resume(
+        &mut self,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        if !self.task.paused {
+            return Err(Refusal::TaskState {
+                status: self.task.status(),
+                needed: "only a paused task is resumed",
+            });
+        }
+        self.task.paused = false;
+        self.touch_pending();
+        for index in self.task.indexes() {
+            if self.task.due_at(index).is_some_and(|due| due <= now) {
+                self.offer(index);
+            }
+        }
+        self.hold_changed("task.resumed", reason, by, now);
+        Ok(())
+    }
+
+    /// Whether pending steps may be claimed is part of their record, so the record changes.
+    fn touch_pending(&mut self) {
+        for index in self.task.indexes() {
+            if self.task.step(index).status() == StepStatus::Pending {
+                self.touch(index);
+            }
+        }
+    }
+
+    /// Records a pause or a resumption, also where a step in error keeps the task's state as it is.
+    fn hold_changed(
+        &mut self,
+        kind: &'static str,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        let from = self.task.status().as_str();
+        let events = self.events.len();
+        self.settle(by, None, now);
+        self.events.truncate(events);
+        self.record_task(from, by, reason);
+        if let Some(event) = self.events.last_mut() {
+            event.kind = kind.into();
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Recovery, as the supervisor asks for it (P23 to P26).
+
+use super::{Draft, fault};
+use crate::{
+    Actor, Attempt, Certainty, Doubt, Extend, Fault, FaultKind, Policy, Refusal, Span, StepIndex,
+    StepState, Timestamp, backoff,
+};
+
+impl Draft {
+    /// An attempt's complete-by has passed.
+    pub(super) fn expire(
+        &mut self,
+        index: StepIndex,
+        attempt: Attempt,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        self.check_fence(index, attempt)?;
+        let complete_by = match self.task.step(index).state {
+            StepState::Processing { complete_by, .. } => complete_by,
+            _ => now,
+        };
+        if complete_by > now {
+            return Err(Refusal::NotDue {
+                step: self.task.definition(index).name.clone(),
+                at: complete_by,
+            });
+        }
+        self.drop_call(index);
+        let within = match self.is_probing(index) {
+            true => self.time_to_complete(index),
+            false => self.task.definition(index).complete_within,
+        };
+        let reason = match &self.task.step(index).last_fault {
+            // A fault of this very attempt: it ended its tries one by one.
+            Some(fault) if complete_by.since(fault.at) <= within.duration() => {
+                let last = &fault.message;
+                format!("it did not succeed within {within}; its last fault: {last}")
+            }
+            Some(fault) => {
+                let last = &fault.message;
+                format!(
+                    "attempt {attempt} did not finish within {within}; the last fault before: {last}"
+                )
+            }
+            None => format!("attempt {attempt} did not finish within {within}"),
+        };
+        self.unanswered(index, reason, by, now);
+        Ok(())
+    }
+
+    /// An attempt is over and its outcome unknown: that is a failure.
+    pub(super) fn unanswered(
+        &mut self,
+        index: StepIndex,
+        reason: String,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        self.doubt(index);
+        if self.is_left_behind(index) {
+            self.abandon(index, &reason, by, now);
+            self.open_undos(by, now);
+            self.settle(by, None, now);
+            return;
+        }
+        self.failed(index, reason, Span::default(), by, now);
+    }
+
+    /// Counts a failure: the step is pending again after a wait that grows, and is no shorter than the service
+    /// asked for; or it is what its policy says (P24, P25).
+    pub(super) fn failed(
+        &mut self,
+        index: StepIndex,
+        reason: String,
+        least_wait: Span,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        let definition = self.task.details.definition.clone();
+        let definition = definition.step(index);
+        let most = definition.max_failures;
+        let step = self.task.step_mut(index);
+        step.failure_count += 1;
+        if step.failure_count <= most {
+            let wait = backoff(step.failure_count).max(least_wait);
+            self.try_again(index, "step.expired", wait, by, reason, now);
+            return;
+        }
+        let policy = &definition.on_exhausted;
+        if let Some(Extend { wait, times }) = policy.extend
+            && step.extended < times
+        {
+            step.extended += 1;
+            let reason = format!(
+                "{reason}; failed more than {most} times, extended for the {} of {times} times",
+                step.extended
+            );
+            self.try_again(
+                index,
+                "step.extended",
+                wait.max(least_wait),
+                by,
+                reason,
+                now,
+            );
+            return;
+        }
+        let (last, doubt) = (step.last_fault.clone(), step.doubt);
+        let message = match step.failure_count {
+            1 => format!("failed once; {reason}"),
+            count => format!("failed {count} times; {reason}"),
+        };
+        let fault = Fault {
+            status: last.as_ref().and_then(|fault| fault.status),
+            body: last.and_then(|fault| fault.body),
+            outcome: (doubt != Doubt::None).then_some(Certainty::Unknown),
+            ..fault(FaultKind::Exhausted, message, now)
+        };
+        self.give_up(index, policy.then, fault, by, now);
+        self.settle(by, None, now);
+    }
+
+    /// The instance that held the attempt is lost. It counts as a failure (P23), and the step is
+    /// pending again at once: its service did nothing wrong. Alone it never uses the attempts up, or
+    /// machines that come and go would end healthy steps in error; what it would have been the last
+    /// straw for waits as after any failure, in case the step is what kills its instances.
+    pub(super) fn lose(
+        &mut self,
+        index: StepIndex,
+        attempt: Attempt,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        self.check_fence(index, attempt)?;
+        let reason = match &self.task.step(index).state {
+            StepState::Processing { locked_by, .. } => {
+                format!("instance {locked_by}, which held attempt {attempt}, was lost")
+            }
+            _ => format!("the instance that held attempt {attempt} was lost"),
+        };
+        self.drop_call(index);
+        self.doubt(index);
+        if self.is_left_behind(index) {
+            self.abandon(index, &reason, by, now);
+            self.open_undos(by, now);
+            self.settle(by, None, now);
+            return Ok(());
+        }
+        let most = self.task.definition(index).max_failures;
+        let step = self.task.step_mut(index);
+        let wait = if step.failure_count < most {
+            step.failure_count += 1;
+            Span::default()
+        } else {
+            backoff(most.saturating_add(1))
+        };
+        self.try_again(index, "step.expired", wait, by, reason, now);
+        if wait == Span::default() {
+            self.offer(index);
+        }
+        Ok(())
+    }
+
+    fn try_again(
+        &mut self,
+        index: StepIndex,
+        kind: &'static str,
+        wait: Span,
+        by: &Actor,
+        reason: String,
+        now: Timestamp,
+    ) {
+        let pending = StepState::Pending {
+            ready_at: now + wait,
+        };
+        self.change(index, kind, pending, by, Some(reason));
+    }
+
+    /// The task's own complete-by has passed: its policy has it undone, or what is live ends in error.
+    pub(super) fn overdue(&mut self, by: &Actor, now: Timestamp) -> Result<(), Refusal> {
+        if self.task.overdue_at().is_none_or(|limit| limit > now) {
+            return Err(Refusal::TaskState {
+                status: self.task.status(),
+                needed: "its complete-by has not passed, or nothing of it is left to run",
+            });
+        }
+        let within = self.task.details.complete_within.unwrap_or_default();
+        let message = format!("the task did not finish within {within}");
+        let fault = fault(FaultKind::Deadline, message, now);
+        let undo = self.task.details.definition.policies.on_deadline == Some(Policy::Undo);
+        if undo && self.task.passed_pivot().is_none() {
+            self.begin_undo(None, Some(fault), by, now);
+            self.settle(by, None, now);
+            return Ok(());
+        }
+        for index in self.task.indexes() {
+            let step = self.task.step(index);
+            if step.is_live() {
+                let mut fault = fault.clone();
+                if let StepState::Processing { .. } = step.state {
+                    self.drop_call(index);
+                    self.doubt(index);
+                    fault.outcome = Some(Certainty::Unknown);
+                }
+                self.fail(index, "step.error", fault, by);
+            }
+        }
+        self.settle(by, None, now);
+        Ok(())
+    }
+}

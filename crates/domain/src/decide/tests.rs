@@ -1,0 +1,174 @@
+//! Every rule by example, and the invariants over random sequences of commands.
+
+mod again;
+mod invariants;
+mod rules;
+mod tries;
+mod undo;
+mod undo_plan;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::*;
+use crate::{
+    Accepted, Definition, InstanceId, Limits, Outcome, Payload, Policies, Priority, Span,
+    StepStatus, TaskId, TaskStatus, parse_steps,
+};
+
+fn definition(steps: &Value) -> Arc<Definition> {
+    let parsed = parse_steps(
+        &Payload::from_value(steps),
+        "/steps",
+        &Policies::default(),
+        &Limits::default(),
+        &Accepted,
+    );
+    Arc::new(parsed.unwrap_or_else(|faults| panic!("{faults:?}")))
+}
+
+fn details(steps: &Value, complete_within: Option<Span>) -> Arc<Details> {
+    Arc::new(Details {
+        id: TaskId(Uuid::from_u128(7)),
+        key: Some("order-1".into()),
+        workflow: None,
+        definition: definition(steps),
+        input: Payload::from_value(&json!({ "total": 30 })),
+        labels: BTreeMap::new(),
+        priority: Priority::default(),
+        complete_within,
+        trace: None,
+        reply_to: None,
+    })
+}
+
+/// A task under test, with a clock of its own.
+struct Bench {
+    draft: Draft,
+    now: Timestamp,
+    by: Actor,
+}
+
+impl Bench {
+    fn new(steps: Value) -> Self {
+        Self::limited(steps, None)
+    }
+
+    fn limited(steps: Value, complete_within: Option<Span>) -> Self {
+        let now = Timestamp::from_millis(1_000_000);
+        Self {
+            draft: Draft::submit(details(&steps, complete_within), now),
+            now,
+            by: Actor::operator("test"),
+        }
+    }
+
+    fn later(&mut self, span: Span) {
+        self.now = self.now + span;
+    }
+
+    fn apply(&mut self, command: Command) -> Result<Effect, Refusal> {
+        self.draft.apply(command, &self.by, self.now)
+    }
+
+    fn step(&self, name: &str) -> StepIndex {
+        self.draft.task.find(name).unwrap()
+    }
+
+    fn record(&self, name: &str) -> &Step {
+        self.draft.task.step(self.step(name))
+    }
+
+    fn status(&self, name: &str) -> StepStatus {
+        self.record(name).status()
+    }
+
+    fn task(&self) -> TaskStatus {
+        self.draft.task.status()
+    }
+
+    fn claim(&mut self, name: &str) -> Result<Attempt, Refusal> {
+        let step = self.step(name);
+        let by = InstanceId::new("node-1");
+        self.apply(Command::Claim { step, by })?;
+        Ok(self.draft.task.step(step).attempt)
+    }
+
+    fn reply(&mut self, name: &str, attempt: Attempt, outcome: Outcome) -> Result<(), Refusal> {
+        let step = self.step(name);
+        self.apply(Command::Reply {
+            step,
+            attempt,
+            outcome,
+        })
+        .map(|_| ())
+    }
+
+    /// Claims a step and has its service ask for another try.
+    fn defer(&mut self, name: &str, status: u16, wait: Duration) {
+        let attempt = self.claim(name).unwrap();
+        let outcome = self.transient(status, wait);
+        self.reply(name, attempt, outcome).unwrap();
+    }
+
+    fn transient(&self, status: u16, wait: Duration) -> Outcome {
+        let message = format!("the service answered {status}");
+        let fault = Fault {
+            status: Some(status),
+            outcome: (status != 503).then_some(Certainty::Unknown),
+            ..fault(FaultKind::Transient, message, self.now)
+        };
+        Outcome::Transient { fault, wait }
+    }
+
+    /// Claims a step and has it succeed.
+    fn process(&mut self, name: &str) {
+        let attempt = self.claim(name).unwrap();
+        self.reply(name, attempt, success(json!({ "id": name })))
+            .unwrap();
+    }
+
+    fn expire(&mut self, name: &str) -> Result<(), Refusal> {
+        let step = self.step(name);
+        let attempt = self.draft.task.step(step).attempt;
+        let cause = Expiry::CompleteBy;
+        self.apply(Command::Expire {
+            step,
+            attempt,
+            cause,
+        })
+        .map(|_| ())
+    }
+
+    fn lose(&mut self, name: &str, attempt: Attempt) -> Result<(), Refusal> {
+        let step = self.step(name);
+        let cause = Expiry::InstanceLost;
+        self.apply(Command::Expire {
+            step,
+            attempt,
+            cause,
+        })
+        .map(|_| ())
+    }
+
+    fn events(&self) -> Vec<&str> {
+        self.draft.events.iter().map(|e| e.kind.as_ref()).collect()
+    }
+}
+
+fn success(output: Value) -> Outcome {
+    Outcome::Success(Payload::from_value(&output))
+}
+
+fn refusal(status: u16) -> Outcome {
+    Outcome::Failed(Fault {
+        status: Some(status),
+        ..fault(
+            FaultKind::Permanent,
+            format!("the service refused with {status}"),
+            Timestamp::from_millis(0),
+        )
+    })
+}

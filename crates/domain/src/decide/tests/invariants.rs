@@ -1,0 +1,494 @@
+//! What must hold whatever is asked, in whatever order.
+
+use std::{collections::HashMap, time::Duration};
+
+use proptest::{bool::weighted, collection::vec, prelude::*};
+
+use super::*;
+use crate::Release;
+
+/// A random step: which of the earlier ones it follows, and its policies.
+#[derive(Clone, Debug)]
+struct Shape {
+    after: Vec<bool>,
+    skip: bool,
+    extend: bool,
+    max_failures: u32,
+    when: u8,
+    /// Whether it can be undone, says so on failure, drops its call, is a pivot, has a probe.
+    undo: bool,
+    give_up: bool,
+    drop: bool,
+    pivot: bool,
+    probe: bool,
+}
+
+fn shapes() -> impl Strategy<Value = Vec<Shape>> {
+    let shape = (
+        vec(any::<bool>(), 6),
+        any::<bool>(),
+        any::<bool>(),
+        0..3u32,
+        0..4u8,
+        (
+            weighted(0.7),
+            weighted(0.4),
+            any::<bool>(),
+            weighted(0.1),
+            weighted(0.4),
+        ),
+    )
+        .prop_map(|(after, skip, extend, max_failures, when, undo)| {
+            let (undo, give_up, drop, pivot, probe) = undo;
+            Shape {
+                after,
+                skip,
+                extend,
+                max_failures,
+                when,
+                undo: undo && !pivot,
+                give_up,
+                drop,
+                pivot,
+                probe,
+            }
+        });
+    vec(shape, 1..7)
+}
+
+fn steps(shapes: &[Shape]) -> Value {
+    let steps = shapes.iter().enumerate().map(|(place, shape)| {
+        let after: Vec<_> = (0..place)
+            .filter(|earlier| shape.after[*earlier])
+            .map(|earlier| format!("s{earlier}"))
+            .collect();
+        let mut step = json!({
+            "name": format!("s{place}"),
+            "agent": "x",
+            "after": after,
+            "max_failures": shape.max_failures,
+            "on_undo": if shape.drop { "drop" } else { "wait" },
+            "pivot": shape.pivot,
+        });
+        let behind_pivot = shapes[..place].iter().any(|earlier| earlier.pivot);
+        let policy = match (shape.give_up && !behind_pivot, shape.skip) {
+            (true, _) => "undo",
+            (false, true) => "skip",
+            (false, false) => "error",
+        };
+        step["on_permanent"] = json!(policy);
+        step["on_exhausted"] = match shape.extend {
+            true => json!({ "extend": "1m", "times": 1, "then": policy }),
+            false => json!(policy),
+        };
+        if shape.undo {
+            step["undo"] =
+                json!({ "request": { "path": "/undo" }, "max_failures": shape.max_failures });
+        }
+        if shape.probe {
+            step["probe"] = json!({ "request": { "path": "/" } });
+        }
+        match shape.when {
+            1 => step["when"] = json!("input.total > 100"),
+            2 => step["when"] = json!("input.missing > 1"),
+            3 => step["request"] = json!({ "path": "/{{ input.missing }}" }),
+            _ => {}
+        }
+        step
+    });
+    Value::Array(steps.collect())
+}
+
+/// A random command; numbers are taken modulo what there is.
+#[derive(Clone, Debug)]
+enum Ask {
+    Claim(usize),
+    Succeed(usize, u32),
+    Fail(usize, u32),
+    Break(usize, u32),
+    Probed(usize, u16),
+    Defer(usize, u32, u64),
+    Release(usize, u32),
+    Expire(usize, u32),
+    Lose(usize, u32),
+    Overdue,
+    Retry(Option<usize>),
+    Again(usize),
+    SkipFailed,
+    Skip(usize),
+    Resolve(usize),
+    Cancel,
+    Undo,
+    Pause,
+    Resume,
+    Wait(u64),
+}
+
+fn asks() -> impl Strategy<Value = Vec<Ask>> {
+    // Up to six steps, and what undoes them.
+    let step = 0..12usize;
+    // Mostly the live attempt; sometimes one before it.
+    let behind = prop_oneof![4 => Just(0u32), 1 => 1..3u32];
+    let ask = prop_oneof![
+        8 => step.clone().prop_map(Ask::Claim),
+        6 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Succeed(s, b)),
+        3 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Fail(s, b)),
+        1 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Break(s, b)),
+        3 => (step.clone(), any::<bool>())
+            .prop_map(|(s, done)| Ask::Probed(s, if done { 200 } else { 404 })),
+        3 => (step.clone(), behind.clone(), prop_oneof![0..30u64, Just(3600)])
+            .prop_map(|(s, b, wait)| Ask::Defer(s, b, wait)),
+        2 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Release(s, b)),
+        4 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Expire(s, b)),
+        2 => (step.clone(), behind).prop_map(|(s, b)| Ask::Lose(s, b)),
+        1 => Just(Ask::Overdue),
+        3 => proptest::option::of(step.clone()).prop_map(Ask::Retry),
+        2 => step.clone().prop_map(Ask::Again),
+        1 => Just(Ask::SkipFailed),
+        1 => step.clone().prop_map(Ask::Skip),
+        1 => step.prop_map(Ask::Resolve),
+        1 => Just(Ask::Cancel),
+        2 => Just(Ask::Undo),
+        1 => Just(Ask::Pause),
+        2 => Just(Ask::Resume),
+        4 => (1..100_000u64).prop_map(Ask::Wait),
+    ];
+    vec(ask, 0..90)
+}
+
+impl Ask {
+    fn command(&self, task: &Task, now: Timestamp) -> Option<Command> {
+        // Mostly one that the command is meant for, or next to nothing would ever get far.
+        let choose = |step: &usize, meant: &dyn Fn(StepIndex) -> bool| {
+            let meant: Vec<_> = task.indexes().filter(|index| meant(*index)).collect();
+            match meant.get(step % (meant.len() + 1)) {
+                Some(index) => *index,
+                None => StepIndex((step % task.indexes().count()) as u16),
+            }
+        };
+        let due = |step: &usize| choose(step, &|index| task.due_at(index).is_some());
+        let at = |step: &usize| {
+            choose(step, &|index| {
+                matches!(task.step(index).state, StepState::Processing { .. })
+            })
+        };
+        let attempt = |step: StepIndex, behind: &u32| {
+            Attempt(task.step(step).attempt.0.saturating_sub(*behind))
+        };
+        let fault = || fault(FaultKind::Transient, "503".to_owned(), now);
+        Some(match self {
+            Ask::Claim(step) => Command::Claim {
+                step: due(step),
+                by: InstanceId::new("node-1"),
+            },
+            Ask::Succeed(step, behind) => Command::Reply {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+                outcome: success(json!({})),
+            },
+            Ask::Fail(step, behind) => Command::Reply {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+                outcome: refusal(400),
+            },
+            Ask::Break(step, behind) => Command::Reply {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+                outcome: Outcome::Unknown(fault()),
+            },
+            Ask::Probed(step, status) => Command::Reply {
+                step: at(step),
+                attempt: attempt(at(step), &0),
+                outcome: Outcome::Probed {
+                    status: *status,
+                    body: Payload::null(),
+                },
+            },
+            Ask::Defer(step, behind, wait) => Command::Reply {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+                outcome: Outcome::Transient {
+                    fault: fault(),
+                    wait: Duration::from_secs(*wait),
+                },
+            },
+            Ask::Release(step, behind) => Command::Release {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+                why: match task.is_to_be_dropped(at(step)) {
+                    true => Release::Dropped,
+                    false => Release::Restart,
+                },
+            },
+            Ask::Expire(step, behind) => Command::Expire {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+                cause: Expiry::CompleteBy,
+            },
+            Ask::Lose(step, behind) => Command::Expire {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+                cause: Expiry::InstanceLost,
+            },
+            Ask::Overdue => Command::Overdue,
+            Ask::Retry(step) => Command::Retry {
+                step: step.as_ref().map(due),
+                body: None,
+                reason: None,
+            },
+            Ask::Again(step) => Command::RetryFrom {
+                step: StepIndex((step % task.steps.len()) as u16),
+                reason: None,
+            },
+            Ask::SkipFailed => Command::SkipFailed {
+                step: None,
+                output: None,
+                reason: None,
+            },
+            Ask::Skip(step) => Command::Skip {
+                step: due(step),
+                output: None,
+                reason: None,
+            },
+            Ask::Resolve(step) => Command::Resolve {
+                step: due(step),
+                output: Payload::null(),
+                reason: None,
+            },
+            Ask::Cancel => Command::Cancel { reason: None },
+            Ask::Undo => Command::Undo { reason: None },
+            Ask::Pause => Command::Pause { reason: None },
+            Ask::Resume => Command::Resume { reason: None },
+            Ask::Wait(_) => return None,
+        })
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 800, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_asked_the_invariants_hold(shapes in shapes(), asks in asks(), limited: bool) {
+        let limit = limited.then(|| Span::from_secs(200));
+        let mut bench = Bench::limited(steps(&shapes), limit);
+        check(&bench.draft.task)?;
+        for ask in asks {
+            let before = bench.draft.task.clone();
+            let told = bench.draft.events.len();
+            let Some(command) = ask.command(&before, bench.now) else {
+                if let Ask::Wait(millis) = ask {
+                    bench.later(Span::from_millis(millis));
+                }
+                continue;
+            };
+            let outcome = bench.apply(command.clone());
+            let after = &bench.draft.task;
+            if outcome.is_err() {
+                prop_assert_eq!(&before, after, "a refused command changed something");
+                prop_assert_eq!(told, bench.draft.events.len());
+                continue;
+            }
+            prop_assert!(!before.is_ended(), "an ended task accepted {:?}", command);
+            prop_assert!(told < bench.draft.events.len(), "no history of {:?}", command);
+            check(after)?;
+            compare(&before, after, &command)?;
+            calls(&before, after, &command)?;
+        }
+        replay(&bench.draft)?;
+    }
+}
+
+/// What holds for every task at every moment.
+fn check(task: &Task) -> Result<(), TestCaseError> {
+    for index in task.details.definition.forward() {
+        let step = task.step(index);
+        let started = !matches!(step.state, StepState::Waiting | StepState::Cancelled { .. });
+        let all_done = task
+            .definition(index)
+            .after
+            .iter()
+            .all(|e| task.step(*e).is_done());
+        if started && task.undo.is_none() {
+            prop_assert!(all_done, "{index:?} left waiting too early");
+        }
+        if step.state == StepState::Waiting {
+            prop_assert!(!all_done, "{index:?} waits for nothing");
+        }
+        if task.undo.is_some() {
+            let idle = !matches!(step.state, StepState::Waiting | StepState::Pending { .. });
+            prop_assert!(idle, "{index:?} may begin although the task is undone");
+        }
+    }
+    for index in task.indexes() {
+        let step = task.step(index);
+        let over = step.is_done() || step.status() == StepStatus::Undone;
+        prop_assert!(!over || step.earlier.is_none(), "{index:?} has two outputs");
+        prop_assert!(
+            !(task.is_ended() && step.is_live()),
+            "{index:?} outlived its task"
+        );
+        if task.paused {
+            prop_assert_eq!(task.due_at(index), None);
+        }
+        let waits = matches!(step.state, StepState::Pending { .. });
+        let tried = waits || matches!(step.state, StepState::Processing { .. });
+        prop_assert!(tried || step.tries == 0, "{index:?} counts old tries");
+        prop_assert_eq!(step.time_left.is_some(), waits && step.tries > 0);
+    }
+    if let Some(pivot) = task.details.definition.forward().find(|index| {
+        task.definition(*index).pivot && task.step(*index).status() == StepStatus::Processed
+    }) {
+        prop_assert!(task.undo.is_none(), "undone behind pivot {pivot:?}");
+    }
+    let current = || task.indexes().filter(|index| task.is_current(*index));
+    let errors = current().any(|index| task.step(index).status() == StepStatus::Error);
+    let done = current().all(|index| task.step(index).is_done());
+    match task.status() {
+        TaskStatus::Cancelled => {}
+        status if task.undo.is_none() => {
+            prop_assert_eq!(errors, status == TaskStatus::Error);
+            prop_assert_eq!(done, status == TaskStatus::Processed);
+        }
+        status => {
+            prop_assert_eq!(errors, status == TaskStatus::Error);
+            let under_way = task
+                .steps
+                .iter()
+                .any(|step| matches!(step.state, StepState::Processing { .. }));
+            prop_assert_eq!(done && !under_way, status == TaskStatus::Undone);
+        }
+    }
+    if task.status() == TaskStatus::Undone {
+        for index in task.details.definition.forward() {
+            let undo = task.definition(index).undo;
+            let left = task.step(index).may_have_taken_effect();
+            // What an operator or a policy skipped stays as it is.
+            let skipped = undo.is_none_or(|undo| task.step(undo).status() == StepStatus::Skipped);
+            prop_assert!(!left || skipped, "{index:?} was not undone");
+        }
+    }
+    Ok(())
+}
+
+/// What holds for every claim that does work: what its service would say of it.
+fn calls(before: &Task, after: &Task, command: &Command) -> Result<(), TestCaseError> {
+    let Command::Claim { step, .. } = command else {
+        return Ok(());
+    };
+    let claimed = after.step(*step);
+    if let Some(undone) = before.definition(*step).undoes {
+        prop_assert!(
+            !matches!(before.step(undone).state, StepState::Processing { .. }),
+            "{undone:?} is undone, or asked about, while a try can follow"
+        );
+    }
+    if !matches!(claimed.state, StepState::Processing { .. }) || claimed.doubt == Doubt::Probing {
+        return Ok(());
+    }
+    let definition = before.definition(*step);
+    let Some(undone) = definition.undoes else {
+        let asked = definition.probe.is_none() || before.step(*step).doubt == Doubt::None;
+        prop_assert!(asked, "{step:?} was repeated without asking its probe");
+        return Ok(());
+    };
+    prop_assert!(
+        before.step(undone).may_have_taken_effect(),
+        "{undone:?} was undone although it never took effect"
+    );
+    for follower in all_followers(before, undone) {
+        let undo = before.definition(follower).undo;
+        let over = undo.is_none_or(|undo| before.step(undo).is_done());
+        prop_assert!(over, "{undone:?} is undone before {follower:?}");
+    }
+    Ok(())
+}
+
+fn all_followers(task: &Task, step: StepIndex) -> Vec<StepIndex> {
+    let mut all = task.definition(step).followers.clone();
+    let mut at = 0;
+    while let Some(index) = all.get(at).copied() {
+        for follower in &task.definition(index).followers {
+            if !all.contains(follower) {
+                all.push(*follower);
+            }
+        }
+        at += 1;
+    }
+    all
+}
+
+/// What holds between two moments.
+fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCaseError> {
+    let again = matches!(command, Command::RetryFrom { .. });
+    for index in before.indexes() {
+        let (old, new) = (before.step(index), after.step(index));
+        if again {
+            prop_assert_eq!(
+                old.may_have_taken_effect(),
+                new.may_have_taken_effect(),
+                "what {:?} did was forgotten",
+                index
+            );
+        }
+        let claimed = matches!(command, Command::Claim { step, .. } if *step == index);
+        let expected = old.attempt.0 + u32::from(claimed);
+        prop_assert_eq!(new.attempt.0, expected, "attempts count claims, one by one");
+        let most = before.definition(index).max_failures;
+        let left_behind = !before.is_current(index);
+        let expired = match command {
+            Command::Expire { step, cause, .. } if *step == index && !left_behind => {
+                *cause == Expiry::CompleteBy || old.failure_count < most
+            }
+            Command::Reply {
+                step,
+                outcome: Outcome::Unknown(_),
+                ..
+            } => *step == index && !left_behind,
+            Command::Reply {
+                step,
+                outcome: Outcome::Transient { .. },
+                ..
+            } => *step == index && !left_behind && new.tries == 0,
+            _ => false,
+        };
+        let retried = (again || matches!(command, Command::Retry { .. })) && new.failure_count == 0;
+        if !retried {
+            let expected = old.failure_count + u32::from(expired);
+            prop_assert_eq!(
+                new.failure_count,
+                expected,
+                "failures are counted one by one"
+            );
+        }
+        if old.is_done() && after.undo.is_none() && !again {
+            prop_assert_eq!(old, new, "a step that is done never changes");
+        }
+    }
+    Ok(())
+}
+
+/// The history alone tells every state a step and the task went through.
+fn replay(draft: &Draft) -> Result<(), TestCaseError> {
+    let mut states: HashMap<&str, &str> = HashMap::new();
+    let mut task = None;
+    for event in &draft.events {
+        match &event.step {
+            Some(step) => {
+                let known = states.get(step.as_str()).copied().unwrap_or("waiting");
+                prop_assert_eq!(Some(known), event.from.as_deref(), "{:?}", event);
+                states.insert(step.as_str(), &event.to);
+            }
+            None => {
+                prop_assert_eq!(task, event.from.as_deref(), "{:?}", event);
+                task = Some(&event.to);
+            }
+        }
+    }
+    for index in draft.task.indexes() {
+        let name = draft.task.definition(index).name.as_str();
+        let told = states.get(name).copied().unwrap_or("waiting");
+        prop_assert_eq!(told, draft.task.step(index).status().as_str());
+    }
+    prop_assert_eq!(task, Some(draft.task.status().as_str()));
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! Undo: what was done is undone, each step after those that followed it, independent branches side by
+//! side (P28 to P30). What undoes a step is a step like any other: claimed, fenced, retried, supervised.
+
+use super::{Draft, first_fault};
+use crate::{
+    Actor, AlertChange, Doubt, Event, Fault, FaultKind, Payload, Refusal, Step, StepIndex,
+    StepState, Task, TaskState, Timestamp, Undo,
+};
+
+impl Draft {
+    pub(super) fn undo(
+        &mut self,
+        reason: Option<String>,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        if self.task.undo.is_some() {
+            return Err(Refusal::TaskState {
+                status: self.task.status(),
+                needed: "it is being undone already; retry, resolve or skip what hinders it",
+            });
+        }
+        if let Some(pivot) = self.task.passed_pivot() {
+            return Err(Refusal::PastPivot {
+                step: self.task.definition(pivot).name.clone(),
+                status: self.task.step(pivot).status(),
+            });
+        }
+        self.task.paused = false;
+        self.begin_undo(reason, None, by, now);
+        self.settle(by, None, now);
+        Ok(())
+    }
+
+    /// Turns the task around: what has not begun never will, what is under way is brought to an end.
+    /// A task that an operator has paused stays paused, unless it is the operator who asks for this.
+    pub(super) fn begin_undo(
+        &mut self,
+        reason: Option<String>,
+        error: Option<Fault>,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        let before = self.task.status().as_str();
+        self.ready.clear();
+        self.task.undo = Some(Undo {
+            at: now,
+            by: by.clone(),
+            reason: reason.clone(),
+            error,
+        });
+        self.task.state = TaskState::Undoing;
+        self.record_task(before, by, reason);
+        let definition = self.task.details.definition.clone();
+        self.task.undos = vec![Step::new(); definition.undos.len()];
+        for index in definition.undos() {
+            self.touch(index);
+        }
+        for index in definition.forward() {
+            match self.task.step(index).state {
+                StepState::Waiting | StepState::Pending { .. } => {
+                    self.abandon(index, "the task is undone", by, now);
+                }
+                StepState::Processing { .. } => {
+                    // Its attempt goes on until its holder has confirmed that no try can follow. What it
+                    // did is not asked before: the answer could be wrong a moment later.
+                    if self.task.is_to_be_dropped(index) {
+                        self.have_dropped(index, true);
+                        self.say_dropping(index, by);
+                    }
+                }
+                StepState::Error(_) => self.alerts.push(AlertChange::Close { step: index }),
+                StepState::Processed { .. }
+                | StepState::Skipped { .. }
+                | StepState::Cancelled { .. }
+                | StepState::Undone { .. } => {}
+            }
+        }
+        self.open_undos(by, now);
+    }
+
+    fn say_dropping(&mut self, index: StepIndex, by: &Actor) {
+        let step = self.task.step(index);
+        let held_by = match &step.state {
+            StepState::Processing { locked_by, .. } => locked_by.as_str(),
+            _ => "nobody",
+        };
+        self.events.push(Event {
+            kind: "step.dropping".into(),
+            step: Some(self.task.definition(index).name.clone()),
+            attempt: Some(step.attempt),
+            from: Some("processing".into()),
+            to: "processing".into(),
+            by: by.clone(),
+            reason: Some(format!(
+                "the task is undone; its call is being dropped by instance {held_by}"
+            )),
+            ready_at: None,
+            failure_count: None,
+            outcome: None,
+            error: None,
+        });
+    }
+
+    /// Whether the step is one that the task, being undone, only waits for.
+    pub(super) fn is_left_behind(&self, index: StepIndex) -> bool {
+        !self.task.is_current(index)
+    }
+
+    /// Ends a step that is not tried again, because the task is undone.
+    pub(super) fn abandon(&mut self, index: StepIndex, reason: &str, by: &Actor, now: Timestamp) {
+        let cancelled = StepState::Cancelled { at: now };
+        let reason = Some(reason.to_owned());
+        self.change(index, "step.cancelled", cancelled, by, reason);
+    }
+
+    /// Opens what undoes the steps whose followers are all undone.
+    pub(super) fn open_undos(&mut self, by: &Actor, now: Timestamp) {
+        if self.task.undo.is_none() {
+            return;
+        }
+        let definition = self.task.details.definition.clone();
+        // Backward, so that one that is passed over lets those before it be looked at next.
+        for undone in definition.order.iter().rev().copied() {
+            let Some(undo) = definition.step(undone).undo else {
+                continue;
+            };
+            let step = self.task.step(undone);
+            if self.task.step(undo).state != StepState::Waiting
+                || matches!(step.state, StepState::Processing { .. })
+                || !self.task.undone_before(undone).is_empty()
+            {
+                continue;
+            }
+            if step.may_have_taken_effect() {
+                let pending = StepState::Pending { ready_at: now };
+                self.change(undo, "step.ready", pending, by, None);
+                self.offer(undo);
+            } else {
+                let reason = format!("{} never took effect", definition.step(undone).name);
+                self.pass_over(undo, reason, by, now);
+            }
+        }
+    }
+
+    /// There is nothing to undo.
+    pub(super) fn pass_over(
+        &mut self,
+        undo: StepIndex,
+        reason: String,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        let skipped = StepState::Skipped {
+            output: None,
+            at: now,
+        };
+        self.change(undo, "step.skipped", skipped, by, Some(reason));
+    }
+
+    /// What undoes a step is done, or was skipped by an operator: goes on with those before it.
+    pub(super) fn after_undo(&mut self, undo: StepIndex, by: &Actor, now: Timestamp) {
+        if let StepState::Processed { .. } = self.task.step(undo).state {
+            let undone = self.task.subject(undo);
+            let step = self.task.step_mut(undone);
+            step.doubt = Doubt::None;
+            let state = StepState::Undone {
+                output: step.output().cloned(),
+                at: now,
+            };
+            self.change(undone, "step.undone", state, by, None);
+        }
+        self.open_undos(by, now);
+    }
+
+    /// The state of a task that is undone: the steps themselves no longer count.
+    pub(super) fn undoing_state(&self, now: Timestamp) -> TaskState {
+        let task = &self.task;
+        let under_way = |step: &Step| matches!(step.state, StepState::Processing { .. });
+        if let Some(fault) = first_fault(task) {
+            TaskState::Error(Fault {
+                kind: FaultKind::UndoFailed,
+                ..fault
+            })
+        } else if task.undos.iter().all(Step::is_done) && !task.steps.iter().any(under_way) {
+            TaskState::Undone { at: now }
+        } else if task.paused {
+            TaskState::Paused
+        } else {
+            TaskState::Undoing
+        }
+    }
+
+    /// Records what a probe found out about a step before it is undone.
+    pub(super) fn took_effect(
+        &mut self,
+        step: StepIndex,
+        output: Payload,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        self.task.step_mut(step).doubt = Doubt::None;
+        let processed = StepState::Processed { output, at: now };
+        let reason = Some("its probe says that it took effect".to_owned());
+        self.change(step, "step.processed", processed, by, reason);
+    }
+}
+
+impl Task {
+    /// Whether the call of a step is to be dropped, because the task is to be undone, and its holder has yet to
+    /// confirm that it was.
+    pub fn is_to_be_dropped(&self, index: StepIndex) -> bool {
+        self.undo.is_some()
+            && matches!(self.step(index).state, StepState::Processing { .. })
+            && self.definition(index).is_dropped_by_undo()
+    }
+
+    /// The steps that one follows: for an undo, what undoes the steps that follow the one it undoes.
+    pub fn after(&self, index: StepIndex) -> Vec<StepIndex> {
+        let definition = self.definition(index);
+        match definition.undoes {
+            None => definition.after.clone(),
+            Some(undone) => self.followers(undone, |step| self.definition(step).undo),
+        }
+    }
+
+    /// What must be over before a step is undone: the calls under way of the steps that follow it, near
+    /// or far, and what undoes those.
+    pub(crate) fn undone_before(&self, step: StepIndex) -> Vec<StepIndex> {
+        self.followers(step, |step| match self.step(step).state {
+            StepState::Processing { .. } => Some(step),
+            _ => {
+                let undo = self.definition(step).undo?;
+                (!self.step(undo).is_done()).then_some(undo)
+            }
+        })
+    }
+
+    /// Goes from a step to those that follow it, and further where `found` gives nothing.
+    fn followers(
+        &self,
+        step: StepIndex,
+        found: impl Fn(StepIndex) -> Option<StepIndex>,
+    ) -> Vec<StepIndex> {
+        let mut all = Vec::new();
+        let mut seen = vec![false; self.steps.len()];
+        let mut path = vec![step];
+        while let Some(index) = path.pop() {
+            for follower in &self.definition(index).followers {
+                if !std::mem::replace(&mut seen[follower.at()], true) {
+                    match found(*follower) {
+                        Some(step) => all.push(step),
+                        None => path.push(*follower),
+                    }
+                }
+            }
+        }
+        all
+    }
+}

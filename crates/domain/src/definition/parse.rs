@@ -1,0 +1,341 @@
+//! From JSON to a [`Definition`], with every fault reported at once.
+
+use std::collections::HashMap;
+
+use serde_json::value::RawValue;
+
+use super::{
+    Definition, Policies,
+    graph::{self, Graph},
+    step::{After, Draft, Edges},
+};
+use crate::{
+    AgentName, FieldFault, Payload, StepIndex, StepName, nearest,
+    template::{Budget, Origin, Reads},
+};
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Limits {
+    pub max_steps: usize,
+    /// Whether it was accepted before.
+    pub is_stored: bool,
+}
+
+impl Limits {
+    /// A definition that was accepted under other limits is not refused when it is read again.
+    pub fn stored() -> Self {
+        Self {
+            max_steps: MOST_STEPS,
+            is_stored: true,
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_steps: 500,
+            is_stored: false,
+        }
+    }
+}
+
+/// No limit can be set higher: steps are counted in 16 bits, each with what undoes it.
+const MOST_STEPS: usize = (u16::MAX / 2) as usize;
+
+/// What reading all expressions of a definition may cost, and evaluating those that read nothing: each of them has
+/// what one evaluation may cost.
+pub const WHOLE_DEFINITION: u64 = 4 * Budget::EVALUATION;
+
+/// Who may be called, as policy and registration stand now.
+pub trait KnownAgents {
+    fn knows(&self, agent: &AgentName) -> bool;
+
+    /// The one that was probably meant.
+    fn nearest(&self, _: &AgentName) -> Option<AgentName> {
+        None
+    }
+
+    /// The error says why not, and what to do instead.
+    fn allows_url(&self, url: &str) -> Result<(), String>;
+}
+
+/// For definitions that were accepted before: who is registered today is no matter.
+pub struct Accepted;
+
+impl KnownAgents for Accepted {
+    fn knows(&self, _: &AgentName) -> bool {
+        true
+    }
+
+    fn allows_url(&self, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Reads the JSON array `steps` that stands at `pointer` in the request's body. `policies` hold for
+/// the steps that say nothing else.
+pub fn parse_steps(
+    source: &Payload,
+    pointer: &str,
+    policies: &Policies,
+    limits: &Limits,
+    known: &dyn KnownAgents,
+) -> Result<Definition, Vec<FieldFault>> {
+    let budget = Budget::of_several(WHOLE_DEFINITION);
+    parse_steps_within(source, pointer, policies, limits, known, &budget)
+}
+
+/// Refuses also what costs more than the budget to read.
+pub fn parse_steps_within(
+    source: &Payload,
+    pointer: &str,
+    policies: &Policies,
+    limits: &Limits,
+    known: &dyn KnownAgents,
+    budget: &Budget,
+) -> Result<Definition, Vec<FieldFault>> {
+    let refuse = |message: String| Err(vec![FieldFault::new(pointer, message)]);
+    let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(source.as_json()) else {
+        return refuse("must be an array of steps".to_owned());
+    };
+    let most = limits.max_steps.min(MOST_STEPS);
+    if items.is_empty() {
+        return refuse("is empty: give at least one step".to_owned());
+    }
+    if items.len() > most {
+        return refuse(format!(
+            "{} steps are too many: at most {most}; split the task, or raise limits.max_steps",
+            items.len()
+        ));
+    }
+    let origin = match limits.is_stored {
+        true => Origin::Stored,
+        false => Origin::Submitted(budget),
+    };
+    let mut faults = Vec::new();
+    let mut drafts: Vec<Draft> = items
+        .into_iter()
+        .enumerate()
+        .map(|(index, item)| {
+            let pointer = format!("{pointer}/{index}");
+            Draft::read(item, pointer, known, policies, origin, &mut faults)
+        })
+        .collect();
+    let names = names(&drafts, &mut faults);
+    let after = resolve(&drafts, &names, &mut faults);
+    let graph = Graph::of(&after);
+    for cycle in graph.cycles() {
+        faults.push(FieldFault::new(
+            format!("{}/after", drafts[cycle[0]].pointer),
+            format!(
+                "the steps wait for each other: {}; leave one of these out",
+                graph::written(cycle, |index| drafts[index].label())
+            ),
+        ));
+    }
+    let reads: Vec<_> = (0..drafts.len())
+        .map(|index| check_reads(index, &drafts, &names, &graph, &mut faults))
+        .collect();
+    check_pivots(&mut drafts, &graph, &mut faults);
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let followers = graph::followers(&after);
+    let (count, order) = (drafts.len(), indices(graph.order().to_vec()));
+    let (mut steps, mut undos) = (Vec::with_capacity(count), Vec::new());
+    for (((draft, after), followers), (reads, undo_reads)) in
+        drafts.into_iter().zip(after).zip(followers).zip(reads)
+    {
+        let edges = Edges {
+            after: indices(after),
+            followers: indices(followers),
+            reads: indices(reads),
+            undo_reads: indices(undo_reads),
+        };
+        // At most MOST_STEPS of each.
+        let index = StepIndex(steps.len() as u16);
+        let undo_index = StepIndex((count + undos.len()) as u16);
+        match draft.finish(index, undo_index, edges) {
+            Some((step, undo)) => {
+                steps.push(step);
+                undos.extend(undo);
+            }
+            // Whatever a draft lacks was reported as a fault above.
+            None => return refuse("is not a definition".to_owned()),
+        }
+    }
+    Ok(Definition {
+        steps,
+        undos,
+        order,
+        policies: policies.clone(),
+        source: source.clone(),
+    })
+}
+
+/// Nothing is undone once a pivot is done.
+fn check_pivots(drafts: &mut [Draft], graph: &Graph, faults: &mut Vec<FieldFault>) {
+    for pivot in 0..drafts.len() {
+        if !drafts[pivot].pivot {
+            continue;
+        }
+        let name = drafts[pivot].label().to_owned();
+        for (index, draft) in drafts.iter_mut().enumerate() {
+            if index != pivot && graph.comes_before(pivot, index) {
+                draft.follow_pivot(&name, faults);
+            }
+        }
+    }
+}
+
+fn indices(places: Vec<usize>) -> Vec<StepIndex> {
+    // There are at most MOST_STEPS places.
+    places
+        .into_iter()
+        .map(|place| StepIndex(place as u16))
+        .collect()
+}
+
+type Names<'a> = HashMap<&'a str, usize>;
+
+fn names<'a>(drafts: &'a [Draft], faults: &mut Vec<FieldFault>) -> Names<'a> {
+    let mut names = HashMap::with_capacity(drafts.len());
+    for (index, draft) in drafts.iter().enumerate() {
+        let Some(name) = draft.name.as_ref().map(StepName::as_str) else {
+            continue;
+        };
+        if let Some(first) = names.get(name) {
+            faults.push(FieldFault::new(
+                format!("{}/name", draft.pointer),
+                format!("step {first} is named `{name}` already: names are unique within a task"),
+            ));
+        } else {
+            names.insert(name, index);
+        }
+    }
+    names
+}
+
+/// The places of the steps that each step waits for.
+fn resolve(drafts: &[Draft], names: &Names<'_>, faults: &mut Vec<FieldFault>) -> Vec<Vec<usize>> {
+    drafts
+        .iter()
+        .enumerate()
+        .map(|(index, draft)| match &draft.after {
+            After::StepAbove => index.checked_sub(1).into_iter().collect(),
+            After::Named(wanted) => {
+                let mut after = Vec::with_capacity(wanted.len());
+                for (pointer, name) in wanted {
+                    match names.get(name.as_str()) {
+                        None => faults.push(FieldFault::new(pointer, no_step(name, names))),
+                        Some(place) if *place == index => faults.push(FieldFault::new(
+                            pointer,
+                            "a step cannot wait for itself: leave it out",
+                        )),
+                        Some(place) if after.contains(place) => faults.push(FieldFault::new(
+                            pointer,
+                            format!("`{name}` stands here twice: leave one out"),
+                        )),
+                        Some(place) => after.push(*place),
+                    }
+                }
+                after
+            }
+        })
+        .collect()
+}
+
+fn no_step(name: &str, names: &Names<'_>) -> String {
+    match nearest(name, names.keys().copied()) {
+        Some(meant) => format!("there is no step `{name}`; did you mean `{meant}`?"),
+        None => format!("there is no step `{name}` in this definition"),
+    }
+}
+
+/// What the expressions of a request and of a condition see.
+const SEEN: [&str; 3] = ["input", "task", "steps"];
+/// What those of an undo see.
+const SEEN_BY_UNDO: [&str; 5] = ["input", "task", "steps", "output", "request"];
+/// What those of a probe see.
+const SEEN_BY_PROBE: [&str; 4] = ["input", "task", "steps", "response"];
+
+/// The steps that a step and its probe read, all of which must have ended before it starts; and those
+/// that its undo reads, which may also look at the step itself.
+fn check_reads(
+    index: usize,
+    drafts: &[Draft],
+    names: &Names<'_>,
+    graph: &Graph,
+    faults: &mut Vec<FieldFault>,
+) -> (Vec<usize>, Vec<usize>) {
+    let draft = &drafts[index];
+    let mut check = |given: &[(String, Reads)],
+                     seen: &[&str],
+                     own: bool,
+                     places: &mut Vec<usize>| {
+        for (pointer, looks) in given {
+            let Reads {
+                names: read,
+                steps,
+                hyphens,
+                ..
+            } = looks;
+            let meant = hyphens.iter().find(|(behind, (whole, _))| {
+                !seen.contains(&behind.as_str()) || names.contains_key(whole.as_str())
+            });
+            if let Some((_, (_, meant))) = meant {
+                faults.push(FieldFault::new(
+                    pointer,
+                    format!("`-` subtracts here: write `{meant}` where the name has a hyphen"),
+                ));
+                continue;
+            }
+            for name in read.iter().filter(|name| !seen.contains(&name.as_str())) {
+                faults.push(FieldFault::new(pointer, not_seen(name, seen)));
+            }
+            for name in steps {
+                match names.get(name.as_str()) {
+                    None => faults.push(FieldFault::new(pointer, no_step(name, names))),
+                    Some(place) if own && *place == index => places.push(index),
+                    Some(place) if !graph.comes_before(*place, index) => {
+                        faults.push(FieldFault::new(
+                            pointer,
+                            format!(
+                                "`{name}` does not come before `{}`, so its output may not be there yet: add it to `after`",
+                                draft.label()
+                            ),
+                        ));
+                    }
+                    Some(place) => places.push(*place),
+                }
+            }
+        }
+        places.sort_unstable();
+        places.dedup();
+    };
+    let (mut reads, mut undo_reads) = (Vec::new(), Vec::new());
+    check(&draft.reads, &SEEN, false, &mut reads);
+    check(&draft.probe_reads, &SEEN_BY_PROBE, false, &mut reads);
+    if let Some(undo) = &draft.undo {
+        check(&undo.reads, &SEEN_BY_UNDO, true, &mut undo_reads);
+    }
+    (reads, undo_reads)
+}
+
+fn not_seen(name: &str, seen: &[&str]) -> String {
+    let seen: Vec<_> = seen
+        .iter()
+        .map(|seen| match *seen {
+            "steps" => "`steps.<name>.output`".to_owned(),
+            seen => format!("`{seen}`"),
+        })
+        .collect();
+    let Some((last, others)) = seen.split_last() else {
+        return String::new();
+    };
+    format!(
+        "there is no `{name}` here: expressions see {} and {last}",
+        others.join(", ")
+    )
+}

@@ -1,0 +1,179 @@
+//! What happens when a step or a task cannot go on by itself (P12, P25): said for a step, or once for
+//! all steps of a task.
+
+use std::ops::RangeInclusive;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::{FieldFault, Fields, Payload, Span, fields::text};
+
+/// What follows when trying is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Policy {
+    /// The step is in error and an operator is needed.
+    Error,
+    /// The whole task is undone.
+    Undo,
+    /// The task goes on without the step.
+    Skip,
+}
+
+impl Policy {
+    pub const WORDS: [(&str, Policy); 3] = [
+        ("error", Policy::Error),
+        ("undo", Policy::Undo),
+        ("skip", Policy::Skip),
+    ];
+}
+
+/// What happens when `failure_count` passes `max_failures` (P25).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OnExhausted {
+    /// First wait an extended period and try again.
+    pub extend: Option<Extend>,
+    pub then: Policy,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Extend {
+    pub wait: Span,
+    /// At most so often.
+    pub times: u32,
+}
+
+impl From<Policy> for OnExhausted {
+    fn from(then: Policy) -> Self {
+        Self { extend: None, then }
+    }
+}
+
+/// What happens to a call under way when the task is to be undone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnUndo {
+    /// It is waited for until its complete-by, so that its outcome is known.
+    Wait,
+    /// It is dropped at once, and its outcome is unknown.
+    Drop,
+}
+
+impl OnUndo {
+    pub const WORDS: [(&str, OnUndo); 2] = [("wait", OnUndo::Wait), ("drop", OnUndo::Drop)];
+}
+
+/// What a task or a workflow says for all its steps, each of which may say otherwise.
+#[derive(Clone, Debug, Default)]
+pub struct Policies {
+    pub on_exhausted: Option<OnExhausted>,
+    pub on_permanent: Option<Policy>,
+    /// The task's own complete-by has passed: `Error` or `Undo`.
+    pub on_deadline: Option<Policy>,
+    /// The JSON object that this was read from; none where nothing was said.
+    source: Option<Payload>,
+}
+
+/// The fields of [`Policies`] in a task and in a workflow.
+pub const POLICY_FIELDS: [&str; 3] = ["on_exhausted", "on_permanent", "on_deadline"];
+
+impl Policies {
+    /// Takes the policies out of the fields of a submission or a workflow.
+    pub fn read(fields: &mut Fields<'_>) -> Self {
+        let given: Vec<_> = POLICY_FIELDS
+            .into_iter()
+            .filter_map(|name| Some((name, fields.peek(name)?)))
+            .map(|(name, value)| format!("{name:?}:{value}"))
+            .collect();
+        Self {
+            on_exhausted: on_exhausted(fields, &Policy::WORDS),
+            on_permanent: on_permanent(fields, &Policy::WORDS),
+            on_deadline: word(
+                fields,
+                "on_deadline",
+                &[Policy::WORDS[0], Policy::WORDS[1]],
+                "",
+            ),
+            source: match given.is_empty() {
+                true => None,
+                // Each part was JSON before, and the names need no escapes.
+                false => Payload::parse(format!("{{{}}}", given.join(","))),
+            },
+        }
+    }
+
+    /// Reads what [`Policies::as_json`] gave.
+    pub fn parse(json: &str) -> Result<Self, Vec<FieldFault>> {
+        let source = Payload::parse(json.to_owned()).unwrap_or_else(Payload::null);
+        let mut fields = Fields::of(source.raw(), "")?;
+        let policies = Self::read(&mut fields);
+        fields.finish()?;
+        Ok(policies)
+    }
+
+    /// `None` where nothing was said.
+    pub fn as_json(&self) -> Option<&str> {
+        self.source.as_ref().map(Payload::as_json)
+    }
+
+    /// As [`Policies::as_json`].
+    pub fn to_raw(&self) -> Option<Box<RawValue>> {
+        self.source.as_ref().map(|source| source.raw().to_owned())
+    }
+}
+
+const PERIOD: RangeInclusive<Span> = Span::from_millis(100)..=Span::from_secs(30 * 86_400);
+
+pub(super) fn on_exhausted(
+    fields: &mut Fields<'_>,
+    words: &[(&'static str, Policy)],
+) -> Option<OnExhausted> {
+    if !fields.is_object("on_exhausted") {
+        let or = " or { \"extend\": \"10m\", \"times\": 5, \"then\": \"error\" }";
+        return word(fields, "on_exhausted", words, or).map(OnExhausted::from);
+    }
+    let mut extend = fields.object("on_exhausted")?;
+    if !extend.has("extend") {
+        extend.missing("extend", "say how long to wait, such as \"10m\"");
+    }
+    let wait = extend.span("extend", PERIOD);
+    let times = extend.integer("times", 1..=1000).unwrap_or(1);
+    let then = word(&mut extend, "then", words, "");
+    if let Err(faults) = extend.finish() {
+        fields.extend(faults);
+    }
+    Some(OnExhausted {
+        extend: Some(Extend {
+            wait: wait?,
+            // Within 1 to 1000.
+            times: times as u32,
+        }),
+        then: then.unwrap_or(Policy::Error),
+    })
+}
+
+pub(super) fn on_permanent(
+    fields: &mut Fields<'_>,
+    words: &[(&'static str, Policy)],
+) -> Option<Policy> {
+    word(fields, "on_permanent", words, "")
+}
+
+/// A policy given by a word.
+fn word(
+    fields: &mut Fields<'_>,
+    name: &str,
+    words: &[(&'static str, Policy)],
+    or: &str,
+) -> Option<Policy> {
+    let value = fields.value(name).filter(|value| value.get() != "null")?;
+    let given = text(value.get());
+    let found = words
+        .iter()
+        .find(|(word, _)| given.as_deref() == Some(*word));
+    if found.is_none() {
+        let words: Vec<_> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
+        let (last, others) = words.split_last()?;
+        fields.fault(name, format!("must be {} or {last}{or}", others.join(", ")));
+    }
+    found.map(|(_, policy)| *policy)
+}

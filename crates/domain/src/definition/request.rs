@@ -1,0 +1,196 @@
+//! The request of a step: method, path, headers and body.
+
+use http::{HeaderName, HeaderValue, header};
+
+use super::{Body, Method, RequestTemplate};
+use crate::{
+    FieldFault, Fields, Payload,
+    fields::text,
+    render::path_fault,
+    template::{JsonTemplate, Origin, Reads, Template},
+};
+
+/// Services take about as many, with those that Provost adds.
+const MOST_HEADERS: usize = 100;
+
+pub(super) struct RequestDraft {
+    pub path: Template,
+    pub method: Method,
+    headers: Vec<(String, Template)>,
+    body: Body,
+}
+
+impl RequestDraft {
+    pub fn finish(self) -> RequestTemplate {
+        RequestTemplate {
+            method: self.method,
+            path: self.path,
+            headers: self.headers,
+            body: self.body,
+        }
+    }
+}
+
+/// Reads the field `request` and notes what its expressions look at. Left out, it is a POST of the
+/// task's input; `usual` is the method where none is named.
+pub(super) fn read(
+    step: &mut Fields<'_>,
+    usual: Method,
+    origin: Origin<'_>,
+    reads: &mut Vec<(String, Reads)>,
+) -> Option<RequestDraft> {
+    let given = step.has("request");
+    let Some(mut fields) = step.object("request") else {
+        return (!given).then(|| RequestDraft {
+            path: Template::literal(""),
+            method: usual,
+            headers: Vec::new(),
+            body: Body::Input,
+        });
+    };
+    let methods = Method::ALL.map(|method| (method.as_str(), method));
+    let wrong_method = fields.has("method");
+    let method = fields.choice("method", &methods);
+    let path = path(&mut fields, origin, reads);
+    let headers = headers(&mut fields, origin, reads);
+    let body = body(&mut fields, method.unwrap_or(usual), origin, reads);
+    if let Err(faults) = fields.finish() {
+        step.extend(faults);
+        return None;
+    }
+    Some(RequestDraft {
+        path: path?,
+        method: if wrong_method { method? } else { usual },
+        headers,
+        body: body?,
+    })
+}
+
+fn path(
+    fields: &mut Fields<'_>,
+    origin: Origin<'_>,
+    reads: &mut Vec<(String, Reads)>,
+) -> Option<Template> {
+    let source = fields.string("path", usize::MAX).unwrap_or_default();
+    let fault = match Template::parse(&source, origin) {
+        // What fills the holes is encoded, so any harmless text can stand for it.
+        Ok(template) => match path_fault(&template.outline("x")) {
+            None => {
+                note(reads, fields.pointer("path"), template.reads());
+                return Some(template);
+            }
+            Some(fault) => fault.to_owned(),
+        },
+        Err(message) => message,
+    };
+    fields.fault("path", fault);
+    None
+}
+
+fn headers(
+    fields: &mut Fields<'_>,
+    origin: Origin<'_>,
+    reads: &mut Vec<(String, Reads)>,
+) -> Vec<(String, Template)> {
+    let mut headers: Vec<(String, Template)> = Vec::new();
+    let given = fields.entries("headers");
+    if given.len() > MOST_HEADERS {
+        let message = format!(
+            "{} headers are too many: at most {MOST_HEADERS}",
+            given.len()
+        );
+        fields.fault("headers", message);
+        return headers;
+    }
+    for (name, pointer, value) in given {
+        let header = header_name(&name).and_then(|name| {
+            if headers.iter().any(|(known, _)| *known == name) {
+                return Err(format!("`{name}` stands here twice: leave one out"));
+            }
+            let value = text(value.get()).ok_or("must be a string")?;
+            let template = Template::parse(&value, origin)?;
+            // What is not literal is checked when it is rendered.
+            HeaderValue::from_str(&template.outline(""))
+                .map_err(|_| "holds a line break or another character that no header may hold")?;
+            Ok((name, template))
+        });
+        match header {
+            Ok((name, template)) => {
+                note(reads, pointer, template.reads());
+                headers.push((name, template));
+            }
+            Err(message) => fields.extend([FieldFault::new(pointer, message)]),
+        }
+    }
+    headers
+}
+
+fn header_name(name: &str) -> Result<String, String> {
+    /// Those that frame the message, and those that say whose attempt it is.
+    const RESERVED: [HeaderName; 8] = [
+        header::CONNECTION,
+        header::CONTENT_LENGTH,
+        header::EXPECT,
+        header::HOST,
+        header::TE,
+        header::TRAILER,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+    ];
+    let parsed = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| format!("{name:?} is not the name of a header"))?;
+    let lower = parsed.as_str();
+    if RESERVED.contains(&parsed)
+        || lower.starts_with("provost-")
+        || ["idempotency-key", "traceparent"].contains(&lower)
+    {
+        return Err(format!("`{lower}` is set by Provost: leave it out"));
+    }
+    Ok(lower.to_owned())
+}
+
+fn body(
+    fields: &mut Fields<'_>,
+    method: Method,
+    origin: Origin<'_>,
+    reads: &mut Vec<(String, Reads)>,
+) -> Option<Body> {
+    let Some(raw) = fields.raw("body") else {
+        return Some(if method.sends_body() {
+            Body::Input
+        } else {
+            Body::None
+        });
+    };
+    if raw.get() == "null" {
+        return Some(Body::None);
+    }
+    if method == Method::Get {
+        fields.fault(
+            "body",
+            "a GET has no body: leave it out, or put what it says into the path's query",
+        );
+        return None;
+    }
+    let pointer = fields.pointer("body");
+    match JsonTemplate::parse(&Payload::new(raw), origin) {
+        Ok(template) => {
+            for (inside, read) in template.reads() {
+                note(reads, format!("{pointer}{inside}"), read);
+            }
+            Some(Body::Json(template))
+        }
+        Err(faults) => {
+            fields.extend(faults.into_iter().map(|fault| {
+                FieldFault::new(format!("{pointer}{}", fault.pointer), fault.message)
+            }));
+            None
+        }
+    }
+}
+
+fn note(reads: &mut Vec<(String, Reads)>, pointer: String, read: Reads) {
+    if !read.names.is_empty() {
+        reads.push((pointer, read));
+    }
+}

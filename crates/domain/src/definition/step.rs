@@ -1,0 +1,350 @@
+//! One step of a definition: everything that can be said of it without the others.
+
+use std::ops::RangeInclusive;
+
+use serde_json::value::RawValue;
+
+use super::{
+    Method, OnExhausted, OnUndo, Policies, Policy, Probe, StepDefinition, Target,
+    parse::KnownAgents,
+    policies::{on_exhausted, on_permanent},
+    probe,
+    request::{self, RequestDraft},
+    undo::{self, UndoDraft},
+};
+use crate::{
+    AgentName, FieldFault, Fields, LONGEST_URL, Span, StepIndex, StepName, WebAddress,
+    fields::text,
+    template::{Expression, Origin, Reads},
+};
+
+const LONGEST_NAME: usize = 64;
+/// How long a try may take.
+pub(super) const TRY: RangeInclusive<Span> = Span::from_millis(100)..=Span::from_secs(30 * 86_400);
+pub(super) const DEFAULT_TRY: Span = Span::from_secs(30);
+pub(super) const DEFAULT_MAX_FAILURES: u32 = 3;
+
+/// What was read of a step. What is at fault is `None` and has been reported.
+pub(super) struct Draft {
+    pub pointer: String,
+    pub name: Option<StepName>,
+    pub after: After,
+    /// What each expression looks at, with its place in the body.
+    pub reads: Vec<(String, Reads)>,
+    /// The same of its probe, which also sees an answer.
+    pub probe_reads: Vec<(String, Reads)>,
+    /// Whether the step itself says `on_exhausted` and `on_permanent`.
+    has_own_policy: [bool; 2],
+    target: Option<Target>,
+    when: Option<Expression>,
+    request: Option<RequestDraft>,
+    complete_within: Span,
+    max_failures: u32,
+    on_exhausted: OnExhausted,
+    on_permanent: Policy,
+    on_undo: OnUndo,
+    pub pivot: bool,
+    probe: Option<Probe>,
+    pub undo: Option<UndoDraft>,
+}
+
+pub(super) enum After {
+    StepAbove,
+    /// Each with its place in the body.
+    Named(Vec<(String, String)>),
+}
+
+impl Draft {
+    pub fn read(
+        value: &RawValue,
+        pointer: String,
+        known: &dyn KnownAgents,
+        policies: &Policies,
+        origin: Origin<'_>,
+        faults: &mut Vec<FieldFault>,
+    ) -> Self {
+        let mut draft = Self {
+            pointer,
+            name: None,
+            after: After::StepAbove,
+            reads: Vec::new(),
+            probe_reads: Vec::new(),
+            has_own_policy: [false; 2],
+            target: None,
+            when: None,
+            request: None,
+            complete_within: DEFAULT_TRY,
+            max_failures: DEFAULT_MAX_FAILURES,
+            on_exhausted: policies
+                .on_exhausted
+                .clone()
+                .unwrap_or(Policy::Error.into()),
+            on_permanent: policies.on_permanent.unwrap_or(Policy::Error),
+            on_undo: OnUndo::Wait,
+            pivot: false,
+            probe: None,
+            undo: None,
+        };
+        match Fields::of(value, &draft.pointer) {
+            Ok(fields) => {
+                if let Err(found) = draft.read_fields(fields, known, origin) {
+                    faults.extend(found);
+                }
+            }
+            Err(found) => faults.extend(found),
+        }
+        draft
+    }
+
+    fn read_fields(
+        &mut self,
+        mut fields: Fields<'_>,
+        known: &dyn KnownAgents,
+        origin: Origin<'_>,
+    ) -> Result<(), Vec<FieldFault>> {
+        self.name = name(&mut fields);
+        self.target = target(&mut fields, known);
+        if let Some(after) = after(&mut fields) {
+            self.after = After::Named(after);
+        }
+        self.when = self.condition(&mut fields, origin);
+        self.request = request::read(&mut fields, Method::Post, origin, &mut self.reads);
+        if let (Some(Target::Url { url, .. }), Some(request)) = (&self.target, &self.request)
+            && url.contains('?')
+            && !request.path.outline("x").is_empty()
+        {
+            fields.fault(
+                "url",
+                "has a query, behind which no `request.path` can stand: leave one of them out",
+            );
+        }
+        if let Some(span) = fields.span("complete_within", TRY) {
+            self.complete_within = span;
+        }
+        if let Some(failures) = fields.integer("max_failures", 0..=1000) {
+            // Within 0 to 1000.
+            self.max_failures = failures as u32;
+        }
+        self.has_own_policy =
+            ["on_exhausted", "on_permanent"].map(|name| fields.peek(name).is_some());
+        if let Some(policy) = on_exhausted(&mut fields, &Policy::WORDS) {
+            self.on_exhausted = policy;
+        }
+        if let Some(policy) = on_permanent(&mut fields, &Policy::WORDS) {
+            self.on_permanent = policy;
+        }
+        if let Some(on_undo) = fields.choice("on_undo", &OnUndo::WORDS) {
+            self.on_undo = on_undo;
+        }
+        self.pivot = fields.boolean("pivot").unwrap_or_default();
+        self.probe = probe::read(&mut fields, origin, &mut self.probe_reads);
+        self.undo = undo::read(&mut fields, origin);
+        if self.pivot && self.undo.is_some() {
+            fields.fault(
+                "undo",
+                "never runs, because nothing is undone once the pivot is done: leave out `undo` or `pivot`",
+            );
+        }
+        fields.finish()
+    }
+
+    fn condition(&mut self, fields: &mut Fields<'_>, origin: Origin<'_>) -> Option<Expression> {
+        let source = fields.string("when", usize::MAX)?;
+        match Expression::parse(&source, origin) {
+            Ok(expression) => {
+                self.reads
+                    .push((fields.pointer("when"), expression.reads().clone()));
+                Some(expression)
+            }
+            Err(message) => {
+                fields.fault("when", message);
+                None
+            }
+        }
+    }
+
+    /// How faults speak of this step.
+    pub fn label(&self) -> &str {
+        self.name.as_ref().map_or("?", StepName::as_str)
+    }
+
+    /// The step, and what undoes it. `undo_index` is the place that this gets among all steps.
+    pub fn finish(
+        self,
+        index: StepIndex,
+        undo_index: StepIndex,
+        edges: Edges,
+    ) -> Option<(StepDefinition, Option<StepDefinition>)> {
+        let (name, target) = (self.name?, self.target?);
+        let undo = self.undo.map(|undo| StepDefinition {
+            name: StepName::new(format!("{name}{UNDO}")),
+            target: target.clone(),
+            after: Vec::new(),
+            followers: Vec::new(),
+            when: None,
+            reads: edges.undo_reads,
+            reads_request: undo
+                .reads
+                .iter()
+                .any(|(_, reads)| reads.names.contains("request")),
+            request: undo.request.finish(),
+            complete_within: undo.complete_within,
+            max_failures: undo.max_failures,
+            on_exhausted: undo.on_exhausted,
+            on_permanent: undo.on_permanent,
+            on_undo: OnUndo::Wait,
+            pivot: false,
+            probe: None,
+            undo: None,
+            undoes: Some(index),
+        });
+        let step = StepDefinition {
+            name,
+            target,
+            after: edges.after,
+            followers: edges.followers,
+            when: self.when,
+            request: self.request?.finish(),
+            reads: edges.reads,
+            complete_within: self.complete_within,
+            max_failures: self.max_failures,
+            on_exhausted: self.on_exhausted,
+            on_permanent: self.on_permanent,
+            on_undo: self.on_undo,
+            pivot: self.pivot,
+            probe: self.probe,
+            undo: undo.is_some().then_some(undo_index),
+            undoes: None,
+            reads_request: false,
+        };
+        Some((step, undo))
+    }
+
+    /// Behind a pivot nothing is undone: a policy that says so for the whole task means the steps
+    /// before it, and one that the step itself says is a mistake.
+    pub fn follow_pivot(&mut self, pivot: &str, faults: &mut Vec<FieldFault>) {
+        let exhausted = self.on_exhausted.then == Policy::Undo;
+        let permanent = self.on_permanent == Policy::Undo;
+        let [own_exhausted, own_permanent] = self.has_own_policy;
+        for (field, mistaken) in [
+            ("on_exhausted", exhausted && own_exhausted),
+            ("on_permanent", permanent && own_permanent),
+        ] {
+            if mistaken {
+                faults.push(FieldFault::new(
+                    format!("{}/{field}", self.pointer),
+                    format!(
+                        "the step comes after the pivot `{pivot}`, behind which nothing is undone: use \"error\" or \"skip\""
+                    ),
+                ));
+            }
+        }
+        if exhausted {
+            self.on_exhausted.then = Policy::Error;
+        }
+        if permanent {
+            self.on_permanent = Policy::Error;
+        }
+    }
+}
+
+/// What the steps around a step are to it.
+pub(super) struct Edges {
+    pub after: Vec<StepIndex>,
+    pub followers: Vec<StepIndex>,
+    /// The steps that its expressions look at.
+    pub reads: Vec<StepIndex>,
+    pub undo_reads: Vec<StepIndex>,
+}
+
+/// Behind a step's name: the name of what undoes it. No step can be named so.
+const UNDO: &str = ".undo";
+
+fn name(fields: &mut Fields<'_>) -> Option<StepName> {
+    const REMEDY: &str = "give 1 to 64 letters, digits, `_` or `-`, a letter first";
+    if !fields.has("name") {
+        fields.missing("name", REMEDY);
+    }
+    let name = fields.string("name", usize::MAX)?;
+    let starts = name.starts_with(|c: char| c.is_ascii_alphabetic());
+    let holds = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if starts && name.len() <= LONGEST_NAME && name.chars().all(holds) {
+        Some(StepName::new(name))
+    } else {
+        fields.fault("name", format!("is not a step's name: {REMEDY}"));
+        None
+    }
+}
+
+fn target(fields: &mut Fields<'_>, known: &dyn KnownAgents) -> Option<Target> {
+    let (has_agent, has_url) = (fields.has("agent"), fields.has("url"));
+    if has_agent && has_url {
+        fields.fault("url", "give either `agent` or `url`, not both");
+    } else if !has_agent && !has_url {
+        fields.missing("agent", "name a registered agent, or give a `url`");
+    }
+    let agent = fields.string("agent", usize::MAX);
+    let url = fields.string("url", LONGEST_URL);
+    let agent = agent.and_then(|name| match agent_named(&name, known) {
+        Ok(agent) => Some(agent),
+        Err(message) => {
+            fields.fault("agent", message);
+            None
+        }
+    });
+    let url = url.and_then(|url| match url_target(&url, known) {
+        Ok(target) => Some(target),
+        Err(message) => {
+            fields.fault("url", message);
+            None
+        }
+    });
+    agent.or(url)
+}
+
+fn agent_named(name: &str, known: &dyn KnownAgents) -> Result<Target, String> {
+    // An origin stands in for an agent where a step names a URL. Taken by name it would get past the
+    // policy for URLs.
+    if name.is_empty() || name.len() > LONGEST_NAME || name.contains([':', '/', '{']) {
+        return Err(format!(
+            "{name:?} is not the name of an agent; to call an address, give `url`"
+        ));
+    }
+    let agent = AgentName::new(name);
+    if known.knows(&agent) {
+        Ok(Target::Agent(agent))
+    } else {
+        let meant = match known.nearest(&agent) {
+            Some(meant) => format!("; did you mean `{meant}`? Or"),
+            None => ":".to_owned(),
+        };
+        Err(format!(
+            "no agent `{name}` is registered{meant} register it with PUT /v1/agents/{name} or in the configuration file"
+        ))
+    }
+}
+
+fn url_target(url: &str, known: &dyn KnownAgents) -> Result<Target, String> {
+    if url.contains(['{', '}']) {
+        return Err("is taken as it stands: put expressions into `request.path`".to_owned());
+    }
+    let address = WebAddress::parse(url)?;
+    known.allows_url(url)?;
+    Ok(Target::Url {
+        url: address.url,
+        origin: AgentName::new(address.origin),
+    })
+}
+
+fn after(fields: &mut Fields<'_>) -> Option<Vec<(String, String)>> {
+    let items = fields.array("after")?;
+    let mut named = Vec::with_capacity(items.len());
+    for (index, item) in items.into_iter().enumerate() {
+        let pointer = format!("{}/{index}", fields.pointer("after"));
+        match text(item.get()) {
+            Some(name) => named.push((pointer, name.into_owned())),
+            None => fields.extend([FieldFault::new(pointer, "must be the name of a step")]),
+        }
+    }
+    Some(named)
+}

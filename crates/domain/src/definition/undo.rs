@@ -1,0 +1,56 @@
+//! What undoes a step: a request of its own, with limits and policies of its own (P28, P29).
+
+use super::{
+    Method, OnExhausted, Policy,
+    policies::{on_exhausted, on_permanent},
+    request::{self, RequestDraft},
+    step::{DEFAULT_MAX_FAILURES, DEFAULT_TRY, TRY},
+};
+use crate::{
+    Fields, Span,
+    template::{Origin, Reads},
+};
+
+/// What was read of the field `undo`.
+pub(super) struct UndoDraft {
+    pub request: RequestDraft,
+    /// What each expression looks at, with its place in the body.
+    pub reads: Vec<(String, Reads)>,
+    pub complete_within: Span,
+    pub max_failures: u32,
+    pub on_exhausted: OnExhausted,
+    pub on_permanent: Policy,
+}
+
+/// An undo that fails is never answered by another undo.
+const WORDS: [(&str, Policy); 2] = [Policy::WORDS[0], Policy::WORDS[2]];
+
+/// Reads the field `undo` of a step.
+pub(super) fn read(step: &mut Fields<'_>, origin: Origin<'_>) -> Option<UndoDraft> {
+    let mut fields = step.object("undo")?;
+    if !fields.has("request") {
+        fields.missing(
+            "request",
+            "say what undoes the step, such as { \"method\": \"DELETE\", \"path\": \"/charges/{{ output.id }}\" }",
+        );
+    }
+    let mut reads = Vec::new();
+    let request = request::read(&mut fields, Method::Post, origin, &mut reads);
+    let complete_within = fields.span("complete_within", TRY);
+    let max_failures = fields.integer("max_failures", 0..=1000);
+    let on_exhausted = on_exhausted(&mut fields, &WORDS);
+    let on_permanent = on_permanent(&mut fields, &WORDS);
+    if let Err(faults) = fields.finish() {
+        step.extend(faults);
+        return None;
+    }
+    Some(UndoDraft {
+        request: request?,
+        reads,
+        complete_within: complete_within.unwrap_or(DEFAULT_TRY),
+        // Within 0 to 1000.
+        max_failures: max_failures.map_or(DEFAULT_MAX_FAILURES, |most| most as u32),
+        on_exhausted: on_exhausted.unwrap_or(Policy::Error.into()),
+        on_permanent: on_permanent.unwrap_or(Policy::Error),
+    })
+}

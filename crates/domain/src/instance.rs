@@ -1,0 +1,197 @@
+//! Instances: who runs on a store, and who among them supervises (P14, P27, P33).
+
+use super::{Gone, Holder, Lease, Span, Term, Timestamp};
+
+/// What the store keeps of one instance. Its lease is the right to its id.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InstanceRecord {
+    pub lease: Lease,
+    pub started_at: Timestamp,
+    /// Of the program.
+    pub version: String,
+    /// Which process on which machine it is, in words that its successor can check.
+    pub process: String,
+}
+
+/// What is on record of one instance, and of the lease that makes one of them the supervisor.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Leases {
+    pub instance: Option<InstanceRecord>,
+    pub supervisor: Option<Lease>,
+}
+
+/// An instance says that it lives.
+#[derive(Clone, Debug)]
+pub struct Renewal {
+    pub holder: Holder,
+    pub version: String,
+    pub process: String,
+    /// For how long, from now on.
+    pub length: Span,
+    pub gone: Gone,
+    /// Whether it would supervise. If not, it gives up what it has of that.
+    pub supervise: bool,
+}
+
+/// Another process holds the instance's id.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Taken(pub InstanceRecord);
+
+impl Leases {
+    /// Both leases are renewed together: who supervises is always alive on record.
+    pub fn renew(&self, renewal: &Renewal, now: Timestamp) -> Result<Leases, Taken> {
+        let Renewal {
+            holder,
+            length,
+            gone,
+            ..
+        } = renewal;
+        let held = self.instance.as_ref();
+        let asked = Lease::ask(held.map(|held| &held.lease), holder, *length, *gone, now);
+        let lease = match (asked, held) {
+            (Err(_), Some(held)) => return Err(Taken(held.clone())),
+            (Ok(lease) | Err(lease), _) => lease,
+        };
+        let started_at = held
+            .filter(|held| held.lease.holder == *holder)
+            .map_or(now, |held| held.started_at);
+        let supervisor = self.supervisor.as_ref();
+        let supervisor = if renewal.supervise {
+            // What this id held before is over: the id has just been had anew.
+            let gone = match supervisor {
+                Some(held) if held.holder.instance == holder.instance => {
+                    Gone::One(held.holder.incarnation)
+                }
+                _ => *gone,
+            };
+            let asked = Lease::ask(supervisor, holder, *length, gone, now);
+            Some(asked.unwrap_or_else(|held| held))
+        } else {
+            supervisor.map(|held| held.clone().given_up(holder, now))
+        };
+        Ok(Leases {
+            instance: Some(InstanceRecord {
+                lease,
+                started_at,
+                version: renewal.version.clone(),
+                process: renewal.process.clone(),
+            }),
+            supervisor,
+        })
+    }
+
+    /// The instance is no more: both leases are free at once.
+    #[must_use]
+    pub fn given_up(&self, holder: &Holder, now: Timestamp) -> Leases {
+        Leases {
+            instance: self.instance.clone().map(|held| InstanceRecord {
+                lease: held.lease.given_up(holder, now),
+                ..held
+            }),
+            supervisor: (self.supervisor.clone()).map(|held| held.given_up(holder, now)),
+        }
+    }
+
+    /// The term under which `holder` supervises.
+    pub fn leads(&self, holder: &Holder, now: Timestamp) -> Option<Term> {
+        self.supervisor.as_ref()?.term_of(holder, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{Incarnation, InstanceId};
+
+    fn renewal(name: &str, incarnation: u128) -> Renewal {
+        Renewal {
+            holder: Holder {
+                instance: InstanceId::new(name),
+                incarnation: Incarnation(Uuid::from_u128(incarnation)),
+            },
+            version: "1".to_owned(),
+            process: "here".to_owned(),
+            length: Span::from_secs(10),
+            gone: Gone::Nobody,
+            supervise: true,
+        }
+    }
+
+    fn at(secs: i64) -> Timestamp {
+        Timestamp::from_millis(secs * 1000)
+    }
+
+    /// What another instance sees of the same store.
+    fn seen_by_another(leases: Leases) -> Leases {
+        Leases {
+            instance: None,
+            ..leases
+        }
+    }
+
+    #[test]
+    fn the_first_instance_supervises_and_the_second_waits_for_its_lease() {
+        let (a, b) = (renewal("a", 1), renewal("b", 2));
+        let first = Leases::default().renew(&a, at(100)).unwrap();
+        assert_eq!(first.leads(&a.holder, at(105)), Some(Term(1)));
+        let second = seen_by_another(first).renew(&b, at(109)).unwrap();
+        assert_eq!(second.leads(&b.holder, at(109)), None);
+        let second = second.renew(&b, at(110)).unwrap();
+        assert_eq!(second.leads(&b.holder, at(110)), Some(Term(2)));
+    }
+
+    #[test]
+    fn a_renewal_keeps_the_start_and_a_new_process_has_its_own() {
+        let first = Leases::default().renew(&renewal("a", 1), at(100)).unwrap();
+        let same = first.renew(&renewal("a", 1), at(103)).unwrap();
+        assert_eq!(same.instance.unwrap().started_at, at(100));
+        let next = first.renew(&renewal("a", 2), at(110)).unwrap();
+        assert_eq!(next.instance.unwrap().started_at, at(110));
+    }
+
+    #[test]
+    fn a_second_process_of_the_same_name_is_refused_while_the_first_lives() {
+        let first = Leases::default().renew(&renewal("a", 1), at(100)).unwrap();
+        let refused = first.renew(&renewal("a", 2), at(109));
+        assert_eq!(refused, Err(Taken(first.instance.unwrap())));
+    }
+
+    #[test]
+    fn a_restarted_instance_supervises_on_under_a_new_term() {
+        let first = Leases::default().renew(&renewal("a", 1), at(100)).unwrap();
+        let again = Renewal {
+            gone: Gone::One(first.instance.as_ref().unwrap().lease.holder.incarnation),
+            ..renewal("a", 2)
+        };
+        let next = first.renew(&again, at(101)).unwrap();
+        assert_eq!(next.leads(&again.holder, at(101)), Some(Term(2)));
+    }
+
+    #[test]
+    fn who_would_not_supervise_gives_it_up_and_stays_alive() {
+        let a = renewal("a", 1);
+        let first = Leases::default().renew(&a, at(100)).unwrap();
+        let leaving = Renewal {
+            supervise: false,
+            ..a.clone()
+        };
+        let left = first.renew(&leaving, at(101)).unwrap();
+        assert_eq!(left.leads(&a.holder, at(101)), None);
+        assert!(!left.instance.as_ref().unwrap().lease.is_over(at(105)));
+        let b = renewal("b", 2);
+        let next = seen_by_another(left).renew(&b, at(101)).unwrap();
+        assert_eq!(next.leads(&b.holder, at(101)), Some(Term(2)));
+    }
+
+    #[test]
+    fn what_is_given_up_is_free_at_once() {
+        let a = renewal("a", 1);
+        let left = Leases::default()
+            .renew(&a, at(100))
+            .unwrap()
+            .given_up(&a.holder, at(101));
+        assert!(left.renew(&renewal("a", 2), at(101)).is_ok());
+    }
+}

@@ -1,0 +1,292 @@
+//! Messages: what is said of a change, and to whom (P32, P34). Which ones a change makes is decided
+//! here; they are saved with it, and sent by the courier.
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::{
+    AlertWebhook, Destination, Event, LONGEST_URL, ReceiverName, StepName, Task, TaskId, TaskView,
+    Timestamp,
+};
+
+/// One message to one receiver, on its way into the outbox.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Message {
+    /// Stable across redeliveries: a receiver knows a repetition by it.
+    pub id: Uuid,
+    /// Its queue: the messages of one receiver about one subject are delivered in order.
+    pub receiver: ReceiverName,
+    /// The task; of an alert without one, the alert.
+    pub subject: Uuid,
+    /// Its place in the queue.
+    pub place: i64,
+    pub task: Option<TaskId>,
+    /// `task.processed` and so on.
+    pub kind: String,
+    /// Left out where the receiver's name says where.
+    pub url: Option<String>,
+    /// What is sent, byte for byte, each time.
+    pub body: String,
+    pub at: Timestamp,
+}
+
+impl Message {
+    pub fn destination(&self) -> Destination {
+        destination_of(&self.receiver, self.url.as_deref())
+    }
+}
+
+/// Where the messages of a receiver go that name this URL, or none.
+pub fn destination_of(receiver: &ReceiverName, url: Option<&str>) -> Destination {
+    match url {
+        None => Destination::new(receiver.shared().clone()),
+        Some(url) if url.len() <= LONGEST_URL => Destination::new(url),
+        // With characters of several bytes it may be too long for an index.
+        Some(url) => {
+            let hash = Sha256::digest(url.as_bytes());
+            let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+            Destination::new(format!("{receiver}/#{hash}"))
+        }
+    }
+}
+
+/// Who says it: what holds for all messages of an instance.
+#[derive(Debug, Default)]
+pub struct Sender {
+    /// Where people reach the service, without a slash at its end.
+    pub public_url: Option<String>,
+    /// Who is told of alerts.
+    pub webhooks: Vec<AlertWebhook>,
+}
+
+/// The envelope, as <https://cloudevents.io> 1.0 has it in JSON.
+#[derive(Serialize)]
+pub(super) struct CloudEvent<'a, D> {
+    specversion: &'static str,
+    id: Uuid,
+    source: String,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    subject: String,
+    time: Timestamp,
+    datacontenttype: &'static str,
+    data: D,
+}
+
+impl<'a, D: Serialize> CloudEvent<'a, D> {
+    pub fn new(
+        id: Uuid,
+        source: String,
+        kind: &'a str,
+        subject: String,
+        time: Timestamp,
+        data: D,
+    ) -> Self {
+        Self {
+            specversion: "1.0",
+            id,
+            source,
+            kind,
+            subject,
+            time,
+            datacontenttype: "application/json",
+            data,
+        }
+    }
+
+    pub fn into_json(self) -> String {
+        // Strings, numbers and JSON that was checked always serialise.
+        serde_json::to_string(&self).unwrap_or_default()
+    }
+}
+
+/// What a submitter is told of its task.
+#[derive(Serialize, ToSchema)]
+pub struct TaskNews<'a> {
+    /// The caller's own id.
+    #[schema(required, example = "order-1001")]
+    key: Option<&'a str>,
+    /// The step that the event is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "charge")]
+    step: Option<&'a StepName>,
+    /// As it was when the event was saved: without `blocked_by`.
+    #[schema(value_type = TaskView)]
+    task: &'a TaskView<'a>,
+}
+
+/// A task is changed less often than this at once: what is told of one change keeps its order.
+const PLACES: i64 = 1 << 16;
+
+/// A message's place in its queue: by the version of the task that it tells of, whatever the clocks of
+/// instances say.
+pub(super) fn place(version: u64, at: usize) -> i64 {
+    let version = i64::try_from(version).unwrap_or(i64::MAX / PLACES);
+    version
+        .saturating_mul(PLACES)
+        .saturating_add((at as i64).min(PLACES - 1))
+}
+
+impl Sender {
+    /// `/v1/tasks` under the public URL, if there is one.
+    pub(super) fn link(&self, path: &str) -> String {
+        format!("{}{path}", self.public_url.as_deref().unwrap_or_default())
+    }
+
+    /// What the submitter is told of a change: of each of its events that was chosen. The task is told
+    /// as it was saved with them.
+    pub fn replies(
+        &self,
+        task: &Task,
+        events: &[Event],
+        at: Timestamp,
+        mut new_id: impl FnMut() -> Uuid,
+    ) -> Vec<Message> {
+        let Some(reply_to) = &task.details.reply_to else {
+            return Vec::new();
+        };
+        let told = events
+            .iter()
+            .filter_map(|event| Some((event, told_as(event)?)));
+        let told: Vec<_> = told.filter(|(_, kind)| reply_to.wants(kind)).collect();
+        if told.is_empty() {
+            return Vec::new();
+        }
+        let view = TaskView::snapshot(task);
+        let queue = reply_to.queue();
+        let message = |(place_in_change, (event, kind)): (usize, (&Event, &str))| {
+            let id = new_id();
+            let data = TaskNews {
+                key: task.details.key.as_deref(),
+                step: event.step.as_ref(),
+                task: &view,
+            };
+            let source = self.link("/v1/tasks");
+            let envelope = CloudEvent::new(id, source, kind, task.id().to_string(), at, data);
+            Message {
+                id,
+                receiver: queue.clone(),
+                subject: task.id().0,
+                place: place(task.version, place_in_change),
+                task: Some(task.id()),
+                kind: kind.to_owned(),
+                url: reply_to.url.as_deref().map(str::to_owned),
+                body: envelope.into_json(),
+                at,
+            }
+        };
+        told.into_iter().enumerate().map(message).collect()
+    }
+}
+
+/// Under which name an event of the history is told to submitters. To them, a step that was done by
+/// hand is done.
+fn told_as(event: &Event) -> Option<&str> {
+    match &*event.kind {
+        "step.resolved" => Some("step.processed"),
+        kind => super::REPLIES.into_iter().find(|told| *told == kind),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, sync::Arc};
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        Accepted, Actor, Attempt, Command, Details, Draft, InstanceId, Limits, Outcome, Payload,
+        Policies, Priority, ReplyTo, StepIndex, parse_steps,
+    };
+
+    const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+
+    fn details(events: &[&str]) -> Arc<Details> {
+        let steps = json!([{ "name": "charge", "agent": "pay" }]);
+        let steps = Payload::from_value(&steps);
+        let (limits, policies) = (Limits::default(), Policies::default());
+        let definition = parse_steps(&steps, "", &policies, &limits, &Accepted);
+        Arc::new(Details {
+            id: TaskId(Uuid::from_u128(7)),
+            key: Some("order-1".into()),
+            workflow: None,
+            definition: Arc::new(definition.unwrap()),
+            input: Payload::from_value(&json!({ "n": 1.50 })),
+            labels: BTreeMap::new(),
+            priority: Priority::default(),
+            complete_within: None,
+            trace: None,
+            reply_to: Some(Box::new(ReplyTo {
+                url: Some("http://shop:9000/r".into()),
+                receiver: None,
+                events: events.iter().map(|event| Arc::from(*event)).collect(),
+            })),
+        })
+    }
+
+    /// A task of one step that was submitted, claimed and processed, all in one change.
+    fn done(events: &[&str]) -> Vec<Message> {
+        let by = Actor::operator("test");
+        let mut draft = Draft::submit(details(events), NOW);
+        let claim = Command::Claim {
+            step: StepIndex(0),
+            by: InstanceId::new("node-1"),
+        };
+        draft.apply(claim, &by, NOW).unwrap();
+        let reply = Command::Reply {
+            step: StepIndex(0),
+            attempt: Attempt(1),
+            outcome: Outcome::Success(Payload::from_value(&json!({ "id": "ch_1" }))),
+        };
+        draft.apply(reply, &by, NOW).unwrap();
+        draft.task.version = 3;
+        let sender = Sender {
+            public_url: Some("https://provost.example".to_owned()),
+            webhooks: Vec::new(),
+        };
+        let mut ids = (1..).map(Uuid::from_u128);
+        sender.replies(&draft.task, &draft.events, NOW, || ids.next().unwrap())
+    }
+
+    #[test]
+    fn each_chosen_event_is_told_in_order_and_no_other() {
+        let all = done(&[
+            "task.accepted",
+            "step.processed",
+            "task.processed",
+            "task.error",
+        ]);
+        let kinds: Vec<_> = all.iter().map(|message| message.kind.as_str()).collect();
+        assert_eq!(kinds, ["task.accepted", "step.processed", "task.processed"]);
+        assert!(all.is_sorted_by(|a, b| a.place < b.place));
+        assert!(
+            all.iter()
+                .all(|m| m.place >= place(3, 0) && m.place < place(4, 0))
+        );
+        assert!(done(&["task.undone"]).is_empty());
+    }
+
+    #[test]
+    fn a_message_is_a_cloud_event_with_the_key_and_the_task() {
+        let message = &done(&["step.processed"])[0];
+        assert_eq!(message.receiver.as_str(), "http://shop:9000");
+        assert_eq!(message.url.as_deref(), Some("http://shop:9000/r"));
+        let body: Value = serde_json::from_str(&message.body).unwrap();
+        assert_eq!(body["specversion"], "1.0");
+        assert_eq!(body["id"], message.id.to_string());
+        assert_eq!(body["source"], "https://provost.example/v1/tasks");
+        assert_eq!(body["type"], "step.processed");
+        assert_eq!(body["subject"], TaskId(Uuid::from_u128(7)).to_string());
+        assert_eq!(body["time"], "2023-11-14T22:13:20.000Z");
+        assert_eq!(body["datacontenttype"], "application/json");
+        assert_eq!(body["data"]["key"], "order-1");
+        assert_eq!(body["data"]["step"], "charge");
+        assert_eq!(body["data"]["task"]["state"], "processed");
+        assert_eq!(body["data"]["task"]["version"], 3);
+        assert_eq!(body["data"]["task"]["steps"][0]["output"]["id"], "ch_1");
+        assert!(message.body.contains(r#"{"n":1.5}"#), "{}", message.body);
+    }
+}

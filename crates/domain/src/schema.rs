@@ -1,0 +1,190 @@
+//! Named schemas of the OpenAPI document: the words that the domain knows, and the values that many bodies share.
+//! The document lists the words that the code goes by.
+
+use std::borrow::Cow;
+
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        ObjectBuilder, RefOr, Schema, Type,
+        schema::{AdditionalProperties, SchemaType},
+    },
+};
+
+use super::{AlertKind, Form, Labels, Method, OnUndo, Policy, REPLIES, StepStatus, TaskStatus};
+
+/// Declares the schema of a type whose values are words.
+#[macro_export]
+macro_rules! words {
+    ($($type:ty = $name:literal, $about:literal, $words:expr;)*) => {
+        $(
+            impl utoipa::PartialSchema for $type {
+                fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                    $crate::one_of_words($about, $words)
+                }
+            }
+
+            impl utoipa::ToSchema for $type {
+                fn name() -> std::borrow::Cow<'static, str> {
+                    $name.into()
+                }
+            }
+        )*
+    };
+}
+
+/// For [`words`].
+pub fn one_of_words(about: &str, words: impl IntoIterator<Item = &'static str>) -> RefOr<Schema> {
+    let words: Vec<_> = words.into_iter().collect();
+    let schema = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .description(Some(about))
+        .enum_values(Some(words));
+    schema.build().into()
+}
+
+/// What follows when trying to undo a step is over.
+pub struct UndoPolicy;
+/// What follows when the task's own complete-by passes.
+pub struct DeadlinePolicy;
+/// What a submitter can be told of a task.
+pub struct ReplyEvent;
+
+fn policies(allowed: &'static [Policy]) -> impl Iterator<Item = &'static str> {
+    let words = Policy::WORDS.into_iter();
+    words.filter_map(|(word, policy)| allowed.contains(&policy).then_some(word))
+}
+
+words! {
+    TaskStatus = "TaskState", "The state of a task",
+        TaskStatus::ALL.map(TaskStatus::as_str);
+    StepStatus = "StepState", "The state of a step",
+        StepStatus::ALL.map(StepStatus::as_str);
+    Method = "Method", "The method of a request",
+        Method::ALL.map(Method::as_str);
+    Form = "PictureFormat", "The language of a picture",
+        Form::ALL.map(Form::as_str);
+    AlertKind = "AlertKind", "What an alert is about",
+        AlertKind::ALL.map(AlertKind::as_str);
+    ReplyEvent = "ReplyEvent", "What can be told of a task",
+        REPLIES;
+    Policy = "Policy",
+        "`error` needs an operator, `undo` undoes the whole task, `skip` goes on without the step",
+        Policy::WORDS.map(|(word, _)| word);
+    UndoPolicy = "UndoPolicy",
+        "`error` needs an operator, `skip` leaves the step as it is",
+        policies(&[Policy::Error, Policy::Skip]);
+    DeadlinePolicy = "DeadlinePolicy",
+        "`error` needs an operator, `undo` undoes the whole task",
+        policies(&[Policy::Error, Policy::Undo]);
+    OnUndo = "OnUndo",
+        "`wait` for a call under way until its complete-by, so that its outcome is known, or `drop` it at once",
+        OnUndo::WORDS.map(|(word, _)| word);
+}
+
+/// Any JSON value.
+pub struct Json;
+
+impl PartialSchema for Json {
+    fn schema() -> RefOr<Schema> {
+        let schema = ObjectBuilder::new()
+            .schema_type(SchemaType::AnyValue)
+            .description(Some("Any JSON value"))
+            .examples([serde_json::json!({"id": "ch_1"})]);
+        schema.build().into()
+    }
+}
+
+impl ToSchema for Json {}
+
+/// A length of time, as [`super::Span`] reads it.
+pub struct DurationText;
+
+/// What [`super::Span::parse`] takes.
+pub const DURATION: &str = "^([0-9]+(ms|s|m|h|d))+$";
+
+impl PartialSchema for DurationText {
+    fn schema() -> RefOr<Schema> {
+        let schema = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some(
+                "A length of time: `250ms`, `30s`, `15m`, `24h`, `30d`, or several units joined as in `1h30m`",
+            ))
+            .pattern(Some(DURATION))
+            .examples(["30s"]);
+        schema.build().into()
+    }
+}
+
+impl ToSchema for DurationText {
+    fn name() -> Cow<'static, str> {
+        "Duration".into()
+    }
+}
+
+/// The most labels of a task.
+pub const MOST_LABELS: usize = 32;
+/// The longest key, label name or label value.
+pub const LONGEST_NAME: usize = 255;
+
+impl PartialSchema for Labels<'_> {
+    fn schema() -> RefOr<Schema> {
+        let text = || {
+            ObjectBuilder::new()
+                .schema_type(Type::String)
+                .max_length(Some(LONGEST_NAME))
+        };
+        // A colon separates name and value in `?label=`.
+        let name = text().pattern(Some("^[^:]*$")).build();
+        let schema = ObjectBuilder::new()
+            .schema_type(Type::Object)
+            .description(Some("Names and values that a task is found by"))
+            .property_names(Some(name))
+            .additional_properties(Some(AdditionalProperties::from(text())))
+            .max_properties(Some(MOST_LABELS))
+            .examples([serde_json::json!({"customer": "acme"})]);
+        schema.build().into()
+    }
+}
+
+impl ToSchema for Labels<'_> {}
+
+/// A label that tasks are filtered by.
+pub struct LabelFilter;
+
+impl PartialSchema for LabelFilter {
+    fn schema() -> RefOr<Schema> {
+        let schema = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some("A label's name and value, with a colon between them"))
+            .pattern(Some("^[^:]+:"))
+            .examples(["customer:acme"]);
+        schema.build().into()
+    }
+}
+
+impl ToSchema for LabelFilter {}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{prelude::*, string::string_regex};
+
+    use super::*;
+    use crate::Span;
+
+    /// What matches the pattern, in numbers that are no longer than ten years.
+    fn durations() -> impl Strategy<Value = String> {
+        let pattern = DURATION.trim_matches(['^', '$']);
+        let short = pattern
+            .replace("[0-9]+", "[0-9]{1,3}")
+            .replace(")+", "){1,3}");
+        string_regex(&short).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn what_matches_the_pattern_is_read_as_a_duration(text in durations()) {
+            prop_assert!(Span::parse(&text).is_some(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! One step of a task, and the states it passes through.
+
+use super::{Attempt, Fault, InstanceId, Payload, Span, Timestamp};
+
+/// What the state store keeps of a step besides its definition.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Step {
+    pub state: StepState,
+    /// The number of the last claim; 0 before the first.
+    pub attempt: Attempt,
+    /// Attempts that expired since the step was submitted, or since an operator retried it.
+    pub failure_count: u32,
+    /// How often `on_exhausted: extend` has granted another try.
+    pub extended: u32,
+    /// Attempts that met a transient fault since the time to complete was last given anew (P16).
+    pub tries: u32,
+    /// While it waits to be tried again: what will be left of its time to complete when the wait is over.
+    /// Waiting for a free slot uses none of it. `None`: all of it.
+    pub time_left: Option<Span>,
+    pub doubt: Doubt,
+    /// What it gave before an operator had it run again: it took effect, and is undone if the task is.
+    /// Only while it is not over; then it is replaced, or counts as its output.
+    pub earlier: Option<Payload>,
+    /// A request body that an operator put in place of the rendered one.
+    pub body: Option<Payload>,
+    /// The first claim.
+    pub started_at: Option<Timestamp>,
+    /// The last thing that went wrong, kept while the step is tried again.
+    pub last_fault: Option<Fault>,
+}
+
+/// Whether a step may have taken effect without its outcome being known: an attempt expired, its
+/// instance was lost, or its call was dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Doubt {
+    #[default]
+    None,
+    Unknown,
+    /// The attempt under way does not do the work: it asks the probe. On an undo: about the step that
+    /// it undoes.
+    Probing,
+}
+
+impl Doubt {
+    /// As it is stored; nothing where there is none.
+    pub fn as_str(self) -> Option<&'static str> {
+        match self {
+            Doubt::None => None,
+            Doubt::Unknown => Some("unknown"),
+            Doubt::Probing => Some("probing"),
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Doubt::Unknown, Doubt::Probing]
+            .into_iter()
+            .find(|doubt| doubt.as_str() == Some(text))
+    }
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum StepState {
+    /// Not started: a step it follows is not done.
+    Waiting,
+    /// Ready from `ready_at` on, and unlocked.
+    Pending {
+        ready_at: Timestamp,
+    },
+    /// Held by one instance under the step's current attempt.
+    Processing {
+        locked_by: InstanceId,
+        complete_by: Timestamp,
+    },
+    Processed {
+        output: Payload,
+        at: Timestamp,
+    },
+    /// An operator is needed. The fault says when and why.
+    Error(Fault),
+    /// Gone on without it. Counts as done for the steps that follow.
+    Skipped {
+        output: Option<Payload>,
+        at: Timestamp,
+    },
+    Cancelled {
+        at: Timestamp,
+    },
+    /// It had taken effect, or may have, and what undoes it is done.
+    Undone {
+        output: Option<Payload>,
+        at: Timestamp,
+    },
+}
+
+/// The name of a step's state, as it is stored and shown.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum StepStatus {
+    Waiting,
+    Pending,
+    Processing,
+    Processed,
+    Error,
+    Skipped,
+    Cancelled,
+    Undone,
+}
+
+impl StepStatus {
+    pub const ALL: [StepStatus; 8] = [
+        StepStatus::Waiting,
+        StepStatus::Pending,
+        StepStatus::Processing,
+        StepStatus::Processed,
+        StepStatus::Error,
+        StepStatus::Skipped,
+        StepStatus::Cancelled,
+        StepStatus::Undone,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StepStatus::Waiting => "waiting",
+            StepStatus::Pending => "pending",
+            StepStatus::Processing => "processing",
+            StepStatus::Processed => "processed",
+            StepStatus::Error => "error",
+            StepStatus::Skipped => "skipped",
+            StepStatus::Cancelled => "cancelled",
+            StepStatus::Undone => "undone",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == text)
+    }
+}
+
+impl Default for Step {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Step {
+    pub fn new() -> Self {
+        Self {
+            state: StepState::Waiting,
+            attempt: Attempt::default(),
+            failure_count: 0,
+            extended: 0,
+            tries: 0,
+            time_left: None,
+            doubt: Doubt::None,
+            earlier: None,
+            body: None,
+            started_at: None,
+            last_fault: None,
+        }
+    }
+
+    pub fn status(&self) -> StepStatus {
+        match self.state {
+            StepState::Waiting => StepStatus::Waiting,
+            StepState::Pending { .. } => StepStatus::Pending,
+            StepState::Processing { .. } => StepStatus::Processing,
+            StepState::Processed { .. } => StepStatus::Processed,
+            StepState::Error(_) => StepStatus::Error,
+            StepState::Skipped { .. } => StepStatus::Skipped,
+            StepState::Cancelled { .. } => StepStatus::Cancelled,
+            StepState::Undone { .. } => StepStatus::Undone,
+        }
+    }
+
+    /// Whether the steps that follow may go on.
+    pub fn is_done(&self) -> bool {
+        matches!(
+            self.state,
+            StepState::Processed { .. } | StepState::Skipped { .. }
+        )
+    }
+
+    /// Whether time can still move this step: it runs, or will when its turn comes.
+    pub fn is_live(&self) -> bool {
+        matches!(
+            self.state,
+            StepState::Pending { .. } | StepState::Processing { .. }
+        )
+    }
+
+    /// Whether it took effect, or may have.
+    pub fn may_have_taken_effect(&self) -> bool {
+        matches!(self.state, StepState::Processed { .. })
+            || self.doubt != Doubt::None
+            || self.earlier.is_some()
+    }
+
+    /// While it runs again, and until it is over, what it gave before.
+    pub fn output(&self) -> Option<&Payload> {
+        match &self.state {
+            StepState::Processed { output, .. } => Some(output),
+            StepState::Skipped { output, .. } | StepState::Undone { output, .. } => output.as_ref(),
+            StepState::Waiting
+            | StepState::Pending { .. }
+            | StepState::Processing { .. }
+            | StepState::Error(_)
+            | StepState::Cancelled { .. } => self.earlier.as_ref(),
+        }
+    }
+
+    /// Once the step is over, what it gave before it ran again is replaced. Where it is left out this time,
+    /// that stands: it took effect, whatever is said of it now.
+    pub(super) fn close_earlier(&mut self) {
+        match &mut self.state {
+            StepState::Processed { .. } | StepState::Undone { .. } => self.earlier = None,
+            StepState::Skipped { output, .. } => {
+                if let Some(earlier) = self.earlier.take() {
+                    output.get_or_insert(earlier);
+                    self.doubt = Doubt::Unknown;
+                }
+            }
+            StepState::Waiting
+            | StepState::Pending { .. }
+            | StepState::Processing { .. }
+            | StepState::Error(_)
+            | StepState::Cancelled { .. } => {}
+        }
+    }
+
+    pub fn ended_at(&self) -> Option<Timestamp> {
+        match &self.state {
+            StepState::Processed { at, .. }
+            | StepState::Skipped { at, .. }
+            | StepState::Cancelled { at }
+            | StepState::Undone { at, .. } => Some(*at),
+            StepState::Error(fault) => Some(fault.at),
+            StepState::Waiting | StepState::Pending { .. } | StepState::Processing { .. } => None,
+        }
+    }
+}

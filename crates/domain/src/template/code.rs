@@ -1,0 +1,149 @@
+//! One expression, parsed and checked.
+
+use std::fmt;
+
+use super::{
+    Budget, MAX_EXPRESSION, Origin, Reads, RenderError, Scope,
+    ast::{Expr, Linked},
+    budget::NODE,
+    eval::Evaluation,
+    parser, reads,
+    trouble::{Outcome, Trouble, other},
+    value::Value,
+};
+use crate::Payload;
+
+/// What reading an expression costs, in units of the budget, and each byte of it. Mostly memory.
+const EXPRESSION: u64 = 1000;
+const SOURCE_BYTE: u64 = 40;
+
+/// The source between the braces, with what it says.
+pub(super) struct Code {
+    source: Box<str>,
+    reads: Reads,
+    /// Or what is wrong with it, of an expression that was accepted once.
+    expr: Result<Expr, Box<str>>,
+}
+
+impl Code {
+    /// The error says what is wrong and what to write instead.
+    pub fn parse(source: &str, origin: Origin<'_>) -> Result<Self, String> {
+        let source = source.trim();
+        match origin {
+            Origin::Submitted(budget) => {
+                budget.next();
+                let code = Self::read(source, budget)?;
+                code.check_constant(budget)?;
+                Ok(code)
+            }
+            Origin::Stored => {
+                let read = Self::read(source, &Budget::evaluation());
+                Ok(read.unwrap_or_else(|fault| Self {
+                    source: source.into(),
+                    reads: Reads::default(),
+                    expr: Err(fault.into()),
+                }))
+            }
+        }
+    }
+
+    fn read(source: &str, budget: &Budget) -> Result<Self, String> {
+        if source.is_empty() {
+            return Err("the expression is empty: name what it should read".to_owned());
+        }
+        if source.len() > MAX_EXPRESSION {
+            return Err(format!(
+                "the expression is longer than {MAX_EXPRESSION} bytes: compute it in a service"
+            ));
+        }
+        let spent = budget.spent();
+        let charged = budget.charge(EXPRESSION + source.len() as u64 * SOURCE_BYTE);
+        charged.map_err(|exhausted| {
+            let reason = Trouble::from(exhausted).in_words(budget, spent);
+            format!("`{source}` cannot be read: {reason}")
+        })?;
+        let expr = parser::parse(source, budget)?;
+        Ok(Self {
+            source: source.into(),
+            reads: reads::of(&expr, source)?,
+            expr: Ok(expr),
+        })
+    }
+
+    /// What reads nothing is the same whatever the data are, so whether it fails is known at once.
+    fn check_constant(&self, budget: &Budget) -> Result<(), String> {
+        if self.reads.names.is_empty() {
+            let scope = Scope::empty(budget);
+            self.with(&scope, |_| Ok(()))
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    pub fn reads(&self) -> &Reads {
+        &self.reads
+    }
+
+    /// The whole document that it names, so that this can be passed on as it is, unread.
+    pub fn whole<'v>(&self, scope: &Scope<'v>) -> Option<&'v Payload> {
+        scope.budget.charge(NODE).ok()?;
+        match self.expr.as_ref().ok()? {
+            Expr::Name(name) => scope.document(name),
+            Expr::Chain(chain) => match (&chain.base, &*chain.links) {
+                (Expr::Name(name), [step, output]) if **name == *"steps" => {
+                    let (Linked::Member(step), Linked::Member(output)) = (&step.what, &output.what)
+                    else {
+                        return None;
+                    };
+                    match **output == *"output" {
+                        // Out of budget it is evaluated, and fails so.
+                        true => scope.step(step, scope.budget).ok()??,
+                        false => None,
+                    }
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Evaluates it and hands over what it gives, which is never missing.
+    pub fn with<T>(
+        &self,
+        scope: &Scope<'_>,
+        take: impl FnOnce(Value<'_>) -> Outcome<T>,
+    ) -> Result<T, RenderError> {
+        let spent = scope.budget.spent();
+        self.taken(scope, take).map_err(|trouble| {
+            RenderError::new(&self.source, trouble.in_words(scope.budget, spent))
+        })
+    }
+
+    fn taken<'v, T>(
+        &'v self,
+        scope: &Scope<'v>,
+        take: impl FnOnce(Value<'v>) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let expr = match &self.expr {
+            Ok(expr) => expr,
+            Err(fault) => return other(&**fault),
+        };
+        let budget = scope.budget;
+        let evaluation = Evaluation {
+            source: &self.source,
+            scope,
+            budget,
+        };
+        take(evaluation.value(expr)?.present()?)
+    }
+}
+
+impl fmt::Debug for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.source)
+    }
+}

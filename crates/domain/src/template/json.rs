@@ -1,0 +1,260 @@
+//! A JSON document with templates in its strings, compiled to a flat run of pieces: JSON text that is
+//! copied as it was written, and values that are rendered into it. Rendering builds no tree.
+
+use super::{
+    Origin, Reads, RenderError, Scope, Template, document::end_of_string, scan, text::is_template,
+    write::Out,
+};
+use crate::{Payload, fields::escape};
+
+/// A JSON value whose strings (not keys) are templates.
+#[derive(Debug)]
+pub struct JsonTemplate(Box<[Piece]>);
+
+#[derive(Debug)]
+enum Piece {
+    Raw(Box<str>),
+    Value {
+        /// Where the string stands in the document, as a JSON pointer.
+        pointer: Box<str>,
+        template: Template,
+    },
+}
+
+/// About how long a place in a document is told, in characters.
+const LONGEST_POINTER: usize = 200;
+
+/// What is wrong with one string of the document.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JsonFault {
+    /// Relative to the document.
+    pub pointer: String,
+    pub message: String,
+}
+
+impl JsonTemplate {
+    pub fn parse(document: &Payload, origin: Origin<'_>) -> Result<Self, Vec<JsonFault>> {
+        let json = document.as_json();
+        if !may_hold_templates(json) {
+            return Ok(Self(Box::new([Piece::Raw(json.into())])));
+        }
+        let mut pieces = Vec::new();
+        let mut faults = Vec::new();
+        let mut copied = 0;
+        for string in Strings::new(json, may_hold_templates) {
+            let Some(text) = string.template() else {
+                continue;
+            };
+            let pointer = string.pointer;
+            match Template::parse(&text, origin) {
+                Ok(template) => {
+                    pieces.push(Piece::Raw(json[copied..string.start].into()));
+                    pieces.push(Piece::Value {
+                        pointer: pointer.into(),
+                        template,
+                    });
+                    copied = string.end;
+                }
+                Err(message) => faults.push(JsonFault { pointer, message }),
+            }
+        }
+        pieces.push(Piece::Raw(json[copied..].into()));
+        if faults.is_empty() {
+            Ok(Self(pieces.into()))
+        } else {
+            Err(faults)
+        }
+    }
+
+    /// The document as JSON text.
+    pub fn render(&self, scope: &Scope<'_>) -> Result<String, RenderError> {
+        let mut out = Out::new(scope.budget);
+        for piece in &self.0 {
+            match piece {
+                Piece::Raw(json) => {
+                    let spent = scope.budget.spent();
+                    out.push(json).map_err(|trouble| {
+                        RenderError::new("the document", trouble.in_words(scope.budget, spent))
+                    })?;
+                }
+                Piece::Value { template, .. } => template.render_json(scope, &mut out)?,
+            }
+        }
+        Ok(out.text)
+    }
+
+    /// What each template reads, with its JSON pointer relative to the document.
+    pub fn reads(&self) -> impl Iterator<Item = (&str, Reads)> {
+        self.0.iter().filter_map(|piece| match piece {
+            Piece::Raw(_) => None,
+            Piece::Value { pointer, template } => Some((&**pointer, template.reads())),
+        })
+    }
+}
+
+/// A text that is sent as it stands, though its author may have meant an expression.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LookAlike {
+    /// Relative to the document.
+    pub pointer: String,
+    pub message: &'static str,
+}
+
+/// The first so many of a document: `${…}` beside the expressions of a text, and expressions in the name of a
+/// member.
+pub fn look_alikes(document: &Payload, most: usize) -> Vec<LookAlike> {
+    let json = document.as_json();
+    let strings = Strings::new(json, |text| is_template(text) || text.contains("${"));
+    let found = strings.with_names().filter_map(|string| {
+        let text: String = serde_json::from_str(string.json).ok()?;
+        let message = match string.is_name {
+            true => is_template(&text).then_some(
+                "`{{ … }}` in a name is sent as it stands: only values hold expressions",
+            ),
+            false => holds_other_language(&text)
+                .then_some("`${…}` is sent as it stands: an expression is written `{{ … }}`"),
+        };
+        Some(LookAlike {
+            pointer: string.pointer,
+            message: message?,
+        })
+    });
+    found.take(most).collect()
+}
+
+/// `${…}` outside of expressions; `${{ input.price }}` is a price.
+fn holds_other_language(text: &str) -> bool {
+    let pieces = scan::pieces(text).unwrap_or_default();
+    pieces.iter().any(|piece| match piece {
+        scan::Piece::Literal(literal) => literal
+            .split_once("${")
+            .is_some_and(|(_, behind)| behind.contains('}')),
+        scan::Piece::Code(_) => false,
+    })
+}
+
+/// Whether any string of the text may be a template. In valid JSON the opening marks stand nowhere but
+/// inside strings; a brace written as an escape is found as well.
+fn may_hold_templates(json: &str) -> bool {
+    is_template(json) || json.contains("\\u007")
+}
+
+/// One string of a document.
+struct Found<'a> {
+    /// As it stands in the document, with its quotes.
+    json: &'a str,
+    start: usize,
+    end: usize,
+    pointer: String,
+    /// It names a member.
+    is_name: bool,
+}
+
+impl Found<'_> {
+    fn template(&self) -> Option<String> {
+        if !may_hold_templates(self.json) {
+            return None;
+        }
+        serde_json::from_str(self.json)
+            .ok()
+            .filter(|text: &String| is_template(text))
+    }
+}
+
+/// Walks the text of a valid JSON document and gives those of its strings, as they are written, that are wanted;
+/// names of members only where that is asked for. It keeps its own stack, so that no document is too deep.
+struct Strings<'a> {
+    json: &'a str,
+    /// Others are passed over before their place is put into words.
+    wanted: fn(&str) -> bool,
+    names: bool,
+    at: usize,
+    open: Vec<Open>,
+}
+
+enum Open {
+    Array { index: usize },
+    Object { key: Option<String> },
+}
+
+impl<'a> Strings<'a> {
+    fn new(json: &'a str, wanted: fn(&str) -> bool) -> Self {
+        Self {
+            json,
+            wanted,
+            names: false,
+            at: 0,
+            open: Vec::new(),
+        }
+    }
+
+    fn with_names(mut self) -> Self {
+        self.names = true;
+        self
+    }
+
+    /// Cut off where it is long: each of many strings may stand deep, behind long names.
+    fn pointer(&self) -> String {
+        let mut pointer = String::new();
+        for open in &self.open {
+            if pointer.len() > LONGEST_POINTER {
+                pointer.push_str("/…");
+                break;
+            }
+            match open {
+                Open::Array { index } => pointer.push_str(&format!("/{index}")),
+                Open::Object { key } => {
+                    pointer.push('/');
+                    let key = key.as_deref().unwrap_or_default();
+                    pointer.extend(escape(key).chars().take(LONGEST_POINTER));
+                }
+            }
+        }
+        pointer
+    }
+}
+
+impl<'a> Iterator for Strings<'a> {
+    type Item = Found<'a>;
+
+    fn next(&mut self) -> Option<Found<'a>> {
+        let json = self.json;
+        let bytes = json.as_bytes();
+        while let Some(byte) = bytes.get(self.at) {
+            let start = self.at;
+            self.at += 1;
+            match byte {
+                b'{' => self.open.push(Open::Object { key: None }),
+                b'[' => self.open.push(Open::Array { index: 0 }),
+                b'}' | b']' => {
+                    self.open.pop();
+                }
+                b',' => match self.open.last_mut() {
+                    Some(Open::Array { index }) => *index += 1,
+                    Some(Open::Object { key }) => *key = None,
+                    None => {}
+                },
+                b'"' => {
+                    self.at = end_of_string(bytes, self.at);
+                    let text = &json[start..self.at];
+                    let mut is_name = false;
+                    if let Some(Open::Object { key: key @ None }) = self.open.last_mut() {
+                        *key = Some(serde_json::from_str(text).unwrap_or_default());
+                        is_name = true;
+                    }
+                    if (self.names || !is_name) && (self.wanted)(text) {
+                        return Some(Found {
+                            json: text,
+                            start,
+                            end: self.at,
+                            pointer: self.pointer(),
+                            is_name,
+                        });
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,117 @@
+//! What templates see: `input`, `task` (id, key, labels), `steps.<name>.output`; in an undo also the
+//! step's own `output` and `request`, in a probe the `response`. Nothing is read or copied before an expression asks for it.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Budget, RenderError,
+    trouble::Outcome,
+    value::{Member, Value},
+    write::Out,
+};
+use crate::{Payload, StepName, TaskId};
+
+pub struct Scope<'a> {
+    pub task_id: TaskId,
+    pub key: Option<&'a str>,
+    pub labels: &'a BTreeMap<String, String>,
+    pub input: Option<&'a Payload>,
+    /// The steps that the definition's `reads` lists. A skipped step without output reads as null.
+    pub steps: Vec<(&'a StepName, Option<&'a Payload>)>,
+    /// In an undo: the output of the step that is undone.
+    pub output: Option<&'a Payload>,
+    /// In an undo: the request of the step that is undone, with its `method`, `path`, `headers` and
+    /// `body`.
+    pub request: Option<&'a Payload>,
+    /// In a probe: the answer, with its `status` and `body`.
+    pub response: Option<&'a Payload>,
+    /// What all evaluations together may cost that are made with this scope, or share it.
+    pub budget: &'a Budget,
+}
+
+impl<'a> Scope<'a> {
+    /// For what reads nothing.
+    pub fn empty(budget: &'a Budget) -> Self {
+        static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
+        Self {
+            task_id: TaskId(uuid::Uuid::nil()),
+            key: None,
+            labels: &NO_LABELS,
+            input: None,
+            steps: Vec::new(),
+            output: None,
+            request: None,
+            response: None,
+            budget,
+        }
+    }
+
+    /// The task's input as it was submitted: within the bounds of what is rendered, and not copied.
+    pub fn whole_input(&self) -> Result<Payload, RenderError> {
+        let spent = self.budget.spent();
+        let input = self.input.cloned().unwrap_or_else(Payload::null);
+        Out::new(self.budget)
+            .charge(input.as_json().len())
+            .map_err(|trouble| RenderError::new("input", trouble.in_words(self.budget, spent)))?;
+        Ok(input)
+    }
+
+    pub(super) fn step(&self, name: &str, budget: &Budget) -> Outcome<Option<Option<&'a Payload>>> {
+        budget.charge_each(self.steps.len(), 4)?;
+        let mut steps = self.steps.iter();
+        let found = steps.find(|(step, _)| step.as_str() == name);
+        Ok(found.map(|(_, output)| *output))
+    }
+
+    pub(super) fn document(&self, name: &str) -> Option<&'a Payload> {
+        match name {
+            "input" => self.input,
+            "output" => self.output,
+            "request" => self.request,
+            "response" => self.response,
+            _ => None,
+        }
+    }
+
+    pub(super) fn named(&self, name: &'a str, budget: &Budget) -> Outcome<Value<'a>> {
+        if let Some(document) = self.document(name) {
+            return value_of(document, budget);
+        }
+        if name != "task" {
+            return Ok(Value::Missing(name));
+        }
+        let mut members: Vec<Member<'a>> = Vec::with_capacity(3);
+        for part in ["id", "key", "labels"] {
+            if let Some(value) = self.task_value(part, budget)? {
+                members.push((Value::Text(part), value));
+            }
+        }
+        Ok(Value::Map(members.into()))
+    }
+
+    pub(super) fn task_value(&self, part: &str, budget: &Budget) -> Outcome<Option<Value<'a>>> {
+        Ok(match part {
+            "id" => Some(Value::built(&self.task_id.to_string(), budget)?),
+            "key" => Some(self.key.map_or(Value::Null, Value::Text)),
+            "labels" => {
+                budget.allocate(self.labels.len() * size_of::<Member<'_>>())?;
+                let labels = self.labels.iter();
+                let labels = labels.map(|(name, value)| (Value::Text(name), Value::Text(value)));
+                Some(Value::Map(labels.collect::<Vec<_>>().into()))
+            }
+            _ => None,
+        })
+    }
+
+    pub(super) fn output_value(
+        &self,
+        output: Option<&'a Payload>,
+        budget: &Budget,
+    ) -> Outcome<Value<'a>> {
+        output.map_or(Ok(Value::Null), |output| value_of(output, budget))
+    }
+}
+
+fn value_of<'a>(document: &'a Payload, budget: &Budget) -> Outcome<Value<'a>> {
+    Value::of(document.document().root(budget)?, budget)
+}

@@ -1,0 +1,128 @@
+//! `docs/expressions.md` says what is true: each of its examples gives what stands beside it, and nothing of the
+//! language is left out.
+
+use std::collections::BTreeSet;
+
+use super::{
+    super::registry::{FILTERS, FUNCTIONS, OF_EACH, TESTS},
+    *,
+};
+
+const PAGE: &str = include_str!("../../../../../docs/expressions.md");
+
+/// The cells of each row of a table that begins with such a head.
+fn rows(head: &str) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    let mut is_inside = false;
+    for line in PAGE.lines() {
+        if !line.starts_with("| ") {
+            is_inside = false;
+            continue;
+        }
+        let cells: Vec<_> = line
+            .replace("\\|", "\u{1}")
+            .trim_matches('|')
+            .split('|')
+            .map(|cell| cell.trim().replace('\u{1}', "|"))
+            .collect();
+        if cells[0] == head {
+            is_inside = true;
+        } else if is_inside && !cells[0].starts_with("---") {
+            rows.push(cells);
+        }
+    }
+    assert!(!rows.is_empty(), "no table of {head}");
+    rows
+}
+
+fn code(cell: &str) -> &str {
+    cell.strip_prefix('`')
+        .and_then(|cell| cell.strip_suffix('`'))
+        .unwrap_or(cell)
+}
+
+fn sample() -> Data {
+    let json = PAGE
+        .split("```json")
+        .nth(1)
+        .unwrap()
+        .split("```")
+        .next()
+        .unwrap();
+    let sample: serde_json::Value = serde_json::from_str(json).unwrap();
+    let mut data = data();
+    data.input = Payload::from_value(&sample["input"]);
+    data.steps = sample["steps"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(name, output)| {
+            let output = (!output.is_null()).then(|| Payload::from_value(output));
+            (StepName::new(&**name), output)
+        })
+        .collect();
+    data
+}
+
+#[test]
+fn every_example_of_the_reference_gives_what_it_says() {
+    let data = sample();
+    for head in ["expression", "operator", "filter", "test", "function"] {
+        for row in rows(head) {
+            let [.., expression, expected] = &row[..] else {
+                panic!("{row:?}");
+            };
+            let template = format!(
+                "\"{{{{ {} }}}}\"",
+                code(expression).replace('\\', "\\\\").replace('"', "\\\"")
+            );
+            let rendered = JsonTemplate::parse(
+                &payload(&template),
+                Origin::Submitted(&Budget::evaluation()),
+            )
+            .map_err(|faults| faults[0].message.clone())
+            .and_then(|template| {
+                template
+                    .render(&data.scope())
+                    .map_err(|error| error.to_string())
+            });
+            if expected == "fault" {
+                assert!(rendered.is_err(), "{expression}: {rendered:?}");
+                continue;
+            }
+            let rendered = rendered.unwrap_or_else(|error| panic!("{expression}: {error}"));
+            let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+            assert_eq!(json(&rendered), json(code(expected)), "{expression}");
+        }
+    }
+}
+
+#[test]
+fn the_reference_leaves_nothing_out() {
+    let named = |head| -> BTreeSet<String> {
+        rows(head)
+            .iter()
+            .map(|row| code(&row[0]).to_owned())
+            .collect()
+    };
+    let filters = FILTERS.iter().map(|filter| filter.name).chain(OF_EACH);
+    assert_eq!(named("filter"), filters.map(str::to_owned).collect());
+    assert_eq!(
+        named("test"),
+        TESTS.iter().map(|test| test.name.to_owned()).collect()
+    );
+    assert_eq!(
+        named("function"),
+        FUNCTIONS
+            .iter()
+            .map(|function| function.name.to_owned())
+            .collect()
+    );
+    for row in rows("filter") {
+        let name = code(&row[0]);
+        if let Some(filter) = FILTERS.iter().find(|filter| filter.name == name) {
+            assert_eq!(row[1], filter.params.join(", "), "{name}");
+        }
+        assert!(row[3].contains(name), "{name}");
+    }
+}

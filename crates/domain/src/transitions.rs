@@ -1,0 +1,378 @@
+//! Every way a step or a task can change its state. Decisions make no other: each change is looked up
+//! here in debug builds, and `docs/state-machine.md` is drawn from these tables.
+
+use super::{StepStatus, TaskStatus};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transition<S> {
+    pub from: S,
+    /// The event in the task's history.
+    pub event: &'static str,
+    pub to: S,
+    pub why: &'static str,
+}
+
+const fn step(
+    from: StepStatus,
+    event: &'static str,
+    to: StepStatus,
+    why: &'static str,
+) -> Transition<StepStatus> {
+    Transition {
+        from,
+        event,
+        to,
+        why,
+    }
+}
+
+const fn task(from: TaskStatus, to: TaskStatus, why: &'static str) -> Transition<TaskStatus> {
+    Transition {
+        from,
+        event: to.event(),
+        to,
+        why,
+    }
+}
+
+const AGAIN: &str = "an operator had it run again, itself or with a step before it";
+const PROBED: &str = "the task is undone, and the probe says that the step took effect";
+const DOUBTED: &str = "what undoes it is done; its outcome was unknown";
+
+pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
+    use StepStatus::{Cancelled, Error, Pending, Processed, Processing, Skipped, Undone, Waiting};
+    &[
+        step(
+            Waiting,
+            "step.ready",
+            Pending,
+            "every step it follows is done; or, for an undo, every step that followed the one it undoes is undone",
+        ),
+        step(
+            Waiting,
+            "step.skipped",
+            Skipped,
+            "its condition is false; or, for an undo, the step that it undoes never took effect",
+        ),
+        step(
+            Waiting,
+            "step.error",
+            Error,
+            "its condition could not be evaluated",
+        ),
+        step(
+            Waiting,
+            "step.cancelled",
+            Cancelled,
+            "the task was cancelled or is undone",
+        ),
+        step(
+            Pending,
+            "step.claimed",
+            Processing,
+            "a scheduler claimed it under a new attempt",
+        ),
+        step(
+            Pending,
+            "step.error",
+            Error,
+            "its request could not be made, or the task's complete-by passed",
+        ),
+        step(
+            Pending,
+            "step.skipped",
+            Skipped,
+            "an operator went on without it, or its request could not be made and on_permanent is skip",
+        ),
+        step(
+            Pending,
+            "step.resolved",
+            Processed,
+            "an operator did it by hand",
+        ),
+        step(
+            Pending,
+            "step.retried",
+            Pending,
+            "an operator had it tried at once instead of later",
+        ),
+        step(
+            Pending,
+            "step.cancelled",
+            Cancelled,
+            "the task was cancelled or is undone",
+        ),
+        step(
+            Processing,
+            "step.processed",
+            Processed,
+            "the agent reported success under the attempt that holds it, or its probe says that it took effect",
+        ),
+        step(
+            Processing,
+            "step.error",
+            Error,
+            "the service refused for good, the attempts are used up, or the task's complete-by passed",
+        ),
+        step(
+            Processing,
+            "step.skipped",
+            Skipped,
+            "the service refused for good, or the attempts are used up, and the policy is skip; or, for an undo, the probe says that there is nothing to undo",
+        ),
+        step(
+            Processing,
+            "step.probed",
+            Pending,
+            "the probe has answered, and now the work itself is to be done",
+        ),
+        step(
+            Processing,
+            "step.retrying",
+            Pending,
+            "a transient fault: it is tried again after a wait, within the time to complete that is left",
+        ),
+        step(
+            Processing,
+            "step.expired",
+            Pending,
+            "complete-by passed, or would have before the next try: it is tried again after a wait; or the instance that held it was lost: at once",
+        ),
+        step(
+            Processing,
+            "step.extended",
+            Pending,
+            "the attempts are used up and on_exhausted grants more time",
+        ),
+        step(
+            Processing,
+            "step.released",
+            Pending,
+            "the instance that held it stopped, restarted or never called; no failure is counted",
+        ),
+        step(
+            Processing,
+            "step.cancelled",
+            Cancelled,
+            "the task was cancelled or is undone; the call is dropped, or ended without an answer, and its outcome is unknown",
+        ),
+        step(Error, "step.retried", Pending, "an operator resubmitted it"),
+        step(
+            Error,
+            "step.retried",
+            Waiting,
+            "an operator resubmitted it and its condition is judged again, or had it run again with a step before it",
+        ),
+        step(Pending, "step.retried", Waiting, AGAIN),
+        step(Processed, "step.retried", Waiting, AGAIN),
+        step(Skipped, "step.retried", Waiting, AGAIN),
+        step(
+            Error,
+            "step.skipped",
+            Skipped,
+            "an operator went on without it",
+        ),
+        step(
+            Error,
+            "step.resolved",
+            Processed,
+            "an operator did it by hand",
+        ),
+        step(Error, "step.processed", Processed, PROBED),
+        step(Skipped, "step.processed", Processed, PROBED),
+        step(Cancelled, "step.processed", Processed, PROBED),
+        step(Processed, "step.undone", Undone, "what undoes it is done"),
+        step(Error, "step.undone", Undone, DOUBTED),
+        step(Skipped, "step.undone", Undone, DOUBTED),
+        step(Cancelled, "step.undone", Undone, DOUBTED),
+    ]
+};
+
+pub const TASK_TRANSITIONS: &[Transition<TaskStatus>] = {
+    use TaskStatus::{Cancelled, Error, Paused, Pending, Processed, Processing, Undoing, Undone};
+    &[
+        task(Pending, Processing, "its first step was claimed or is done"),
+        task(Pending, Processed, "every step was skipped"),
+        task(Pending, Error, "a step is in error"),
+        task(Pending, Paused, "an operator paused it"),
+        task(Pending, Cancelled, "it was cancelled"),
+        task(Processing, Processed, "every step is processed or skipped"),
+        task(Processing, Error, "a step is in error"),
+        task(
+            Processing,
+            Paused,
+            "an operator paused it; running calls finish",
+        ),
+        task(Processing, Cancelled, "it was cancelled"),
+        task(
+            Processing,
+            Pending,
+            "an operator had it run again from a step on, before any had been claimed",
+        ),
+        task(
+            Paused,
+            Pending,
+            "an operator resumed it before any step had been claimed",
+        ),
+        task(Paused, Processing, "an operator resumed it"),
+        task(Paused, Processed, "its last running step finished"),
+        task(Paused, Error, "a running step failed"),
+        task(Paused, Cancelled, "it was cancelled"),
+        task(
+            Error,
+            Pending,
+            "its failed steps were resubmitted before any had been claimed",
+        ),
+        task(
+            Error,
+            Processing,
+            "its failed steps were resubmitted, skipped or resolved",
+        ),
+        task(
+            Error,
+            Processed,
+            "its last failed step was skipped or resolved",
+        ),
+        task(
+            Error,
+            Paused,
+            "its failed steps were mended while it was paused",
+        ),
+        task(Error, Cancelled, "it was cancelled"),
+        task(
+            Pending,
+            Undoing,
+            "its undo was asked for, or a policy says so",
+        ),
+        task(
+            Processing,
+            Undoing,
+            "its undo was asked for, or a policy says so",
+        ),
+        task(
+            Paused,
+            Undoing,
+            "its undo was asked for, and it is no longer paused; or a policy says so, and it is paused again at once",
+        ),
+        task(
+            Error,
+            Undoing,
+            "its undo was asked for; or a step that undoes another was mended",
+        ),
+        task(
+            Undoing,
+            Undone,
+            "whatever took effect is undone, or was passed over",
+        ),
+        task(Undoing, Error, "a step that undoes another is in error"),
+        task(
+            Undoing,
+            Paused,
+            "an operator paused it; running calls finish",
+        ),
+        task(Undoing, Cancelled, "it was cancelled"),
+        task(Paused, Undone, "its last running undo finished"),
+        task(
+            Error,
+            Undone,
+            "its last failed undo was skipped or resolved",
+        ),
+    ]
+};
+
+/// Whether the table has this change of a step.
+pub fn allows_step(from: StepStatus, event: &str, to: StepStatus) -> bool {
+    STEP_TRANSITIONS
+        .iter()
+        .any(|row| row.from == from && row.event == event && row.to == to)
+}
+
+/// Whether the table has this change of a task.
+pub fn allows_task(from: TaskStatus, to: TaskStatus) -> bool {
+    TASK_TRANSITIONS
+        .iter()
+        .any(|row| row.from == from && row.to == to)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fmt::Write};
+
+    use super::*;
+
+    const DOCUMENT: &str = include_str!("../../../docs/state-machine.md");
+
+    fn drawn<S: Copy + Ord>(
+        rows: &[Transition<S>],
+        name: impl Fn(S) -> &'static str,
+        first: &str,
+        last: &[&str],
+    ) -> String {
+        let mut text = format!("```mermaid\nstateDiagram-v2\n    [*] --> {first}\n");
+        let arrows: BTreeSet<_> = rows.iter().map(|row| (row.from, row.to)).collect();
+        for (from, to) in arrows {
+            let events: BTreeSet<_> = rows
+                .iter()
+                .filter(|row| (row.from, row.to) == (from, to))
+                .map(|row| row.event)
+                .collect();
+            let events = events.into_iter().collect::<Vec<_>>().join(", ");
+            writeln!(text, "    {} --> {}: {events}", name(from), name(to)).unwrap();
+        }
+        for end in last {
+            writeln!(text, "    {end} --> [*]").unwrap();
+        }
+        text.push_str("```\n\n| from | event | to | when |\n| --- | --- | --- | --- |\n");
+        for row in rows {
+            let (from, to) = (name(row.from), name(row.to));
+            writeln!(text, "| {from} | {} | {to} | {} |", row.event, row.why).unwrap();
+        }
+        text
+    }
+
+    /// On a difference, the expected text is in the message: copy it over.
+    #[test]
+    fn the_document_draws_exactly_these_tables() {
+        let steps = drawn(
+            STEP_TRANSITIONS,
+            StepStatus::as_str,
+            "waiting",
+            &["processed", "skipped", "cancelled", "undone"],
+        );
+        assert!(
+            DOCUMENT.contains(&steps),
+            "docs/state-machine.md lacks:\n{steps}"
+        );
+        let tasks = drawn(
+            TASK_TRANSITIONS,
+            TaskStatus::as_str,
+            "pending",
+            &["processed", "undone", "cancelled"],
+        );
+        assert!(
+            DOCUMENT.contains(&tasks),
+            "docs/state-machine.md lacks:\n{tasks}"
+        );
+    }
+
+    #[test]
+    fn nothing_leaves_an_ended_state() {
+        for row in TASK_TRANSITIONS {
+            assert!(!row.from.is_ended(), "{row:?}");
+        }
+        for row in STEP_TRANSITIONS {
+            let over = [
+                StepStatus::Processed,
+                StepStatus::Skipped,
+                StepStatus::Cancelled,
+            ];
+            // Only an undo comes back to what is over, and an operator who has it run again.
+            let by_undo = row.to == StepStatus::Undone || row.why == PROBED;
+            assert!(
+                by_undo || row.why == AGAIN || !over.contains(&row.from),
+                "{row:?}"
+            );
+            assert!(row.from != StepStatus::Undone, "{row:?}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What the expressions of a definition read that may not be there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{TaskFields, Warning, WarningCode, expressions};
+use crate::{
+    Definition, Payload, StepDefinition,
+    fields::escape,
+    template::{Budget, Reads, each_name, look_alikes},
+};
+
+pub(super) fn check(
+    definition: &Definition,
+    fields: &TaskFields<'_>,
+    budget: &Budget,
+    warnings: &mut Vec<Warning>,
+) {
+    let mut needed = BTreeSet::new();
+    let named = definition.forward();
+    let named = named.map(|index| (definition.step(index).name.as_str(), index));
+    let named: BTreeMap<_, _> = named.collect();
+    for index in definition.forward() {
+        let step = definition.step(index);
+        let condition = step.when.as_ref().map(|when| when.reads());
+        // A condition that asks about something guards the request behind it.
+        let guards =
+            |name: &str| condition.is_some_and(|reads| reads.unguarded.guarded.contains(name));
+        for (place, reads) in read_by(step) {
+            for name in &reads.unguarded.inputs {
+                if !guards(&format!("input.{name}")) {
+                    needed.insert(name.clone());
+                }
+            }
+            for name in &reads.unguarded.steps {
+                let Some(read) = named.get(name.as_str()).copied() else {
+                    continue;
+                };
+                let is_looked_at = place != "when"
+                    && condition.is_some_and(|reads| reads.steps.contains(name.as_str()));
+                let same = same_condition(definition.step(read), step);
+                if definition.step(read).when.is_some() && !is_looked_at && !same {
+                    warnings.push(Warning {
+                        code: WarningCode::ReadsSkipped,
+                        step: Some(step.name.clone()),
+                        pointer: format!("/steps/{}/{}", index.at(), place),
+                        message: format!(
+                            "it reads the output of `{name}`, which `when` may skip: that is null then, and has nothing in it; give a default, or a `when` that asks for it, as in `steps['{name}'].output is not none`"
+                        ),
+                    });
+                }
+            }
+        }
+    }
+    input_needed(needed, fields.input, budget, warnings);
+    looks_like_expression(definition, fields, warnings);
+}
+
+/// The expressions that are evaluated before or when the step is claimed, with their places in it.
+fn read_by(step: &StepDefinition) -> Vec<(String, Reads)> {
+    let condition = step.when.iter();
+    let condition = condition.map(|when| ("when".to_owned(), when.reads().clone()));
+    let request = expressions(&step.request).into_iter();
+    let request = request.map(|(place, reads)| (place.replace('.', "/"), reads));
+    condition.chain(request).collect()
+}
+
+fn same_condition(a: &StepDefinition, b: &StepDefinition) -> bool {
+    match (&a.when, &b.when) {
+        (Some(a), Some(b)) => a.source() == b.source(),
+        _ => false,
+    }
+}
+
+/// One warning for all. Where an input is given, only of what it lacks.
+fn input_needed(
+    mut needed: BTreeSet<String>,
+    input: Option<&Payload>,
+    budget: &Budget,
+    warnings: &mut Vec<Warning>,
+) {
+    /// The most that are named.
+    const MOST: usize = 20;
+    budget.next();
+    let is_known = input.is_none_or(|input| {
+        each_name(input, budget, |name| {
+            needed.remove(name);
+        })
+    });
+    if !is_known {
+        return;
+    }
+    let is_told = |name: &String| {
+        let path = format!("`input.{name}`");
+        warnings.iter().any(|warning| {
+            warning.code == WarningCode::CannotRender && warning.message.contains(&path)
+        })
+    };
+    // Of each message one at most is told, so few are looked at beyond those that are named.
+    let missing = needed.iter().filter(|name| !is_told(name));
+    let missing: Vec<_> = missing.take(MOST + 1).collect();
+    if missing.is_empty() {
+        return;
+    }
+    let mut names = missing
+        .iter()
+        .take(MOST)
+        .map(|name| format!("input.{name}"))
+        .collect::<Vec<_>>()
+        .join(", ");
+    if missing.len() > MOST {
+        names.push_str(", …");
+    }
+    warnings.push(Warning {
+        code: WarningCode::InputNeeded,
+        step: None,
+        pointer: "/input".to_owned(),
+        message: format!(
+            "no submission has to give these, and a step that reads one that is not there ends in error: {names}; give a default where one may be left out"
+        ),
+    });
+}
+
+/// What is sent or stored as it stands, though it looks like an expression.
+fn looks_like_expression(
+    definition: &Definition,
+    fields: &TaskFields<'_>,
+    warnings: &mut Vec<Warning>,
+) {
+    /// One such text is enough to see what was meant; a few show that it is everywhere.
+    const MOST: usize = 5;
+    let mut warn = |pointer: String, message: &str| {
+        warnings.push(Warning {
+            code: WarningCode::LooksLikeExpression,
+            step: None,
+            pointer,
+            message: message.to_owned(),
+        });
+    };
+    for found in look_alikes(&definition.source, MOST) {
+        warn(format!("/steps{}", found.pointer), found.message);
+    }
+    let key = fields.key.map(|key| ("/key".to_owned(), key));
+    let labels = fields.labels.iter().flat_map(|labels| labels.iter());
+    let labels = labels.map(|(name, value)| (format!("/labels/{}", escape(name)), value.as_str()));
+    let stored = key.into_iter().chain(labels);
+    for (pointer, _) in stored
+        .filter(|(_, text)| text.contains("{{") || text.contains("${"))
+        .take(MOST)
+    {
+        warn(
+            pointer,
+            "it is stored as it stands: a task's key and labels hold no expressions; write what they are",
+        );
+    }
+}

@@ -1,0 +1,257 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{Accepted, Limits, Policies, parse_steps};
+
+fn definition(steps: &Value) -> Definition {
+    parse_steps(
+        &Payload::from_value(steps),
+        "",
+        &Policies::default(),
+        &Limits::default(),
+        &Accepted,
+    )
+    .unwrap()
+}
+
+fn of(steps: &Value) -> Verdict {
+    verdict(&definition(steps), &TaskFields::default(), &|_| None)
+}
+
+fn of_task<'s>(complete_within: Option<Span>, input: Option<&'s Payload>) -> TaskFields<'s> {
+    TaskFields {
+        complete_within,
+        input,
+        ..TaskFields::default()
+    }
+}
+
+/// Codes with the steps they are about.
+fn warnings(verdict: &Verdict) -> Vec<(WarningCode, &str)> {
+    verdict
+        .warnings
+        .iter()
+        .map(|warning| {
+            (
+                warning.code,
+                warning.step.as_ref().map_or("", StepName::as_str),
+            )
+        })
+        .collect()
+}
+
+fn names(names: &[StepName]) -> Vec<&str> {
+    names.iter().map(StepName::as_str).collect()
+}
+
+#[test]
+fn steps_are_put_in_an_order_in_which_they_can_run() {
+    let verdict = of(&json!([
+        { "name": "ship", "agent": "x", "after": ["charge", "reserve"] },
+        { "name": "reserve", "agent": "y", "after": [] },
+        { "name": "charge", "agent": "z", "after": ["reserve"] },
+        { "name": "notify", "agent": "z", "after": [] },
+    ]));
+    let order: Vec<_> = verdict
+        .steps
+        .iter()
+        .map(|step| (step.name.as_str(), step.stage))
+        .collect();
+    assert_eq!(
+        order,
+        [("reserve", 1), ("notify", 1), ("charge", 2), ("ship", 3)]
+    );
+    assert_eq!(names(&verdict.steps[3].after), ["charge", "reserve"]);
+    assert_eq!(verdict.steps[2].agent, AgentName::new("z"));
+}
+
+#[test]
+fn the_worst_case_adds_attempts_waits_and_extensions() {
+    let verdict = of(&json!([{
+        "name": "a", "agent": "x", "complete_within": "10s", "max_failures": 3,
+        "on_exhausted": { "extend": "5m", "times": 2 }
+    }]));
+    // Four attempts with waits of 1, 2 and 4 seconds, then twice five minutes and another attempt.
+    assert_eq!(verdict.worst_case, Span::from_secs(40 + 7 + 2 * (300 + 10)));
+    assert_eq!(verdict.steps[0].attempts, 6);
+}
+
+#[test]
+fn the_critical_path_is_the_chain_that_takes_longest() {
+    let steps = json!([
+        { "name": "a", "agent": "x", "complete_within": "1s", "max_failures": 0 },
+        { "name": "long", "agent": "x", "complete_within": "20s", "max_failures": 0, "after": ["a"] },
+        { "name": "short", "agent": "x", "complete_within": "5s", "max_failures": 0, "after": ["a"] },
+        { "name": "end", "agent": "x", "complete_within": "1s", "max_failures": 0, "after": ["short", "long"] },
+    ]);
+    let verdict = of(&steps);
+    assert_eq!(names(&verdict.critical_path), ["a", "long", "end"]);
+    assert_eq!(verdict.worst_case, Span::from_secs(22));
+    assert!(verdict.fits);
+    let fits = |secs| {
+        super::verdict(
+            &definition(&steps),
+            &of_task(Some(Span::from_secs(secs)), None),
+            &|_| None,
+        )
+        .fits
+    };
+    assert!(fits(22) && !fits(21));
+}
+
+#[test]
+fn the_input_tells_whether_a_condition_holds() {
+    let steps = json!([
+        { "name": "a", "agent": "x", "when": "input.total > 10" },
+        { "name": "b", "agent": "x", "when": "steps.a.output" },
+        { "name": "c", "agent": "x" },
+    ]);
+    let runs = |input: Option<Value>| -> Vec<Runs> {
+        let input = input.map(|input| Payload::from_value(&input));
+        let verdict = verdict(&definition(&steps), &of_task(None, input.as_ref()), &|_| {
+            None
+        });
+        verdict.steps.iter().map(|step| step.runs).collect()
+    };
+    use Runs::{Always, Conditionally, Never};
+    assert_eq!(runs(None), [Conditionally, Conditionally, Always]);
+    assert_eq!(
+        runs(Some(json!({ "total": 11 }))),
+        [Always, Conditionally, Always]
+    );
+    assert_eq!(
+        runs(Some(json!({ "total": 9 }))),
+        [Never, Conditionally, Always]
+    );
+    let skipped = Payload::from_value(&json!({ "total": 9 }));
+    let verdict = verdict(&definition(&steps), &of_task(None, Some(&skipped)), &|_| {
+        None
+    });
+    assert!(verdict.steps[0].worst_case == Span::default());
+}
+
+#[test]
+fn services_that_must_deduplicate_are_named_in_one_warning() {
+    let verdict = of(&json!([
+        { "name": "a", "agent": "x" },
+        { "name": "b", "agent": "x", "request": { "method": "PATCH" } },
+        { "name": "c", "agent": "x", "request": { "method": "PUT" } },
+        { "name": "d", "agent": "x", "request": { "method": "DELETE" } },
+    ]));
+    assert_eq!(
+        warnings(&verdict),
+        [(WarningCode::ReliesOnIdempotencyKey, "")]
+    );
+    assert!(verdict.warnings[0].message.ends_with(": a, b"));
+}
+
+#[test]
+fn a_get_that_nobody_reads_is_worth_a_warning() {
+    let get = |name: &str| json!({ "name": name, "agent": "x", "request": { "method": "GET" } });
+    let verdict = of(&json!([
+        get("read"),
+        get("unread"),
+        { "name": "put", "agent": "x", "request": { "method": "PUT", "body": "{{ steps.read.output }}" } },
+    ]));
+    assert_eq!(warnings(&verdict), [(WarningCode::OutputUnread, "unread")]);
+}
+
+#[test]
+fn what_never_changes_or_cannot_be_in_time_is_worth_a_warning() {
+    let steps = json!([
+        { "name": "a", "agent": "x", "when": "1 > 0", "request": { "method": "PUT", "path": "/{{ 'x' }}", "body": { "n": ["{{ 1 + 1 }}", "plain"] } } },
+        { "name": "b", "agent": "slow", "complete_within": "2m", "request": { "method": "PUT" } },
+    ]);
+    let retry_of = |agent: &AgentName| {
+        (agent.as_str() == "slow").then(|| RetrySpec {
+            initial: Span::from_secs(120),
+            ..RetrySpec::default()
+        })
+    };
+    let verdict = verdict(
+        &definition(&steps),
+        &of_task(Some(Span::from_secs(60)), None),
+        &retry_of,
+    );
+    use WarningCode::{Constant, NoTimeToRetry, OutlivesTask};
+    assert_eq!(
+        warnings(&verdict),
+        [
+            (Constant, "a"),
+            (Constant, "a"),
+            (Constant, "a"),
+            (OutlivesTask, "b"),
+            (NoTimeToRetry, "b")
+        ]
+    );
+    assert!(verdict.warnings[2].message.contains("`request.body.n.0`"));
+    assert!(!verdict.fits);
+}
+
+#[test]
+fn an_input_that_lacks_what_a_step_needs_is_worth_a_warning() {
+    let steps = json!([{ "name": "a", "agent": "x", "request": { "method": "PUT", "path": "/{{ input.id }}" } }]);
+    let with = |input: Value| {
+        let input = Payload::from_value(&input);
+        verdict(&definition(&steps), &of_task(None, Some(&input)), &|_| None)
+    };
+    assert_eq!(warnings(&with(json!({ "id": 7 }))), []);
+    let lacking = with(json!({}));
+    assert_eq!(warnings(&lacking), [(WarningCode::CannotRender, "a")]);
+    assert!(lacking.warnings[0].message.contains("`input.id`"));
+}
+
+#[test]
+fn a_verdict_is_written_in_the_words_of_the_api() {
+    let verdict = of(&json!([{ "name": "a", "agent": "x", "request": { "method": "GET" } }]));
+    assert_eq!(
+        serde_json::to_value(&verdict).unwrap(),
+        json!({
+            "steps": [{ "name": "a", "agent": "x", "method": "GET", "after": [], "stage": 1, "runs": "always", "attempts": 4, "worst_case": "2m7s" }],
+            "critical_path": ["a"],
+            "worst_case": "2m7s",
+            "complete_within": null,
+            "fits": true,
+            "undo": [],
+            "warnings": [{ "code": "output_unread", "step": "a", "pointer": "/steps/0", "message": "no step reads what this GET gives: leave it out, or read its output" }]
+        })
+    );
+}
+
+#[test]
+fn what_looks_like_an_expression_and_is_sent_as_it_stands_is_worth_a_warning() {
+    let steps = json!([{ "name": "a", "agent": "x", "request": {
+        "method": "PUT",
+        "path": "/{{ input.z }}/${input.q}",
+        "body": {
+            "price": "${{ input.price }}", "quoted": "{{ '${x}' }}",
+            "{{ input.name }}": 1, "list": [{ "deep {{ input.name }}": 2 }],
+            "text": "{{ input.z }} and ${input.z}",
+        },
+    } }]);
+    let labels = BTreeMap::from([
+        ("plain".to_owned(), "acme".to_owned()),
+        ("who".to_owned(), "{{ input.who }}".to_owned()),
+    ]);
+    let fields = TaskFields {
+        key: Some("order-{{ input.id }}"),
+        labels: Some(&labels),
+        ..TaskFields::default()
+    };
+    let verdict = verdict(&definition(&steps), &fields, &|_| None);
+    let found = verdict.warnings.iter();
+    let found = found.filter(|warning| warning.code == WarningCode::LooksLikeExpression);
+    let mut found: Vec<_> = found.map(|warning| warning.pointer.as_str()).collect();
+    found.sort_unstable();
+    assert_eq!(
+        found,
+        [
+            "/key",
+            "/labels/who",
+            "/steps/0/request/body/list/0/deep {{ input.name }}",
+            "/steps/0/request/body/text",
+            "/steps/0/request/body/{{ input.name }}",
+            "/steps/0/request/path",
+        ]
+    );
+}

@@ -1,0 +1,329 @@
+//! What a definition means for its undo: what would be called, and what its author may have forgotten.
+
+use serde::Serialize;
+
+use super::{Warning, WarningCode, expressions};
+use crate::{AgentName, Definition, Method, Policy, StepDefinition, StepIndex, StepName};
+
+/// One call of an undo.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct UndoStep {
+    pub name: StepName,
+    pub undoes: StepName,
+    pub agent: AgentName,
+    pub method: &'static str,
+    /// Counted from 1: those of a stage can run side by side once those before have ended.
+    pub stage: usize,
+    /// Whether a probe is asked first where the step's outcome is unknown.
+    pub probe: bool,
+}
+
+pub(super) fn check(definition: &Definition, warnings: &mut Vec<Warning>) -> Vec<UndoStep> {
+    let final_steps = behind_pivots(definition);
+    let plan = plan(definition, &final_steps);
+    not_undoable(definition, &final_steps, warnings);
+    for index in definition.forward() {
+        let step = definition.step(index);
+        let mut warn = |code, message: String| {
+            warnings.push(Warning {
+                code,
+                step: Some(step.name.clone()),
+                pointer: format!("/steps/{}", index.at()),
+                message,
+            });
+        };
+        if asks_for_undo(step) && !can_be_undone_at(definition, index) {
+            let message = "its policy undoes the task, but neither this step nor any before it or beside it has an `undo`: give one, or use \"error\"";
+            warn(WarningCode::NothingToUndo, message.to_owned());
+        }
+        let Some(undo) = step.undo.map(|undo| definition.step(undo)) else {
+            continue;
+        };
+        if final_steps[index.at()] {
+            let message = "its `undo` never runs, because the step comes behind a pivot: leave it out, or move the pivot behind the step";
+            warn(WarningCode::UndoNeverRuns, message.to_owned());
+            continue;
+        }
+        let reads = expressions(&undo.request);
+        let output = reads.iter().find(|(_, reads)| {
+            reads.names.contains("output") || reads.steps.contains(step.name.as_str())
+        });
+        if let Some((place, _)) = output
+            && step.probe.is_none()
+        {
+            let message = format!(
+                "`undo.{place}` reads the step's output, which nobody knows after an attempt of unknown outcome: the undo would fail and need an operator. Give a `probe`, or go by `task.id`, `request` or the header Provost-Undoes"
+            );
+            warn(WarningCode::UndoNeedsOutput, message);
+        }
+        let fields = [
+            ("on_permanent", undo.on_permanent == Policy::Skip),
+            ("on_exhausted", undo.on_exhausted.then == Policy::Skip),
+        ];
+        for (field, _) in fields.into_iter().filter(|(_, skips)| *skips) {
+            let message = format!(
+                "`undo.{field}` is skip: where the undo fails, what the step did stays, the task counts as undone, and no alert tells of it; use \"error\" unless that is harmless"
+            );
+            warn(WarningCode::UndoMayBeSkipped, message);
+        }
+    }
+    plan
+}
+
+fn asks_for_undo(step: &StepDefinition) -> bool {
+    step.on_permanent == Policy::Undo || step.on_exhausted.then == Policy::Undo
+}
+
+/// Whether anything that may have been done by the time a step fails can be undone: all but what follows it.
+fn can_be_undone_at(definition: &Definition, index: StepIndex) -> bool {
+    let follows = reached(definition, index);
+    let others = definition.forward().filter(|other| !follows[other.at()]);
+    others
+        .chain([index])
+        .any(|other| definition.step(other).undo.is_some())
+}
+
+/// By place, whether a step follows this one, near or far.
+fn reached(definition: &Definition, from: StepIndex) -> Vec<bool> {
+    let mut reached = vec![false; definition.steps.len()];
+    let mut path = vec![from];
+    while let Some(index) = path.pop() {
+        for follower in &definition.step(index).followers {
+            if !std::mem::replace(&mut reached[follower.at()], true) {
+                path.push(*follower);
+            }
+        }
+    }
+    reached
+}
+
+/// By place, whether a step only begins when nothing can be undone any more.
+fn behind_pivots(definition: &Definition) -> Vec<bool> {
+    let mut behind = vec![false; definition.steps.len()];
+    for index in definition.order.iter().copied() {
+        let mut after = definition.step(index).after.iter();
+        behind[index.at()] =
+            after.any(|before| behind[before.at()] || definition.step(*before).pivot);
+    }
+    behind
+}
+
+/// Each after all those that followed it.
+fn plan(definition: &Definition, behind: &[bool]) -> Vec<UndoStep> {
+    let mut stages = vec![0; definition.steps.len()];
+    let mut plan = Vec::new();
+    for index in definition.order.iter().rev().copied() {
+        let step = definition.step(index);
+        let followers = step.followers.iter();
+        let before = followers.map(|follower| stages[follower.at()]).max();
+        let stage = before.unwrap_or_default();
+        stages[index.at()] = stage;
+        let Some(undo) = step.undo.filter(|_| !behind[index.at()]) else {
+            continue;
+        };
+        stages[index.at()] += 1;
+        let undo = definition.step(undo);
+        plan.push(UndoStep {
+            name: undo.name.clone(),
+            undoes: step.name.clone(),
+            agent: undo.agent().clone(),
+            method: undo.request.method.as_str(),
+            stage: stage + 1,
+            probe: step.probe.is_some(),
+        });
+    }
+    plan.sort_by_key(|undo| undo.stage);
+    plan
+}
+
+/// One warning for all: often it is meant so, as with a mail that was sent.
+fn not_undoable(definition: &Definition, behind: &[bool], warnings: &mut Vec<Warning>) {
+    let wants_undo = !definition.undos.is_empty()
+        || definition.policies.on_deadline == Some(Policy::Undo)
+        || definition.steps.iter().any(asks_for_undo);
+    if !wants_undo {
+        return;
+    }
+    let names: Vec<_> = definition
+        .forward()
+        .filter(|index| !behind[index.at()])
+        .map(|index| definition.step(index))
+        .filter(|step| step.undo.is_none() && !step.pivot && step.request.method != Method::Get)
+        .map(|step| step.name.as_str())
+        .collect();
+    if !names.is_empty() {
+        warnings.push(Warning {
+            code: WarningCode::NotUndoable,
+            step: None,
+            pointer: "/steps".to_owned(),
+            message: format!(
+                "the task may be undone, but what these steps did stays as it is: {}; give them an `undo`, or let them come behind a pivot",
+                names.join(", ")
+            ),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{Accepted, Limits, Payload, Policies, TaskFields, Verdict, parse_steps, verdict};
+
+    fn of(steps: Value) -> Verdict {
+        let steps = Payload::from_value(&steps);
+        let definition = parse_steps(
+            &steps,
+            "",
+            &Policies::default(),
+            &Limits::default(),
+            &Accepted,
+        )
+        .unwrap();
+        verdict(&definition, &TaskFields::default(), &|_| None)
+    }
+
+    /// What is said of undo.
+    fn warnings(steps: Value) -> Vec<(WarningCode, String)> {
+        let warnings = of(steps).warnings.into_iter();
+        let about_undo =
+            warnings.filter(|warning| warning.code != WarningCode::ReliesOnIdempotencyKey);
+        about_undo
+            .map(|warning| {
+                (
+                    warning.code,
+                    warning
+                        .step
+                        .map_or_else(String::new, |step| step.to_string()),
+                )
+            })
+            .collect()
+    }
+
+    /// A step with an undo that is safe in every case.
+    fn undoable(name: &str, more: Value) -> Value {
+        let mut step = json!({ "name": name, "agent": name,
+            "undo": { "request": { "path": "/undo/{{ task.id }}" } } });
+        step.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        step
+    }
+
+    #[test]
+    fn the_undo_is_planned_backward_with_branches_side_by_side() {
+        let verdict = of(json!([
+            undoable("start", json!({})),
+            undoable("left", json!({ "after": ["start"], "probe": { "request": { "path": "/" } } })),
+            { "name": "right", "agent": "x", "after": ["start"] },
+            undoable("join", json!({ "after": ["left", "right"], "undo": { "request": { "method": "DELETE" } } })),
+            { "name": "ship", "agent": "x", "pivot": true },
+            undoable("told", json!({})),
+        ]));
+        let plan = verdict.undo.iter();
+        let plan: Vec<_> = plan
+            .map(|u| (u.name.as_str(), u.method, u.stage, u.probe))
+            .collect();
+        assert_eq!(
+            plan,
+            [
+                ("join.undo", "DELETE", 1, false),
+                ("left.undo", "POST", 2, true),
+                ("start.undo", "POST", 3, false)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_definition_without_undo_is_not_bothered() {
+        assert_eq!(warnings(json!([{ "name": "a", "agent": "x" }])), []);
+        assert_eq!(
+            warnings(json!([undoable("a", json!({ "on_permanent": "undo" }))])),
+            []
+        );
+    }
+
+    #[test]
+    fn what_stays_when_the_task_is_undone_is_named_in_one_warning() {
+        let steps = json!([
+            undoable("a", json!({})),
+            { "name": "mail", "agent": "x" },
+            { "name": "look", "agent": "x", "request": { "method": "GET" } },
+            { "name": "use", "agent": "x", "request": { "body": "{{ steps.look.output }}" } },
+            { "name": "ship", "agent": "x", "pivot": true },
+            { "name": "behind", "agent": "x" },
+        ]);
+        assert_eq!(
+            warnings(steps.clone()),
+            [(WarningCode::NotUndoable, String::new())]
+        );
+        let verdict = of(steps);
+        let message = &verdict
+            .warnings
+            .iter()
+            .find(|w| w.code == WarningCode::NotUndoable)
+            .unwrap()
+            .message;
+        assert!(message.contains(": mail, use;"), "{message}");
+    }
+
+    #[test]
+    fn a_policy_that_undoes_nothing_is_worth_a_warning() {
+        let steps = json!([
+            { "name": "a", "agent": "x", "on_permanent": "undo", "request": { "method": "PUT" } },
+            undoable("b", json!({})),
+        ]);
+        let found = warnings(steps);
+        assert!(
+            found.contains(&(WarningCode::NothingToUndo, "a".to_owned())),
+            "{found:?}"
+        );
+        let beside = json!([
+            { "name": "a", "agent": "x", "after": [], "on_permanent": "undo" },
+            undoable("b", json!({ "after": [] })),
+        ]);
+        assert!(
+            !warnings(beside)
+                .iter()
+                .any(|(code, _)| *code == WarningCode::NothingToUndo)
+        );
+    }
+
+    #[test]
+    fn an_undo_that_reads_an_output_nobody_may_know_is_worth_a_warning() {
+        let reads = |expression: &str| json!({ "undo": { "request": { "method": "PUT", "body": { "id": expression } } } });
+        for expression in ["{{ output.id }}", "{{ steps.a.output.id }}"] {
+            let steps = json!([undoable("a", reads(expression))]);
+            assert_eq!(
+                warnings(steps),
+                [(WarningCode::UndoNeedsOutput, "a".to_owned())]
+            );
+            let mut probed = reads(expression);
+            probed["probe"] = json!({ "request": { "path": "/" } });
+            assert_eq!(warnings(json!([undoable("a", probed)])), []);
+        }
+        assert_eq!(
+            warnings(json!([undoable("a", reads("{{ request.path }}"))])),
+            []
+        );
+    }
+
+    #[test]
+    fn an_undo_that_never_runs_or_fails_in_silence_is_worth_a_warning() {
+        let steps = json!([
+            undoable("a", json!({ "undo": { "request": {}, "on_permanent": "skip",
+                "on_exhausted": { "extend": "1m", "then": "skip" } } })),
+            { "name": "ship", "agent": "x", "pivot": true },
+            undoable("b", json!({})),
+        ]);
+        assert_eq!(
+            warnings(steps),
+            [
+                (WarningCode::UndoMayBeSkipped, "a".to_owned()),
+                (WarningCode::UndoMayBeSkipped, "a".to_owned()),
+                (WarningCode::UndoNeverRuns, "b".to_owned()),
+            ]
+        );
+    }
+}
