@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use http::Uri;
 use serde::{Deserialize, Serialize};
 
-use super::Span;
+use crate::time::Span;
 
 const MOST_ENDPOINTS: usize = 32;
 const MOST_IN_FLIGHT: u32 = 100_000;

@@ -1,6 +1,6 @@
 //! Alerts: what a person must be told (P3, P12, P32).
 
-use super::StepIndex;
+use crate::ids::StepIndex;
 
 /// What an alert is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

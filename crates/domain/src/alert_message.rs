@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::{
-    Message, ReceiverName, Sender, StepName, TaskId, Timestamp,
-    message::{CloudEvent, place},
+use crate::{
+    ids::{ReceiverName, StepName, TaskId},
+    message::{CloudEvent, Message, Sender, place},
+    time::Timestamp,
 };
 
 const RAISED: &str = "alert.raised";

@@ -4,7 +4,7 @@ use std::{fmt, net::IpAddr};
 
 use ipnet::IpNet;
 
-use super::is_never_called;
+use crate::special_address::is_never_called;
 
 /// What is said where an entry has none of the forms.
 pub const ALLOWED_ADDRESSES: &str = "networks such as \"10.0.0.0/8\" or \"fd00:1::/32\", addresses such as \

@@ -3,7 +3,12 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{AgentName, InstanceId, StepIndex, StepName, StepState, StepStatus, Task, Timestamp};
+use crate::{
+    ids::{AgentName, InstanceId, StepIndex, StepName},
+    step::{StepState, StepStatus},
+    task::Task,
+    time::Timestamp,
+};
 
 /// `blocked_by` of a step in an answer.
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]

@@ -2,8 +2,13 @@
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
-use super::{
-    Attempt, CallTrace, Fault, Method, Payload, Span, StepName, StepRef, Target, Timestamp,
+use crate::{
+    definition::{Method, Target},
+    fault::Fault,
+    ids::{Attempt, StepName, StepRef},
+    payload::Payload,
+    time::{Span, Timestamp},
+    trace::CallTrace,
 };
 
 /// One attempt of one step: everything the agent needs to do the work.

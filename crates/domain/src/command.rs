@@ -2,8 +2,13 @@
 
 use thiserror::Error;
 
-use super::{
-    Attempt, InstanceId, Outcome, Payload, StepIndex, StepName, StepStatus, TaskStatus, Timestamp,
+use crate::{
+    call::Outcome,
+    ids::{Attempt, InstanceId, StepIndex, StepName},
+    payload::Payload,
+    step::StepStatus,
+    task::TaskStatus,
+    time::Timestamp,
 };
 
 /// A change asked of one task. Submission is not among them: it makes the task.

@@ -13,9 +13,11 @@ mod tests;
 
 use std::sync::Arc;
 
-use super::{
-    AgentName, Payload, Span, StepIndex, StepName,
+use crate::{
+    ids::{AgentName, StepIndex, StepName},
+    payload::Payload,
     template::{Expression, JsonTemplate, Template},
+    time::Span,
 };
 pub use parse::*;
 pub use policies::*;

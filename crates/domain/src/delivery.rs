@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Span, Timestamp};
+use crate::time::{Span, Timestamp};
 
 /// How long and how often a message is tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

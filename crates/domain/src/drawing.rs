@@ -3,7 +3,12 @@
 
 use std::fmt::Write;
 
-use super::{Definition, StepDefinition, StepIndex, StepStatus, Task};
+use crate::{
+    definition::{Definition, StepDefinition},
+    ids::StepIndex,
+    step::StepStatus,
+    task::Task,
+};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
@@ -223,7 +228,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{Accepted, Limits, Payload, Policies, parse_steps};
+    use crate::{
+        definition::{Accepted, Limits, Policies, parse_steps},
+        payload::Payload,
+    };
 
     fn definition(steps: &Value) -> Definition {
         let steps = Payload::from_value(steps);

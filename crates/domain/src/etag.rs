@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 
 use sha2::{Digest, Sha256};
 
-use super::{AgentSpec, Timestamp};
+use crate::{agent_spec::AgentSpec, time::Timestamp};
 
 /// The most tags that one condition may name.
 pub const MOST_ETAGS: usize = 64;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{StepName, Timestamp};
+use crate::{ids::StepName, time::Timestamp};
 
 /// The longest excerpt of a remote answer that a fault keeps, in bytes.
 pub const BODY_EXCERPT: usize = 4096;

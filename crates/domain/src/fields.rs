@@ -14,7 +14,10 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::{SPAN_FORMS, Span, nearest};
+use crate::{
+    nearest::nearest,
+    time::{SPAN_FORMS, Span},
+};
 
 /// The most faults of one kind that are told of one object.
 const MOST_FAULTS: usize = 50;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use super::fields::entries;
+use crate::fields::entries;
 
 /// What stands in place of a value that is not shown.
 pub const HIDDEN: &str = "***";

@@ -4,7 +4,12 @@ use std::{borrow::Cow, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Attempt, Certainty, Fault, StepName, Term, Timestamp};
+use crate::{
+    fault::{Certainty, Fault},
+    ids::{Attempt, StepName},
+    lease::Term,
+    time::Timestamp,
+};
 
 /// Who made a change. Written as `scheduler:<instance>`, `supervisor:<instance>#<term>`,
 /// `operator:<name>` and so on.

@@ -1,6 +1,9 @@
 //! Instances: who runs on a store, and who among them supervises (P14, P27, P33).
 
-use super::{Gone, Holder, Lease, Span, Term, Timestamp};
+use crate::{
+    lease::{Gone, Holder, Lease, Term},
+    time::{Span, Timestamp},
+};
 
 /// What the store keeps of one instance. Its lease is the right to its id.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -103,7 +106,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::{Incarnation, InstanceId};
+    use crate::{ids::InstanceId, lease::Incarnation};
 
     fn renewal(name: &str, incarnation: u128) -> Renewal {
         Renewal {

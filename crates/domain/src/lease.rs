@@ -14,7 +14,10 @@ use std::{fmt, time::Duration};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{InstanceId, Span, Timestamp};
+use crate::{
+    ids::InstanceId,
+    time::{Span, Timestamp},
+};
 
 /// One process under an instance's id. Every start makes a new one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

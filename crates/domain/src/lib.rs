@@ -46,46 +46,57 @@ mod verdict;
 mod view;
 mod web_address;
 
-pub use agent_spec::*;
-pub use alert::*;
-pub use alert_message::*;
-pub use allowed_address::*;
-pub use blocked::*;
-pub use call::*;
-pub use command::*;
-pub use decide::*;
-pub use definition::*;
-pub use delivery::*;
-pub use depth::*;
-pub use drawing::*;
-pub use etag::*;
-pub use fault::*;
-pub use fields::*;
-pub use hidden::*;
-pub use history::*;
-pub use ids::*;
-pub use instance::*;
-pub use lease::*;
-pub use memory::*;
-
-pub use message::*;
-pub use nearest::*;
-pub use pace::*;
-pub use payload::*;
-pub use policy::*;
-pub use purge_pace::*;
-pub use reply_to::*;
-pub use retention::*;
-pub use schema::*;
-pub use signature::*;
-pub use special_address::*;
-pub use step::*;
-pub use task::*;
-pub use time::*;
-pub use trace::*;
-pub use transitions::*;
-pub use undo_plan::*;
-pub use vacuum::*;
-pub use verdict::*;
-pub use view::*;
-pub use web_address::*;
+pub use agent_spec::{AgentSpec, Endpoint, RetrySpec};
+pub use alert::{AlertChange, AlertKind};
+pub use alert_message::{ALERT_EVENTS, AlertFormat, AlertNews, AlertNotice, AlertWebhook};
+pub use allowed_address::{ALLOWED_ADDRESSES, AllowedAddress};
+pub use blocked::Blocked;
+pub use call::{Call, CallBody, Outcome, Purpose};
+pub use command::{Command, Expiry, Refusal, Release};
+pub use decide::{Draft, Dropped, Effect};
+pub use definition::{
+    Accepted, Body, Definition, Extend, KnownAgents, Limits, Method, OnExhausted, OnUndo, Policies,
+    Policy, Probe, StepDefinition, Target, WHOLE_DEFINITION, parse_steps, parse_steps_within,
+};
+pub use delivery::{Delivery, Fate, LONGEST_ASKED, Persistence};
+pub use depth::{DEEPEST, too_deep};
+pub use drawing::{Form, draw};
+pub use etag::{ETag, ETags, MOST_ETAGS, Precondition, Unmet};
+pub use fault::{BODY_EXCERPT, Certainty, Fault, FaultKind};
+pub use fields::{FieldFault, Fields, text};
+pub use hidden::{HIDDEN, without_query, without_secrets};
+pub use history::{Actor, Event};
+pub use ids::{
+    AgentName, Attempt, Destination, InstanceId, Priority, ReceiverName, StepIndex, StepName,
+    StepRef, TaskId, WorkflowName,
+};
+pub use instance::{InstanceRecord, Leases, Renewal, Taken};
+pub use lease::{Gone, Holder, Incarnation, Lease, Term, renew_after, trust};
+pub use memory::memory_of;
+pub use message::{Message, Sender, TaskNews, destination_of};
+pub use nearest::nearest;
+pub use pace::{Failure, Pace};
+pub use payload::Payload;
+pub use purge_pace::PurgePace;
+pub use reply_to::{KnownReceivers, REPLIES, ReplyTo};
+pub use retention::{Keep, KeepRule, Retention};
+pub use schema::{
+    DURATION, DeadlinePolicy, DurationText, Json, LONGEST_NAME, LabelFilter, MOST_LABELS,
+    ReplyEvent, UndoPolicy, one_of_words,
+};
+pub use signature::{SECRET_FORM, Secret, signatures};
+pub use special_address::special_address;
+pub use step::{Doubt, Step, StepState, StepStatus};
+pub use task::{Details, Task, TaskState, TaskStatus, Undo, WorkflowRef};
+pub use time::{SPAN_FORMS, Span, Timestamp};
+pub use trace::{CallTrace, Trace};
+pub use undo_plan::{
+    Because, CannotRender, PassedOver, PlannedProbe, PlannedRequest, PlannedUndo, Running,
+    UndoPlan, Until, Why, undo_plan,
+};
+pub use vacuum::{FileSpace, Vacuum, Vacuuming};
+pub use verdict::{
+    PlannedStep, Runs, TaskFields, UndoStep, Verdict, Warning, WarningCode, verdict,
+};
+pub use view::{FaultBody, Head, Labels, ReplyToBody, TaskView};
+pub use web_address::{LONGEST_URL, WebAddress};

@@ -1,6 +1,6 @@
 //! What is held in memory, in bytes: an estimate, on the high side where it is not known.
 
-use super::{Fault, Payload, Step, Task};
+use crate::{fault::Fault, payload::Payload, step::Step, task::Task};
 
 /// A task without its steps and whatever was submitted.
 const TASK: usize = 1024;

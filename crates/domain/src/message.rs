@@ -6,9 +6,14 @@ use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::{
-    AlertWebhook, Destination, Event, LONGEST_URL, ReceiverName, StepName, Task, TaskId, TaskView,
-    Timestamp,
+use crate::{
+    alert_message::AlertWebhook,
+    history::Event,
+    ids::{Destination, ReceiverName, StepName, TaskId},
+    task::Task,
+    time::Timestamp,
+    view::TaskView,
+    web_address::LONGEST_URL,
 };
 
 /// One message to one receiver, on its way into the outbox.
@@ -198,8 +203,15 @@ mod tests {
 
     use super::*;
     use crate::{
-        Accepted, Actor, Attempt, Command, Details, Draft, InstanceId, Limits, Outcome, Payload,
-        Policies, Priority, ReplyTo, StepIndex, parse_steps,
+        call::Outcome,
+        command::Command,
+        decide::Draft,
+        definition::{Accepted, Limits, Policies, parse_steps},
+        history::Actor,
+        ids::{Attempt, InstanceId, Priority, StepIndex},
+        payload::Payload,
+        reply_to::ReplyTo,
+        task::Details,
     };
 
     const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);

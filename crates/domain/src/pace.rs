@@ -3,7 +3,11 @@
 
 use std::time::Duration;
 
-use super::{Destination, LONGEST_ASKED, Persistence, ReceiverName, Span, Timestamp};
+use crate::{
+    delivery::{LONGEST_ASKED, Persistence},
+    ids::{Destination, ReceiverName},
+    time::{Span, Timestamp},
+};
 
 /// The first pause after a failure; it doubles up to the longest.
 const FIRST_PAUSE: Span = Span::from_millis(50);

@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::template::Document;
+use crate::template::Document;
 
 /// An immutable JSON document, cheap to clone.
 #[derive(Clone)]

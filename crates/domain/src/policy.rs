@@ -1,6 +1,6 @@
 //! How long the supervisor lets a step rest before it is tried again.
 
-use super::Span;
+use crate::time::Span;
 
 /// The wait after the n-th failure of a step: a second, doubled with each failure, at most a minute.
 pub fn backoff(failure_count: u32) -> Span {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Span;
+use crate::time::Span;
 
 /// The pace of one purge: how much is deleted at once, and how long others then have the store to themselves.
 ///

@@ -2,8 +2,11 @@
 
 use http::HeaderValue;
 
-use super::{
-    Body, CallBody, Method, Payload, RequestTemplate, is_secret_header,
+use crate::{
+    call::CallBody,
+    definition::{Body, Method, RequestTemplate},
+    hidden::is_secret_header,
+    payload::Payload,
     template::{RenderError, Scope},
 };
 

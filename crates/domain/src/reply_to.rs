@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FieldFault, Fields, LONGEST_URL, ReceiverName, WebAddress};
+use crate::{
+    fields::{FieldFault, Fields},
+    ids::ReceiverName,
+    web_address::{LONGEST_URL, WebAddress},
+};
 
 /// What can be told of a task.
 pub const REPLIES: [&str; 8] = [

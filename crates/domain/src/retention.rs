@@ -7,7 +7,7 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{Span, TaskStatus, WorkflowName};
+use crate::{ids::WorkflowName, task::TaskStatus, time::Span};
 
 /// How long something that ended is kept. Ordered by length.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

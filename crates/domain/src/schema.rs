@@ -11,7 +11,15 @@ use utoipa::{
     },
 };
 
-use super::{AlertKind, Form, Labels, Method, OnUndo, Policy, REPLIES, StepStatus, TaskStatus};
+use crate::{
+    alert::AlertKind,
+    definition::{Method, OnUndo, Policy},
+    drawing::Form,
+    reply_to::REPLIES,
+    step::StepStatus,
+    task::TaskStatus,
+    view::Labels,
+};
 
 /// Declares the schema of a type whose values are words.
 #[macro_export]
@@ -170,7 +178,7 @@ mod tests {
     use proptest::{prelude::*, string::string_regex};
 
     use super::*;
-    use crate::Span;
+    use crate::time::Span;
 
     /// What matches the pattern, in numbers that are no longer than ten years.
     fn durations() -> impl Strategy<Value = String> {

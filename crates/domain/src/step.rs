@@ -1,6 +1,11 @@
 //! One step of a task, and the states it passes through.
 
-use super::{Attempt, Fault, InstanceId, Payload, Span, Timestamp};
+use crate::{
+    fault::Fault,
+    ids::{Attempt, InstanceId},
+    payload::Payload,
+    time::{Span, Timestamp},
+};
 
 /// What the state store keeps of a step besides its definition.
 #[derive(Clone, PartialEq, Debug)]

@@ -4,10 +4,17 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Actor, Definition, Fault, Payload, Priority, ReplyTo, Span, Step, StepDefinition, StepIndex,
-    StepState, TaskId, Timestamp, Trace, WorkflowName,
+use crate::{
+    definition::{Definition, StepDefinition},
+    fault::Fault,
+    history::Actor,
+    ids::{Priority, StepIndex, TaskId, WorkflowName},
+    payload::Payload,
+    reply_to::ReplyTo,
+    step::{Step, StepState},
     template::{Budget, Scope},
+    time::{Span, Timestamp},
+    trace::Trace,
 };
 
 #[derive(Clone, PartialEq, Debug)]

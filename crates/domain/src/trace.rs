@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::{Attempt, StepRef};
+use crate::ids::{Attempt, StepRef};
 
 /// What the specification has everybody pass on at least, and nothing here passes on more.
 const LONGEST_STATE: usize = 512;
@@ -153,7 +153,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::{StepIndex, TaskId};
+    use crate::ids::{StepIndex, TaskId};
 
     const ID: u128 = 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c;
 

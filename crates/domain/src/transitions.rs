@@ -1,7 +1,7 @@
 //! Every way a step or a task can change its state. Decisions make no other: each change is looked up
 //! here in debug builds, and `docs/state-machine.md` is drawn from these tables.
 
-use super::{StepStatus, TaskStatus};
+use crate::{step::StepStatus, task::TaskStatus};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transition<S> {

@@ -7,10 +7,19 @@ use std::{cell::Cell, collections::BTreeMap};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{
-    Actor, AgentName, Call, CallBody, Command, Doubt, Draft, OnUndo, Payload, Purpose, Release,
-    Secrets, Span, StepIndex, StepName, StepState, StepStatus, Target, Task, Timestamp, call,
-    hide_secrets, template::Budget, without_query,
+use crate::{
+    call::{Call, CallBody, Purpose},
+    command::{Command, Release},
+    decide::{Draft, Secrets, call},
+    definition::{OnUndo, Target},
+    hidden::{hide_secrets, without_query},
+    history::Actor,
+    ids::{AgentName, StepIndex, StepName},
+    payload::Payload,
+    step::{Doubt, StepState, StepStatus},
+    task::Task,
+    template::Budget,
+    time::{Span, Timestamp},
 };
 
 /// The answer to the question what an undo would do.

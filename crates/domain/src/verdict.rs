@@ -10,11 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{
-    AgentName, Body, Definition, Extend, Method, Payload, RequestTemplate, RetrySpec, Span,
-    StepDefinition, StepIndex, StepName, backoff,
+use crate::{
+    agent_spec::RetrySpec,
+    definition::{Body, Definition, Extend, Method, RequestTemplate, StepDefinition},
+    ids::{AgentName, StepIndex, StepName},
+    payload::Payload,
+    policy::backoff,
     render::render_request,
     template::{Budget, Reads, Scope},
+    time::Span,
 };
 
 /// The answer to a dry run.

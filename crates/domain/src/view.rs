@@ -7,9 +7,18 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::{
-    Actor, Blocked, Certainty, Doubt, Fault, FaultKind, Json, Payload, ReceiverName, ReplyEvent,
-    ReplyTo, Step, StepIndex, StepState, StepStatus, Task, TaskStatus, Timestamp, without_query,
+use crate::{
+    blocked::Blocked,
+    fault::{Certainty, Fault, FaultKind},
+    hidden::without_query,
+    history::Actor,
+    ids::{ReceiverName, StepIndex},
+    payload::Payload,
+    reply_to::ReplyTo,
+    schema::{Json, ReplyEvent},
+    step::{Doubt, Step, StepState, StepStatus},
+    task::{Task, TaskStatus},
+    time::Timestamp,
 };
 
 /// A task with all its steps.

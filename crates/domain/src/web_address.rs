@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::Uri;
 
-use super::render::path_fault;
+use crate::render::path_fault;
 
 pub const LONGEST_URL: usize = 2000;
 

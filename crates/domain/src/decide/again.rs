@@ -3,7 +3,14 @@
 //! again, and is undone if the task is.
 
 use super::Draft;
-use crate::{Actor, AlertChange, Refusal, StepIndex, StepState, StepStatus, Timestamp};
+use crate::{
+    alert::AlertChange,
+    command::Refusal,
+    history::Actor,
+    ids::StepIndex,
+    step::{StepState, StepStatus},
+    time::Timestamp,
+};
 
 impl Draft {
     pub(super) fn retry_from(

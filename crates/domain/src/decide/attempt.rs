@@ -4,10 +4,21 @@ use std::time::Duration;
 
 use super::{Draft, fault};
 use crate::{
-    Actor, AlertChange, AlertKind, Attempt, Call, CallTrace, Certainty, Doubt, Fault, FaultKind,
-    InstanceId, Method, Outcome, Payload, Policy, Purpose, Refusal, Release, Span, Step, StepIndex,
-    StepRef, StepState, Task, Timestamp, hide_secrets, render,
+    alert::{AlertChange, AlertKind},
+    call::{Call, Outcome, Purpose},
+    command::{Refusal, Release},
+    definition::{Method, Policy},
+    fault::{Certainty, Fault, FaultKind},
+    hidden::hide_secrets,
+    history::Actor,
+    ids::{Attempt, InstanceId, StepIndex, StepRef},
+    payload::Payload,
+    render,
+    step::{Doubt, Step, StepState},
+    task::Task,
     template::{Budget, RenderError},
+    time::{Span, Timestamp},
+    trace::CallTrace,
 };
 
 impl Draft {

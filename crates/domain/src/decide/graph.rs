@@ -1,7 +1,10 @@
 //! The order of steps: which become ready when another is done (P5).
 
 use super::{Draft, fault};
-use crate::{Actor, FaultKind, Policy, StepIndex, StepState, Timestamp};
+use crate::{
+    definition::Policy, fault::FaultKind, history::Actor, ids::StepIndex, step::StepState,
+    time::Timestamp,
+};
 
 impl Draft {
     /// Opens the steps that follow nothing.

@@ -18,10 +18,18 @@ use std::sync::Arc;
 
 pub(crate) use attempt::{Secrets, call};
 
-use super::{
-    Actor, AlertChange, AlertKind, Attempt, Call, Certainty, Command, Details, Doubt, Event,
-    Expiry, Fault, FaultKind, InstanceId, Refusal, Step, StepIndex, StepState, Task, TaskState,
-    TaskStatus, Timestamp, allows_step, allows_task, template::Budget,
+use crate::{
+    alert::{AlertChange, AlertKind},
+    call::Call,
+    command::{Command, Expiry, Refusal},
+    fault::{Certainty, Fault, FaultKind},
+    history::{Actor, Event},
+    ids::{Attempt, InstanceId, StepIndex},
+    step::{Doubt, Step, StepState},
+    task::{Details, Task, TaskState, TaskStatus},
+    template::Budget,
+    time::Timestamp,
+    transitions::{allows_step, allows_task},
 };
 
 #[derive(Debug)]

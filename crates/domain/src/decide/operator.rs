@@ -2,8 +2,14 @@
 
 use super::Draft;
 use crate::{
-    Actor, AlertChange, Doubt, Payload, Refusal, StepIndex, StepName, StepState, StepStatus,
-    TaskState, Timestamp,
+    alert::AlertChange,
+    command::Refusal,
+    history::Actor,
+    ids::{StepIndex, StepName},
+    payload::Payload,
+    step::{Doubt, StepState, StepStatus},
+    task::TaskState,
+    time::Timestamp,
 };
 
 impl Draft {

@@ -3,7 +3,14 @@
 
 use super::{Draft, fault};
 use crate::{
-    Actor, Doubt, Fault, FaultKind, Finding, Payload, Probe, StepIndex, StepState, Task, Timestamp,
+    definition::{Finding, Probe},
+    fault::{Fault, FaultKind},
+    history::Actor,
+    ids::StepIndex,
+    payload::Payload,
+    step::{Doubt, StepState},
+    task::Task,
+    time::Timestamp,
 };
 
 impl Task {

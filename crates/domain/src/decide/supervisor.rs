@@ -2,8 +2,14 @@
 
 use super::{Draft, fault};
 use crate::{
-    Actor, Attempt, Certainty, Doubt, Extend, Fault, FaultKind, Policy, Refusal, Span, StepIndex,
-    StepState, Timestamp, backoff,
+    command::Refusal,
+    definition::{Extend, Policy},
+    fault::{Certainty, Fault, FaultKind},
+    history::Actor,
+    ids::{Attempt, StepIndex},
+    policy::backoff,
+    step::{Doubt, StepState},
+    time::{Span, Timestamp},
 };
 
 impl Draft {

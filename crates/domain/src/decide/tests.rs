@@ -14,8 +14,13 @@ use uuid::Uuid;
 
 use super::*;
 use crate::{
-    Accepted, Definition, InstanceId, Limits, Outcome, Payload, Policies, Priority, Span,
-    StepStatus, TaskId, TaskStatus, parse_steps,
+    call::Outcome,
+    definition::{Accepted, Definition, Limits, Policies, parse_steps},
+    ids::{InstanceId, Priority, TaskId},
+    payload::Payload,
+    step::StepStatus,
+    task::TaskStatus,
+    time::Span,
 };
 
 fn definition(steps: &Value) -> Arc<Definition> {

@@ -3,8 +3,15 @@
 
 use super::{Draft, first_fault};
 use crate::{
-    Actor, AlertChange, Doubt, Event, Fault, FaultKind, Payload, Refusal, Step, StepIndex,
-    StepState, Task, TaskState, Timestamp, Undo,
+    alert::AlertChange,
+    command::Refusal,
+    fault::{Fault, FaultKind},
+    history::{Actor, Event},
+    ids::StepIndex,
+    payload::Payload,
+    step::{Doubt, Step, StepState},
+    task::{Task, TaskState, Undo},
+    time::Timestamp,
 };
 
 impl Draft {

@@ -10,7 +10,10 @@ use super::{
     step::{After, Draft, Edges},
 };
 use crate::{
-    AgentName, FieldFault, Payload, StepIndex, StepName, nearest,
+    fields::FieldFault,
+    ids::{AgentName, StepIndex, StepName},
+    nearest::nearest,
+    payload::Payload,
     template::{Budget, Origin, Reads},
 };
 

@@ -6,7 +6,11 @@ use std::ops::RangeInclusive;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::{FieldFault, Fields, Payload, Span, fields::text};
+use crate::{
+    fields::{FieldFault, Fields, text},
+    payload::Payload,
+    time::Span,
+};
 
 /// What follows when trying is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,8 +4,10 @@ use http::StatusCode;
 
 use super::{Method, RequestTemplate, request};
 use crate::{
-    Fields, Payload, Span,
+    fields::Fields,
+    payload::Payload,
     template::{Expression, Origin, Reads, RenderError, Scope},
+    time::Span,
 };
 
 const DEFAULT_WITHIN: Span = Span::from_secs(10);

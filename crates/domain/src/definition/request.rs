@@ -4,8 +4,8 @@ use http::{HeaderName, HeaderValue, header};
 
 use super::{Body, Method, RequestTemplate};
 use crate::{
-    FieldFault, Fields, Payload,
-    fields::text,
+    fields::{FieldFault, Fields, text},
+    payload::Payload,
     render::path_fault,
     template::{JsonTemplate, Origin, Reads, Template},
 };

@@ -13,9 +13,11 @@ use super::{
     undo::{self, UndoDraft},
 };
 use crate::{
-    AgentName, FieldFault, Fields, LONGEST_URL, Span, StepIndex, StepName, WebAddress,
-    fields::text,
+    fields::{FieldFault, Fields, text},
+    ids::{AgentName, StepIndex, StepName},
     template::{Expression, Origin, Reads},
+    time::Span,
+    web_address::{LONGEST_URL, WebAddress},
 };
 
 const LONGEST_NAME: usize = 64;

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::FieldFault;
+use crate::fields::FieldFault;
 
 mod properties;
 mod steps;

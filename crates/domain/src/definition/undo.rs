@@ -7,8 +7,9 @@ use super::{
     step::{DEFAULT_MAX_FAILURES, DEFAULT_TRY, TRY},
 };
 use crate::{
-    Fields, Span,
+    fields::Fields,
     template::{Origin, Reads},
+    time::Span,
 };
 
 /// What was read of the field `undo`.

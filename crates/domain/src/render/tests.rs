@@ -5,7 +5,11 @@ use uuid::Uuid;
 
 use super::*;
 use crate::template::Budget;
-use crate::{Accepted, Limits, Payload, Policies, TaskId, parse_steps};
+use crate::{
+    definition::{Accepted, Limits, Policies, parse_steps},
+    ids::TaskId,
+    payload::Payload,
+};
 
 fn render(request: Value, input: Value) -> Result<Rendered, String> {
     let steps = json!([{ "name": "a", "agent": "x", "request": request }]);

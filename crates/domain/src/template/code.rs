@@ -11,7 +11,7 @@ use super::{
     trouble::{Outcome, Trouble, other},
     value::Value,
 };
-use crate::Payload;
+use crate::payload::Payload;
 
 /// What reading an expression costs, in units of the budget, and each byte of it. Mostly memory.
 const EXPRESSION: u64 = 1000;

@@ -5,7 +5,7 @@ use super::{
     Origin, Reads, RenderError, Scope, Template, document::end_of_string, scan, text::is_template,
     write::Out,
 };
-use crate::{Payload, fields::escape};
+use crate::{fields::escape, payload::Payload};
 
 /// A JSON value whose strings (not keys) are templates.
 #[derive(Debug)]

@@ -50,7 +50,7 @@ pub use json::{JsonTemplate, look_alikes};
 pub use scope::Scope;
 pub use text::Template;
 
-use super::Payload;
+use crate::payload::Payload;
 use code::Code;
 use write::Out;
 

@@ -4,7 +4,7 @@
 use super::{
     Budget, convert, judging as judge, lists, places, texts, trouble::Outcome, value::Value,
 };
-use crate::nearest;
+use crate::nearest::nearest;
 
 /// What a call is given, one for each parameter; `None` where it is left out.
 pub(super) type Given<'g, 'v> = &'g [Option<Value<'v>>];

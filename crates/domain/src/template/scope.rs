@@ -9,7 +9,10 @@ use super::{
     value::{Member, Value},
     write::Out,
 };
-use crate::{Payload, StepName, TaskId};
+use crate::{
+    ids::{StepName, TaskId},
+    payload::Payload,
+};
 
 pub struct Scope<'a> {
     pub task_id: TaskId,

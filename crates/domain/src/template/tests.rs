@@ -3,7 +3,10 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use super::*;
-use crate::{Payload, StepName, TaskId};
+use crate::{
+    ids::{StepName, TaskId},
+    payload::Payload,
+};
 
 mod bounds;
 mod charges;

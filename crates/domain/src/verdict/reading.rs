@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{TaskFields, Warning, WarningCode, expressions};
 use crate::{
-    Definition, Payload, StepDefinition,
+    definition::{Definition, StepDefinition},
     fields::escape,
+    payload::Payload,
     template::{Budget, Reads, each_name, look_alikes},
 };
 

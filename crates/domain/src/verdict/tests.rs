@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{Accepted, Limits, Policies, parse_steps};
+use crate::definition::{Accepted, Limits, Policies, parse_steps};
 
 fn definition(steps: &Value) -> Definition {
     parse_steps(

@@ -3,7 +3,10 @@
 use serde::Serialize;
 
 use super::{Warning, WarningCode, expressions};
-use crate::{AgentName, Definition, Method, Policy, StepDefinition, StepIndex, StepName};
+use crate::{
+    definition::{Definition, Method, Policy, StepDefinition},
+    ids::{AgentName, StepIndex, StepName},
+};
 
 /// One call of an undo.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -169,7 +172,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{Accepted, Limits, Payload, Policies, TaskFields, Verdict, parse_steps, verdict};
+    use crate::{
+        definition::{Accepted, Limits, Policies, parse_steps},
+        payload::Payload,
+        verdict::{TaskFields, Verdict, verdict},
+    };
 
     fn of(steps: Value) -> Verdict {
         let steps = Payload::from_value(&steps);

@@ -1,7 +1,7 @@
 //! A task run again from a step on, by example.
 
 use super::*;
-use crate::undo_plan;
+use crate::undo_plan::undo_plan;
 
 fn pipeline() -> Value {
     let step = |name: &str| {

@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use proptest::{bool::weighted, collection::vec, prelude::*};
 
 use super::*;
-use crate::Release;
+use crate::command::Release;
 
 /// A random step: which of the earlier ones it follows, and its policies.
 #[derive(Clone, Debug)]

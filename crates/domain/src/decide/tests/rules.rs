@@ -1,7 +1,7 @@
 //! Each rule by example.
 
 use super::*;
-use crate::CallTrace;
+use crate::trace::CallTrace;
 
 fn pipeline() -> Value {
     json!([

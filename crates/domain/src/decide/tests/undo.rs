@@ -1,7 +1,7 @@
 //! Undo, by example.
 
 use super::*;
-use crate::{Blocked, Release};
+use crate::{blocked::Blocked, command::Release};
 
 /// A step that can be undone.
 fn undoable(name: &str, more: Value) -> Value {

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::{
-    Because, OnUndo, PlannedCall, PlannedRequest, Purpose, UndoPlan, Until, Why, undo_plan,
+    call::Purpose,
+    definition::OnUndo,
+    undo_plan::{Because, PlannedCall, PlannedRequest, UndoPlan, Until, Why, undo_plan},
 };
 
 fn planned(bench: &Bench) -> UndoPlan {
