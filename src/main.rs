@@ -3,7 +3,7 @@ mod api;
 mod bench;
 mod cli;
 mod config;
-mod courier;
+mod delivery;
 mod demo;
 mod instance;
 mod interrupt;

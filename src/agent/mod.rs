@@ -2,8 +2,8 @@
 //! retries (P15 to P18). A [`Call`](crate::domain::Call) comes in; an
 //! [`Outcome`](crate::domain::Outcome) goes out, or nothing when complete-by passed first.
 //!
-//! In here: the HTTP client, what its answers mean, waits, capacity, the choice of an endpoint. The
-//! courier's posts go out by the same client and under the same policy ([`Post`]).
+//! In here: the HTTP client, what its answers mean, waits, capacity, the choice of an endpoint.
+//! Messages go out through the same client and under the same policy ([`Post`]).
 //! Not in here: tasks, steps and their states, and any opinion on what happens next; nor the store, but
 //! for [`Registered`], which reads from it which agents there are.
 

@@ -1,4 +1,4 @@
-//! One request outside of any step: the courier posts messages by it. The same policy of addresses
+//! One request outside of any step: the delivery loop posts messages with it. The same policy of addresses
 //! holds, and the same TLS; redirects are not followed, and of the answer only the beginning is read.
 
 use std::{

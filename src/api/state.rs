@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use crate::{
     agent::{Agents, Registered},
     config::{Config, Token},
-    courier::Receivers,
+    delivery::Receivers,
     domain::{
         AgentName, Definition, FieldFault, InstanceId, KnownAgents, Limits, Payload, Policies,
         WHOLE_DEFINITION, nearest, parse_steps_within, template::Budget,

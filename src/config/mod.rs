@@ -59,7 +59,7 @@ pub struct Config {
     pub retention: RetentionConfig,
     pub limits: LimitsConfig,
     pub calls: CallsConfig,
-    pub courier: CourierConfig,
+    pub courier: DeliveryConfig,
     pub store: StoreConfig,
     pub postgres: PostgresConfig,
     /// Once there is one token, every request needs one.
@@ -90,7 +90,7 @@ impl Default for Config {
             retention: RetentionConfig::default(),
             limits: LimitsConfig::default(),
             calls: CallsConfig::default(),
-            courier: CourierConfig::default(),
+            courier: DeliveryConfig::default(),
             store: StoreConfig::default(),
             postgres: PostgresConfig::default(),
             tokens: Vec::new(),
@@ -343,7 +343,7 @@ impl Default for CallsConfig {
 /// How messages are delivered: replies to submitters, and alerts.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct CourierConfig {
+pub struct DeliveryConfig {
     /// How often messages are looked for when nothing has announced any.
     pub poll: Span,
     /// How long a receiver may take to answer.
@@ -361,7 +361,7 @@ pub struct CourierConfig {
     pub allow_unsigned: Auto,
 }
 
-impl Default for CourierConfig {
+impl Default for DeliveryConfig {
     fn default() -> Self {
         Self {
             poll: Span::from_secs(1),

@@ -1,4 +1,4 @@
-//! The loops of an instance: claimer, supervisor, courier, retention, upkeep of the metrics.
+//! The loops of an instance: claimer, supervisor, delivery, retention, upkeep of the metrics.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use super::{loops::every, part::Parts, vacuum};
 use crate::{
     agent::Post,
     config::Config,
-    courier::{Courier, CourierSettings, Receivers},
-    domain::{InstanceId, Persistence, Retention, renew_after},
+    delivery::{DeliveryLoop, DeliverySettings, Receivers},
+    domain::{DeliveryPolicy, InstanceId, Retention, renew_after},
     instance::{Hold, Membership, Standing},
     retention::{self, Pacing, Sweep},
     scheduler::{self, Local},
@@ -79,19 +79,19 @@ where
     }
 }
 
-pub(super) fn courier(
+pub(super) fn delivery(
     config: &Config,
     store: &Store,
     instance: &InstanceId,
     receivers: &Arc<ArcSwap<Receivers>>,
     post: Post,
-) -> Courier {
+) -> DeliveryLoop {
     let of = &config.courier;
-    let settings = CourierSettings {
+    let settings = DeliverySettings {
         poll: of.poll.duration(),
         timeout: of.timeout,
         max_in_flight: of.max_in_flight,
-        persistence: Persistence {
+        policy: DeliveryPolicy {
             initial: of.retry_initial,
             max: of.retry_max,
             give_up_after: of.give_up_after,
@@ -99,7 +99,7 @@ pub(super) fn courier(
         grace: config.shutdown_grace.duration(),
     };
     let (store, receivers) = (store.clone(), receivers.clone());
-    Courier::new(store, instance.clone(), receivers, post, settings)
+    DeliveryLoop::new(store, instance.clone(), receivers, post, settings)
 }
 
 fn supervise(

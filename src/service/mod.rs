@@ -30,7 +30,7 @@ use crate::{
     agent::{self, AddressPolicy, AgentSettings, Agents, Own, Post, Registered},
     api::{self, App, EndedTasks, Gauges, Workflows},
     config::{Config, DatabaseUrl, Listen},
-    courier::{Receivers, StoreAlerts},
+    delivery::{Receivers, StoreAlerts},
     domain::{InstanceId, Limits, Sender},
     instance::{Hold, JoinError, Membership, Standing},
     listener::{self, Listener, Server, Tls, TlsError},
@@ -178,10 +178,10 @@ impl Service {
         let dispatcher = parts.spawn("dispatcher", dispatcher.run(parts.stop.clone()));
         let mut background =
             background::start(&config, &local, &store, &standing, &hold, &metrics, &parts);
-        let courier = background::courier(&config, &store, &instance, &receivers, post);
-        let courier = courier.run(parts.stop.clone());
-        let courier = background::once_released(&hold, &parts.stop, courier);
-        background.push(parts.spawn("courier", courier));
+        let delivery = background::delivery(&config, &store, &instance, &receivers, post);
+        let delivery = delivery.run(parts.stop.clone());
+        let delivery = background::once_released(&hold, &parts.stop, delivery);
+        background.push(parts.spawn("delivery", delivery));
         if hold.is_held() {
             background.push(parts.spawn("hold", held(&hold, &local, &parts)));
         }

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use crate::{
     agent::Post,
     config::{Config, Token, setting_paths},
-    courier::Receivers,
+    delivery::Receivers,
     domain::Sender,
     listener::{Tls, TlsError},
 };

@@ -283,7 +283,7 @@ pub trait Reader: Send + Sync + 'static {
     /// The tasks that have an alert because the service could not decide on them, at a step, or not read them.
     async fn faults(&self) -> Result<Vec<(TaskId, Option<StepIndex>)>, StoreError>;
 
-    /// What the courier can do now, at most so many destinations of each kind, and when it can do more; with
+    /// What the delivery loop can do now, at most so many destinations of each kind, and when it can do more; with
     /// the receivers that are mended, where they are looked for.
     async fn outlook(&self, most: usize, with_mended: bool) -> Result<Outlook, StoreError>;
     /// The first message of each of these queues.
@@ -308,6 +308,6 @@ pub type SharedReader = Arc<dyn Reader>;
 pub struct Readers {
     /// Of those who ask through the API, or wait there for a task.
     pub callers: SharedReader,
-    /// Of the scheduler, the supervisor, the courier and what else goes on by itself.
+    /// Of the scheduler, the supervisor, the delivery loop and what else goes on by itself.
     pub housekeeping: SharedReader,
 }

@@ -22,8 +22,8 @@ use super::{
     rows::{self, Columns},
 };
 use crate::domain::{
-    AlertKind, AlertNotice, Destination, Failure, Fate, InstanceId, Message, Persistence,
-    ReceiverName, Sender, TaskId, Timestamp, destination_of,
+    AlertKind, AlertNotice, DeliveryDecision, DeliveryPolicy, Destination, DestinationFailure,
+    InstanceId, Message, ReceiverName, Sender, TaskId, Timestamp, destination_of,
 };
 pub use destinations::{GivenUp, Outlook, outlook, seen_ahead};
 
@@ -77,7 +77,7 @@ pub struct Settled {
 pub enum Settlement {
     Tried {
         message: Uuid,
-        fate: Fate,
+        decision: DeliveryDecision,
         /// Whether it waits in the backlog of its destination, where it is to be tried again.
         waits: bool,
     },
@@ -89,12 +89,12 @@ pub enum Settlement {
     Waits,
 }
 
-/// What the courier asks for in one go.
+/// What the delivery loop asks for in one transaction.
 #[derive(Clone, Debug, Default)]
 pub struct Round {
     pub settled: Vec<Settled>,
     /// Destinations that failed, with how: of several failures the one that began last.
-    pub failed: Vec<Failure>,
+    pub failed: Vec<DestinationFailure>,
     /// Destinations that may have failed, and have answered.
     pub answered: Vec<Destination>,
     /// Destinations whose probe was not made.
@@ -110,7 +110,7 @@ pub struct Round {
     pub take: usize,
     /// Receivers whose dead letters may all be gone.
     pub mended: Vec<ReceiverName>,
-    pub persistence: Persistence,
+    pub policy: DeliveryPolicy,
 }
 
 /// What a round came to.
@@ -143,7 +143,7 @@ pub trait Session: Send {
     async fn execute(&mut self, statement: Statement) -> Result<u64, StoreError>;
 }
 
-/// What the courier and operators do with messages. As with leases, each call comes in a transaction of
+/// What the delivery loop and operators do with messages. As with leases, each call comes in a transaction of
 /// its own.
 #[async_trait]
 pub trait Outbox: Send {
@@ -493,14 +493,14 @@ async fn settle<S: Session>(
         match how {
             Settlement::Tried {
                 message,
-                fate,
+                decision,
                 waits,
-            } => match fate {
-                Fate::Delivered => {
+            } => match decision {
+                DeliveryDecision::Delivered => {
                     tx.execute(Statement::new(DELIVERED).bind(*message)).await?;
                     pass(tx, held, by, now).await?;
                 }
-                Fate::Dead { reason } => {
+                DeliveryDecision::Dead { reason } => {
                     let bury = Statement::new(BURY)
                         .bind(*message)
                         .bind(i64::from(held.tries))
@@ -511,7 +511,7 @@ async fn settle<S: Session>(
                     }
                     pass(tx, held, by, now).await?;
                 }
-                Fate::Again { at, reason } => {
+                DeliveryDecision::Retry { at, reason } => {
                     let again = fenced(TRY_AGAIN, held, by)
                         .bind(at.as_millis())
                         .bind(reason.as_str())

@@ -6,7 +6,7 @@ use crate::time::{Span, Timestamp};
 
 /// How long and how often a message is tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Persistence {
+pub struct DeliveryPolicy {
     /// The longest wait after the first failure.
     pub initial: Span,
     /// The longest wait at all.
@@ -18,7 +18,7 @@ pub struct Persistence {
 /// For no longer is a receiver left alone because it asks for it (`Retry-After`).
 pub const LONGEST_ASKED: Duration = Duration::from_secs(3600);
 
-impl Default for Persistence {
+impl Default for DeliveryPolicy {
     fn default() -> Self {
         Self {
             initial: Span::from_secs(5),
@@ -30,8 +30,8 @@ impl Default for Persistence {
 
 /// How one try ended.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Delivery {
-    Taken,
+pub enum DeliveryResult {
+    Delivered,
     /// Not this time.
     Failed {
         reason: String,
@@ -49,10 +49,10 @@ pub enum Delivery {
 
 /// What is done with the message.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Fate {
+pub enum DeliveryDecision {
     Delivered,
     /// Tried again at that time.
-    Again {
+    Retry {
         at: Timestamp,
         reason: String,
     },
@@ -62,21 +62,21 @@ pub enum Fate {
     },
 }
 
-impl Persistence {
+impl DeliveryPolicy {
     /// What a try means for its message, which was first tried at `since`. `chance` is drawn from 0 to
     /// 1. The last try is made when the time is up, so that none is given up between two tries.
-    pub fn fate(
+    pub fn decide(
         &self,
-        delivery: Delivery,
+        delivery: DeliveryResult,
         tries: u32,
         since: Timestamp,
         now: Timestamp,
         chance: f64,
-    ) -> Fate {
+    ) -> DeliveryDecision {
         match delivery {
-            Delivery::Taken => Fate::Delivered,
-            Delivery::Refused { reason } => Fate::Dead { reason },
-            Delivery::Failed {
+            DeliveryResult::Delivered => DeliveryDecision::Delivered,
+            DeliveryResult::Refused { reason } => DeliveryDecision::Dead { reason },
+            DeliveryResult::Failed {
                 reason,
                 retry_after,
                 ..
@@ -84,13 +84,13 @@ impl Persistence {
                 let end = since + self.give_up_after;
                 if now >= end {
                     let within = self.give_up_after;
-                    return Fate::Dead {
+                    return DeliveryDecision::Dead {
                         reason: format!("{reason}; {tries} tries within {within}"),
                     };
                 }
                 let wait = self.wait(tries, retry_after, chance);
                 let wait = Span::from_millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
-                Fate::Again {
+                DeliveryDecision::Retry {
                     at: (now + wait).min(end),
                     reason,
                 }
@@ -119,15 +119,15 @@ impl Persistence {
 mod tests {
     use super::*;
 
-    const DAY: Persistence = Persistence {
+    const DAY: DeliveryPolicy = DeliveryPolicy {
         initial: Span::from_secs(5),
         max: Span::from_secs(900),
         give_up_after: Span::from_secs(86_400),
     };
     const START: Timestamp = Timestamp::from_millis(1_000_000);
 
-    fn failed(retry_after: Option<u64>) -> Delivery {
-        Delivery::Failed {
+    fn failed(retry_after: Option<u64>) -> DeliveryResult {
+        DeliveryResult::Failed {
             reason: "500".to_owned(),
             retry_after: retry_after.map(Duration::from_secs),
             receiver_failing: true,
@@ -135,8 +135,8 @@ mod tests {
     }
 
     fn wait(tries: u32, retry_after: Option<u64>, chance: f64) -> u64 {
-        match DAY.fate(failed(retry_after), tries, START, START, chance) {
-            Fate::Again { at, .. } => at.since(START).as_secs(),
+        match DAY.decide(failed(retry_after), tries, START, START, chance) {
+            DeliveryDecision::Retry { at, .. } => at.since(START).as_secs(),
             other => panic!("{other:?}"),
         }
     }
@@ -160,24 +160,27 @@ mod tests {
     fn the_last_try_is_made_when_the_time_is_up_and_then_the_message_is_dead() {
         let late = START + Span::from_secs(86_399);
         let end = START + DAY.give_up_after;
-        let again = DAY.fate(failed(None), 100, START, late, 1.0);
+        let again = DAY.decide(failed(None), 100, START, late, 1.0);
         assert!(
-            matches!(again, Fate::Again { at, .. } if at == end),
+            matches!(again, DeliveryDecision::Retry { at, .. } if at == end),
             "{again:?}"
         );
-        let dead = DAY.fate(failed(None), 101, START, end, 1.0);
+        let dead = DAY.decide(failed(None), 101, START, end, 1.0);
         let reason = "500; 101 tries within 24h".to_owned();
-        assert_eq!(dead, Fate::Dead { reason });
+        assert_eq!(dead, DeliveryDecision::Dead { reason });
     }
 
     #[test]
     fn a_receiver_that_wants_no_more_gets_no_more() {
         let reason = "410 Gone".to_owned();
-        let gone = Delivery::Refused {
+        let gone = DeliveryResult::Refused {
             reason: reason.clone(),
         };
-        assert_eq!(DAY.fate(gone, 1, START, START, 0.5), Fate::Dead { reason });
-        let taken = DAY.fate(Delivery::Taken, 1, START, START, 0.5);
-        assert_eq!(taken, Fate::Delivered);
+        assert_eq!(
+            DAY.decide(gone, 1, START, START, 0.5),
+            DeliveryDecision::Dead { reason }
+        );
+        let taken = DAY.decide(DeliveryResult::Delivered, 1, START, START, 0.5);
+        assert_eq!(taken, DeliveryDecision::Delivered);
     }
 }

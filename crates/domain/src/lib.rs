@@ -7,6 +7,7 @@ mod alert_message;
 mod allowed_address;
 mod blocked;
 mod call;
+mod circuit;
 mod command;
 mod decide;
 mod definition;
@@ -24,7 +25,6 @@ mod lease;
 mod memory;
 mod message;
 mod nearest;
-mod pace;
 mod payload;
 mod policy;
 mod purge_pace;
@@ -52,13 +52,14 @@ pub use alert_message::{ALERT_EVENTS, AlertFormat, AlertNews, AlertNotice, Alert
 pub use allowed_address::{ALLOWED_ADDRESSES, AllowedAddress};
 pub use blocked::Blocked;
 pub use call::{Call, CallBody, Outcome, Purpose};
+pub use circuit::{Circuit, DestinationFailure};
 pub use command::{Command, Expiry, Refusal, Release};
 pub use decide::{Draft, Dropped, Effect};
 pub use definition::{
     Accepted, Body, Definition, Extend, KnownAgents, Limits, Method, OnExhausted, OnUndo, Policies,
     Policy, Probe, StepDefinition, Target, WHOLE_DEFINITION, parse_steps, parse_steps_within,
 };
-pub use delivery::{Delivery, Fate, LONGEST_ASKED, Persistence};
+pub use delivery::{DeliveryDecision, DeliveryPolicy, DeliveryResult, LONGEST_ASKED};
 pub use depth::{DEEPEST, too_deep};
 pub use drawing::{Form, draw};
 pub use etag::{ETag, ETags, MOST_ETAGS, Precondition, Unmet};
@@ -75,7 +76,6 @@ pub use lease::{Gone, Holder, Incarnation, Lease, Term, renew_after, trust};
 pub use memory::memory_of;
 pub use message::{Message, Sender, TaskNews, destination_of};
 pub use nearest::nearest;
-pub use pace::{Failure, Pace};
 pub use payload::Payload;
 pub use purge_pace::PurgePace;
 pub use reply_to::{KnownReceivers, REPLIES, ReplyTo};

@@ -1,5 +1,5 @@
 //! Messages: what is said of a change, and to whom (P32, P34). Which ones a change makes is decided
-//! here; they are saved with it, and sent by the courier.
+//! here; they are saved with it, and sent by the delivery loop.
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};

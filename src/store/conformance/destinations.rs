@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::harness::{Harness, New};
 use crate::{
     domain::{
-        Destination, Failure, Fate, InstanceId, Persistence, ReceiverName, ReplyTo, Span, Timestamp,
+        DeliveryDecision, DeliveryPolicy, Destination, DestinationFailure, InstanceId,
+        ReceiverName, ReplyTo, Span, Timestamp,
     },
     store::{
         AlertQuery, First, Held, Letter, MessageId, MessageQuery, MessageRecord, MessageState,
@@ -82,8 +83,8 @@ async fn message(h: &Harness, held: &Held) -> uuid::Uuid {
     }
 }
 
-fn failure(held: &Held, began: Timestamp) -> Failure {
-    Failure {
+fn failure(held: &Held, began: Timestamp) -> DestinationFailure {
+    DestinationFailure {
         destination: held.destination.clone(),
         receiver: held.receiver.clone(),
         began,
@@ -95,7 +96,7 @@ fn failure(held: &Held, began: Timestamp) -> Failure {
 
 /// Tried, with its destination failing: to be tried again much later by itself.
 async fn failed(h: &Harness, held: &Held) -> Settled {
-    let fate = Fate::Again {
+    let decision = DeliveryDecision::Retry {
         at: now(h).await + LONG,
         reason: "503".to_owned(),
     };
@@ -103,7 +104,7 @@ async fn failed(h: &Harness, held: &Held) -> Settled {
         held: held.clone(),
         how: Settlement::Tried {
             message: message(h, held).await,
-            fate,
+            decision,
             waits: true,
         },
     }
@@ -131,7 +132,7 @@ async fn delivered(h: &Harness, held: &Held) -> Settled {
         held: held.clone(),
         how: Settlement::Tried {
             message: message(h, held).await,
-            fate: Fate::Delivered,
+            decision: DeliveryDecision::Delivered,
             waits: false,
         },
     }
@@ -174,10 +175,10 @@ async fn alerts(h: &Harness) -> usize {
     h.store.reader.alerts(&query).await.unwrap().len()
 }
 
-fn within(give_up_after: Span) -> Persistence {
-    Persistence {
+fn within(give_up_after: Span) -> DeliveryPolicy {
+    DeliveryPolicy {
         give_up_after,
-        ..Persistence::default()
+        ..DeliveryPolicy::default()
     }
 }
 
@@ -296,7 +297,7 @@ pub async fn what_has_waited_for_its_time_is_given_up_in_batches_with_one_alert(
     let asked = Round {
         settled: vec![failed(&h, &held).await],
         failed: vec![failure(&held, began)],
-        persistence: within(Span::from_millis(0)),
+        policy: within(Span::from_millis(0)),
         ..Round::default()
     };
     let mut given_up = round(&h, "a", asked).await.given_up;
@@ -305,7 +306,7 @@ pub async fn what_has_waited_for_its_time_is_given_up_in_batches_with_one_alert(
         assert_eq!(given_up[0].messages, 200);
         let asked = Round {
             giving_up: std::mem::take(&mut given_up),
-            persistence: within(Span::from_millis(0)),
+            policy: within(Span::from_millis(0)),
             ..Round::default()
         };
         given_up = round(&h, "a", asked).await.given_up;
@@ -344,13 +345,13 @@ pub async fn nothing_is_given_up_that_has_not_had_its_time(h: Harness) {
         .await;
     // It has not failed for so long.
     let five_minutes = Span::from_secs(300);
-    let fails = async |persistence: Persistence| {
+    let fails = async |policy: DeliveryPolicy| {
         let held = probe(&h, "a", "/dead").await;
         let began = now(&h).await;
         let asked = Round {
             settled: vec![failed(&h, &held).await],
             failed: vec![failure(&held, began)],
-            persistence,
+            policy,
             ..Round::default()
         };
         round(&h, "a", asked).await.given_up
@@ -381,7 +382,7 @@ pub async fn a_receiver_that_asks_for_time_gets_it_from_all_its_messages_unless_
     let began = now(&h).await;
     let asked = Round {
         settled: vec![failed(&h, &held).await],
-        failed: vec![Failure {
+        failed: vec![DestinationFailure {
             retry_after: Some(LONG.duration()),
             ..failure(&held, began)
         }],
@@ -442,7 +443,7 @@ pub async fn nothing_is_kept_of_destinations_that_nothing_waits_for(h: Harness) 
     let dead = Settled {
         how: Settlement::Tried {
             message: message(&h, &held).await,
-            fate: Fate::Dead {
+            decision: DeliveryDecision::Dead {
                 reason: "503".to_owned(),
             },
             waits: false,

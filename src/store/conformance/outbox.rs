@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use super::harness::{Harness, New, refusal, success};
 use crate::{
-    domain::{Command, Fate, InstanceId, ReceiverName, ReplyTo, Span, TaskId, Timestamp},
+    domain::{
+        Command, DeliveryDecision, InstanceId, ReceiverName, ReplyTo, Span, TaskId, Timestamp,
+    },
     store::{
         AlertQuery, First, Held, Letter, MessageId, MessageQuery, MessageRecord, MessageState,
         Outlook, Round, Settled, Settlement, Taken,
@@ -89,22 +91,22 @@ async fn head(h: &Harness, held: &Held) -> crate::store::Head {
 }
 
 /// Tries the first message of a queue that is held, with this outcome.
-async fn tried(h: &Harness, by: &str, held: &Held, fate: Fate) {
+async fn tried(h: &Harness, by: &str, held: &Held, decision: DeliveryDecision) {
     let message = head(h, held).await.id;
-    settle(h, by, held, tried_as(message, fate)).await;
+    settle(h, by, held, tried_as(message, decision)).await;
 }
 
-fn tried_as(message: uuid::Uuid, fate: Fate) -> Settlement {
+fn tried_as(message: uuid::Uuid, decision: DeliveryDecision) -> Settlement {
     Settlement::Tried {
         message,
-        fate,
+        decision,
         waits: false,
     }
 }
 
-fn dead() -> Fate {
+fn dead() -> DeliveryDecision {
     let reason = "410 Gone".to_owned();
-    Fate::Dead { reason }
+    DeliveryDecision::Dead { reason }
 }
 
 async fn alerts(h: &Harness) -> Vec<crate::store::Alert> {
@@ -141,7 +143,7 @@ pub async fn a_message_is_saved_with_its_change_and_gone_when_delivered(h: Harne
     let body: Value = serde_json::from_str(&first.body).unwrap();
     assert_eq!(body["id"], first.id.to_string());
     assert_eq!(body["data"]["task"]["version"], 1);
-    tried(&h, "a", &held[0], Fate::Delivered).await;
+    tried(&h, "a", &held[0], DeliveryDecision::Delivered).await;
     assert!(all(&h).await.is_empty());
     assert_eq!(outlook(&h).await, Outlook::default());
 }
@@ -155,12 +157,12 @@ pub async fn the_messages_of_a_task_go_one_after_the_other(h: Harness) {
     assert_eq!(held.len(), 1, "one queue");
     assert!(take(&h, "b", 10, LONG).await.is_empty(), "it is held");
     assert_eq!(head(&h, &held[0]).await.kind, "task.accepted");
-    tried(&h, "a", &held[0], Fate::Delivered).await;
+    tried(&h, "a", &held[0], DeliveryDecision::Delivered).await;
     let held = take(&h, "b", 10, LONG).await;
     assert_eq!(held[0].tries, 1, "counted for each message");
     assert_eq!(head(&h, &held[0]).await.kind, "task.processed");
     // What is added while a queue is held comes after.
-    tried(&h, "b", &held[0], Fate::Delivered).await;
+    tried(&h, "b", &held[0], DeliveryDecision::Delivered).await;
     assert!(all(&h).await.is_empty());
 }
 
@@ -169,7 +171,7 @@ pub async fn what_is_added_while_a_queue_is_held_is_not_lost(h: Harness) {
     let id = submit(&h).await;
     let held = take(&h, "a", 1, LONG).await.remove(0);
     h.reply(id, 0, 1, success(json!(1))).await.unwrap();
-    tried(&h, "a", &held, Fate::Delivered).await;
+    tried(&h, "a", &held, DeliveryDecision::Delivered).await;
     let held = take(&h, "a", 1, LONG).await.remove(0);
     assert_eq!(head(&h, &held).await.kind, "task.processed");
 }
@@ -178,7 +180,7 @@ pub async fn a_failed_message_waits_for_its_time_and_counts_its_tries(h: Harness
     submit(&h).await;
     let held = take(&h, "a", 1, LONG).await.remove(0);
     let now = h.store.reader.now().await.unwrap();
-    let again = |at: Timestamp| Fate::Again {
+    let again = |at: Timestamp| DeliveryDecision::Retry {
         at,
         reason: "500 <oh>".to_owned(),
     };
@@ -211,14 +213,14 @@ pub async fn a_queue_whose_holder_died_is_taken_up_and_its_late_word_changes_not
     };
     assert_eq!(held.tries, 2);
     let now = h.store.reader.now().await.unwrap();
-    let again = Fate::Again {
+    let again = DeliveryDecision::Retry {
         at: now,
         reason: "late".to_owned(),
     };
     tried(&h, "a", &late, again).await;
     assert!(take(&h, "a", 1, LONG).await.is_empty(), "b holds it");
     // Delivered is delivered, whoever says it; who holds the queue then finds it empty.
-    tried(&h, "a", &late, Fate::Delivered).await;
+    tried(&h, "a", &late, DeliveryDecision::Delivered).await;
     assert!(all(&h).await.is_empty());
     let heads = h.store.reader.heads(std::slice::from_ref(&held)).await;
     assert_eq!(heads.unwrap(), [First::None]);
@@ -291,7 +293,7 @@ pub async fn a_dead_letter_raises_one_alert_that_closes_when_it_is_delivered_aft
     );
     let held = take(&h, "a", 1, LONG).await.remove(0);
     assert_eq!(held.tries, 1);
-    tried(&h, "a", &held, Fate::Delivered).await;
+    tried(&h, "a", &held, DeliveryDecision::Delivered).await;
     let mended = mended().await.unwrap();
     assert_eq!(mended, [ReceiverName::new(SHOP)]);
     let asked = Round {

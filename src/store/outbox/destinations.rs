@@ -16,7 +16,7 @@ use super::{
     take_each,
 };
 use crate::{
-    domain::{Destination, Failure, InstanceId, Pace, ReceiverName, Span, Timestamp},
+    domain::{Circuit, Destination, DestinationFailure, InstanceId, ReceiverName, Span, Timestamp},
     store::{
         StoreError,
         reading::{Statement, Value},
@@ -263,7 +263,7 @@ fn unlocked<S: Session>(sql: &str) -> String {
 #[derive(Default)]
 struct Change<'r> {
     has_backlog: Option<&'r ReceiverName>,
-    failure: Option<&'r Failure>,
+    failure: Option<&'r DestinationFailure>,
     has_answered: bool,
     is_unprobed: bool,
 }
@@ -307,10 +307,14 @@ pub async fn change<S: Session>(tx: &mut S, round: &Round) -> Result<(), StoreEr
     Ok(())
 }
 
-async fn fail<S: Session>(tx: &mut S, failure: &Failure, round: &Round) -> Result<(), StoreError> {
+async fn fail<S: Session>(
+    tx: &mut S,
+    failure: &DestinationFailure,
+    round: &Round,
+) -> Result<(), StoreError> {
     let now = tx.at();
     let before = pace(tx, &failure.destination).await?;
-    let after = before.and_then(|pace| pace.after(failure, &round.persistence, now));
+    let after = before.and_then(|pace| pace.after(failure, &round.policy, now));
     let Some(after) = after else {
         tx.execute(of(NOT_PROBED, &failure.destination)).await?;
         return Ok(());
@@ -329,13 +333,13 @@ async fn fail<S: Session>(tx: &mut S, failure: &Failure, round: &Round) -> Resul
 async fn pace<S: Session>(
     tx: &mut S,
     destination: &Destination,
-) -> Result<Option<Pace>, StoreError> {
+) -> Result<Option<Circuit>, StoreError> {
     let found = tx.fetch(of(PACE, destination)).await?;
     let Some(row) = found.first() else {
         return Ok(None);
     };
     let time = |column| rows::required(rows::time(row, column)?, column);
-    Ok(Some(Pace {
+    Ok(Some(Circuit {
         failures: rows::number(row, "failures")?,
         failing_since: rows::time(row, "failing_since")?,
         changed_at: time("changed_at")?,
@@ -357,9 +361,9 @@ pub async fn give_up<S: Session>(
     let mut given_up = Vec::new();
     for (destination, reason) in reasons {
         let pace = pace(tx, destination).await?;
-        let since = pace.and_then(|pace| pace.gives_up_since(&round.persistence, tx.at()));
+        let since = pace.and_then(|pace| pace.gives_up_since(&round.policy, tx.at()));
         if let Some(since) = since {
-            let within = round.persistence.give_up_after;
+            let within = round.policy.give_up_after;
             let reason = format!("{reason}; no message was taken there within {within}");
             let done = bury(tx, destination, since, reason, undeliverable).await?;
             given_up.extend(done);

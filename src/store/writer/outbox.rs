@@ -1,4 +1,4 @@
-//! What the courier and operators do with messages, each time in a transaction of its own: it locks
+//! What the delivery loop and operators do with messages, each time in a transaction of its own: it locks
 //! queues, which a batch of commands locks only after its tasks, and waits for no task.
 
 use tokio::sync::oneshot;

@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use uuid::Uuid;
 
-use super::{Receivers, delivery::deliver};
+use super::{Receivers, request::send};
 use crate::{
     agent::Post,
-    domain::{AlertNotice, Delivery, Message, Sender, Timestamp},
+    domain::{AlertNotice, DeliveryResult, Message, Sender, Timestamp},
     store::{Diagnosis, Head, Health, Held, StoreFault},
 };
 
@@ -67,23 +67,25 @@ impl StoreAlerts {
         let mut wait = FIRST_WAIT;
         for tries in 1..=TRIES {
             let reason = match self.try_once(&message, tries).await {
-                Delivery::Taken => {
+                DeliveryResult::Delivered => {
                     info!(receiver = %message.receiver, kind = message.kind, "an alert about the store was delivered");
                     return;
                 }
-                Delivery::Failed { .. } if tries < TRIES => {
+                DeliveryResult::Failed { .. } if tries < TRIES => {
                     sleep(wait).await;
                     wait *= 2;
                     continue;
                 }
-                Delivery::Failed { reason, .. } | Delivery::Refused { reason } => reason,
+                DeliveryResult::Failed { reason, .. } | DeliveryResult::Refused { reason } => {
+                    reason
+                }
             };
             warn!(receiver = %message.receiver, kind = message.kind, tries, reason, "an alert about the store could not be delivered");
             return;
         }
     }
 
-    async fn try_once(&self, message: &Message, tries: u32) -> Delivery {
+    async fn try_once(&self, message: &Message, tries: u32) -> DeliveryResult {
         let held = Held {
             receiver: message.receiver.clone(),
             subject: message.subject,
@@ -100,10 +102,10 @@ impl StoreAlerts {
             created_at: message.at,
         };
         let receivers = self.receivers.load_full();
-        let tried = deliver(&receivers, &self.post, &held, head, now());
+        let tried = send(&receivers, &self.post, &held, head, now());
         timeout(TRY_WITHIN, tried)
             .await
-            .unwrap_or_else(|_| Delivery::Failed {
+            .unwrap_or_else(|_| DeliveryResult::Failed {
                 reason: format!("it took longer than {TRY_WITHIN:?}"),
                 retry_after: None,
                 receiver_failing: true,

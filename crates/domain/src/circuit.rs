@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::{
-    delivery::{LONGEST_ASKED, Persistence},
+    delivery::{LONGEST_ASKED, DeliveryPolicy},
     ids::{Destination, ReceiverName},
     time::{Span, Timestamp},
 };
@@ -16,7 +16,7 @@ pub const LONGEST_PAUSE: Span = Span::from_secs(15);
 
 /// A try that failed because its destination did.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Failure {
+pub struct DestinationFailure {
     pub destination: Destination,
     pub receiver: ReceiverName,
     pub began: Timestamp,
@@ -29,7 +29,7 @@ pub struct Failure {
 
 /// What is on record of a destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Pace {
+pub struct Circuit {
     /// In a row; 0 of a destination that answers, as far as is known.
     pub failures: u32,
     /// When the first of them began.
@@ -39,13 +39,13 @@ pub struct Pace {
     pub paused_until: Timestamp,
 }
 
-impl Pace {
+impl Circuit {
     /// `None` where the try began before the last change: several messages that were under way together
     /// fail for one reason, and what an instance knows from before says nothing new.
     pub fn after(
         &self,
-        failure: &Failure,
-        persistence: &Persistence,
+        failure: &DestinationFailure,
+        policy: &DeliveryPolicy,
         now: Timestamp,
     ) -> Option<Self> {
         if failure.began < self.changed_at {
@@ -55,7 +55,7 @@ impl Pace {
             (1.., Some(since)) => since,
             _ => failure.began,
         };
-        let longest = LONGEST_PAUSE.min(persistence.max);
+        let longest = LONGEST_PAUSE.min(policy.max);
         let longest = longest.min(FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)));
         // At least half of it: a pause that chance makes nothing would be none.
         let pause = longest
@@ -63,7 +63,7 @@ impl Pace {
             .mul_f64(0.5 + failure.chance.clamp(0.0, 1.0) / 2.0);
         let asked = failure.retry_after.unwrap_or_default().min(LONGEST_ASKED);
         let mut until = now + span(pause.max(asked));
-        let end = failing_since + persistence.give_up_after;
+        let end = failing_since + policy.give_up_after;
         if end > now {
             // A try is made when the time of what waits from the beginning is up, and decides.
             until = until.min(end);
@@ -78,8 +78,8 @@ impl Pace {
 
     /// Since when what waits must have waited to be given up at `now`, after a failure: the destination has
     /// failed for all of that time.
-    pub fn gives_up_since(&self, persistence: &Persistence, now: Timestamp) -> Option<Timestamp> {
-        let since = persistence.given_up_since(now);
+    pub fn gives_up_since(&self, policy: &DeliveryPolicy, now: Timestamp) -> Option<Timestamp> {
+        let since = policy.given_up_since(now);
         self.failing_since
             .filter(|failing_since| self.failures > 0 && *failing_since <= since)
             .map(|_| since)
@@ -95,15 +95,15 @@ mod tests {
     use super::*;
 
     const START: Timestamp = Timestamp::from_millis(1_000_000);
-    const UNKNOWN: Pace = Pace {
+    const UNKNOWN: Circuit = Circuit {
         failures: 0,
         failing_since: None,
         changed_at: Timestamp::from_millis(0),
         paused_until: Timestamp::from_millis(0),
     };
 
-    fn failure(began: Timestamp, retry_after: Option<u64>) -> Failure {
-        Failure {
+    fn failure(began: Timestamp, retry_after: Option<u64>) -> DestinationFailure {
+        DestinationFailure {
             destination: Destination::new("http://a:1/r"),
             receiver: ReceiverName::new("http://a:1"),
             began,
@@ -113,10 +113,10 @@ mod tests {
         }
     }
 
-    fn persistence(give_up_after: u64) -> Persistence {
-        Persistence {
+    fn policy(give_up_after: u64) -> DeliveryPolicy {
+        DeliveryPolicy {
             give_up_after: Span::from_secs(give_up_after),
-            ..Persistence::default()
+            ..DeliveryPolicy::default()
         }
     }
 
@@ -125,9 +125,7 @@ mod tests {
         let (mut pace, mut now) = (UNKNOWN, START);
         let mut pauses = Vec::new();
         for _ in 0..12 {
-            pace = pace
-                .after(&failure(now, None), &persistence(60), now)
-                .unwrap();
+            pace = pace.after(&failure(now, None), &policy(60), now).unwrap();
             pauses.push(pace.paused_until.since(now).as_millis());
             now = pace.paused_until;
         }
@@ -138,10 +136,8 @@ mod tests {
             ]
         );
         assert_eq!(now, START + Span::from_secs(60));
-        assert_eq!(pace.gives_up_since(&persistence(60), now), Some(START));
-        pace = pace
-            .after(&failure(now, None), &persistence(60), now)
-            .unwrap();
+        assert_eq!(pace.gives_up_since(&policy(60), now), Some(START));
+        pace = pace.after(&failure(now, None), &policy(60), now).unwrap();
         assert_eq!(pace.paused_until.since(now), LONGEST_PAUSE.duration());
         assert_eq!(pace.failing_since, Some(START));
     }
@@ -150,21 +146,18 @@ mod tests {
     fn messages_that_were_under_way_together_count_once() {
         let later = START + Span::from_secs(1);
         let pace = UNKNOWN
-            .after(&failure(START, None), &persistence(60), later)
+            .after(&failure(START, None), &policy(60), later)
             .unwrap();
-        assert_eq!(
-            pace.after(&failure(START, None), &persistence(60), later),
-            None
-        );
-        let again = pace.after(&failure(later, None), &persistence(60), later);
+        assert_eq!(pace.after(&failure(START, None), &policy(60), later), None);
+        let again = pace.after(&failure(later, None), &policy(60), later);
         assert_eq!(again.unwrap().failures, 2);
         // What began before it answered says nothing of now.
-        let answered = Pace {
+        let answered = Circuit {
             changed_at: later,
             ..UNKNOWN
         };
         assert_eq!(
-            answered.after(&failure(START, None), &persistence(60), later),
+            answered.after(&failure(START, None), &policy(60), later),
             None
         );
     }
@@ -172,11 +165,7 @@ mod tests {
     #[test]
     fn it_is_left_alone_for_as_long_as_it_asks_within_bounds() {
         let paused = |asked, give_up_after| {
-            let pace = UNKNOWN.after(
-                &failure(START, Some(asked)),
-                &persistence(give_up_after),
-                START,
-            );
+            let pace = UNKNOWN.after(&failure(START, Some(asked)), &policy(give_up_after), START);
             pace.unwrap().paused_until.since(START).as_secs()
         };
         assert_eq!(paused(120, 86_400), 120);
@@ -190,17 +179,15 @@ mod tests {
 
     #[test]
     fn nothing_is_given_up_before_the_destination_has_failed_for_all_of_its_time() {
-        let persistence = persistence(60);
+        let policy = policy(60);
         let late = START + Span::from_secs(59);
         let pace = UNKNOWN
-            .after(&failure(START, None), &persistence, START)
+            .after(&failure(START, None), &policy, START)
             .unwrap();
-        let pace = pace
-            .after(&failure(late, None), &persistence, late)
-            .unwrap();
-        assert_eq!(pace.gives_up_since(&persistence, late), None);
+        let pace = pace.after(&failure(late, None), &policy, late).unwrap();
+        assert_eq!(pace.gives_up_since(&policy, late), None);
         let end = START + Span::from_secs(61);
         let since = START + Span::from_secs(1);
-        assert_eq!(pace.gives_up_since(&persistence, end), Some(since));
+        assert_eq!(pace.gives_up_since(&policy, end), Some(since));
     }
 }

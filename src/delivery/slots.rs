@@ -76,12 +76,12 @@ pub struct Slot {
     receiver: ReceiverName,
 }
 
-/// How a destination fared, as far as a try could tell.
+/// How a destination response, as far as a try could tell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fared {
-    Took,
+pub enum DestinationResponse {
+    Accepted,
     /// It answered, and did not take the message.
-    Answered,
+    Rejected,
     Failed,
     Unknown,
 }
@@ -92,7 +92,7 @@ pub struct Slots {
     /// Slots are this many times fewer, because the process may have fewer files open.
     divisor: usize,
     pools: HashMap<(u8, Option<ReceiverName>), usize>,
-    under_way: HashMap<Destination, usize>,
+    in_flight: HashMap<Destination, usize>,
     proven: LruCache<Destination, ()>,
 }
 
@@ -110,7 +110,7 @@ impl Slots {
             most,
             divisor: all.div_ceil(share).max(1),
             pools: HashMap::new(),
-            under_way: HashMap::new(),
+            in_flight: HashMap::new(),
             proven: LruCache::new(REMEMBERED),
         }
     }
@@ -123,11 +123,11 @@ impl Slots {
         is_probe: bool,
     ) -> Option<Slot> {
         let pool = self.pool(destination, receiver, is_probe);
-        let under_way = self.under_way_to(destination);
-        if under_way >= self.most || self.room(pool, receiver) == 0 {
+        let in_flight = self.in_flight_to(destination);
+        if in_flight >= self.most || self.room(pool, receiver) == 0 {
             return None;
         }
-        self.under_way.insert(destination.clone(), under_way + 1);
+        self.in_flight.insert(destination.clone(), in_flight + 1);
         for receiver in [None, Some(receiver.clone())] {
             *self.pools.entry((pool as u8, receiver)).or_default() += 1;
         }
@@ -141,7 +141,7 @@ impl Slots {
     /// How many messages from its backlog a destination that answers may have now.
     pub fn free(&self, destination: &Destination, receiver: &ReceiverName) -> usize {
         let pool = self.pool(destination, receiver, false);
-        let left = self.most.saturating_sub(self.under_way_to(destination));
+        let left = self.most.saturating_sub(self.in_flight_to(destination));
         let room = self.room(pool, receiver);
         match pool {
             Pool::First => match left.min(room) {
@@ -152,21 +152,21 @@ impl Slots {
         }
     }
 
-    pub fn end(&mut self, slot: Slot, fared: Fared) {
-        match fared {
-            Fared::Took => drop(self.proven.put(slot.destination.clone(), ())),
-            Fared::Failed => drop(self.proven.pop(&slot.destination)),
-            Fared::Answered | Fared::Unknown => {}
+    pub fn end(&mut self, slot: Slot, response: DestinationResponse) {
+        match response {
+            DestinationResponse::Accepted => drop(self.proven.put(slot.destination.clone(), ())),
+            DestinationResponse::Failed => drop(self.proven.pop(&slot.destination)),
+            DestinationResponse::Rejected | DestinationResponse::Unknown => {}
         }
         for receiver in [None, Some(slot.receiver)] {
             let key = (slot.pool as u8, receiver);
             lower(&mut self.pools, key);
         }
-        lower(&mut self.under_way, slot.destination);
+        lower(&mut self.in_flight, slot.destination);
     }
 
-    pub fn under_way_to(&self, destination: &Destination) -> usize {
-        self.under_way.get(destination).copied().unwrap_or_default()
+    pub fn in_flight_to(&self, destination: &Destination) -> usize {
+        self.in_flight.get(destination).copied().unwrap_or_default()
     }
 
     fn pool(&self, destination: &Destination, receiver: &ReceiverName, is_probe: bool) -> Pool {
@@ -174,7 +174,7 @@ impl Slots {
             () if destination.as_str() == receiver.as_str() => Pool::Configured,
             () if is_probe => Pool::Probes,
             () if self.proven.contains(destination) => Pool::Proven,
-            () if self.under_way_to(destination) == 0 => Pool::First,
+            () if self.in_flight_to(destination) == 0 => Pool::First,
             () => Pool::Further,
         }
     }
@@ -231,7 +231,7 @@ mod tests {
         start(&mut slots, &a).unwrap();
         assert!(start(&mut slots, &a).is_none());
         assert!(start(&mut slots, &b).is_some());
-        slots.end(first, Fared::Took);
+        slots.end(first, DestinationResponse::Accepted);
         assert_eq!(slots.free(&a.0, &a.1), 1);
         assert!(start(&mut slots, &a).is_some());
     }
@@ -241,7 +241,7 @@ mod tests {
         let mut slots = slots(16);
         let proven = to("http://a:1", "/proven", false);
         let slot = start(&mut slots, &proven).unwrap();
-        slots.end(slot, Fared::Took);
+        slots.end(slot, DestinationResponse::Accepted);
         // Far more than there are slots, each with several messages.
         let mut hanging = 0;
         for number in 0..5000 {
@@ -274,14 +274,14 @@ mod tests {
         let mut slots = slots(16);
         for number in 0..10_000 {
             let slot = start(&mut slots, &to("http://a:1", &format!("/{number}"), false));
-            slots.end(slot.unwrap(), Fared::Took);
+            slots.end(slot.unwrap(), DestinationResponse::Accepted);
         }
-        assert!(slots.pools.is_empty() && slots.under_way.is_empty());
+        assert!(slots.pools.is_empty() && slots.in_flight.is_empty());
         assert_eq!(slots.proven.len(), REMEMBERED.get());
         let failed = to("http://a:1", "/9999", false);
         let slot = start(&mut slots, &failed).unwrap();
         assert_eq!(slot.pool, Pool::Proven);
-        slots.end(slot, Fared::Failed);
+        slots.end(slot, DestinationResponse::Failed);
         assert_eq!(start(&mut slots, &failed).unwrap().pool, Pool::First);
     }
 
@@ -290,10 +290,10 @@ mod tests {
         let mut slots = Slots::within(16, 10, 3328);
         assert!(start(&mut slots, &to("http://a:1", "/new", false)).is_some());
         assert!(start(&mut slots, &to("http://a:1", "/fails", true)).is_some());
-        let before = slots.under_way.len();
+        let before = slots.in_flight.len();
         for number in 0..100 {
             start(&mut slots, &to("http://a:1", &format!("/{number}"), false));
         }
-        assert!(slots.under_way.len() <= before + 4);
+        assert!(slots.in_flight.len() <= before + 4);
     }
 }

@@ -18,15 +18,15 @@ use tracing::{info, warn};
 
 use super::{
     Receivers,
-    flight::{Ended, Flight, report},
+    attempt::{CompletedAttempt, DeliveryAttempt, report},
     meters::Meters,
-    slots::{Fared, Slot, Slots},
+    slots::{DestinationResponse, Slot, Slots},
 };
 use crate::{
     agent::Post,
     domain::{
-        Destination, Failure, Fate, InstanceId, Persistence, ReceiverName, Span, Timestamp,
-        without_query,
+        DeliveryDecision, DeliveryPolicy, Destination, DestinationFailure, InstanceId,
+        ReceiverName, Span, Timestamp, without_query,
     },
     store::{
         First, GivenUp, Head, Held, Outlook, Round, Settled, Settlement, Store, StoreError, Taken,
@@ -59,28 +59,28 @@ const MOST_PURGED: usize = 500;
 const REMEMBER_LONGER: Span = Span::from_secs(300);
 
 #[derive(Clone, Copy, Debug)]
-pub struct CourierSettings {
+pub struct DeliverySettings {
     pub poll: Duration,
     /// Of one try.
     pub timeout: Span,
     /// The most messages under way to one destination.
     pub max_in_flight: usize,
-    pub persistence: Persistence,
+    pub policy: DeliveryPolicy,
     /// How long messages under way may go on after the stop.
     pub grace: Duration,
 }
 
-pub struct Courier {
+pub struct DeliveryLoop {
     store: Store,
     instance: InstanceId,
     receivers: Arc<ArcSwap<Receivers>>,
     post: Post,
-    settings: CourierSettings,
+    settings: DeliverySettings,
     slots: Slots,
     meters: Meters,
-    flights: JoinSet<Ended>,
+    in_flight: JoinSet<CompletedAttempt>,
     /// What is to be saved with the next round.
-    done: Done,
+    unsaved: UnsavedResults,
     /// Taken, with the first message still to be read.
     held: Vec<(Held, Slot)>,
     /// Destinations with messages under way here and more in their backlog.
@@ -91,28 +91,33 @@ pub struct Courier {
     purge: Instant,
 }
 
-/// Ended, and still to be saved.
+/// CompletedAttempt, and still to be saved.
 #[derive(Clone, Default)]
-struct Done {
+struct UnsavedResults {
     settled: Vec<Settled>,
-    failed: HashMap<Destination, Failure>,
+    failed: HashMap<Destination, DestinationFailure>,
     answered: HashSet<Destination>,
     unprobed: HashSet<Destination>,
     giving_up: Vec<GivenUp>,
 }
 
-impl Done {
-    fn note(&mut self, ended: &Ended) {
-        let held = &ended.settled.held;
-        if matches!(ended.fared, Fared::Took | Fared::Answered) {
+impl UnsavedResults {
+    fn note(&mut self, completed: &CompletedAttempt) {
+        let held = &completed.settled.held;
+        if matches!(
+            completed.response,
+            DestinationResponse::Accepted | DestinationResponse::Rejected
+        ) {
             // It says more than a failure of the same moment.
             if self.failed.remove(&held.destination).is_some() || held.is_probe {
                 self.answered.insert(held.destination.clone());
             }
             return;
         }
-        match (ended.fared, &ended.failure) {
-            (Fared::Failed, Some(failure)) if !self.answered.contains(&held.destination) => {
+        match (completed.response, &completed.failure) {
+            (DestinationResponse::Failed, Some(failure))
+                if !self.answered.contains(&held.destination) =>
+            {
                 let known = self.failed.get(&held.destination);
                 if known.is_none_or(|known| known.began <= failure.began) {
                     let failure = failure.clone();
@@ -135,26 +140,26 @@ impl Done {
         self.giving_up.extend(round.giving_up);
     }
 
-    fn into_round(self, persistence: Persistence) -> Round {
+    fn into_round(self, policy: DeliveryPolicy) -> Round {
         Round {
             settled: self.settled,
             failed: self.failed.into_values().collect(),
             answered: self.answered.into_iter().collect(),
             unprobed: self.unprobed.into_iter().collect(),
             giving_up: self.giving_up,
-            persistence,
+            policy,
             ..Round::default()
         }
     }
 }
 
-impl Courier {
+impl DeliveryLoop {
     pub fn new(
         store: Store,
         instance: InstanceId,
         receivers: Arc<ArcSwap<Receivers>>,
         post: Post,
-        settings: CourierSettings,
+        settings: DeliverySettings,
     ) -> Self {
         Self {
             store,
@@ -164,8 +169,8 @@ impl Courier {
             settings,
             slots: Slots::new(settings.max_in_flight),
             meters: Meters::new(),
-            flights: JoinSet::new(),
-            done: Done::default(),
+            in_flight: JoinSet::new(),
+            unsaved: UnsavedResults::default(),
             held: Vec::new(),
             behind: HashSet::new(),
             refill: HashMap::new(),
@@ -183,11 +188,11 @@ impl Courier {
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = outbox.notified() => {}
-                Some(ended) = self.flights.join_next() => self.note(ended),
+                Some(completed) = self.in_flight.join_next() => self.note(completed),
                 () = sleep_until(next) => {}
             }
-            while let Some(ended) = self.flights.try_join_next() {
-                self.note(ended);
+            while let Some(completed) = self.in_flight.try_join_next() {
+                self.note(completed);
             }
             next = match self.round().await {
                 Ok(next) => next,
@@ -204,7 +209,7 @@ impl Courier {
         self.drain().await;
     }
 
-    /// Saves what has ended, takes what is due, and starts it. Answers when to look again.
+    /// Saves what has completed, takes what is due, and starts it. Answers when to look again.
     async fn round(&mut self) -> Result<Instant, StoreError> {
         self.forget_destinations().await?;
         // Jitter, so that instances on one store do not all look at once.
@@ -233,13 +238,13 @@ impl Courier {
             self.take_in(taken).await?;
         }
         // A queue that turned out to be empty is let go at once, and webhooks may be told of an alert.
-        let is_done = self.done.settled.is_empty() && self.done.giving_up.is_empty();
+        let is_done = self.unsaved.settled.is_empty() && self.unsaved.giving_up.is_empty();
         Ok(if is_done { next } else { Instant::now() })
     }
 
     /// Decides what is looked at. Probes get their slots at once: nobody else may make them meanwhile.
     fn plan(&mut self, outlook: &Outlook) -> (Round, HashMap<Destination, Slot>) {
-        let mut round = std::mem::take(&mut self.done).into_round(self.settings.persistence);
+        let mut round = std::mem::take(&mut self.unsaved).into_round(self.settings.policy);
         let mut probes = HashMap::new();
         for (destination, receiver) in &outlook.failing {
             match self.slots.start(destination, receiver, true) {
@@ -256,7 +261,7 @@ impl Courier {
         for (destination, receiver) in std::mem::take(&mut self.refill) {
             match self.slots.free(&destination, &receiver) {
                 0 => {
-                    if self.slots.under_way_to(&destination) > 0 {
+                    if self.slots.in_flight_to(&destination) > 0 {
                         self.behind.insert(destination.clone());
                     }
                     round.postponed.push(destination);
@@ -284,9 +289,9 @@ impl Courier {
             Ok(taken) => taken,
             Err(error) => {
                 for (_, slot) in probes {
-                    self.slots.end(slot, Fared::Unknown);
+                    self.slots.end(slot, DestinationResponse::Unknown);
                 }
-                self.done.restore(again);
+                self.unsaved.restore(again);
                 return Err(error);
             }
         };
@@ -311,7 +316,7 @@ impl Courier {
             }
         }
         for (_, slot) in probes {
-            self.slots.end(slot, Fared::Unknown);
+            self.slots.end(slot, DestinationResponse::Unknown);
         }
         self.forget_unused();
         Ok(taken)
@@ -320,18 +325,18 @@ impl Courier {
     /// Enough is under way to its destination.
     fn put_aside(&mut self, held: Held) {
         if held.is_probe {
-            self.done.unprobed.insert(held.destination.clone());
+            self.unsaved.unprobed.insert(held.destination.clone());
         }
         self.behind.insert(held.destination.clone());
         let how = Settlement::Waits;
-        self.done.settled.push(Settled { held, how });
+        self.unsaved.settled.push(Settled { held, how });
     }
 
     /// Where nothing is under way, the store says when to look.
     fn forget_unused(&mut self) {
         let slots = &self.slots;
         self.behind
-            .retain(|destination| slots.under_way_to(destination) > 0);
+            .retain(|destination| slots.in_flight_to(destination) > 0);
     }
 
     async fn take_in(&mut self, taken: Taken) -> Result<(), StoreError> {
@@ -346,7 +351,7 @@ impl Courier {
             warn!(%destination, messages, reason, "messages are dead: GET /v1/messages?state=dead lists them");
             self.meters.dead.increment(*messages);
             if *more {
-                self.done.giving_up.push(given_up);
+                self.unsaved.giving_up.push(given_up);
             }
         }
         self.start().await
@@ -356,11 +361,7 @@ impl Courier {
         if Instant::now() < self.purge {
             return Ok(());
         }
-        let keep = self
-            .settings
-            .persistence
-            .max
-            .saturating_add(REMEMBER_LONGER);
+        let keep = self.settings.policy.max.saturating_add(REMEMBER_LONGER);
         let now = self.store.housekeeping.now().await?;
         let before = Timestamp::from_millis(now.as_millis() - keep.as_millis());
         let purged = self.store.purge_destinations(before, MOST_PURGED).await?;
@@ -381,109 +382,113 @@ impl Courier {
         for ((held, slot), head) in std::mem::take(&mut self.held).into_iter().zip(heads) {
             let how = match head {
                 First::Message(head) => {
-                    self.fly(held, head, slot);
+                    self.deliver(held, head, slot);
                     continue;
                 }
                 First::None => Settlement::Empty,
                 First::Unreadable { id, reason } => {
                     let reason = format!("its record in the database cannot be read: {reason}");
-                    let fate = Fate::Dead { reason };
-                    report(&held, "unknown", id, &fate);
+                    let decision = DeliveryDecision::Dead { reason };
+                    report(&held, "unknown", id, &decision);
                     self.meters.dead.increment(1);
                     Settlement::Tried {
                         message: id,
-                        fate,
+                        decision,
                         waits: false,
                     }
                 }
                 First::Lost(reason) => {
                     let reason = format!("a part of the database cannot be read: {reason}");
-                    let fate = Fate::Again {
+                    let decision = DeliveryDecision::Retry {
                         at: now + UNREADABLE_AGAIN,
                         reason,
                     };
                     let message = uuid::Uuid::nil();
-                    report(&held, "unknown", message, &fate);
+                    report(&held, "unknown", message, &decision);
                     Settlement::Tried {
                         message,
-                        fate,
+                        decision,
                         waits: false,
                     }
                 }
             };
-            self.free(slot, &held, Fared::Unknown);
+            self.free(slot, &held, DestinationResponse::Unknown);
             if held.is_probe {
-                self.done.unprobed.insert(held.destination.clone());
+                self.unsaved.unprobed.insert(held.destination.clone());
             }
-            self.done.settled.push(Settled { held, how });
+            self.unsaved.settled.push(Settled { held, how });
         }
-        self.meters.in_flight.set(self.flights.len() as f64);
+        self.meters.in_flight.set(self.in_flight.len() as f64);
         Ok(())
     }
 
-    fn fly(&mut self, held: Held, head: Head, slot: Slot) {
-        let flight = Flight {
+    fn deliver(&mut self, held: Held, head: Head, slot: Slot) {
+        let attempt = DeliveryAttempt {
             receivers: self.receivers.load_full(),
             post: self.post.clone(),
             reader: self.store.housekeeping.clone(),
-            persistence: self.settings.persistence,
+            policy: self.settings.policy,
         };
-        self.flights.spawn(flight.fly(held, head, slot));
+        self.in_flight.spawn(attempt.deliver(held, head, slot));
     }
 
     /// A slot is free again: for what waits for the same destination.
-    fn free(&mut self, slot: Slot, held: &Held, fared: Fared) {
-        self.slots.end(slot, fared);
-        let has_recovered = held.is_probe && matches!(fared, Fared::Took | Fared::Answered);
+    fn free(&mut self, slot: Slot, held: &Held, response: DestinationResponse) {
+        self.slots.end(slot, response);
+        let has_recovered = held.is_probe
+            && matches!(
+                response,
+                DestinationResponse::Accepted | DestinationResponse::Rejected
+            );
         if has_recovered || self.behind.contains(&held.destination) {
             let (destination, receiver) = (held.destination.clone(), held.receiver.clone());
             self.refill.insert(destination, receiver);
         }
     }
 
-    fn note(&mut self, ended: Result<Ended, tokio::task::JoinError>) {
-        let ended = match ended {
-            Ok(ended) => ended,
+    fn note(&mut self, completed: Result<CompletedAttempt, tokio::task::JoinError>) {
+        let completed = match completed {
+            Ok(completed) => completed,
             // Its queue is taken up again when it is no longer held.
             Err(error) => return warn!(%error, "a delivery failed by itself"),
         };
-        if let Settlement::Tried { fate, .. } = &ended.settled.how {
-            self.meters.tried(ended.took);
-            match fate {
-                Fate::Delivered => {
+        if let Settlement::Tried { decision, .. } = &completed.settled.how {
+            self.meters.tried(completed.took);
+            match decision {
+                DeliveryDecision::Delivered => {
                     self.meters.delivered.increment(1);
-                    self.meters.delivered_after(ended.lag);
+                    self.meters.delivered_after(completed.lag);
                 }
-                Fate::Again { .. } => self.meters.failed.increment(1),
-                Fate::Dead { .. } => self.meters.dead.increment(1),
+                DeliveryDecision::Retry { .. } => self.meters.failed.increment(1),
+                DeliveryDecision::Dead { .. } => self.meters.dead.increment(1),
             }
         }
-        self.done.note(&ended);
-        self.free(ended.slot, &ended.settled.held, ended.fared);
-        self.done.settled.push(ended.settled);
-        self.meters.in_flight.set(self.flights.len() as f64);
+        self.unsaved.note(&completed);
+        self.free(completed.slot, &completed.settled.held, completed.response);
+        self.unsaved.settled.push(completed.settled);
+        self.meters.in_flight.set(self.in_flight.len() as f64);
     }
 
     async fn drain(&mut self) {
-        let under_way = self.flights.len();
-        if under_way > 0 {
-            info!(messages = under_way, "waiting for messages under way");
+        let in_flight = self.in_flight.len();
+        if in_flight > 0 {
+            info!(messages = in_flight, "waiting for messages under way");
         }
         let grace = self.settings.grace;
-        let ended = timeout(grace, async {
-            while let Some(ended) = self.flights.join_next().await {
-                self.note(ended);
+        let completed = timeout(grace, async {
+            while let Some(completed) = self.in_flight.join_next().await {
+                self.note(completed);
             }
         });
-        if ended.await.is_err() {
+        if completed.await.is_err() {
             warn!("messages under way did not end in time; they are tried again");
         }
-        self.flights.abort_all();
-        let round = std::mem::take(&mut self.done).into_round(self.settings.persistence);
+        self.in_flight.abort_all();
+        let round = std::mem::take(&mut self.unsaved).into_round(self.settings.policy);
         let hold = self.settings.timeout;
         let saved = self.store.outbox_round(round, self.instance.clone(), hold);
         let saved = match saved.await {
-            // What is left was taken and never ended.
+            // What is left was taken and never completed.
             Ok(_) => self.store.free_queues(Some(self.instance.clone())).await,
             Err(error) => Err(error),
         };

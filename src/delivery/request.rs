@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::Receivers;
 use crate::{
     agent::{NotPosted, Post, Posted},
-    domain::{Delivery, Timestamp, signatures},
+    domain::{DeliveryResult, Timestamp, signatures},
     store::{Head, Held},
 };
 
@@ -18,18 +18,18 @@ const TRY: HeaderName = HeaderName::from_static("provost-try");
 const CLOUD_EVENT: HeaderValue = HeaderValue::from_static("application/cloudevents+json");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-pub(super) async fn deliver(
+pub(super) async fn send(
     receivers: &Receivers,
     post: &Post,
     held: &Held,
     head: Head,
     now: Timestamp,
-) -> Delivery {
+) -> DeliveryResult {
     let route = match receivers.route(&held.receiver, head.url.as_deref()) {
         Ok(route) => route,
         // Whoever changed the configuration may change it back.
         Err(reason) => {
-            return Delivery::Failed {
+            return DeliveryResult::Failed {
                 reason,
                 retry_after: None,
                 receiver_failing: true,
@@ -40,7 +40,7 @@ pub(super) async fn deliver(
     let at = now.as_millis() / 1000;
     let signature = signatures(route.secrets, &id, at, &head.body);
     let headers = headers(&head.id, at, held.tries, signature, &head.body);
-    weigh(post.post(route.url, headers, head.body, now).await)
+    classify(post.post(route.url, headers, head.body, now).await)
 }
 
 fn headers(id: &Uuid, at: i64, tries: u32, signature: Option<String>, body: &str) -> HeaderMap {
@@ -62,13 +62,13 @@ fn headers(id: &Uuid, at: i64, tries: u32, signature: Option<String>, body: &str
 }
 
 /// Any 2xx is an acknowledgement; 410 says that the receiver wants no more. Everything else may be
-/// different another time: a wrong configuration is mended too.
-fn weigh(posted: Result<Posted, NotPosted>) -> Delivery {
+/// different another time: a wrong configuration can be corrected too.
+fn classify(posted: Result<Posted, NotPosted>) -> DeliveryResult {
     let posted = match posted {
         Ok(posted) => posted,
-        Err(NotPosted::Refused(reason)) => return Delivery::Refused { reason },
+        Err(NotPosted::Refused(reason)) => return DeliveryResult::Refused { reason },
         Err(NotPosted::Broken(reason)) => {
-            return Delivery::Failed {
+            return DeliveryResult::Failed {
                 reason,
                 retry_after: None,
                 receiver_failing: true,
@@ -77,7 +77,7 @@ fn weigh(posted: Result<Posted, NotPosted>) -> Delivery {
     };
     let status = posted.status;
     if status.is_success() {
-        return Delivery::Taken;
+        return DeliveryResult::Delivered;
     }
     let mut reason = match status.canonical_reason() {
         Some(words) => format!("the receiver answered {} {words}", status.as_u16()),
@@ -91,9 +91,9 @@ fn weigh(posted: Result<Posted, NotPosted>) -> Delivery {
         reason.push_str(&format!(": {excerpt}"));
     }
     if status == StatusCode::GONE {
-        return Delivery::Refused { reason };
+        return DeliveryResult::Refused { reason };
     }
-    Delivery::Failed {
+    DeliveryResult::Failed {
         reason,
         retry_after: posted.retry_after,
         // Other refusals may be for this one message.
@@ -110,8 +110,8 @@ mod tests {
 
     use super::*;
 
-    fn answered(status: u16) -> Delivery {
-        weigh(Ok(Posted {
+    fn answered(status: u16) -> DeliveryResult {
+        classify(Ok(Posted {
             status: StatusCode::from_u16(status).unwrap(),
             retry_after: Some(Duration::from_secs(7)),
             excerpt: Some("why".to_owned()),
@@ -121,10 +121,10 @@ mod tests {
     #[test]
     fn an_answer_counts_by_its_status() {
         for status in [200, 202, 204] {
-            assert_eq!(answered(status), Delivery::Taken);
+            assert_eq!(answered(status), DeliveryResult::Delivered);
         }
         let reason = "the receiver answered 410 Gone: why".to_owned();
-        assert_eq!(answered(410), Delivery::Refused { reason });
+        assert_eq!(answered(410), DeliveryResult::Refused { reason });
         for (status, failing) in [
             (500, true),
             (429, true),
@@ -133,7 +133,7 @@ mod tests {
             (301, false),
         ] {
             let failed = answered(status);
-            let Delivery::Failed {
+            let DeliveryResult::Failed {
                 reason,
                 retry_after,
                 receiver_failing,
@@ -150,12 +150,12 @@ mod tests {
     #[test]
     fn an_address_that_policy_refuses_is_not_tried_again() {
         let reason = "a private address".to_owned();
-        let refused = weigh(Err(NotPosted::Refused(reason.clone())));
-        assert_eq!(refused, Delivery::Refused { reason });
-        let broken = weigh(Err(NotPosted::Broken("reset".to_owned())));
+        let refused = classify(Err(NotPosted::Refused(reason.clone())));
+        assert_eq!(refused, DeliveryResult::Refused { reason });
+        let broken = classify(Err(NotPosted::Broken("reset".to_owned())));
         assert!(matches!(
             broken,
-            Delivery::Failed {
+            DeliveryResult::Failed {
                 receiver_failing: true,
                 ..
             }

@@ -1,4 +1,4 @@
-//! What the courier counts. Receivers are no labels: who may submit must not be able to grow the
+//! Metrics of message delivery. Receivers are not labels: submitters must not be able to grow the
 //! metrics without bound.
 
 use std::time::Duration;
