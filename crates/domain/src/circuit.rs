@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::{
-    delivery::{LONGEST_ASKED, DeliveryPolicy},
+    delivery::{DeliveryPolicy, LONGEST_ASKED},
     ids::{Destination, ReceiverName},
     time::{Span, Timestamp},
 };
