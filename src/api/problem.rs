@@ -238,8 +238,8 @@ impl From<StoreError> for Problem {
         let kind = match error {
             StoreError::Full => Kind::StoreFull,
             StoreError::Unavailable(_)
-            | StoreError::Unclear(_)
-            | StoreError::Interrupted(_)
+            | StoreError::CommitUnknown(_)
+            | StoreError::Retryable(_)
             | StoreError::Unreadable(_) => Kind::StoreUnavailable,
             StoreError::Stopping => Kind::Stopping,
             StoreError::Corrupt(_) | StoreError::Task(_) => Kind::UnreadableRecord,

@@ -101,7 +101,7 @@ async fn save(store: &Store, call: &Call, command: Command, by: &Actor, deadline
             Ok(_) => return,
             // Saved twice it would be refused: the first ended the attempt.
             Err(CommandError::Store(
-                StoreError::Full | StoreError::Unavailable(_) | StoreError::Unclear(_),
+                StoreError::Full | StoreError::Unavailable(_) | StoreError::CommitUnknown(_),
             )) => {
                 sleep(SAVE_AGAIN).await;
             }

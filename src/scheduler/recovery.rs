@@ -124,7 +124,7 @@ pub(super) async fn confirm(ending: Ending, local: &Local, store: &Store) {
         match asked.await {
             Ok(_) => break,
             Err(CommandError::Store(
-                StoreError::Full | StoreError::Unavailable(_) | StoreError::Unclear(_),
+                StoreError::Full | StoreError::Unavailable(_) | StoreError::CommitUnknown(_),
             )) => sleep(CONFIRM_AGAIN).await,
             Err(error) => {
                 debug!(task = %step.task, step = step.step.0, attempt = attempt.0, %error,

@@ -118,10 +118,7 @@ pub(super) trait MayPass {
 
 impl MayPass for StoreError {
     fn may_pass(&self) -> bool {
-        matches!(
-            self,
-            Self::Unavailable(_) | Self::Interrupted(_) | Self::Full
-        )
+        matches!(self, Self::Unavailable(_) | Self::Retryable(_) | Self::Full)
     }
 }
 

@@ -119,5 +119,5 @@ pub struct NewKey {
 pub enum Saved {
     All,
     /// Another instance moved a task on: nothing may be committed, and all is decided again.
-    Stale,
+    Conflict,
 }

@@ -19,10 +19,10 @@ pub enum StoreError {
     #[error(
         "{0}; what was asked for may have been done: look, or send it again under the same Idempotency-Key"
     )]
-    Unclear(String),
+    CommitUnknown(String),
     /// Nothing of the transaction was saved, and another try may well succeed: the writer makes it.
     #[error("the transaction was interrupted: {0}")]
-    Interrupted(String),
+    Retryable(String),
     #[error(
         "a record in the database cannot be read ({0}): it is damaged, or a newer version wrote it. All else goes on; docs/deploy.md, \"A part that cannot be read\", says what to do"
     )]
@@ -80,7 +80,7 @@ impl StoreError {
     /// For those who cannot try again, or have tried often enough.
     pub(super) fn into_unavailable(self) -> Self {
         match self {
-            StoreError::Interrupted(reason) => StoreError::Unavailable(reason),
+            StoreError::Retryable(reason) => StoreError::Unavailable(reason),
             error => error,
         }
     }
@@ -105,7 +105,7 @@ impl From<sqlx::Error> for StoreError {
             ),
             // Of a connection to a server.
             sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => {
-                StoreError::Interrupted(message)
+                StoreError::Retryable(message)
             }
             _ => StoreError::Unavailable(message),
         }

@@ -51,7 +51,7 @@ pub use rows::Loaded;
 pub use salvage::Salvage;
 pub use watch::{Interest, Watch, Watchers};
 pub use writer::{
-    Accepted, Apply, CacheLimits, Idempotency, RegisterError, Registered, Renewed, Store,
+    Apply, CacheLimits, Idempotency, RegisterError, Registered, Renewed, Store, Submitted,
     WriterSettings, purge_and_commit,
 };
 
@@ -143,7 +143,7 @@ pub trait Transaction: Outbox + Salvage {
     /// ends.
     async fn agent(&mut self, name: &AgentName) -> Result<Option<String>, StoreError>;
     async fn put_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError>;
-    /// [`Transaction::put_agent`] where there is none; [`StoreError::Interrupted`] where there is.
+    /// [`Transaction::put_agent`] where there is none; [`StoreError::Retryable`] where there is.
     async fn add_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError>;
     async fn delete_agent(&mut self, name: &AgentName) -> Result<bool, StoreError>;
     /// `None` where there is no such alert.
@@ -159,7 +159,7 @@ pub trait Transaction: Outbox + Salvage {
 
     /// Saves what differs between `before`, as it was read in this transaction, and `after`: each
     /// of the two by compare-and-set on the incarnation, the term and the end of its lease, or, where
-    /// there was none, on there being none yet. If either does not match, [`Saved::Stale`]: all is
+    /// there was none, on there being none yet. If either does not match, [`Saved::Conflict`]: all is
     /// read and decided again, in a new transaction.
     async fn save_leases(&mut self, before: &Leases, after: &Leases) -> Result<Saved, StoreError>;
 
@@ -177,10 +177,10 @@ pub trait Transaction: Outbox + Salvage {
 
     async fn commit(self: Box<Self>) -> Result<(), StoreError>;
 
-    /// Saves a batch and commits. On [`Saved::Stale`] nothing was committed.
+    /// Saves a batch and commits. On [`Saved::Conflict`] nothing was committed.
     async fn save_and_commit(mut self: Box<Self>, batch: &Batch) -> Result<Saved, StoreError> {
-        if self.save(batch).await? == Saved::Stale {
-            return Ok(Saved::Stale);
+        if self.save(batch).await? == Saved::Conflict {
+            return Ok(Saved::Conflict);
         }
         self.commit().await?;
         Ok(Saved::All)

@@ -5,20 +5,20 @@
 //! decided on cached aggregates; only what is not cached is read, in one statement a batch. A caller
 //! is answered after the commit, and only then.
 //!
-//! Where the database takes several writers there are two lanes: while one waits for its commit, the
-//! other decides and sends the next batch. See [`intake`].
+//! Where the database takes several writers there are two committers: while one waits for its commit, the
+//! other decides and sends the next batch. See [`command_queue`].
 
 mod batch;
 mod cache;
-mod doubt;
+mod command_queue;
 mod faults;
 mod handle;
-mod intake;
 mod leases;
 mod outbox;
 mod purge;
 mod registrations;
 mod room;
+mod stale_refusals;
 
 use std::{
     panic::AssertUnwindSafe,
@@ -33,17 +33,17 @@ use tokio::sync::{Notify, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tracing::{debug, error, warn};
 
 pub use cache::CacheLimits;
-pub use handle::{Accepted, Apply, Idempotency, Store};
+pub use handle::{Apply, Idempotency, Store, Submitted};
 pub use leases::Renewed;
 pub use purge::purge_and_commit;
 pub use registrations::{RegisterError, Registered};
 
 use self::{
-    batch::Decided,
+    batch::BatchDraft,
     cache::Cache,
+    command_queue::CommandQueue,
     faults::{Culprit, Faults, Panicked, Untold},
     handle::Request,
-    intake::Intake,
 };
 use super::{Backend, Batch, Health, LocalScheduler, Saved, StoreError, UnreadableTask, Watchers};
 use crate::{
@@ -137,11 +137,11 @@ impl From<StoreError> for Failed {
     }
 }
 
-/// What the lanes of one process share.
+/// What the committers of one process share.
 pub(super) struct Writer {
-    intake: Intake,
-    /// Commands on tasks are saved by several lanes beside each other; whatever else there is goes alone.
-    turns: RwLock<()>,
+    command_queue: CommandQueue,
+    /// Several committers save commands on tasks at the same time; every other request is saved alone.
+    committing: RwLock<()>,
     local: Arc<dyn LocalScheduler>,
     watchers: Arc<Watchers>,
     /// Woken when there is something to be delivered.
@@ -157,7 +157,7 @@ pub(super) struct Writer {
 }
 
 /// Saves one batch after the other, on a connection of its own.
-struct Lane<'w> {
+struct Committer<'w> {
     writer: &'w Writer,
     backend: Box<dyn Backend>,
     untold: Vec<Untold>,
@@ -168,27 +168,32 @@ struct Lane<'w> {
 }
 
 /// Ends when dropped.
-enum Turn<'w> {
-    Beside { _others: RwLockReadGuard<'w, ()> },
-    Alone { _all: RwLockWriteGuard<'w, ()> },
+enum CommitGuard<'w> {
+    /// Other committers may save their batches at the same time.
+    Shared {
+        _others: RwLockReadGuard<'w, ()>,
+    },
+    Exclusive {
+        _all: RwLockWriteGuard<'w, ()>,
+    },
 }
 
 impl Writer {
     /// Writes until every [`Store`] handle is gone and what they sent is done.
-    pub async fn run(self, lanes: Vec<Box<dyn Backend>>) {
+    pub async fn run(self, committers: Vec<Box<dyn Backend>>) {
         let writer = &self;
-        let lanes = lanes.into_iter();
-        let lanes = lanes.map(|backend| Lane::new(writer, backend).run());
-        futures::future::join_all(lanes).await;
+        let committers = committers.into_iter();
+        let committers = committers.map(|backend| Committer::new(writer, backend).run());
+        futures::future::join_all(committers).await;
     }
 
-    async fn turn(&self, batch: &[Request]) -> Turn<'_> {
+    async fn commit_guard(&self, batch: &[Request]) -> CommitGuard<'_> {
         match batch.iter().all(Request::is_command) {
-            true => Turn::Beside {
-                _others: self.turns.read().await,
+            true => CommitGuard::Shared {
+                _others: self.committing.read().await,
             },
-            false => Turn::Alone {
-                _all: self.turns.write().await,
+            false => CommitGuard::Exclusive {
+                _all: self.committing.write().await,
             },
         }
     }
@@ -240,7 +245,7 @@ impl Writer {
     }
 }
 
-impl<'w> Lane<'w> {
+impl<'w> Committer<'w> {
     fn new(writer: &'w Writer, backend: Box<dyn Backend>) -> Self {
         Self {
             writer,
@@ -255,11 +260,11 @@ impl<'w> Lane<'w> {
         let writer = self.writer;
         let mut gathered = Vec::with_capacity(writer.settings.batch);
         while let Some(_taken) = writer
-            .intake
+            .command_queue
             .next(writer.settings.batch, &mut gathered)
             .await
         {
-            let _turn = writer.turn(&gathered).await;
+            let _guard = writer.commit_guard(&gathered).await;
             self.serve_leases(&mut gathered).await;
             self.serve_outbox(&mut gathered).await;
             if gathered.is_empty() {
@@ -269,7 +274,7 @@ impl<'w> Lane<'w> {
             match self.write(&mut gathered).await {
                 Ok(()) => {}
                 // What may be done already must not be done again.
-                Err(Failed::Save(error @ StoreError::Unclear(_))) => {
+                Err(Failed::Save(error @ StoreError::CommitUnknown(_))) => {
                     refuse(std::mem::take(&mut gathered), &error);
                 }
                 // One command that cannot be saved must not fail the others: each goes alone.
@@ -287,7 +292,7 @@ impl<'w> Lane<'w> {
                 }
             }
             // What the batch had no room for comes first in the next one.
-            writer.intake.put_back(&mut gathered);
+            writer.command_queue.put_back(&mut gathered);
             self.tell_of_faults().await;
         }
     }
@@ -371,7 +376,7 @@ impl<'w> Lane<'w> {
                 })))
             });
             let outcome = match outcome {
-                Ok(decided) => Ok(decided),
+                Ok(draft) => Ok(draft),
                 Err(Halted::Failed(failed)) => Err(failed),
                 // Each is found once, so this comes to an end.
                 Err(Halted::Damaged(damage)) if left_out.add(&damage) => {
@@ -382,8 +387,8 @@ impl<'w> Lane<'w> {
                     "the batch needs what was left out of it".to_owned(),
                 ))),
             };
-            let mut decided = match outcome {
-                Ok(Some(decided)) => decided,
+            let mut draft = match outcome {
+                Ok(Some(draft)) => draft,
                 Ok(None) => continue,
                 // Each is found once, so this comes to an end.
                 Err(Failed::Panicked(Panicked {
@@ -396,7 +401,7 @@ impl<'w> Lane<'w> {
                     continue;
                 }
                 Err(failed @ Failed::Panicked(_)) => return Err(failed),
-                Err(Failed::Save(StoreError::Interrupted(reason))) => {
+                Err(Failed::Save(StoreError::Retryable(reason))) => {
                     debug!(
                         reason,
                         "a transaction was interrupted; the batch is decided again"
@@ -416,18 +421,18 @@ impl<'w> Lane<'w> {
             writer.metrics.commit_seconds.record(started.elapsed());
             // It is committed: whatever goes wrong from here on, the callers hear so.
             let told = faults::guarded(|| {
-                writer.remember(&decided.batch);
-                decided.publish(&*writer.local, &writer.watchers, &writer.outbox);
+                writer.remember(&draft.batch);
+                draft.publish(&*writer.local, &writer.watchers, &writer.outbox);
             });
             if let Err(message) = told {
                 error!(
                     message,
                     "the service panicked after a commit; the claims of the batch are handed back later"
                 );
-                writer.forget(decided.batch.changes.iter().map(|change| change.task.id()));
+                writer.forget(draft.batch.changes.iter().map(|change| change.task.id()));
             }
-            let rest = requests.split_off(decided.count().min(requests.len()));
-            decided.answer(std::mem::replace(requests, rest), &writer.metrics);
+            let rest = requests.split_off(draft.count().min(requests.len()));
+            draft.send_replies(std::mem::replace(requests, rest), &writer.metrics);
             return Ok(());
         }
         let reason = interrupted
@@ -442,34 +447,32 @@ impl<'w> Lane<'w> {
         requests: &[Request],
         culprits: &[Culprit],
         left_out: &Damage,
-    ) -> Result<Option<Decided>, Halted> {
+    ) -> Result<Option<BatchDraft>, Halted> {
         let writer = self.writer;
         let careful = self.one_by_one.is_some_and(|until| Instant::now() < until);
         let begun = self.backend.begin().await;
         let mut tx = begun.map_err(|error| match error {
             // The connection turned out to be lost; the next one may be there already.
-            StoreError::Interrupted(_) => Failed::Save(error),
+            StoreError::Retryable(_) => Failed::Save(error),
             error => Failed::Begin(error),
         })?;
-        let mut decided = Decided::new(tx.now(), tx.instant(), writer.faults.clone());
+        let mut draft = BatchDraft::new(tx.now(), tx.instant(), writer.faults.clone());
         self.suspect = None;
-        decided.culprits = culprits.to_vec();
-        decided.left_out = left_out.clone();
+        draft.culprits = culprits.to_vec();
+        draft.left_out = left_out.clone();
         if careful {
-            decided.most_claims = 1;
+            draft.most_claims = 1;
         }
-        decided
+        draft
             .read_lines(requests, tx.as_mut(), &*writer.local)
             .await?;
-        self.suspect = decided.first_in_line().filter(|_| careful);
-        decided.gather(requests, tx.as_mut(), &writer.cache).await?;
-        decided
-            .decide(requests, tx.as_mut(), &*writer.local)
-            .await?;
-        decided.collect(&writer.settings.sender.load_full(), &*writer.local)?;
+        self.suspect = draft.first_in_line().filter(|_| careful);
+        draft.gather(requests, tx.as_mut(), &writer.cache).await?;
+        draft.decide(requests, tx.as_mut(), &*writer.local).await?;
+        draft.collect(&writer.settings.sender.load_full(), &*writer.local)?;
         if writer.is_shared {
-            let (doubts, batch) = (&decided.doubts, &decided.batch);
-            let moved = doubts.justified(batch, tx.as_mut()).await?;
+            let (stale_refusals, batch) = (&draft.stale_refusals, &draft.batch);
+            let moved = stale_refusals.stale_tasks(batch, tx.as_mut()).await?;
             if !moved.is_empty() {
                 drop(tx);
                 debug!("a cached task that refused was stale; the batch is decided again");
@@ -477,20 +480,20 @@ impl<'w> Lane<'w> {
                 return Ok(None);
             }
         }
-        let unreadable = decided.unreadable().cloned();
+        let unreadable = draft.unreadable().cloned();
         self.untold.extend(unreadable.map(Untold::Unreadable));
-        for change in &decided.batch.changes {
+        for change in &draft.batch.changes {
             planted::strike(change.task.details.key.as_deref(), "save");
         }
-        if decided.batch.is_empty() {
+        if draft.batch.is_empty() {
             tx.commit().await?;
-        } else if tx.save_and_commit(&decided.batch).await? == Saved::Stale {
+        } else if tx.save_and_commit(&draft.batch).await? == Saved::Conflict {
             debug!("a cached task was stale; the batch is decided again");
-            let changes = decided.batch.changes.iter();
+            let changes = draft.batch.changes.iter();
             writer.forget(changes.map(|change| change.task.id()));
             return Ok(None);
         }
-        Ok(Some(decided))
+        Ok(Some(draft))
     }
 }
 

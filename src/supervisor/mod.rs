@@ -11,7 +11,7 @@ use tracing::debug;
 use crate::{
     domain::{Actor, Command, InstanceId, TaskId, Term},
     instance::Standing,
-    store::{Accepted, Apply, CommandError, ExpiredStep, Store, StoreError},
+    store::{Apply, CommandError, ExpiredStep, Store, StoreError, Submitted},
 };
 
 pub struct Supervisor {
@@ -112,7 +112,7 @@ impl Supervisor {
 
 /// A refusal is no fault: the step moved on between the look and the ask. A decision that panicked, or a task
 /// that cannot be read, has been told of, and must not hold up the others.
-fn succeeded(outcomes: Vec<Result<Accepted, CommandError>>) -> Result<usize, StoreError> {
+fn succeeded(outcomes: Vec<Result<Submitted, CommandError>>) -> Result<usize, StoreError> {
     let mut accepted = 0;
     for outcome in outcomes {
         match outcome {

@@ -20,7 +20,7 @@ use crate::{
         problem::{Kind, ProblemBody},
     },
     domain::{Command, Fields, Json, Payload, StepIndex, Task, TaskId, TaskView},
-    store::{Accepted, Apply},
+    store::{Apply, Submitted},
 };
 
 /// Who asks, how, and under which conditions: the same for every command.
@@ -94,7 +94,7 @@ impl Asked {
                 idempotency,
             })
             .await?;
-        let is_replayed = matches!(applied, Accepted::Before(_));
+        let is_replayed = matches!(applied, Submitted::Replayed(_));
         let task = accepted(&self.app, applied).await?;
         let mut response = render(&self.app, StatusCode::OK, &task).await;
         if is_replayed {

@@ -25,7 +25,7 @@ use self::places::{count_ahead, tell_other_reasons};
 use super::{App, Problem, extract::LONGEST_WAIT};
 use crate::{
     domain::{AgentName, Task, TaskId, TaskView},
-    store::{Accepted, Interest, Watch},
+    store::{Interest, Submitted, Watch},
 };
 
 /// How many seconds later a caller may ask again for a task that is under way.
@@ -69,10 +69,10 @@ fn no_such_task(id: TaskId) -> Problem {
 }
 
 /// The task that an accepted command concerns.
-async fn accepted(app: &App, accepted: Accepted) -> Result<Arc<Task>, Problem> {
+async fn accepted(app: &App, accepted: Submitted) -> Result<Arc<Task>, Problem> {
     match accepted {
-        Accepted::Now(task) => Ok(task),
-        Accepted::Before(id) => load(app, id).await,
+        Submitted::New(task) => Ok(task),
+        Submitted::Replayed(id) => load(app, id).await,
     }
 }
 

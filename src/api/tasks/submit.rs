@@ -26,7 +26,7 @@ use crate::{
         MOST_LABELS, Payload, Policies, Priority, ReplyTo, ReplyToBody, Span, TaskFields, TaskId,
         TaskView, WorkflowName, WorkflowRef,
     },
-    store::{Accepted, Idempotency},
+    store::{Idempotency, Submitted},
 };
 
 /// What a caller hands in.
@@ -167,7 +167,7 @@ pub(super) async fn accept(
     let Some(wait) = conditions.prefer_wait else {
         let id = app.store.new_task_id();
         let stored = store(app, submission, id, conditions, idempotency).await?;
-        let replayed = matches!(stored, Accepted::Before(_));
+        let replayed = matches!(stored, Submitted::Replayed(_));
         let task = accepted(app, stored).await?;
         let mut response = render(app, StatusCode::ACCEPTED, &task).await;
         locate(&mut response, task.id(), replayed);
@@ -177,7 +177,7 @@ pub(super) async fn accept(
     // Armed before the task exists: it may end before this code runs on.
     let mut watching = watch(app, id);
     let stored = store(app, submission, id, conditions, idempotency).await?;
-    let replayed = matches!(stored, Accepted::Before(_));
+    let replayed = matches!(stored, Submitted::Replayed(_));
     let mut task = accepted(app, stored).await?;
     if replayed {
         watching = watch(app, task.id());
@@ -224,7 +224,7 @@ async fn store(
     id: TaskId,
     conditions: &Conditions,
     idempotency: Option<Idempotency>,
-) -> Result<Accepted, Problem> {
+) -> Result<Submitted, Problem> {
     let details = Details {
         id,
         key: submission.key.map(Into::into),

@@ -39,7 +39,7 @@ impl Backend for Leaving {
     async fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, StoreError> {
         let begun = self.begun.fetch_add(1, Ordering::SeqCst);
         Err(if begun < self.interrupted {
-            StoreError::Interrupted("as the test wants it".to_owned())
+            StoreError::Retryable("as the test wants it".to_owned())
         } else {
             StoreError::Unavailable("as the test wants it".to_owned())
         })

@@ -18,8 +18,8 @@ use crate::{
         StepRef, Task, TaskId, Timestamp, Trace, parse_steps,
     },
     store::{
-        Accepted, Apply, Backend, CacheLimits, CommandError, Definitions, Dispatch, Health,
-        LocalScheduler, Permit, Readers, Store, WriterSettings, postgres, sqlite,
+        Apply, Backend, CacheLimits, CommandError, Definitions, Dispatch, Health, LocalScheduler,
+        Permit, Readers, Store, Submitted, WriterSettings, postgres, sqlite,
     },
 };
 
@@ -341,10 +341,10 @@ impl Harness {
     }
 }
 
-pub fn now(accepted: Accepted) -> Arc<Task> {
-    match accepted {
-        Accepted::Now(task) => task,
-        Accepted::Before(id) => panic!("{id} was accepted before"),
+pub fn now(submitted: Submitted) -> Arc<Task> {
+    match submitted {
+        Submitted::New(task) => task,
+        Submitted::Replayed(id) => panic!("{id} was accepted before"),
     }
 }
 

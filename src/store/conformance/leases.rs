@@ -224,7 +224,7 @@ pub async fn leases_are_saved_by_compare_and_set(opened: Opened) {
 
         let mut tx = backend.begin().await.unwrap();
         let by_b = given_up.renew(&b, tx.now()).unwrap();
-        assert_eq!(tx.save_leases(&seen, &by_b).await.unwrap(), Saved::Stale);
+        assert_eq!(tx.save_leases(&seen, &by_b).await.unwrap(), Saved::Conflict);
         drop(tx);
 
         let mut tx = backend.begin().await.unwrap();
@@ -234,7 +234,7 @@ pub async fn leases_are_saved_by_compare_and_set(opened: Opened) {
         };
         let (before, after) = (only_supervisor(&seen), only_supervisor(&by_b));
         let saved = tx.save_leases(&before, &after).await.unwrap();
-        assert_eq!(saved, Saved::Stale);
+        assert_eq!(saved, Saved::Conflict);
         drop(tx);
         seen = by_a;
     }

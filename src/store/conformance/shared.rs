@@ -26,7 +26,8 @@ use super::{
 use crate::{
     domain::{Actor, AgentName, Attempt, Command, Expiry, StepIndex, TaskStatus},
     store::{
-        Accepted, Apply, CommandError, Idempotency, Interest, OpenError, TaskFilter, postgres as pg,
+        Apply, CommandError, Idempotency, Interest, OpenError, Submitted, TaskFilter,
+        postgres as pg,
     },
 };
 
@@ -217,8 +218,8 @@ async fn one_idempotency_key_sent_to_two_instances_makes_one_task() {
             .await
             .unwrap()
         {
-            Accepted::Now(task) => task.id(),
-            Accepted::Before(id) => id,
+            Submitted::New(task) => task.id(),
+            Submitted::Replayed(id) => id,
         };
         let (one, other) = tokio::join!(submit(&a), submit(&b));
         assert_eq!(one, other);
@@ -258,8 +259,8 @@ async fn what_was_answered_is_there_once_however_often_sessions_end() {
             let mut accepted = Vec::new();
             while !over.load(Ordering::SeqCst) {
                 match h.store.submit(h.details(&New::default()), None, None).await {
-                    Ok(Accepted::Now(task)) => accepted.push(task),
-                    Ok(Accepted::Before(id)) => panic!("{id} was accepted before"),
+                    Ok(Submitted::New(task)) => accepted.push(task),
+                    Ok(Submitted::Replayed(id)) => panic!("{id} was accepted before"),
                     Err(CommandError::Store(_)) => {}
                     Err(other) => panic!("{other}"),
                 }

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::harness::{Harness, New, now, refusal, success, trace};
 use crate::{
     domain::{Actor, Command, Payload, Refusal, StepIndex, StepStatus, TaskId, TaskStatus},
-    store::{Accepted, Apply, CommandError, Idempotency},
+    store::{Apply, CommandError, Idempotency, Submitted},
 };
 
 fn three() -> serde_json::Value {
@@ -159,8 +159,8 @@ pub async fn an_idempotency_key_makes_one_task(h: Harness) {
     let mut ids: Vec<_> = answers
         .into_iter()
         .map(|answer| match answer.unwrap() {
-            Accepted::Now(task) => task.id(),
-            Accepted::Before(id) => id,
+            Submitted::New(task) => task.id(),
+            Submitted::Replayed(id) => id,
         })
         .collect();
     ids.dedup();
@@ -170,7 +170,7 @@ pub async fn an_idempotency_key_makes_one_task(h: Harness) {
         .submit(h.details(&new), None, key("same"))
         .await
         .unwrap();
-    assert!(matches!(later, Accepted::Before(id) if id == ids[0]));
+    assert!(matches!(later, Submitted::Replayed(id) if id == ids[0]));
     let other = h.store.submit(h.details(&new), None, key("other")).await;
     assert!(matches!(other, Err(CommandError::KeyReused)));
 }

@@ -333,7 +333,7 @@ where
 {
     match tokio::time::timeout(limit, work).await {
         Ok(done) => Ok(done?),
-        Err(_) => Err(StoreError::Interrupted(format!(
+        Err(_) => Err(StoreError::Retryable(format!(
             "the database did not answer within {limit:?}"
         ))),
     }
@@ -346,12 +346,10 @@ pub(super) fn error(code: &str, message: String) -> StoreError {
     match code {
         // Serialization failure, deadlock, and a unique key that another instance wrote at the same
         // moment: decided again, it will see what the other did.
-        "40001" | "40P01" | "23505" => StoreError::Interrupted(message),
+        "40001" | "40P01" | "23505" => StoreError::Retryable(message),
         // The session was ended, or the server is not (any more) the one that takes writes.
-        "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25006" => {
-            StoreError::Interrupted(message)
-        }
-        code if code.starts_with("08") => StoreError::Interrupted(message),
+        "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25006" => StoreError::Retryable(message),
+        code if code.starts_with("08") => StoreError::Retryable(message),
         "53100" => StoreError::Full,
         // Data corrupted, index corrupted: a page of the table or of its index.
         "XX001" | "XX002" => StoreError::Corrupt(message),

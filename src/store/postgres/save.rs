@@ -91,7 +91,7 @@ pub(super) async fn save(
     }
     let row = bind_history(statement, changes).fetch_one(&mut *tx).await?;
     if !row.try_get::<bool, _>("saved")? {
-        return Ok(Saved::Stale);
+        return Ok(Saved::Conflict);
     }
     let mut alerts = Vec::new();
     for change in changes {

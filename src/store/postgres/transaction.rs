@@ -335,14 +335,14 @@ impl<'b> PgTransaction<'b> {
                         self.connection = Some(pinned);
                         return Ok(());
                     }
-                    Ok(Some(false)) => return Err(StoreError::Interrupted(lost.to_string())),
+                    Ok(Some(false)) => return Err(StoreError::Retryable(lost.to_string())),
                     // The old session has not noticed yet, or not found the time; or this one was lost.
                     Ok(None) | Err(_) => {}
                 }
             }
             sleep(OUTCOME_AGAIN).await;
         }
-        Err(StoreError::Unclear(format!(
+        Err(StoreError::CommitUnknown(format!(
             "the connection was lost at a commit, and what became of it cannot be asked: {lost}"
         )))
     }
@@ -523,7 +523,7 @@ impl Transaction for PgTransaction<'_> {
 
     async fn add_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError> {
         match self.write_agent(ADD_AGENT, name, spec).await? {
-            0 => Err(StoreError::Interrupted(format!(
+            0 => Err(StoreError::Retryable(format!(
                 "the agent {name} was registered meanwhile"
             ))),
             _ => Ok(()),
@@ -581,7 +581,7 @@ impl Transaction for PgTransaction<'_> {
             let query = self.statements().with_values(change);
             let changed = answered(query.execute(self.connection().await?)).await;
             if self.noted(changed)?.rows_affected() == 0 {
-                return Ok(Saved::Stale);
+                return Ok(Saved::Conflict);
             }
         }
         Ok(Saved::All)
@@ -614,7 +614,7 @@ impl Transaction for PgTransaction<'_> {
         if self.has_begun {
             match answered(self.connection().await?.execute("COMMIT")).await {
                 Ok(_) => {}
-                Err(lost @ StoreError::Interrupted(_)) => self.outcome(lost).await?,
+                Err(lost @ StoreError::Retryable(_)) => self.outcome(lost).await?,
                 Err(error) => return Err(error),
             }
         }
@@ -624,8 +624,8 @@ impl Transaction for PgTransaction<'_> {
 
     async fn save_and_commit(mut self: Box<Self>, batch: &Batch) -> Result<Saved, StoreError> {
         if self.has_begun || self.failed || !save::is_one_statement(batch) {
-            if self.save(batch).await? == Saved::Stale {
-                return Ok(Saved::Stale);
+            if self.save(batch).await? == Saved::Conflict {
+                return Ok(Saved::Conflict);
             }
             self.commit().await?;
             return Ok(Saved::All);
@@ -637,11 +637,11 @@ impl Transaction for PgTransaction<'_> {
         let saved = save::save(self.connection().await?, batch, now, true, statements);
         match answered(saved).await {
             Ok(Saved::All) => {}
-            Ok(Saved::Stale) => {
+            Ok(Saved::Conflict) => {
                 self.has_begun = false;
-                return Ok(Saved::Stale);
+                return Ok(Saved::Conflict);
             }
-            Err(lost @ StoreError::Interrupted(_)) => self.outcome(lost).await?,
+            Err(lost @ StoreError::Retryable(_)) => self.outcome(lost).await?,
             Err(error) => return Err(error),
         }
         self.done();

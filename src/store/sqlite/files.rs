@@ -57,7 +57,7 @@ impl Files {
     pub fn check_committed(&self) -> Result<(), StoreError> {
         let checked = self.check_place(self.file.place_of_commit());
         checked.map_err(|error| match error {
-            StoreError::Unavailable(reason) => StoreError::Unclear(reason),
+            StoreError::Unavailable(reason) => StoreError::CommitUnknown(reason),
             error => error,
         })
     }

@@ -136,7 +136,7 @@ pub(super) async fn save(
     let (_, next) = run_and(tx, next, updates).await?;
     let (matched, next) = run_and(tx, next, steps).await?;
     if matched < moved().count() as u64 {
-        return Ok(Saved::Stale);
+        return Ok(Saved::Conflict);
     }
     let (_, next) = run_and(tx, next, history).await?;
     run(tx, next).await?;

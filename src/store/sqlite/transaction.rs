@@ -222,7 +222,7 @@ impl Transaction for SqliteTransaction<'_> {
 
     async fn add_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError> {
         match self.write_agent(ADD_AGENT, name, spec).await? {
-            0 => Err(StoreError::Interrupted(format!(
+            0 => Err(StoreError::Retryable(format!(
                 "the agent {name} was registered meanwhile"
             ))),
             _ => Ok(()),
@@ -274,7 +274,7 @@ impl Transaction for SqliteTransaction<'_> {
         for change in leases::changes(before, after) {
             let changed = super::rows::query(change).execute(&mut *self.tx).await?;
             if changed.rows_affected() == 0 {
-                return Ok(Saved::Stale);
+                return Ok(Saved::Conflict);
             }
         }
         Ok(Saved::All)

@@ -10,11 +10,11 @@ use uuid::Uuid;
 
 use super::{
     Cache, Damage, Failed, Faults, Halted,
-    doubt::Doubts,
     faults::{Culprit, OF_NO_STEP, Panicked, guarded},
-    handle::{Accepted, Apply, Idempotency, Operation, Outcome, Request},
+    handle::{Apply, Idempotency, Operation, Outcome, Request, Submitted},
     purge, registrations,
     room::Room,
+    stale_refusals::StaleRefusals,
 };
 use crate::{
     domain::{
@@ -33,22 +33,22 @@ use crate::{
 /// The most steps claimed from one line in one transaction.
 const CLAIMS: usize = 64;
 
-pub(super) struct Decided {
+pub(super) struct BatchDraft {
     now: Timestamp,
     /// Before `now`, so that a local deadline is never later than the complete-by it stands for.
     instant: Instant,
-    tasks: HashMap<TaskId, Working>,
+    tasks: HashMap<TaskId, LoadedTask>,
     /// They are there, and cannot be read.
     unreadable: HashMap<TaskId, Unreadable>,
     /// Those of them that are cancelled.
     salvaged: Vec<TaskId>,
     keys: HashMap<String, KnownKey>,
     lines: Vec<Line>,
-    answers: Vec<Planned>,
+    replies: Vec<PendingReply>,
     dispatches: Vec<Dispatch>,
     drained: Vec<AgentName>,
     dropped: Vec<(StepRef, Attempt, bool)>,
-    pub(super) doubts: Doubts,
+    pub(super) stale_refusals: StaleRefusals,
     pub(super) batch: Batch,
     /// What panicked when the batch was decided before: it is left out.
     pub(super) culprits: Vec<Culprit>,
@@ -65,7 +65,7 @@ pub(super) struct Decided {
     faults: Arc<Faults>,
 }
 
-struct Working {
+struct LoadedTask {
     base: Option<u64>,
     draft: Draft,
     /// Not read in this transaction: another instance may have moved it on.
@@ -77,7 +77,7 @@ struct Unreadable {
     /// Not only an operator met it, who is told by the answer.
     is_untold: bool,
     /// Good for one cancel, where one was asked for.
-    salvaged: Option<Working>,
+    salvaged: Option<LoadedTask>,
 }
 
 pub(super) struct Line {
@@ -89,16 +89,16 @@ pub(super) struct Line {
     pub(super) is_cut: bool,
 }
 
-/// What a caller will hear once the commit is through.
-enum Planned {
+/// The reply that a caller gets after the commit.
+enum PendingReply {
     Task(TaskId),
-    Before(TaskId),
+    Replayed(TaskId),
     Refused(CommandError),
     Claimed(usize),
     Other(Outcome),
 }
 
-impl Decided {
+impl BatchDraft {
     pub(super) fn new(now: Timestamp, instant: Instant, faults: Arc<Faults>) -> Self {
         Self {
             now,
@@ -108,11 +108,11 @@ impl Decided {
             salvaged: Vec::new(),
             keys: HashMap::new(),
             lines: Vec::new(),
-            answers: Vec::new(),
+            replies: Vec::new(),
             dispatches: Vec::new(),
             drained: Vec::new(),
             dropped: Vec::new(),
-            doubts: Doubts::default(),
+            stale_refusals: StaleRefusals::default(),
             batch: Batch::default(),
             culprits: Vec::new(),
             left_out: Damage::default(),
@@ -199,7 +199,7 @@ impl Decided {
                 }));
             }
             for task in loaded.tasks {
-                self.tasks.insert(task.id(), Working::on(task, false));
+                self.tasks.insert(task.id(), LoadedTask::on(task, false));
             }
             let of_batch = |out: &&UnreadableTask| left_out.contains(&out.task);
             let left_out = self.left_out.tasks.iter().filter(of_batch).cloned();
@@ -225,7 +225,7 @@ impl Decided {
                 let unreadable = Unreadable {
                     is_untold: !requests.iter().any(met_by_operator),
                     why,
-                    salvaged: salvaged.map(|task| Working::on(task, false)),
+                    salvaged: salvaged.map(|task| LoadedTask::on(task, false)),
                 };
                 self.unreadable.insert(unreadable.why.task, unreadable);
             }
@@ -294,7 +294,7 @@ impl Decided {
                 match cache.get(&id) {
                     Some(task) => {
                         let cached = true;
-                        entry.insert(Working::on(Task::clone(task), cached));
+                        entry.insert(LoadedTask::on(Task::clone(task), cached));
                     }
                     None => missing.push(id),
                 }
@@ -344,7 +344,7 @@ impl Decided {
 
     /// How many requests were decided on; the others are for the next batch.
     pub(super) fn count(&self) -> usize {
-        self.answers.len()
+        self.replies.len()
     }
 
     /// Expressions have cost as much as one evaluation may: what is still to be decided would hold up the
@@ -364,11 +364,13 @@ impl Decided {
             if at > 0 && (self.is_spent() || at >= self.most_requests) {
                 break;
             }
-            let planned = match request {
-                Request::Other { operation, .. } => Planned::Other(operate(operation, tx).await?),
+            let reply = match request {
+                Request::Other { operation, .. } => {
+                    PendingReply::Other(operate(operation, tx).await?)
+                }
                 request => self.decide_guarded(at, request, local)?,
             };
-            self.answers.push(planned);
+            self.replies.push(reply);
         }
         Ok(())
     }
@@ -379,14 +381,14 @@ impl Decided {
         at: usize,
         request: &Request,
         local: &dyn LocalScheduler,
-    ) -> Result<Planned, Failed> {
+    ) -> Result<PendingReply, Failed> {
         let is_culprit = |culprit: &Culprit| match culprit {
             Culprit::Request(other) => *other == at,
             Culprit::Task(task) => request.task() == Some(*task),
             Culprit::Claim(_) => false,
         };
         if self.culprits.iter().any(is_culprit) {
-            return Ok(Planned::Refused(CommandError::Panicked));
+            return Ok(PendingReply::Refused(CommandError::Panicked));
         }
         guarded(|| self.decide_one(request, local)).map_err(|message| {
             let claim = self.claiming.take().map(Culprit::Claim);
@@ -398,7 +400,7 @@ impl Decided {
         })
     }
 
-    fn decide_one(&mut self, request: &Request, local: &dyn LocalScheduler) -> Planned {
+    fn decide_one(&mut self, request: &Request, local: &dyn LocalScheduler) -> PendingReply {
         match request {
             Request::Submit {
                 details,
@@ -409,7 +411,7 @@ impl Decided {
                 planted::strike(details.key.as_deref(), "submit");
                 let id = details.id;
                 let draft = Draft::submit(details.clone(), self.now).because(reason.clone());
-                let new = Working {
+                let new = LoadedTask {
                     base: None,
                     draft,
                     cached: false,
@@ -418,27 +420,27 @@ impl Decided {
                 self.tasks.insert(id, new);
                 self.claim_ready(id, local);
                 self.remember(idempotency.as_ref(), id);
-                Planned::Task(id)
+                PendingReply::Task(id)
             }),
             Request::Apply { apply, .. } => self
                 .known(apply.idempotency.as_ref())
                 .unwrap_or_else(|| self.apply(apply, local)),
-            Request::ClaimLines { .. } => Planned::Claimed(self.claim_lines(local)),
+            Request::ClaimLines { .. } => PendingReply::Claimed(self.claim_lines(local)),
             // Served elsewhere.
             Request::Other { .. } | Request::Leases { .. } | Request::Outbox { .. } => {
-                Planned::Other(Outcome::Done)
+                PendingReply::Other(Outcome::Done)
             }
         }
     }
 
     /// The answer to a request whose idempotency key was seen before.
-    fn known(&self, idempotency: Option<&Idempotency>) -> Option<Planned> {
+    fn known(&self, idempotency: Option<&Idempotency>) -> Option<PendingReply> {
         let idempotency = idempotency?;
         let known = self.keys.get(&idempotency.key)?;
         Some(if known.fingerprint == idempotency.fingerprint {
-            Planned::Before(known.task)
+            PendingReply::Replayed(known.task)
         } else {
-            Planned::Refused(CommandError::KeyReused)
+            PendingReply::Refused(CommandError::KeyReused)
         })
     }
 
@@ -460,7 +462,7 @@ impl Decided {
         }
     }
 
-    fn apply(&mut self, apply: &Apply, local: &dyn LocalScheduler) -> Planned {
+    fn apply(&mut self, apply: &Apply, local: &dyn LocalScheduler) -> PendingReply {
         let mut is_salvaged = false;
         if let Some(unreadable) = self.unreadable.get_mut(&apply.task) {
             match (&apply.command, unreadable.salvaged.take()) {
@@ -470,19 +472,19 @@ impl Decided {
                 }
                 _ => {
                     let why = unreadable.why.clone();
-                    return Planned::Refused(StoreError::Task(why).into());
+                    return PendingReply::Refused(StoreError::Task(why).into());
                 }
             }
         }
-        let Some(working) = self.tasks.get_mut(&apply.task) else {
-            return Planned::Refused(CommandError::NoTask);
+        let Some(loaded) = self.tasks.get_mut(&apply.task) else {
+            return PendingReply::Refused(CommandError::NoTask);
         };
-        let current = working.version();
+        let current = loaded.version();
         if let Some(expected) = apply.if_version.filter(|expected| *expected != current) {
-            working.doubt(&mut self.doubts);
-            return Planned::Refused(CommandError::VersionMismatch { expected, current });
+            loaded.note_refusal(&mut self.stale_refusals);
+            return PendingReply::Refused(CommandError::VersionMismatch { expected, current });
         }
-        let draft = &mut working.draft;
+        let draft = &mut loaded.draft;
         planted::strike(draft.task.details.key.as_deref(), apply.command.name());
         let before = draft.spent();
         let applied = draft.apply(apply.command.clone(), &apply.by, self.now);
@@ -493,44 +495,44 @@ impl Decided {
             Ok(Effect::Call(_)) => {}
             Err(refusal) => {
                 let state = draft.task.status().as_str();
-                working.doubt(&mut self.doubts);
-                return Planned::Refused(CommandError::Refused { refusal, state });
+                loaded.note_refusal(&mut self.stale_refusals);
+                return PendingReply::Refused(CommandError::Refused { refusal, state });
             }
         }
         let reports = matches!(apply.command, Command::ReportFault { .. });
         if !reports
             && let Some(step) = self.faults.recovered(apply.task, apply.command.step())
-            && working.draft.task.has(step)
+            && loaded.draft.task.has(step)
         {
-            working.draft.alerts.push(AlertChange::Close { step });
+            loaded.draft.alerts.push(AlertChange::Close { step });
         }
         if is_salvaged {
             let step = OF_NO_STEP;
-            working.draft.alerts.push(AlertChange::Close { step });
+            loaded.draft.alerts.push(AlertChange::Close { step });
             self.salvaged.push(apply.task);
         }
         self.claim_ready(apply.task, local);
         self.remember(apply.idempotency.as_ref(), apply.task);
-        Planned::Task(apply.task)
+        PendingReply::Task(apply.task)
     }
 
     /// Claims what has just become ready, as far as the agents of this process have places.
     fn claim_ready(&mut self, id: TaskId, local: &dyn LocalScheduler) {
-        let Some(working) = self.tasks.get_mut(&id) else {
+        let Some(loaded) = self.tasks.get_mut(&id) else {
             return;
         };
         if self.faults.rests(id) {
             // What is ready stands in line.
-            return working.draft.ready.clear();
+            return loaded.draft.ready.clear();
         }
         // A claim whose request cannot be made may make further steps ready.
-        while !working.draft.ready.is_empty() {
-            for step in std::mem::take(&mut working.draft.ready) {
+        while !loaded.draft.ready.is_empty() {
+            for step in std::mem::take(&mut loaded.draft.ready) {
                 if self.spent >= Budget::EVALUATION {
                     // It stands in line.
                     continue;
                 }
-                let definition = working.draft.task.definition(step);
+                let definition = loaded.draft.task.definition(step);
                 let claim = StepRef { task: id, step };
                 if self.culprits.contains(&Culprit::Claim(claim)) {
                     continue;
@@ -539,7 +541,7 @@ impl Decided {
                     continue;
                 };
                 self.claiming = Some(claim);
-                if let Ok(Some(call)) = working.claim(step, local, self.now, &mut self.spent) {
+                if let Ok(Some(call)) = loaded.claim(step, local, self.now, &mut self.spent) {
                     self.dispatches.push(dispatch(call, self.instant, permit));
                 }
                 self.claiming = None;
@@ -573,19 +575,19 @@ impl Decided {
                 {
                     continue;
                 }
-                let Some(working) = self.tasks.get_mut(&task) else {
+                let Some(loaded) = self.tasks.get_mut(&task) else {
                     continue;
                 };
                 let Some(permit) = local.take_for_line(&line.agent) else {
                     break;
                 };
                 self.claiming = Some(claim);
-                let claimed_one = working.claim(step, local, self.now, &mut self.spent);
+                let claimed_one = loaded.claim(step, local, self.now, &mut self.spent);
                 self.claiming = None;
                 if claimed_one.is_ok()
                     && let Some(step) = self.faults.recovered(task, Some(step))
                 {
-                    working.draft.alerts.push(AlertChange::Close { step });
+                    loaded.draft.alerts.push(AlertChange::Close { step });
                 }
                 match claimed_one {
                     Ok(Some(call)) => {
@@ -595,7 +597,7 @@ impl Decided {
                     // Its request could not be made.
                     Ok(None) => {}
                     // It stands in line by the record.
-                    Err(_) => working.doubt(&mut self.doubts),
+                    Err(_) => loaded.note_refusal(&mut self.stale_refusals),
                 }
                 self.claim_ready(task, local);
             }
@@ -613,8 +615,8 @@ impl Decided {
         local: &dyn LocalScheduler,
     ) -> Result<(), Failed> {
         self.batch.sender = sender.clone();
-        for (id, working) in std::mem::take(&mut self.tasks) {
-            guarded(|| self.collect_one(working, sender, local)).map_err(|message| {
+        for (id, loaded) in std::mem::take(&mut self.tasks) {
+            guarded(|| self.collect_one(loaded, sender, local)).map_err(|message| {
                 let culprit = Some(Culprit::Task(id));
                 Failed::Panicked(Panicked { culprit, message })
             })?;
@@ -626,10 +628,10 @@ impl Decided {
         Ok(())
     }
 
-    fn collect_one(&mut self, working: Working, sender: &Sender, local: &dyn LocalScheduler) {
-        let Working {
+    fn collect_one(&mut self, loaded: LoadedTask, sender: &Sender, local: &dyn LocalScheduler) {
+        let LoadedTask {
             base, mut draft, ..
-        } = working;
+        } = loaded;
         if draft.events.is_empty() && draft.changed.is_empty() {
             return;
         }
@@ -695,42 +697,44 @@ impl Decided {
         watchers.tell(self.batch.changes.iter().map(|change| &change.task));
     }
 
-    pub(super) fn answer(self, requests: Vec<Request>, metrics: &WriterMetrics) {
+    pub(super) fn send_replies(self, requests: Vec<Request>, metrics: &WriterMetrics) {
         let changes = &self.batch.changes;
         let task = |id: TaskId| {
             let found = changes.binary_search_by_key(&id, |change| change.task.id());
             found.map(|at| changes[at].task.clone())
         };
-        for (request, planned) in requests.into_iter().zip(self.answers) {
+        for (request, reply) in requests.into_iter().zip(self.replies) {
             // A caller that is gone needs no answer.
-            match (request, planned) {
-                (Request::Submit { answer, .. } | Request::Apply { answer, .. }, planned) => {
-                    let _ = answer.send(match planned {
-                        Planned::Task(id) => task(id)
-                            .map(Accepted::Now)
+            match (request, reply) {
+                (Request::Submit { answer, .. } | Request::Apply { answer, .. }, reply) => {
+                    let _ = answer.send(match reply {
+                        PendingReply::Task(id) => task(id)
+                            .map(Submitted::New)
                             .map_err(|_| CommandError::NoTask),
-                        Planned::Before(id) => Ok(Accepted::Before(id)),
-                        Planned::Refused(error) => {
+                        PendingReply::Replayed(id) => Ok(Submitted::Replayed(id)),
+                        PendingReply::Refused(error) => {
                             metrics.refused(&error);
                             Err(error)
                         }
-                        Planned::Claimed(_) | Planned::Other(_) => Err(CommandError::NoTask),
+                        PendingReply::Claimed(_) | PendingReply::Other(_) => {
+                            Err(CommandError::NoTask)
+                        }
                     });
                 }
-                (Request::ClaimLines { answer, .. }, Planned::Claimed(claimed)) => {
+                (Request::ClaimLines { answer, .. }, PendingReply::Claimed(claimed)) => {
                     let _ = answer.send(Ok(claimed));
                 }
-                (Request::Other { answer, .. }, Planned::Other(outcome)) => {
+                (Request::Other { answer, .. }, PendingReply::Other(outcome)) => {
                     let _ = answer.send(Ok(outcome));
                 }
-                // Answers are planned in the order of the requests, one for each.
+                // There is one reply for each request, in the order of the requests.
                 (request, _) => request.refuse(&StoreError::Stopping),
             }
         }
     }
 }
 
-impl Working {
+impl LoadedTask {
     fn on(task: Task, cached: bool) -> Self {
         Self {
             base: Some(task.version),
@@ -739,9 +743,9 @@ impl Working {
         }
     }
 
-    fn doubt(&self, doubts: &mut Doubts) {
+    fn note_refusal(&self, stale_refusals: &mut StaleRefusals) {
         if let Some(version) = self.base.filter(|_| self.cached) {
-            doubts.add(self.draft.task.id(), version);
+            stale_refusals.add(self.draft.task.id(), version);
         }
     }
 

@@ -23,7 +23,7 @@ use tokio::{sync::oneshot, time::Instant};
 use tracing::{error, warn};
 
 use super::{
-    Lane,
+    Committer,
     handle::{Apply, Request},
 };
 use crate::{
@@ -213,8 +213,8 @@ pub(super) enum Untold {
     Unreadable(UnreadableTask),
 }
 
-impl Lane<'_> {
-    /// Notes what panicked. Told of it is once the batch is through: see [`Lane::tell_of_faults`].
+impl Committer<'_> {
+    /// Notes what panicked. Told of it is once the batch is through: see [`Committer::tell_of_faults`].
     pub(super) fn note_fault(&mut self, requests: &[Request], culprit: &Culprit, message: String) {
         let (task, step, command) = match culprit {
             Culprit::Claim(StepRef { task, step }) => (*task, Some(*step), "claim"),

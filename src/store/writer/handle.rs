@@ -12,7 +12,7 @@ use uuid::{ContextV7, Uuid};
 
 use super::{
     Cache, Faults, Writer, WriterSettings,
-    intake::Intake,
+    command_queue::CommandQueue,
     leases,
     leases::{LeaseRequest, Renewed},
     outbox::{OutboxAnswer, OutboxRequest},
@@ -76,11 +76,11 @@ pub struct Idempotency {
 
 /// An accepted request.
 #[derive(Clone, Debug)]
-pub enum Accepted {
+pub enum Submitted {
     /// The task as it is after the commit.
-    Now(Arc<Task>),
+    New(Arc<Task>),
     /// The same request was accepted before, for this task.
-    Before(TaskId),
+    Replayed(TaskId),
 }
 
 pub(super) type Answer<T, E> = oneshot::Sender<Result<T, E>>;
@@ -90,11 +90,11 @@ pub(super) enum Request {
         details: Arc<Details>,
         reason: Option<String>,
         idempotency: Option<Idempotency>,
-        answer: Answer<Accepted, CommandError>,
+        answer: Answer<Submitted, CommandError>,
     },
     Apply {
         apply: Apply,
-        answer: Answer<Accepted, CommandError>,
+        answer: Answer<Submitted, CommandError>,
     },
     /// Claims as much of these agents' lines as they have places for; answers how many were claimed.
     ClaimLines {
@@ -204,7 +204,7 @@ impl Store {
         let watchers = Arc::new(Watchers::default());
         let is_shared = backend.is_shared();
         let (leases, asked) = mpsc::channel(QUEUE);
-        let (asked, apart) = match backend.for_leases() {
+        let (lease_requests, apart) = match backend.for_leases() {
             Some(backend) => (None, Some(leases::serve(backend, asked))),
             None => (Some(asked), None),
         };
@@ -218,11 +218,11 @@ impl Store {
         let outbox = Arc::new(Notify::new());
         let faults = Arc::new(Faults::default());
         let health = settings.health.clone();
-        let mut lanes = Vec::from_iter(backend.beside());
-        lanes.push(backend);
+        let mut committers = Vec::from_iter(backend.beside());
+        committers.push(backend);
         let writer = Writer {
-            intake: Intake::new(receiver, asked, lanes.len()),
-            turns: RwLock::new(()),
+            command_queue: CommandQueue::new(receiver, lease_requests, committers.len()),
+            committing: RwLock::new(()),
             local,
             watchers: watchers.clone(),
             outbox: outbox.clone(),
@@ -248,7 +248,7 @@ impl Store {
         };
         let writing = async move {
             futures::join!(
-                writer.run(lanes),
+                writer.run(committers),
                 OptionFuture::from(apart),
                 OptionFuture::from(purging),
             );
@@ -296,7 +296,7 @@ impl Store {
         details: Details,
         reason: Option<String>,
         idempotency: Option<Idempotency>,
-    ) -> Result<Accepted, CommandError> {
+    ) -> Result<Submitted, CommandError> {
         self.health.check_submission()?;
         let (answer, answered) = oneshot::channel();
         self.send(Request::Submit {
@@ -309,7 +309,7 @@ impl Store {
         answered.await.map_err(|_| StoreError::Stopping)?
     }
 
-    pub async fn apply(&self, apply: Apply) -> Result<Accepted, CommandError> {
+    pub async fn apply(&self, apply: Apply) -> Result<Submitted, CommandError> {
         let (answer, answered) = oneshot::channel();
         self.send(Request::Apply { apply, answer }).await?;
         answered.await.map_err(|_| StoreError::Stopping)?

@@ -12,7 +12,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Lane, Store, TRIES, handle::Request};
+use super::{Committer, Store, TRIES, handle::Request};
 use crate::{
     domain::{Gone, Holder, Lease, Renewal, Span, Taken, Term, Timestamp},
     store::{Backend, Saved, StoreError},
@@ -98,7 +98,7 @@ impl LeaseRequest {
     }
 }
 
-impl Lane<'_> {
+impl Committer<'_> {
     /// Answers the requests for leases and takes them out of what was gathered. They come first: the
     /// batch behind them may be long, and a lease runs out meanwhile.
     pub(super) async fn serve_leases(&mut self, gathered: &mut Vec<Request>) {
@@ -116,7 +116,7 @@ async fn serve_one(backend: &mut dyn Backend, asked: &LeaseRequest) -> Result<Re
     for _ in 0..TRIES {
         match try_serve(backend, asked).await {
             Ok(Some(renewed)) => return Ok(renewed),
-            Ok(None) | Err(StoreError::Interrupted(_)) => {}
+            Ok(None) | Err(StoreError::Retryable(_)) => {}
             Err(error) => {
                 backend.failed(&error);
                 return Err(error);
@@ -162,7 +162,7 @@ async fn try_serve(
             }
         },
     };
-    if tx.save_leases(&before, &after).await? == Saved::Stale {
+    if tx.save_leases(&before, &after).await? == Saved::Conflict {
         return Ok(None);
     }
     let leads = after.leads(holder, now);

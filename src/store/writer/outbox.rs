@@ -3,7 +3,7 @@
 
 use tokio::sync::oneshot;
 
-use super::{Lane, Store, TRIES, handle::Request};
+use super::{Committer, Store, TRIES, handle::Request};
 use crate::{
     domain::{InstanceId, Span, Timestamp},
     store::{Letter, MessageId, Round, StoreError, Taken},
@@ -100,7 +100,7 @@ impl Store {
     }
 }
 
-impl Lane<'_> {
+impl Committer<'_> {
     /// Answers what is asked of the outbox, and takes it out of what was gathered.
     pub(super) async fn serve_outbox(&mut self, gathered: &mut Vec<Request>) {
         let is_outbox = |request: &mut Request| matches!(request, Request::Outbox { .. });
@@ -123,7 +123,7 @@ impl Lane<'_> {
         let mut interrupted = String::new();
         for _ in 0..TRIES {
             match self.try_serve_outbox(asked).await {
-                Err(StoreError::Interrupted(reason)) => interrupted = reason,
+                Err(StoreError::Retryable(reason)) => interrupted = reason,
                 Err(error) => {
                     self.backend.failed(&error);
                     return Err(error);

@@ -1,6 +1,6 @@
-//! Refusals that cannot be believed where others share the store. What a cached task accepts is held against
-//! the record when it is saved. What it refuses is saved nowhere, and a task that another instance has
-//! moved on would refuse the same for ever: so it is held against the record before anybody hears of it.
+//! Refusals by cached tasks that may be stale, where other instances share the store. A save compares the
+//! version of a cached task that accepts a command with the record. A refusal is saved nowhere, and a stale task
+//! would refuse the same command for ever: so its version is compared with the record before the caller is answered.
 
 use crate::{
     domain::TaskId,
@@ -9,29 +9,29 @@ use crate::{
 
 /// Cached tasks that refused something, with the versions they were cached at.
 #[derive(Default)]
-pub(super) struct Doubts(Vec<(TaskId, u64)>);
+pub(super) struct StaleRefusals(Vec<(TaskId, u64)>);
 
-impl Doubts {
+impl StaleRefusals {
     pub fn add(&mut self, task: TaskId, version: u64) {
         self.0.push((task, version));
     }
 
-    /// Those that have moved on by the record, or are gone.
-    pub async fn justified(
+    /// The tasks that another instance has changed or deleted.
+    pub async fn stale_tasks(
         &self,
         batch: &Batch,
         tx: &mut dyn Transaction,
     ) -> Result<Vec<TaskId>, StoreError> {
         let saved = |id| batch.changes.binary_search_by_key(id, |c| c.task.id());
         let unsaved = self.0.iter().filter(|(id, _)| saved(id).is_err());
-        let mut doubted: Vec<_> = unsaved.copied().collect();
-        doubted.sort_unstable();
-        doubted.dedup();
-        if doubted.is_empty() {
+        let mut suspects: Vec<_> = unsaved.copied().collect();
+        suspects.sort_unstable();
+        suspects.dedup();
+        if suspects.is_empty() {
             return Ok(Vec::new());
         }
-        let ids: Vec<_> = doubted.iter().map(|(id, _)| *id).collect();
-        // One that cannot be read does not move on either.
+        let ids: Vec<_> = suspects.iter().map(|(id, _)| *id).collect();
+        // A task that cannot be read is not stale.
         let loaded = tx.load(&ids).await?;
         let (record, unreadable) = (loaded.tasks, loaded.unreadable);
         let as_cached = |(id, version): &(TaskId, u64)| {
@@ -39,7 +39,7 @@ impl Doubts {
             task.is_some_and(|task| task.version == *version)
                 || unreadable.iter().any(|unreadable| unreadable.task == *id)
         };
-        let moved = doubted.into_iter().filter(|doubt| !as_cached(doubt));
+        let moved = suspects.into_iter().filter(|suspect| !as_cached(suspect));
         Ok(moved.map(|(id, _)| id).collect())
     }
 }

@@ -1,9 +1,9 @@
-//! What is to be saved next, shared out among the lanes.
+//! The queue of requests that the committers take their batches from.
 //!
-//! While one lane waits for the database another decides and sends the next batch, so that neither this
-//! process nor the database stands still. What becomes of a task stays in order all the same: a command on
-//! a task that a lane is saving waits until that is saved, and every later one on that task waits behind
-//! it. So no lane ever decides on what another is about to change.
+//! While one committer waits for the database, another decides and sends the next batch, so that neither this
+//! process nor the database is idle. The commands on one task stay in order all the same: while a committer
+//! saves a task, the next command on that task waits, and every later one waits after it. So no committer
+//! decides on a task that another is about to change.
 
 use std::{
     collections::HashSet,
@@ -13,142 +13,146 @@ use std::{
 };
 
 use tokio::{
-    sync::{Mutex as Turn, Notify, mpsc},
+    sync::{Mutex as AsyncMutex, Notify, mpsc},
     time::{Instant, sleep_until},
 };
 
 use super::handle::{Apply, Request};
 use crate::domain::TaskId;
 
-/// The least that a lane takes up beside another.
+/// The least that a committer takes up beside another.
 const BESIDE: usize = 24;
-/// Batches so small are waited to fill up under load, see [`Pace`].
+/// Batches so small are waited to fill up under load, see [`LastBatch`].
 const SMALL: Range<usize> = 3..40;
 
-/// How many may wait for a lane; the others wait in the channel, and then at its entrance.
+/// How many may wait for a committer; the others wait in the channel, and then at its entrance.
 const WAITING: usize = 4096;
 
-pub(super) struct Intake {
-    queue: Turn<Queue>,
-    /// Taken before, and not decided on yet: they come first.
+pub(super) struct CommandQueue {
+    arrivals: AsyncMutex<Arrivals>,
+    /// Requests that a committer took and did not decide on: they come first.
     returned: Mutex<Vec<Request>>,
-    lanes: usize,
-    under_way: Mutex<UnderWay>,
-    /// Woken when a lane has saved its batch.
+    committers: usize,
+    in_flight: Mutex<InFlight>,
+    /// Woken when a committer has saved its batch.
     saved: Notify,
 }
 
-struct Queue {
+struct Arrivals {
     requests: mpsc::Receiver<Request>,
-    /// They pass all others: a lease runs out meanwhile. `None` where they take another way.
+    /// They overtake all other requests, because a lease may run out. `None` where they use another connection.
     leases: Option<mpsc::Receiver<Request>>,
-    /// They have arrived, and wait for a lane; in their order.
+    /// Requests that wait for a committer, in the order of their arrival.
     waiting: Vec<Request>,
 }
 
-/// What the lanes are saving.
+/// What the committers are saving.
 #[derive(Default)]
-struct UnderWay {
-    subjects: HashSet<Subject>,
+struct InFlight {
+    keys: HashSet<ConflictKey>,
     requests: usize,
-    pace: Option<Pace>,
+    last_batch: Option<LastBatch>,
 }
 
-/// How the batch went that was saved last.
+/// The size and the duration of the batch that was saved last.
 ///
 /// Where several instances load one database each has small batches, and what every batch costs, however
-/// small, is what keeps all of them busy. So right after a small one a lane waits for as many again, but no
+/// small, is what keeps all of them busy. So right after a small one a committer waits for as many again, but no
 /// longer than half the time that the last one took. One that was alone, or came a while ago, is no load.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
+struct LastBatch {
     requests: usize,
     took: Duration,
     ended: Instant,
 }
 
-impl Pace {
-    /// How long a lane waits that has something to do.
+impl LastBatch {
+    /// How long a committer waits that has something to do.
     fn until(self, now: Instant) -> Instant {
         let is_load = SMALL.contains(&self.requests) && now < self.ended + self.took;
         if is_load { now + self.took / 2 } else { now }
     }
 }
 
-/// What two lanes must not decide on at the same time.
+/// Two committers must not decide at the same time on requests that share a key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum Subject {
+enum ConflictKey {
     Task(TaskId),
     Key(String),
 }
 
-/// A batch that a lane has taken; over when dropped.
-pub(super) struct Taken<'i> {
-    intake: &'i Intake,
-    subjects: Vec<Subject>,
+/// Marks a batch as in flight until it is dropped.
+pub(super) struct BatchGuard<'i> {
+    command_queue: &'i CommandQueue,
+    keys: Vec<ConflictKey>,
     requests: usize,
     since: Instant,
 }
 
-impl Intake {
+impl CommandQueue {
     pub fn new(
         requests: mpsc::Receiver<Request>,
         leases: Option<mpsc::Receiver<Request>>,
-        lanes: usize,
+        committers: usize,
     ) -> Self {
         Self {
-            queue: Turn::new(Queue {
+            arrivals: AsyncMutex::new(Arrivals {
                 requests,
                 leases,
                 waiting: Vec::new(),
             }),
             returned: Mutex::default(),
-            lanes,
-            under_way: Mutex::default(),
+            committers,
+            in_flight: Mutex::default(),
             saved: Notify::new(),
         }
     }
 
     /// Up to `most` requests, in the order of their arrival. `None`: no more will come.
     ///
-    /// A lone command waits for nobody: it is a batch of one. Beside a batch a lane gathers until there is half
+    /// A lone command waits for nobody: it is a batch of one. Beside a batch a committer gathers until there is half
     /// as much to do: with a commit for each straggler all would take longer.
-    pub async fn next(&self, most: usize, batch: &mut Vec<Request>) -> Option<Taken<'_>> {
-        let mut queue = self.queue.lock().await;
-        if self.lanes == 1 {
+    pub async fn next(&self, most: usize, batch: &mut Vec<Request>) -> Option<BatchGuard<'_>> {
+        let mut arrivals = self.arrivals.lock().await;
+        if self.committers == 1 {
             batch.append(&mut self.returned());
             if batch.is_empty() {
-                queue.receive(most, batch).await?;
+                arrivals.receive(most, batch).await?;
             } else {
-                queue.receive_at_once(most, batch);
+                arrivals.receive_at_once(most, batch);
             }
             return Some(self.take(batch));
         }
         let mut is_open = true;
         let mut until = None;
         loop {
-            self.pick(&mut queue.waiting, most, batch);
-            let is_all = !is_open && queue.waiting.is_empty();
+            self.pick(&mut arrivals.waiting, most, batch);
+            let is_all = !is_open && arrivals.waiting.is_empty();
             if is_all {
                 return (!batch.is_empty()).then(|| self.take(batch));
             }
             if self.is_enough(batch.len(), most) {
                 let now = Instant::now();
-                let pace = self.pace();
-                let until = *until.get_or_insert_with(|| pace.map_or(now, |pace| pace.until(now)));
-                if now >= until || pace.is_none_or(|pace| batch.len() >= pace.requests) {
+                let last_batch = self.last_batch();
+                let until = *until.get_or_insert_with(|| {
+                    last_batch.map_or(now, |last_batch| last_batch.until(now))
+                });
+                if now >= until
+                    || last_batch.is_none_or(|last_batch| batch.len() >= last_batch.requests)
+                {
                     return Some(self.take(batch));
                 }
             }
             let mut arrived = Vec::new();
-            let has_room = queue.waiting.len() < WAITING;
+            let has_room = arrivals.waiting.len() < WAITING;
             tokio::select! {
-                received = queue.receive(most, &mut arrived), if is_open && has_room => {
+                received = arrivals.receive(most, &mut arrived), if is_open && has_room => {
                     is_open = received.is_some();
                 }
                 () = self.saved.notified() => {}
                 () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {}
             }
-            queue.waiting.append(&mut arrived);
+            arrivals.waiting.append(&mut arrived);
         }
     }
 
@@ -162,63 +166,62 @@ impl Intake {
         self.returned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves to the batch what no lane is at work on.
+    /// Moves to the batch the requests whose keys no committer is saving.
     fn pick(&self, waiting: &mut Vec<Request>, most: usize, batch: &mut Vec<Request>) {
         waiting.splice(0..0, self.returned().drain(..));
-        let under_way = self.under_way();
+        let in_flight = self.in_flight();
         let mut room = most.saturating_sub(batch.len());
         let mut passed_over = HashSet::new();
-        let is_free = |request: &mut Request| {
-            let is_busy = |subject: &Subject| {
-                under_way.subjects.contains(subject) || passed_over.contains(subject)
-            };
-            if room > 0 && !request.subjects().any(|subject| is_busy(&subject)) {
+        let is_ready = |request: &mut Request| {
+            let is_busy =
+                |key: &ConflictKey| in_flight.keys.contains(key) || passed_over.contains(key);
+            if room > 0 && !request.keys().any(|key| is_busy(&key)) {
                 room -= 1;
                 return true;
             }
-            passed_over.extend(request.subjects());
+            passed_over.extend(request.keys());
             false
         };
-        batch.extend(waiting.extract_if(.., is_free));
+        batch.extend(waiting.extract_if(.., is_ready));
     }
 
     fn is_enough(&self, count: usize, most: usize) -> bool {
-        let least = match self.under_way().requests {
+        let least = match self.in_flight().requests {
             0 => 1,
             beside => BESIDE.max(beside / 2).min(most),
         };
         count >= least
     }
 
-    fn pace(&self) -> Option<Pace> {
-        self.under_way().pace
+    fn last_batch(&self) -> Option<LastBatch> {
+        self.in_flight().last_batch
     }
 
-    fn take(&self, batch: &[Request]) -> Taken<'_> {
-        let subjects: Vec<_> = match self.lanes {
+    fn take(&self, batch: &[Request]) -> BatchGuard<'_> {
+        let keys: Vec<_> = match self.committers {
             1 => Vec::new(),
-            _ => batch.iter().flat_map(Request::subjects).collect(),
+            _ => batch.iter().flat_map(Request::keys).collect(),
         };
-        let mut under_way = self.under_way();
-        under_way.subjects.extend(subjects.iter().cloned());
-        under_way.requests += batch.len();
-        Taken {
-            intake: self,
-            subjects,
+        let mut in_flight = self.in_flight();
+        in_flight.keys.extend(keys.iter().cloned());
+        in_flight.requests += batch.len();
+        BatchGuard {
+            command_queue: self,
+            keys,
             requests: batch.len(),
             since: Instant::now(),
         }
     }
 
-    fn under_way(&self) -> MutexGuard<'_, UnderWay> {
+    fn in_flight(&self) -> MutexGuard<'_, InFlight> {
         // A panic while holding the lock leaves the value valid.
-        self.under_way
+        self.in_flight
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
+impl Arrivals {
     /// At least one request, and all that come with it. `None`: no more will come.
     async fn receive(&mut self, most: usize, into: &mut Vec<Request>) -> Option<()> {
         let Self {
@@ -239,7 +242,7 @@ impl Queue {
                 }
             }
         }
-        // One turn for everybody who is ready to run now: under load their commands come along in this
+        // Yields once to every future that is ready to run now: under load their commands come along in this
         // batch, and a lone command has nobody to wait for.
         tokio::task::yield_now().await;
         self.receive_at_once(most, into);
@@ -261,25 +264,25 @@ impl Queue {
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for BatchGuard<'_> {
     fn drop(&mut self) {
-        let mut under_way = self.intake.under_way();
-        for subject in &self.subjects {
-            under_way.subjects.remove(subject);
+        let mut in_flight = self.command_queue.in_flight();
+        for key in &self.keys {
+            in_flight.keys.remove(key);
         }
-        under_way.requests -= self.requests;
-        under_way.pace = Some(Pace {
+        in_flight.requests -= self.requests;
+        in_flight.last_batch = Some(LastBatch {
             requests: self.requests,
             took: self.since.elapsed(),
             ended: Instant::now(),
         });
-        drop(under_way);
-        self.intake.saved.notify_one();
+        drop(in_flight);
+        self.command_queue.saved.notify_one();
     }
 }
 
 impl Request {
-    fn subjects(&self) -> impl Iterator<Item = Subject> + use<> {
+    fn keys(&self) -> impl Iterator<Item = ConflictKey> + use<> {
         let (task, idempotency) = match self {
             Request::Submit {
                 details,
@@ -297,8 +300,8 @@ impl Request {
             | Request::Leases { .. }
             | Request::Outbox { .. } => (None, None),
         };
-        let key = idempotency.map(|idempotency| Subject::Key(idempotency.key.clone()));
-        task.map(Subject::Task).into_iter().chain(key)
+        let key = idempotency.map(|idempotency| ConflictKey::Key(idempotency.key.clone()));
+        task.map(ConflictKey::Task).into_iter().chain(key)
     }
 }
 
@@ -316,9 +319,9 @@ mod tests {
         store::{Idempotency, writer::leases::LeaseRequest},
     };
 
-    fn intake(lanes: usize) -> (mpsc::Sender<Request>, Intake) {
+    fn command_queue(committers: usize) -> (mpsc::Sender<Request>, CommandQueue) {
         let (requests, receiver) = mpsc::channel(64);
-        (requests, Intake::new(receiver, None, lanes))
+        (requests, CommandQueue::new(receiver, None, committers))
     }
 
     /// `mark` tells one command on a task from another.
@@ -360,43 +363,43 @@ mod tests {
 
     #[tokio::test]
     async fn a_lone_command_waits_for_nobody() {
-        for lanes in [1, 2] {
-            let (requests, intake) = intake(lanes);
+        for committers in [1, 2] {
+            let (requests, command_queue) = command_queue(committers);
             requests.send(command(1, 1, None)).await.unwrap();
             let mut batch = Vec::new();
-            assert!(settle(intake.next(8, &mut batch)).await.is_some());
+            assert!(settle(command_queue.next(8, &mut batch)).await.is_some());
             assert_eq!(marks(&batch), [1]);
         }
     }
 
     #[tokio::test]
     async fn what_becomes_of_a_task_stays_in_order() {
-        let (requests, intake) = intake(2);
+        let (requests, command_queue) = command_queue(2);
         let (mut one, mut other) = (Vec::new(), Vec::new());
         requests.send(command(1, 1, None)).await.unwrap();
-        let taken = intake.next(8, &mut one).await;
+        let taken = command_queue.next(8, &mut one).await;
         for (task, mark) in [(1, 2), (2, 3), (1, 4), (3, 5)] {
             requests.send(command(task, mark, None)).await.unwrap();
         }
-        let beside = intake.next(2, &mut other).await;
+        let beside = command_queue.next(2, &mut other).await;
         assert_eq!(marks(&other), [3, 5], "the first task is being saved");
         one.clear();
-        assert!(settle(intake.next(8, &mut one)).await.is_none());
+        assert!(settle(command_queue.next(8, &mut one)).await.is_none());
         drop((taken, beside));
-        assert!(settle(intake.next(8, &mut one)).await.is_some());
+        assert!(settle(command_queue.next(8, &mut one)).await.is_some());
         assert_eq!(marks(&one), [2, 4]);
     }
 
     #[tokio::test]
     async fn what_has_no_room_in_a_batch_keeps_its_place() {
-        let (requests, intake) = intake(2);
+        let (requests, command_queue) = command_queue(2);
         for (task, mark) in [(1, 1), (2, 2), (3, 3), (2, 4), (1, 5)] {
             requests.send(command(task, mark, None)).await.unwrap();
         }
         let mut batch = Vec::new();
         let mut seen = Vec::new();
         while seen.len() < 5 {
-            let _taken = intake.next(2, &mut batch).await.unwrap();
+            let _taken = command_queue.next(2, &mut batch).await.unwrap();
             seen.extend(marks(&batch));
             batch.clear();
         }
@@ -405,22 +408,22 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_put_back_comes_first_and_leases_pass_all() {
-        for lanes in [1, 2] {
-            let (requests, mut intake) = intake(lanes);
+        for committers in [1, 2] {
+            let (requests, mut command_queue) = command_queue(committers);
             let (leases, asked) = mpsc::channel(8);
-            if lanes == 1 {
-                intake.queue.get_mut().leases = Some(asked);
+            if committers == 1 {
+                command_queue.arrivals.get_mut().leases = Some(asked);
             }
             send(&requests, 0..3).await;
             let mut batch = Vec::new();
-            let taken = intake.next(8, &mut batch).await;
+            let taken = command_queue.next(8, &mut batch).await;
             assert_eq!(marks(&batch), [0, 1, 2]);
             let mut rest = batch.split_off(1);
             batch.clear();
             requests.send(command(1, 7, None)).await.unwrap();
-            intake.put_back(&mut rest);
+            command_queue.put_back(&mut rest);
             drop(taken);
-            if lanes == 1 {
+            if committers == 1 {
                 let lease = Request::Leases {
                     asked: LeaseRequest::GiveUp(Holder {
                         instance: InstanceId::new("a"),
@@ -430,25 +433,28 @@ mod tests {
                 };
                 leases.send(lease).await.unwrap();
             }
-            let _taken = intake.next(8, &mut batch).await;
-            assert!(marks(&batch).starts_with(&[1, 2]), "with {lanes} lanes");
+            let _taken = command_queue.next(8, &mut batch).await;
+            assert!(
+                marks(&batch).starts_with(&[1, 2]),
+                "with {committers} committers"
+            );
             let has_lease = batch
                 .iter()
                 .any(|request| matches!(request, Request::Leases { .. }));
-            assert_eq!(has_lease, lanes == 1);
+            assert_eq!(has_lease, committers == 1);
         }
     }
 
     #[tokio::test]
     async fn two_requests_under_one_key_are_not_decided_on_side_by_side() {
-        let (requests, intake) = intake(2);
+        let (requests, command_queue) = command_queue(2);
         let (mut one, mut other) = (Vec::new(), Vec::new());
         requests.send(command(1, 1, Some("k"))).await.unwrap();
-        let taken = intake.next(8, &mut one).await;
+        let taken = command_queue.next(8, &mut one).await;
         requests.send(command(2, 2, Some("k"))).await.unwrap();
-        assert!(settle(intake.next(8, &mut other)).await.is_none());
+        assert!(settle(command_queue.next(8, &mut other)).await.is_none());
         drop(taken);
-        assert!(settle(intake.next(8, &mut other)).await.is_some());
+        assert!(settle(command_queue.next(8, &mut other)).await.is_some());
         assert_eq!(marks(&other), [2]);
     }
 
@@ -461,14 +467,14 @@ mod tests {
 
     #[tokio::test]
     async fn beside_a_batch_a_lane_gathers_and_no_longer_than_that_lasts() {
-        let (requests, intake) = intake(2);
+        let (requests, command_queue) = command_queue(2);
         let (mut one, mut other) = (Vec::new(), Vec::new());
         send(&requests, 0..60).await;
-        let taken = intake.next(100, &mut one).await;
+        let taken = command_queue.next(100, &mut one).await;
         assert_eq!(one.len(), 60);
         send(&requests, 60..89).await;
         {
-            let mut next = std::pin::pin!(intake.next(100, &mut other));
+            let mut next = std::pin::pin!(command_queue.next(100, &mut other));
             assert!(settle(&mut next).await.is_none(), "29 are less than half");
             send(&requests, 89..90).await;
             let beside = settle(&mut next).await;
@@ -478,7 +484,7 @@ mod tests {
         other.clear();
         send(&requests, 90..91).await;
         {
-            let mut next = std::pin::pin!(intake.next(100, &mut other));
+            let mut next = std::pin::pin!(command_queue.next(100, &mut other));
             assert!(settle(&mut next).await.is_none());
             drop(taken);
             assert!(settle(&mut next).await.is_some(), "nothing is under way");
@@ -492,12 +498,12 @@ mod tests {
         let took = Duration::from_millis(10);
         let waits = |requests, later| {
             let now = ended + Duration::from_millis(later);
-            let pace = Pace {
+            let last_batch = LastBatch {
                 requests,
                 took,
                 ended,
             };
-            pace.until(now) - now
+            last_batch.until(now) - now
         };
         assert_eq!(waits(8, 0), took / 2);
         assert_eq!(waits(8, 9), took / 2);
@@ -512,19 +518,19 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_sent_before_the_end_is_still_handed_out() {
-        let (requests, intake) = intake(2);
+        let (requests, command_queue) = command_queue(2);
         let (mut one, mut other) = (Vec::new(), Vec::new());
         requests.send(command(1, 1, None)).await.unwrap();
-        let taken = intake.next(8, &mut one).await;
+        let taken = command_queue.next(8, &mut one).await;
         requests.send(command(1, 2, None)).await.unwrap();
         drop(requests);
         {
-            let mut next = std::pin::pin!(intake.next(8, &mut other));
+            let mut next = std::pin::pin!(command_queue.next(8, &mut other));
             assert!(settle(&mut next).await.is_none());
             drop(taken);
             assert!(settle(&mut next).await.unwrap().is_some());
         }
         assert_eq!(marks(&other), [2]);
-        assert!(intake.next(8, &mut Vec::new()).await.is_none());
+        assert!(command_queue.next(8, &mut Vec::new()).await.is_none());
     }
 }
