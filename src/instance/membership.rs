@@ -10,10 +10,10 @@ use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
-use super::{Standing, process};
+use super::{LocalLease, process};
 use crate::{
     domain::{
-        Gone, Holder, Incarnation, InstanceId, InstanceRecord, Renewal, Span, Taken, Term,
+        Holder, IdInUse, Incarnation, InstanceId, InstanceRecord, KnownDead, Renewal, Span, Term,
         renew_after, trust,
     },
     store::{Renewed, Store, StoreError},
@@ -37,20 +37,20 @@ pub enum JoinError {
 
 /// The id of this instance was taken up by another process while this one did not renew its lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Superseded;
+pub struct IdLost;
 
 pub struct Membership {
     store: Store,
-    standing: Arc<Standing>,
+    local_lease: Arc<LocalLease>,
     holder: Holder,
     process: String,
     length: Span,
-    round: Mutex<Round>,
+    state: Mutex<RenewalState>,
 }
 
 /// What one renewal leaves for the next.
 #[derive(Clone, Copy, Default)]
-struct Round {
+struct RenewalState {
     due: Option<Instant>,
     failing: bool,
     term: Option<Term>,
@@ -64,7 +64,7 @@ impl Membership {
         store: Store,
         instance: InstanceId,
         length: Span,
-        standing: Arc<Standing>,
+        local_lease: Arc<LocalLease>,
     ) -> Result<Self, JoinError> {
         let member = Self {
             holder: Holder {
@@ -73,18 +73,18 @@ impl Membership {
             },
             process: process::this(),
             store,
-            standing,
+            local_lease,
             length,
-            round: Mutex::default(),
+            state: Mutex::default(),
         };
-        let mut gone = if member.store.is_shared {
-            Gone::Nobody
+        let mut known_dead = if member.store.is_shared {
+            KnownDead::None
         } else {
-            Gone::Everybody
+            KnownDead::All
         };
         let mut waited_for: Option<InstanceRecord> = None;
         loop {
-            let (now, Taken(other)) = match member.renew(gone, true).await? {
+            let (now, IdInUse(other)) = match member.renew(known_dead, true).await? {
                 Renewed { outcome: Ok(_), .. } => return Ok(member),
                 Renewed {
                     now,
@@ -93,7 +93,7 @@ impl Membership {
                 } => (now, taken),
             };
             if process::has_ended(&other.process) {
-                gone = Gone::One(other.lease.holder.incarnation);
+                known_dead = KnownDead::One(other.lease.holder.incarnation);
                 continue;
             }
             match &waited_for {
@@ -122,38 +122,38 @@ impl Membership {
 
     /// Renews both leases when it is time: well before the trust in them is over, when the lease of
     /// another supervisor has run out, and soon again after a failure.
-    pub async fn renew_if_due(&self, supervise: bool) -> Result<(), Superseded> {
-        let round = *self.round();
-        let leaves_lead = round.term.is_some() && !supervise;
-        if round.due.is_some_and(|due| Instant::now() < due) && !leaves_lead {
+    pub async fn renew_if_due(&self, supervise: bool) -> Result<(), IdLost> {
+        let state = *self.state();
+        let leaves_lead = state.term.is_some() && !supervise;
+        if state.due.is_some_and(|due| Instant::now() < due) && !leaves_lead {
             return Ok(());
         }
-        let was_alive = self.standing.is_alive(Instant::now());
-        match self.renew(Gone::Nobody, supervise).await {
+        let was_alive = self.local_lease.is_alive(Instant::now());
+        match self.renew(KnownDead::None, supervise).await {
             Ok(Renewed { outcome: Ok(_), .. }) => {
                 if !was_alive {
                     info!("the lease of this instance is renewed: it claims again");
                 }
             }
             Ok(Renewed {
-                outcome: Err(Taken(other)),
+                outcome: Err(IdInUse(other)),
                 ..
             }) => {
-                self.standing.lost();
+                self.local_lease.lost();
                 error!(
                     process = other.process,
                     "another process has taken up this instance's id while its lease had lapsed: this one ends"
                 );
-                return Err(Superseded);
+                return Err(IdLost);
             }
             // Tried again at the next call. The trust in the leases runs out by itself meanwhile.
             Err(error) => {
-                let mut round = self.round();
-                if !round.failing {
+                let mut state = self.state();
+                if !state.failing {
                     warn!(%error, "the leases of this instance could not be renewed; trying on");
                 }
-                round.failing = true;
-                round.due = None;
+                state.failing = true;
+                state.due = None;
             }
         }
         Ok(())
@@ -161,7 +161,7 @@ impl Membership {
 
     /// Stops supervising, and gives up both leases: others can have them at once.
     pub async fn leave(&self) {
-        self.standing.lost();
+        self.local_lease.lost();
         if let Err(error) = self.store.give_up(self.holder.clone()).await {
             warn!(%error, "the leases of this instance could not be given up; they run out by themselves");
         }
@@ -170,13 +170,13 @@ impl Membership {
     /// As when it is due.
     #[cfg(test)]
     pub async fn renew_now(&self) {
-        self.renew(Gone::Nobody, true).await.unwrap();
+        self.renew(KnownDead::None, true).await.unwrap();
     }
 
-    async fn renew(&self, gone: Gone, supervise: bool) -> Result<Renewed, StoreError> {
-        let supervise = supervise && self.standing.may_supervise();
+    async fn renew(&self, known_dead: KnownDead, supervise: bool) -> Result<Renewed, StoreError> {
+        let supervise = supervise && self.local_lease.may_supervise();
         if !supervise {
-            self.standing.step_down();
+            self.local_lease.step_down();
         }
         let sent = Instant::now();
         let renewal = Renewal {
@@ -184,24 +184,24 @@ impl Membership {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             process: self.process.clone(),
             length: self.length,
-            gone,
+            known_dead,
             supervise,
         };
         let renewed = self.store.renew(renewal).await?;
         if let Ok(term) = renewed.outcome {
-            self.standing.renewed(term, sent + trust(self.length));
+            self.local_lease.renewed(term, sent + trust(self.length));
             let mut due = sent + renew_after(self.length);
             if let (None, Some(lease)) = (term, &renewed.supervisor) {
                 due = due.min(Instant::now() + lease.until.since(renewed.now));
             }
-            let mut round = self.round();
-            if term != round.term {
+            let mut state = self.state();
+            if term != state.term {
                 match term {
                     Some(term) => info!(term = term.0, "this instance supervises"),
                     None => info!("this instance supervises no more"),
                 }
             }
-            *round = Round {
+            *state = RenewalState {
                 due: Some(due),
                 failing: false,
                 term,
@@ -210,8 +210,8 @@ impl Membership {
         Ok(renewed)
     }
 
-    fn round(&self) -> MutexGuard<'_, Round> {
+    fn state(&self) -> MutexGuard<'_, RenewalState> {
         // A panic while holding the lock leaves the value valid.
-        self.round.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::{JoinError, Membership, Standing, membership::Superseded};
+use super::{JoinError, LocalLease, Membership, membership::IdLost};
 use crate::{
     domain::{InstanceId, Renewal, Span, Term},
     store::{
@@ -46,17 +46,17 @@ async fn join(
     store: &Store,
     name: &str,
     lease: Span,
-) -> Result<(Membership, Arc<Standing>), JoinError> {
-    let standing = Arc::new(Standing::new());
+) -> Result<(Membership, Arc<LocalLease>), JoinError> {
+    let local_lease = Arc::new(LocalLease::new());
     let instance = InstanceId::new(name);
-    let member = Membership::join(store.clone(), instance, lease, standing.clone()).await?;
-    Ok((member, standing))
+    let member = Membership::join(store.clone(), instance, lease, local_lease.clone()).await?;
+    Ok((member, local_lease))
 }
 
 const LONG: Span = Span::from_secs(3600);
 
-fn term(standing: &Standing) -> Option<Term> {
-    standing.term(Instant::now())
+fn term(local_lease: &LocalLease) -> Option<Term> {
+    local_lease.term(Instant::now())
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn a_name_whose_process_fell_silent_is_had_when_its_lease_is_over_and_not_
     );
     assert!(two.is_alive(Instant::now()));
     assert_eq!(term(&two), Some(Term(2)));
-    assert_eq!(silent.renew_if_due(true).await, Err(Superseded));
+    assert_eq!(silent.renew_if_due(true).await, Err(IdLost));
     assert!(!one.is_alive(Instant::now()));
 }
 
@@ -152,9 +152,9 @@ async fn a_name_whose_process_is_seen_to_be_gone_is_had_at_once() {
         ..process("node-1", LONG)
     };
     h.store.renew(crashed).await.unwrap();
-    let (_member, standing) = join(&h.store, "node-1", LONG).await.unwrap();
+    let (_member, local_lease) = join(&h.store, "node-1", LONG).await.unwrap();
     assert_eq!(
-        term(&standing),
+        term(&local_lease),
         Some(Term(2)),
         "what it had been it is again"
     );
@@ -166,8 +166,8 @@ async fn where_no_other_process_can_be_there_is_nothing_to_wait_for() {
     for name in ["node-1", "node-2"] {
         h.store.renew(process(name, LONG)).await.unwrap();
     }
-    let (_member, standing) = join(&h.store, "node-2", LONG).await.unwrap();
-    assert_eq!(term(&standing), Some(Term(2)));
+    let (_member, local_lease) = join(&h.store, "node-2", LONG).await.unwrap();
+    assert_eq!(term(&local_lease), Some(Term(2)));
     let instances = h.store.reader.instances().await.unwrap();
     assert_eq!(instances.records.len(), 1);
 }

@@ -80,7 +80,10 @@ fn panicked(call: &Call, store: &Store) -> Outcome {
                 .to_owned(),
         status: None,
         body: None,
-        at: store.housekeeping.reckoned().unwrap_or(call.complete_by),
+        at: store
+            .housekeeping
+            .estimated_now()
+            .unwrap_or(call.complete_by),
         outcome: Some(Certainty::Unknown),
         step: None,
     })
@@ -163,12 +166,12 @@ impl Permission for HeldCalls<'_> {
         loop {
             let now = Instant::now();
             let held = *self.held.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.local.standing.was_alive_since(held, now)
+            if self.local.local_lease.was_alive_since(held, now)
                 && !self.local.has_heard_of_drops_since(held)
             {
                 return;
             }
-            if self.local.standing.is_alive(now) {
+            if self.local.local_lease.is_alive(now) {
                 match self.holding(call).await {
                     Ok(Holding::Held) => {
                         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = now;

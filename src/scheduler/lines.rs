@@ -1,4 +1,4 @@
-//! Which agents have steps standing in line, and when the next delayed one is due. A hint that saves
+//! Which agents have steps in their queues, and when the next delayed one is due. A hint that saves
 //! queries, never the truth: a poll looks at every line anyway.
 
 use std::{

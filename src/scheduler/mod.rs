@@ -31,7 +31,7 @@ use self::{
 use crate::{
     agent::Agents,
     domain::{Actor, AgentName, Attempt, InstanceId, StepRef, Timestamp},
-    instance::Standing,
+    instance::LocalLease,
     store::{Dispatch, LocalScheduler, Permit},
 };
 
@@ -40,7 +40,7 @@ pub struct Local {
     instance: InstanceId,
     actor: Actor,
     /// Without a lease nothing is claimed: others would take it for lost.
-    standing: Arc<Standing>,
+    local_lease: Arc<LocalLease>,
     agents: Arc<Agents>,
     lines: Lines,
     running: Running,
@@ -64,14 +64,14 @@ pub struct Dispatches(mpsc::UnboundedReceiver<Work>);
 impl Local {
     pub fn new(
         instance: InstanceId,
-        standing: Arc<Standing>,
+        local_lease: Arc<LocalLease>,
         agents: Arc<Agents>,
     ) -> (Arc<Self>, Dispatches) {
         let (work, receiver) = mpsc::unbounded_channel();
         let local = Arc::new(Self {
             actor: Actor::scheduler(instance.as_str()),
             instance,
-            standing,
+            local_lease,
             agents,
             lines: Lines::default(),
             running: Running::default(),
@@ -120,7 +120,7 @@ impl Local {
     }
 
     fn may_claim(&self) -> bool {
-        self.standing.may_claim(Instant::now())
+        self.local_lease.may_claim(Instant::now())
     }
 
     /// A line that may hold steps: the claimer looks.

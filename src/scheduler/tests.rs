@@ -12,12 +12,12 @@ use crate::{
 };
 
 /// The scheduler of the instance that the harness claims for.
-fn local() -> (Arc<Local>, Arc<Standing>) {
+fn local() -> (Arc<Local>, Arc<LocalLease>) {
     install_crypto();
     let agents = Arc::new(Agents::new(AgentSettings::default()));
-    let standing = Arc::new(Standing::new());
-    let (local, _) = Local::new(InstanceId::new("node-1"), standing.clone(), agents);
-    (local, standing)
+    let local_lease = Arc::new(LocalLease::new());
+    let (local, _) = Local::new(InstanceId::new("node-1"), local_lease.clone(), agents);
+    (local, local_lease)
 }
 
 /// A claimed step of a task of its own.
@@ -43,12 +43,12 @@ async fn status(h: &Harness, task: TaskId) -> StepStatus {
 
 #[tokio::test]
 async fn without_a_lease_nothing_is_claimed() {
-    let (local, standing) = local();
+    let (local, local_lease) = local();
     let agent = AgentName::new("http://127.0.0.1:1");
     assert_eq!(local.free(&agent), 0);
     assert!(local.try_take(&agent).is_none());
     assert!(local.take_for_line(&agent).is_none());
-    standing.renewed(Some(Term(1)), Instant::now() + Duration::from_secs(60));
+    local_lease.renewed(Some(Term(1)), Instant::now() + Duration::from_secs(60));
     assert!(local.free(&agent) > 0);
     assert!(local.try_take(&agent).is_some());
     assert!(local.take_for_line(&agent).is_some());
@@ -112,8 +112,8 @@ async fn a_call_is_made_only_while_its_step_is_known_to_be_held() {
     h.places("x", 2);
     let mut store = h.store.clone();
     store.is_shared = true;
-    let (local, standing) = local();
-    let renew = || standing.renewed(None, Instant::now() + Duration::from_secs(60));
+    let (local, local_lease) = local();
+    let renew = || local_lease.renewed(None, Instant::now() + Duration::from_secs(60));
     renew();
     let (kept, lost) = (claimed(&h).await, claimed(&h).await);
     let dispatched = std::mem::take(&mut *h.notes.dispatched.lock().unwrap());
@@ -128,7 +128,7 @@ async fn a_call_is_made_only_while_its_step_is_known_to_be_held() {
     let (kept_asks, lost_asks) = (asks(kept), asks(lost));
     kept_asks.granted(call_of(kept)).now_or_never().unwrap();
 
-    standing.lost();
+    local_lease.lost();
     assert!(kept_asks.granted(call_of(kept)).now_or_never().is_none());
     let taken_over = Command::Expire {
         step: lost.0.step,

@@ -13,7 +13,7 @@ use crate::{
     config::Config,
     delivery::{DeliveryLoop, DeliverySettings, Receivers},
     domain::{DeliveryPolicy, InstanceId, Retention, renew_after},
-    instance::{Hold, Membership, Standing},
+    instance::{Hold, LocalLease, Membership},
     retention::{self, Pacing, Sweep},
     scheduler::{self, Local},
     store::{LocalScheduler, Store},
@@ -25,7 +25,7 @@ pub(super) fn start(
     config: &Config,
     local: &Arc<Local>,
     store: &Store,
-    standing: &Arc<Standing>,
+    local_lease: &Arc<LocalLease>,
     hold: &Arc<Hold>,
     metrics: &Metrics,
     parts: &Parts,
@@ -37,7 +37,7 @@ pub(super) fn start(
         parts.spawn("claimer", claimer),
         parts.spawn(
             "supervisor",
-            supervise(config, local, store, standing, stop.clone()),
+            supervise(config, local, store, local_lease, stop.clone()),
         ),
         parts.spawn(
             "reconciliation",
@@ -55,7 +55,7 @@ pub(super) fn start(
     } else {
         let keep = config.retention.keep;
         info!(%keep, rules = retention.workflows.len(), "retention: tasks are deleted, with their history, this long after they ended (retention.keep)");
-        let purge = purge(config, retention, store, standing, stop.clone());
+        let purge = purge(config, retention, store, local_lease, stop.clone());
         let purge = once_released(hold, stop, purge);
         running.push(parts.spawn("retention", purge));
     }
@@ -106,13 +106,13 @@ fn supervise(
     config: &Config,
     local: &Local,
     store: &Store,
-    standing: &Arc<Standing>,
+    local_lease: &Arc<LocalLease>,
     stop: CancellationToken,
 ) -> impl Future<Output = ()> + use<> {
     let supervisor = Arc::new(Supervisor::new(
         store.clone(),
         local.instance().clone(),
-        standing.clone(),
+        local_lease.clone(),
         config.supervisor.batch,
     ));
     let interval = config.supervisor.interval.duration();
@@ -163,7 +163,7 @@ fn purge(
     config: &Config,
     retention: Retention,
     store: &Store,
-    standing: &Arc<Standing>,
+    local_lease: &Arc<LocalLease>,
     stop: CancellationToken,
 ) -> impl Future<Output = ()> + use<> {
     retention::describe();
@@ -175,15 +175,16 @@ fn purge(
     let most = config.retention.batch;
     let sweep = Sweep::new(retention, letters, most, pacing, stop.clone());
     let sweep = Arc::new(Mutex::new(sweep));
-    let (store, standing) = (store.clone(), standing.clone());
+    let (store, local_lease) = (store.clone(), local_lease.clone());
     every(
         "retention",
         config.retention.interval.duration(),
         stop,
         move || {
-            let (sweep, mut store, standing) = (sweep.clone(), store.clone(), standing.clone());
+            let (sweep, mut store, local_lease) =
+                (sweep.clone(), store.clone(), local_lease.clone());
             async move {
-                let supervises = || standing.term(Instant::now()).is_some();
+                let supervises = || local_lease.term(Instant::now()).is_some();
                 if !supervises() {
                     return Ok(());
                 }

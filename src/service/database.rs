@@ -7,7 +7,7 @@ use crate::{
     output::say,
     store::{
         Backend, Definitions, Health, OpenError, Readers,
-        postgres::{self, Listener},
+        postgres::{self, NotificationListener},
         sqlite,
     },
 };
@@ -19,7 +19,7 @@ pub(super) struct Database {
     pub backend: Box<dyn Backend>,
     pub readers: Readers,
     pub definitions: Arc<Definitions>,
-    pub listener: Option<Listener>,
+    pub listener: Option<NotificationListener>,
     /// Of a database that is a file.
     pub keeper: Option<sqlite::Keeper>,
 }

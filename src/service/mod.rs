@@ -5,8 +5,8 @@ mod database;
 mod health;
 mod loops;
 mod notify;
-mod others;
 mod part;
+mod peer_watcher;
 mod reload;
 mod start;
 mod vacuum;
@@ -25,14 +25,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
-use self::{others::Others, part::Parts, reload::Live};
+use self::{part::Parts, peer_watcher::PeerWatcher, reload::Live};
 use crate::{
     agent::{self, AddressPolicy, AgentSettings, Agents, Own, Post, Registered},
     api::{self, App, EndedTasks, Gauges, Workflows},
     config::{Config, DatabaseUrl, Listen},
     delivery::{Receivers, StoreAlerts},
     domain::{InstanceId, Limits, Sender},
-    instance::{Hold, JoinError, Membership, Standing},
+    instance::{Hold, JoinError, LocalLease, Membership},
     listener::{self, Listener, Server, Tls, TlsError},
     scheduler::{self, Dispatcher, Local},
     store::{CacheLimits, Health, OpenError, Store, StoreError, WriterSettings, postgres},
@@ -109,8 +109,8 @@ impl Service {
             parts.spawn("store keeper", keep)
         });
         let hold = Arc::new(Hold::new(config.hold));
-        let standing = Arc::new(Standing::with(hold.clone()));
-        let (local, dispatches) = Local::new(instance.clone(), standing.clone(), agents.clone());
+        let local_lease = Arc::new(LocalLease::with(hold.clone()));
+        let (local, dispatches) = Local::new(instance.clone(), local_lease.clone(), agents.clone());
         let sender = Arc::new(ArcSwap::from_pointee(Sender {
             public_url: public_url(&config, &address),
             webhooks: Receivers::alert_webhooks(&config),
@@ -153,7 +153,7 @@ impl Service {
         let refresh = || registered.refresh(&*store.housekeeping);
         start::insist(&store, "read what is registered", refresh).await?;
         let lease = config.instance.lease;
-        let join = || Membership::join(store.clone(), instance.clone(), lease, standing.clone());
+        let join = || Membership::join(store.clone(), instance.clone(), lease, local_lease.clone());
         let member = start::insist(&store, "register this instance in the database", join).await?;
         let member = Arc::new(member);
         let left = CancellationToken::new();
@@ -176,8 +176,15 @@ impl Service {
             grace: config.shutdown_grace.duration(),
         };
         let dispatcher = parts.spawn("dispatcher", dispatcher.run(parts.stop.clone()));
-        let mut background =
-            background::start(&config, &local, &store, &standing, &hold, &metrics, &parts);
+        let mut background = background::start(
+            &config,
+            &local,
+            &store,
+            &local_lease,
+            &hold,
+            &metrics,
+            &parts,
+        );
         let delivery = background::delivery(&config, &store, &instance, &receivers, post);
         let delivery = delivery.run(parts.stop.clone());
         let delivery = background::once_released(&hold, &parts.stop, delivery);
@@ -187,13 +194,13 @@ impl Service {
         }
         let workflows = Arc::new(Workflows::default());
         if store.is_shared {
-            let others = Others {
+            let peers = PeerWatcher {
                 local,
                 store: store.clone(),
                 registered: registered.clone(),
                 workflows: workflows.clone(),
             };
-            background.extend(others.start(database.listener, &parts));
+            background.extend(peers.start(database.listener, &parts));
         }
         let database = config.database_url.clone();
         let app = Arc::new(App {

@@ -193,7 +193,7 @@ pub trait Reader: Send + Sync + 'static {
     async fn now(&self) -> Result<Timestamp, StoreError>;
     /// As [`Reader::now`] was when the store was asked last, read on by this process's own clock: never waits,
     /// and is good to the second or better. `None` before the first time.
-    fn reckoned(&self) -> Option<Timestamp>;
+    fn estimated_now(&self) -> Option<Timestamp>;
     async fn task(&self, id: TaskId) -> Result<Option<Task>, StoreError>;
     /// The tasks among `ids` that exist, in any order.
     async fn tasks_of(&self, ids: &[TaskId]) -> Result<Loaded, StoreError>;

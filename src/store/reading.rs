@@ -155,8 +155,8 @@ pub trait Source: Send + Sync + 'static {
     type Row: Columns + Send + Sync;
 
     async fn now(&self) -> Result<Timestamp, StoreError>;
-    /// See [`Reader::reckoned`].
-    fn reckoned(&self) -> Option<Timestamp>;
+    /// See [`Reader::estimated_now`].
+    fn estimated_now(&self) -> Option<Timestamp>;
     /// What each of the statements finds, all at one moment.
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Self::Row>>, StoreError>;
     /// The tasks among `ids` that exist, each of one moment.
@@ -333,8 +333,8 @@ impl<S: Source> Reader for SqlReader<S> {
         self.source.now().await
     }
 
-    fn reckoned(&self) -> Option<Timestamp> {
-        self.source.reckoned()
+    fn estimated_now(&self) -> Option<Timestamp> {
+        self.source.estimated_now()
     }
 
     async fn file_space(&self) -> Result<Option<FileSpace>, StoreError> {

@@ -10,24 +10,29 @@ use tracing::debug;
 
 use crate::{
     domain::{Actor, Command, InstanceId, TaskId, Term},
-    instance::Standing,
+    instance::LocalLease,
     store::{Apply, CommandError, ExpiredStep, Store, StoreError, Submitted},
 };
 
 pub struct Supervisor {
     store: Store,
     instance: InstanceId,
-    standing: Arc<Standing>,
+    local_lease: Arc<LocalLease>,
     /// The most steps, and the most tasks, looked at in one go.
     batch: usize,
 }
 
 impl Supervisor {
-    pub fn new(store: Store, instance: InstanceId, standing: Arc<Standing>, batch: usize) -> Self {
+    pub fn new(
+        store: Store,
+        instance: InstanceId,
+        local_lease: Arc<LocalLease>,
+        batch: usize,
+    ) -> Self {
         Self {
             store,
             instance,
-            standing,
+            local_lease,
             batch,
         }
     }
@@ -36,7 +41,7 @@ impl Supervisor {
     /// how many were recovered.
     pub async fn look(&self) -> Result<usize, StoreError> {
         let mut recovered = 0;
-        while let Some(term) = self.standing.term(Instant::now()) {
+        while let Some(term) = self.local_lease.term(Instant::now()) {
             let expired = self.find().await?;
             let full = expired.len() >= self.batch;
             let done = self.recover(term, expired).await?;
@@ -45,7 +50,7 @@ impl Supervisor {
                 break;
             }
         }
-        while let Some(term) = self.standing.term(Instant::now()) {
+        while let Some(term) = self.local_lease.term(Instant::now()) {
             let most = self.batch + self.store.resting();
             let mut overdue = self.store.housekeeping.overdue(most).await?;
             overdue.retain(|task| !self.store.rests(*task));

@@ -1,7 +1,7 @@
 //! Instances: who runs on a store, and who among them supervises (P14, P27, P33).
 
 use crate::{
-    lease::{Gone, Holder, Lease, Term},
+    lease::{Holder, KnownDead, Lease, Term},
     time::{Span, Timestamp},
 };
 
@@ -31,28 +31,34 @@ pub struct Renewal {
     pub process: String,
     /// For how long, from now on.
     pub length: Span,
-    pub gone: Gone,
+    pub known_dead: KnownDead,
     /// Whether it would supervise. If not, it gives up what it has of that.
     pub supervise: bool,
 }
 
 /// Another process holds the instance's id.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Taken(pub InstanceRecord);
+pub struct IdInUse(pub InstanceRecord);
 
 impl Leases {
     /// Both leases are renewed together: who supervises is always alive on record.
-    pub fn renew(&self, renewal: &Renewal, now: Timestamp) -> Result<Leases, Taken> {
+    pub fn renew(&self, renewal: &Renewal, now: Timestamp) -> Result<Leases, IdInUse> {
         let Renewal {
             holder,
             length,
-            gone,
+            known_dead,
             ..
         } = renewal;
         let held = self.instance.as_ref();
-        let asked = Lease::ask(held.map(|held| &held.lease), holder, *length, *gone, now);
+        let asked = Lease::ask(
+            held.map(|held| &held.lease),
+            holder,
+            *length,
+            *known_dead,
+            now,
+        );
         let lease = match (asked, held) {
-            (Err(_), Some(held)) => return Err(Taken(held.clone())),
+            (Err(_), Some(held)) => return Err(IdInUse(held.clone())),
             (Ok(lease) | Err(lease), _) => lease,
         };
         let started_at = held
@@ -61,13 +67,13 @@ impl Leases {
         let supervisor = self.supervisor.as_ref();
         let supervisor = if renewal.supervise {
             // What this id held before is over: the id has just been had anew.
-            let gone = match supervisor {
+            let known_dead = match supervisor {
                 Some(held) if held.holder.instance == holder.instance => {
-                    Gone::One(held.holder.incarnation)
+                    KnownDead::One(held.holder.incarnation)
                 }
-                _ => *gone,
+                _ => *known_dead,
             };
-            let asked = Lease::ask(supervisor, holder, *length, gone, now);
+            let asked = Lease::ask(supervisor, holder, *length, known_dead, now);
             Some(asked.unwrap_or_else(|held| held))
         } else {
             supervisor.map(|held| held.clone().given_up(holder, now))
@@ -117,7 +123,7 @@ mod tests {
             version: "1".to_owned(),
             process: "here".to_owned(),
             length: Span::from_secs(10),
-            gone: Gone::Nobody,
+            known_dead: KnownDead::None,
             supervise: true,
         }
     }
@@ -158,14 +164,14 @@ mod tests {
     fn a_second_process_of_the_same_name_is_refused_while_the_first_lives() {
         let first = Leases::default().renew(&renewal("a", 1), at(100)).unwrap();
         let refused = first.renew(&renewal("a", 2), at(109));
-        assert_eq!(refused, Err(Taken(first.instance.unwrap())));
+        assert_eq!(refused, Err(IdInUse(first.instance.unwrap())));
     }
 
     #[test]
     fn a_restarted_instance_supervises_on_under_a_new_term() {
         let first = Leases::default().renew(&renewal("a", 1), at(100)).unwrap();
         let again = Renewal {
-            gone: Gone::One(first.instance.as_ref().unwrap().lease.holder.incarnation),
+            known_dead: KnownDead::One(first.instance.as_ref().unwrap().lease.holder.incarnation),
             ..renewal("a", 2)
         };
         let next = first.renew(&again, at(101)).unwrap();

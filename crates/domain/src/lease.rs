@@ -52,21 +52,21 @@ pub struct Lease {
 
 /// Which holders are known to have ended, whatever their leases say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Gone {
+pub enum KnownDead {
     /// Of nobody is it known: their leases are waited out.
-    Nobody,
+    None,
     /// This process has been seen to be gone.
     One(Incarnation),
     /// The store has room for one process, and the asker is it.
-    Everybody,
+    All,
 }
 
-impl Gone {
+impl KnownDead {
     fn includes(self, incarnation: Incarnation) -> bool {
         match self {
-            Gone::Nobody => false,
-            Gone::One(gone) => gone == incarnation,
-            Gone::Everybody => true,
+            KnownDead::None => false,
+            KnownDead::One(known_dead) => known_dead == incarnation,
+            KnownDead::All => true,
         }
     }
 }
@@ -77,7 +77,7 @@ impl Lease {
         held: Option<&Lease>,
         by: &Holder,
         length: Span,
-        gone: Gone,
+        known_dead: KnownDead,
         now: Timestamp,
     ) -> Result<Lease, Lease> {
         let term = match held {
@@ -85,7 +85,7 @@ impl Lease {
             Some(held) if held.is_over(now) => Term(held.term.0 + 1),
             // Only its own holder prolongs a term.
             Some(held) if held.holder == *by => held.term,
-            Some(held) if gone.includes(held.holder.incarnation) => Term(held.term.0 + 1),
+            Some(held) if known_dead.includes(held.holder.incarnation) => Term(held.term.0 + 1),
             Some(held) => return Err(held.clone()),
         };
         Ok(Lease {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn ask(held: Option<&Lease>, by: &Holder, now: i64) -> Result<Lease, Lease> {
-        Lease::ask(held, by, LENGTH, Gone::Nobody, at(now))
+        Lease::ask(held, by, LENGTH, KnownDead::None, at(now))
     }
 
     #[test]
@@ -193,14 +193,15 @@ mod tests {
         let held = lease("a", 1, 3, 110);
         let restarted = holder("a", 2);
         assert_eq!(ask(Some(&held), &restarted, 103), Err(held.clone()));
-        let gone = |gone| Lease::ask(Some(&held), &restarted, LENGTH, gone, at(103));
+        let known_dead =
+            |known_dead| Lease::ask(Some(&held), &restarted, LENGTH, known_dead, at(103));
         assert_eq!(
-            gone(Gone::One(held.holder.incarnation)),
+            known_dead(KnownDead::One(held.holder.incarnation)),
             Ok(lease("a", 2, 4, 113))
         );
-        assert_eq!(gone(Gone::Everybody), Ok(lease("a", 2, 4, 113)));
+        assert_eq!(known_dead(KnownDead::All), Ok(lease("a", 2, 4, 113)));
         assert_eq!(
-            gone(Gone::One(Incarnation(Uuid::from_u128(9)))),
+            known_dead(KnownDead::One(Incarnation(Uuid::from_u128(9)))),
             Err(held.clone())
         );
     }

@@ -71,8 +71,8 @@ pub use ids::{
     AgentName, Attempt, Destination, InstanceId, Priority, ReceiverName, StepIndex, StepName,
     StepRef, TaskId, WorkflowName,
 };
-pub use instance::{InstanceRecord, Leases, Renewal, Taken};
-pub use lease::{Gone, Holder, Incarnation, Lease, Term, renew_after, trust};
+pub use instance::{IdInUse, InstanceRecord, Leases, Renewal};
+pub use lease::{Holder, Incarnation, KnownDead, Lease, Term, renew_after, trust};
 pub use memory::memory_of;
 pub use message::{Message, Sender, TaskNews, destination_of};
 pub use nearest::nearest;

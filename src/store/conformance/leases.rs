@@ -5,8 +5,8 @@ use uuid::Uuid;
 use super::harness::{Harness, New, Opened};
 use crate::{
     domain::{
-        Attempt, Expiry, Gone, Holder, Incarnation, InstanceId, Leases, Renewal, Span, StepIndex,
-        StepRef, Taken, TaskId, Term,
+        Attempt, Expiry, Holder, IdInUse, Incarnation, InstanceId, KnownDead, Leases, Renewal,
+        Span, StepIndex, StepRef, TaskId, Term,
     },
     store::{ExpiredStep, Renewed, Saved},
 };
@@ -21,7 +21,7 @@ pub fn process(instance: &str, length: Span) -> Renewal {
         version: "0.1.0".to_owned(),
         process: format!("the process of {instance}"),
         length,
-        gone: Gone::Nobody,
+        known_dead: KnownDead::None,
         supervise: true,
     }
 }
@@ -117,11 +117,11 @@ pub async fn an_id_belongs_to_one_process_at_a_time(h: Harness) {
     )
     .await;
     let refused = renew(&h, &second).await.outcome;
-    assert!(matches!(refused, Err(Taken(held)) if held.lease.holder == first.holder));
+    assert!(matches!(refused, Err(IdInUse(held)) if held.lease.holder == first.holder));
     renew(&h, &first).await;
     assert_eq!(renew_when_free(&h, &second).await, Some(Term(2)));
     let back = renew(&h, &first).await.outcome;
-    assert!(matches!(back, Err(Taken(held)) if held.lease.holder == second.holder));
+    assert!(matches!(back, Err(IdInUse(held)) if held.lease.holder == second.holder));
 }
 
 pub async fn a_process_alone_on_its_store_succeeds_everybody_at_once(h: Harness) {
@@ -129,7 +129,7 @@ pub async fn a_process_alone_on_its_store_succeeds_everybody_at_once(h: Harness)
         renew(&h, &process(name, LONG)).await;
     }
     let alone = Renewal {
-        gone: Gone::Everybody,
+        known_dead: KnownDead::All,
         ..process("node-2", LONG)
     };
     assert_eq!(renew(&h, &alone).await.outcome, Ok(Some(Term(2))));

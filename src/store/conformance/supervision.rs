@@ -9,16 +9,16 @@ use tokio::time::Instant;
 use super::harness::{Harness, New, success};
 use crate::{
     domain::{Expiry, InstanceId, StepIndex, StepStatus, TaskStatus, Term},
-    instance::Standing,
+    instance::LocalLease,
     supervisor::Supervisor,
 };
 
 /// One that believes that it supervises, whatever the store says.
 fn believer(h: &Harness, name: &str, term: u64) -> Supervisor {
-    let standing = Standing::new();
-    standing.renewed(Some(Term(term)), Instant::now() + Duration::from_secs(3600));
+    let local_lease = LocalLease::new();
+    local_lease.renewed(Some(Term(term)), Instant::now() + Duration::from_secs(3600));
     let instance = InstanceId::new(name);
-    Supervisor::new(h.store.clone(), instance, Arc::new(standing), 100)
+    Supervisor::new(h.store.clone(), instance, Arc::new(local_lease), 100)
 }
 
 async fn history(h: &Harness, task: crate::domain::TaskId) -> String {
@@ -110,14 +110,14 @@ pub async fn a_lost_instance_loses_its_steps_once_and_its_late_answer_is_refused
 pub async fn an_instance_that_does_not_supervise_recovers_nothing(h: Harness) {
     h.places("x", 1);
     let task = h.submit(New::default()).await.id();
-    let standing = Arc::new(Standing::new());
+    let local_lease = Arc::new(LocalLease::new());
     let instance = InstanceId::new("node-2");
-    let supervisor = Supervisor::new(h.store.clone(), instance, standing.clone(), 100);
-    standing.renewed(None, Instant::now() + Duration::from_secs(3600));
+    let supervisor = Supervisor::new(h.store.clone(), instance, local_lease.clone(), 100);
+    local_lease.renewed(None, Instant::now() + Duration::from_secs(3600));
     assert_eq!(supervisor.look().await.unwrap(), 0);
-    standing.renewed(Some(Term(1)), Instant::now());
+    local_lease.renewed(Some(Term(1)), Instant::now());
     assert_eq!(supervisor.look().await.unwrap(), 0, "its trust is over");
-    standing.renewed(Some(Term(1)), Instant::now() + Duration::from_secs(3600));
+    local_lease.renewed(Some(Term(1)), Instant::now() + Duration::from_secs(3600));
     assert_eq!(supervisor.look().await.unwrap(), 1);
     assert_eq!(h.read(task).await.step(StepIndex(0)).failure_count, 1);
 }

@@ -1,5 +1,5 @@
-//! The database's clock, read on by this process's own for a moment: whoever wants to know the time does
-//! not ask the database each time.
+//! The database's clock, read on by this process's own for a few seconds, so that not every
+//! reading of the time asks the database.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -12,15 +12,15 @@ use crate::domain::{Span, Timestamp};
 
 /// What two clocks differ by after so long is below a millisecond, and few where one is being set right.
 const FRESH: Duration = Duration::from_secs(5);
-/// A reading that took longer is not read on: by so much the time in the record may be behind.
+/// A sample that took longer is not used: the time in the record may be late by as much.
 const CLOSE: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
-pub(super) struct Clock(Mutex<Option<Reading>>);
+pub(super) struct Clock(Mutex<Option<ClockSample>>);
 
-/// What the database said, at some moment between these two of this process.
+/// The database read this time at some moment between `asked` and `answered`, which are on this process's clock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reading {
+pub(super) struct ClockSample {
     pub now: Timestamp,
     pub asked: Instant,
     pub answered: Instant,
@@ -28,7 +28,7 @@ pub(super) struct Reading {
 
 /// A time of the database's clock beside one of this process's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Moment {
+pub(super) struct ClockEstimate {
     /// The database's clock is not behind this, and at most a little ahead.
     pub now: Timestamp,
     /// When the database's clock had not gone beyond `now` yet.
@@ -38,45 +38,45 @@ pub(super) struct Moment {
 impl Clock {
     /// Of two readings the one that tells the later time is the better one: neither is ahead of the
     /// database, and time that was told does not go back.
-    pub fn set(&self, reading: Reading) {
+    pub fn set(&self, sample: ClockSample) {
         let mut best = self.lock();
-        let known = best.and_then(|best| best.at(reading.answered));
-        if known.is_none_or(|known| known.now <= reading.now) {
-            *best = Some(reading);
+        let known = best.and_then(|best| best.at(sample.answered));
+        if known.is_none_or(|known| known.now <= sample.now) {
+            *best = Some(sample);
         }
     }
 
     /// `None` where the database has not been asked lately, or took long to answer.
-    pub fn at(&self, instant: Instant) -> Option<Moment> {
+    pub fn at(&self, instant: Instant) -> Option<ClockEstimate> {
         let best = *self.lock();
         best?.at(instant)
     }
 
     /// However long ago it was asked; `None` before the first time.
-    pub fn reckoned(&self, instant: Instant) -> Option<Timestamp> {
+    pub fn estimated_now(&self, instant: Instant) -> Option<Timestamp> {
         let best = *self.lock();
         Some(best?.read_on(instant).now)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Reading>> {
+    fn lock(&self) -> MutexGuard<'_, Option<ClockSample>> {
         // A panic while holding the lock leaves the value valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Reading {
+impl ClockSample {
     /// Counted from when the answer was there, this is behind the database's clock by what the answer
     /// took, and never ahead of it: nothing is found to be due that the writer would refuse because it
     /// is not.
-    fn at(self, instant: Instant) -> Option<Moment> {
+    fn at(self, instant: Instant) -> Option<ClockEstimate> {
         let since = instant.saturating_duration_since(self.answered);
         let is_close = self.answered - self.asked <= CLOSE;
         (is_close && since < FRESH).then(|| self.read_on(instant))
     }
 
-    fn read_on(self, instant: Instant) -> Moment {
+    fn read_on(self, instant: Instant) -> ClockEstimate {
         let since = instant.saturating_duration_since(self.answered);
-        Moment {
+        ClockEstimate {
             now: self.now + Span::from_millis(since.as_millis() as u64),
             instant: self.asked + since,
         }
@@ -94,20 +94,20 @@ mod tests {
         let answered = asked + Duration::from_millis(5);
         assert_eq!(clock.at(answered), None);
         let now = Timestamp::from_millis(5000);
-        clock.set(Reading {
+        clock.set(ClockSample {
             now,
             asked,
             answered,
         });
         let since = Duration::from_millis(300);
-        let moment = Moment {
+        let estimate = ClockEstimate {
             now: Timestamp::from_millis(5300),
             instant: asked + since,
         };
-        assert_eq!(clock.at(answered + since), Some(moment));
+        assert_eq!(clock.at(answered + since), Some(estimate));
         assert_eq!(clock.at(answered + FRESH), None);
-        let reckoned = clock.reckoned(answered + Duration::from_secs(60));
-        assert_eq!(reckoned, Some(Timestamp::from_millis(65_000)));
+        let estimated_now = clock.estimated_now(answered + Duration::from_secs(60));
+        assert_eq!(estimated_now, Some(Timestamp::from_millis(65_000)));
     }
 
     #[test]
@@ -115,13 +115,13 @@ mod tests {
         let clock = Clock::default();
         let asked = Instant::now();
         let answered = asked + CLOSE + Duration::from_millis(1);
-        clock.set(Reading {
+        clock.set(ClockSample {
             now: Timestamp::from_millis(5000),
             asked,
             answered,
         });
         assert_eq!(clock.at(answered), None);
-        assert!(clock.reckoned(answered).is_some());
+        assert!(clock.estimated_now(answered).is_some());
     }
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
         let clock = Clock::default();
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
-        let read = |now, asked, answered| Reading {
+        let read = |now, asked, answered| ClockSample {
             now: Timestamp::from_millis(now),
             asked: at(asked),
             answered: at(answered),
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(told(150), 5149);
         clock.set(read(5200, 199, 200));
         assert_eq!(told(200), 5200);
-        // The database's clock was set back: once the old reading has had its time, it counts.
+        // The database's clock was set back: once the old sample has had its time, it counts.
         clock.set(read(100, 300, 301));
         assert_eq!(told(301), 5301);
         clock.set(read(5100, 5300, 5301));

@@ -1,4 +1,4 @@
-//! The writer's one connection: lost, it is connected again in the background, with waits that grow.
+//! A connection of the writer. When it is lost, a background task connects again, with growing waits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,10 +12,10 @@ use tracing::{info, warn};
 
 use super::{
     StoreError,
-    outcome::Session,
+    commit_witness::SessionId,
+    prepared::Prepared,
     servers::{NoPrimary, Servers},
-    statements::Statements,
-    transaction::PIN,
+    transaction::SESSION_SETTINGS,
 };
 
 const ROLLBACK_WITHIN: Duration = Duration::from_secs(2);
@@ -27,108 +27,110 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// because this one will be there in a moment too.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-pub(super) struct Connection {
-    lead: Lead,
-    state: State,
+pub(super) struct WriterConnection {
+    connector: Connector,
+    state: ConnectionState,
 }
 
-/// How the writer gets to a server.
+/// Connects to the server that takes writes, and applies the session settings.
 #[derive(Clone)]
-pub(super) struct Lead {
+pub(super) struct Connector {
     pub servers: Arc<Servers>,
-    pub statements: Statements,
+    pub prepared: Prepared,
 }
 
-/// A connection on which the writer's statements are planned as they should be.
-pub(super) struct Pinned {
+/// A connection with the session settings that the writer's statements need.
+pub(super) struct WriterSession {
     pub connection: PgConnection,
     /// `None` behind a pooler.
-    pub session: Option<Session>,
+    pub id: Option<SessionId>,
 }
 
-impl Lead {
-    pub async fn connect(&self) -> Result<Pinned, NoPrimary> {
-        self.pin(self.servers.connect().await?).await
+impl Connector {
+    pub async fn connect(&self) -> Result<WriterSession, NoPrimary> {
+        self.with_settings(self.servers.connect().await?).await
     }
 
-    pub async fn pin(&self, mut connection: PgConnection) -> Result<Pinned, NoPrimary> {
-        let session = match self.statements {
-            Statements::Kept => {
-                let session = session(&mut connection).await;
-                Some(session.map_err(|error| self.servers.unfit(error))?)
+    pub async fn with_settings(
+        &self,
+        mut connection: PgConnection,
+    ) -> Result<WriterSession, NoPrimary> {
+        let id = match self.prepared {
+            Prepared::Named => {
+                let id = apply_settings(&mut connection).await;
+                Some(id.map_err(|error| self.servers.unfit(error))?)
             }
-            Statements::Forgotten => None,
+            Prepared::Unnamed => None,
         };
-        Ok(Pinned {
-            connection,
-            session,
-        })
+        Ok(WriterSession { connection, id })
     }
 }
 
-async fn session(connection: &mut PgConnection) -> Result<Session, sqlx::Error> {
-    let row = connection.fetch_one(raw_sql(PIN)).await?;
-    Ok(Session {
+async fn apply_settings(connection: &mut PgConnection) -> Result<SessionId, sqlx::Error> {
+    let row = connection.fetch_one(raw_sql(SESSION_SETTINGS)).await?;
+    Ok(SessionId {
         process: row.try_get("process")?,
         since: row.try_get("since")?,
     })
 }
 
-enum State {
-    Here(Pinned),
+enum ConnectionState {
+    Idle(WriterSession),
     /// Being rolled back, or connected anew.
-    Coming {
-        on_its_way: oneshot::Receiver<Pinned>,
+    Connecting {
+        on_its_way: oneshot::Receiver<WriterSession>,
         wait_until: Instant,
     },
     Lent,
     /// Not needed for now.
-    None,
+    Closed,
 }
 
-impl Connection {
+impl WriterConnection {
     /// Connects when it is first taken.
-    pub fn unconnected(lead: Lead) -> Self {
+    pub fn unconnected(connector: Connector) -> Self {
         Self {
-            lead,
-            state: State::None,
+            connector,
+            state: ConnectionState::Closed,
         }
     }
 
     /// Closes the connection until it is taken again.
     pub async fn disconnect(&mut self) {
-        if let State::Here(pinned) = std::mem::replace(&mut self.state, State::None) {
+        if let ConnectionState::Idle(session) =
+            std::mem::replace(&mut self.state, ConnectionState::Closed)
+        {
             // The server notices as well where it is only cut.
-            let _ = timeout(ROLLBACK_WITHIN, pinned.connection.close()).await;
+            let _ = timeout(ROLLBACK_WITHIN, session.connection.close()).await;
         }
     }
 
-    pub fn new(connection: Pinned, lead: Lead) -> Self {
+    pub fn new(connection: WriterSession, connector: Connector) -> Self {
         Self {
-            lead,
-            state: State::Here(connection),
+            connector,
+            state: ConnectionState::Idle(connection),
         }
     }
 
-    /// Lends the connection; it comes back by [`Connection::put_back`] or [`Connection::mend`].
-    pub async fn take(&mut self) -> Result<Pinned, StoreError> {
-        if matches!(self.state, State::Lent | State::None) {
+    /// Lends the connection; it comes back by [`WriterConnection::put_back`] or [`WriterConnection::recover`].
+    pub async fn take(&mut self) -> Result<WriterSession, StoreError> {
+        if matches!(self.state, ConnectionState::Lent | ConnectionState::Closed) {
             // The borrower was dropped, and the connection with it; or there was none yet.
-            self.mend(None);
+            self.recover(None);
         }
-        match std::mem::replace(&mut self.state, State::Lent) {
-            State::Here(connection) => Ok(connection),
-            State::Coming {
+        match std::mem::replace(&mut self.state, ConnectionState::Lent) {
+            ConnectionState::Idle(connection) => Ok(connection),
+            ConnectionState::Connecting {
                 mut on_its_way,
                 wait_until,
             } => {
-                let patience = self.lead.servers.last_connected() + PATIENCE;
+                let patience = self.connector.servers.last_connected() + PATIENCE;
                 match timeout_at(wait_until.max(patience), &mut on_its_way).await {
                     Ok(Ok(connection)) => return Ok(connection),
-                    // The one who was mending it is gone: with the runtime, or by a panic.
-                    Ok(Err(_)) => self.mend(None),
+                    // The task that recovered it has ended: with the runtime, or by a panic.
+                    Ok(Err(_)) => self.recover(None),
                     Err(_) => {
-                        self.state = State::Coming {
+                        self.state = ConnectionState::Connecting {
                             on_its_way,
                             wait_until,
                         };
@@ -138,57 +140,61 @@ impl Connection {
                     "there is no connection to the database; connecting again".to_owned(),
                 ))
             }
-            // Without a runtime nobody mends it.
-            State::Lent | State::None => Err(StoreError::Unavailable(
+            // Without a runtime no task recovers it.
+            ConnectionState::Lent | ConnectionState::Closed => Err(StoreError::Unavailable(
                 "the connection to the database was not given back".to_owned(),
             )),
         }
     }
 
-    pub fn statements(&self) -> Statements {
-        self.lead.statements
+    pub fn prepared(&self) -> Prepared {
+        self.connector.prepared
     }
 
-    pub fn put_back(&mut self, connection: Pinned) {
-        self.state = State::Here(connection);
+    pub fn put_back(&mut self, connection: WriterSession) {
+        self.state = ConnectionState::Idle(connection);
     }
 
     /// Rolls back what is open on the connection, so that its locks are held no longer, or makes a new
     /// one. In the background: nobody waits for it who does not write.
-    pub fn mend(&mut self, connection: Option<Pinned>) {
+    pub fn recover(&mut self, connection: Option<WriterSession>) {
         let (give, on_its_way) = oneshot::channel();
-        self.state = State::Coming {
+        self.state = ConnectionState::Connecting {
             on_its_way,
             wait_until: Instant::now() + PATIENCE,
         };
-        let lead = self.lead.clone();
+        let connector = self.connector.clone();
         // Without a runtime nobody will write again.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(mend(connection, lead, give));
+            runtime.spawn(recover(connection, connector, give));
         }
     }
 
     /// Another connection beside the one that is lent.
-    pub async fn another(&self) -> Result<Pinned, StoreError> {
-        let connected = self.lead.connect().await;
+    pub async fn another(&self) -> Result<WriterSession, StoreError> {
+        let connected = self.connector.connect().await;
         connected.map_err(|none| StoreError::Unavailable(none.to_string()))
     }
 }
 
-async fn mend(connection: Option<Pinned>, lead: Lead, mut give: oneshot::Sender<Pinned>) {
-    if let Some(mut pinned) = connection
+async fn recover(
+    connection: Option<WriterSession>,
+    connector: Connector,
+    mut give: oneshot::Sender<WriterSession>,
+) {
+    if let Some(mut session) = connection
         && let Ok(Ok(_)) =
-            tokio::time::timeout(ROLLBACK_WITHIN, pinned.connection.execute("ROLLBACK")).await
+            tokio::time::timeout(ROLLBACK_WITHIN, session.connection.execute("ROLLBACK")).await
     {
         // Nobody waits for it any more at the end of the process.
-        let _ = give.send(pinned);
+        let _ = give.send(session);
         return;
     }
     let mut wait = FIRST_WAIT;
     let mut failures = 0_u32;
     loop {
         let tried = Instant::now();
-        match lead.connect().await {
+        match connector.connect().await {
             Ok(connection) => {
                 if failures > 0 {
                     info!(failures, "connected to the database again");
@@ -205,7 +211,7 @@ async fn mend(connection: Option<Pinned>, lead: Lead, mut give: oneshot::Sender<
         let wait_now = wait.mul_f64(rand::rng().random_range(0.5..1.0));
         tokio::select! {
             () = sleep(wait_now) => {}
-            () = lead.servers.connected_after(tried) => {}
+            () = connector.servers.connected_after(tried) => {}
             () = give.closed() => return,
         }
         wait = (wait * 2).min(LONGEST_WAIT);

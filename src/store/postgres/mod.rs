@@ -1,12 +1,13 @@
 //! PostgreSQL, 15 and newer: one database, any number of instances. Two writer connections, one for
 //! the leases, one to delete what ended while that is done, two bounded pools of readers, and one that listens for
-//! what other instances announce.
+//! the notifications of other instances.
 
 mod certificates;
 mod clock;
+mod commit_witness;
 mod connection;
-mod news;
-mod outcome;
+mod notifications;
+mod prepared;
 mod read;
 mod remedy;
 mod rows;
@@ -14,7 +15,6 @@ mod save;
 mod save_sql;
 mod schema;
 mod servers;
-mod statements;
 mod transaction;
 
 use std::{sync::Arc, time::Duration};
@@ -24,16 +24,16 @@ use sqlx::{
     ConnectOptions, Connection as _, Executor, PgConnection, PgPool, postgres::PgPoolOptions,
 };
 
-pub use news::{Listener, News};
+pub use notifications::{Notification, NotificationListener};
 pub use schema::migrate;
 
 use self::{
     clock::Clock,
-    connection::{Connection, Lead},
-    news::Announcer,
+    connection::{Connector, WriterConnection},
+    notifications::Notifier,
+    prepared::Prepared,
     read::{PgReader, PgSource},
     servers::{NoPrimary, Servers},
-    statements::Statements,
     transaction::PgTransaction,
 };
 use super::{Backend, Definitions, OpenError, Readers, StoreError, Transaction};
@@ -46,7 +46,7 @@ const ACQUIRE_WITHIN: Duration = Duration::from_secs(3);
 /// How long a reader's connection may take to say that it is still there.
 const THERE_WITHIN: Duration = Duration::from_secs(1);
 /// After this long without an answer the connection is taken for cut. Twice as long as a lock is held by
-/// whoever stands still, see [`transaction::PIN`]; a large batch takes its time as well.
+/// a session that hangs, see [`transaction::SESSION_SETTINGS`]; a large batch takes its time as well.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug)]
@@ -64,20 +64,20 @@ pub struct Settings {
 pub struct Opened {
     pub backend: PgBackend,
     pub readers: Readers,
-    /// What other instances announce, where `listen` is on.
-    pub listener: Option<Listener>,
+    /// The notifications of other instances, where `listen` is on.
+    pub listener: Option<NotificationListener>,
 }
 
 pub struct PgBackend {
-    writer: Connection,
+    writer: WriterConnection,
     /// Until they are asked for.
-    beside: Option<Connection>,
-    leases: Option<Connection>,
+    beside: Option<WriterConnection>,
+    leases: Option<WriterConnection>,
     /// How to connect for deleting what ended, until it is asked for.
-    purging: Option<Lead>,
+    purging: Option<Connector>,
     clock: Arc<Clock>,
     definitions: Arc<Definitions>,
-    announcer: Option<Announcer>,
+    notifier: Option<Notifier>,
 }
 
 /// Connects, and brings the schema up to date or checks that it is.
@@ -86,17 +86,17 @@ pub async fn open(
     settings: Settings,
     definitions: Arc<Definitions>,
 ) -> Result<Opened, OpenError> {
-    let statements = match settings.listen {
-        true => Statements::Kept,
-        false => Statements::Forgotten,
+    let prepared = match settings.listen {
+        true => Prepared::Named,
+        false => Prepared::Unnamed,
     };
-    let servers = Arc::new(servers(url, statements)?);
+    let servers = Arc::new(servers(url, prepared)?);
     let name = servers.describe();
     let mut writer = connect(&servers).await?;
     schema::check_server(&mut writer, &name).await?;
     let mut beside = connect(&servers).await?;
-    if statements == Statements::Kept {
-        let pooled = statements::are_pooled(&mut writer, &mut beside).await;
+    if prepared == Prepared::Named {
+        let pooled = prepared::are_pooled(&mut writer, &mut beside).await;
         if pooled.map_err(|error| fault(&name, error))? {
             return Err(OpenError::Unusable {
                 database: name,
@@ -111,39 +111,39 @@ pub async fn open(
         }
         checked => checked?,
     }
-    let lead = Lead {
+    let connector = Connector {
         servers: servers.clone(),
-        statements,
+        prepared,
     };
-    let pin = async |connection| {
-        let pinned = lead.pin(connection).await;
-        pinned.map_err(|none| unopened(&servers, &none))
+    let with_settings = async |connection| {
+        let session = connector.with_settings(connection).await;
+        session.map_err(|none| unopened(&servers, &none))
     };
-    let (writer, beside) = (pin(writer).await?, pin(beside).await?);
-    let leases = pin(connect(&servers).await?).await?;
-    let callers = pool(&servers, settings.max_connections, statements);
-    let housekeeping = pool(&servers, HOUSEKEEPING, statements);
+    let (writer, beside) = (with_settings(writer).await?, with_settings(beside).await?);
+    let leases = with_settings(connect(&servers).await?).await?;
+    let callers = pool(&servers, settings.max_connections, prepared);
+    let housekeeping = pool(&servers, HOUSEKEEPING, prepared);
     servers.lead([callers.clone(), housekeeping.clone()]);
-    let (announcer, listener) = if settings.listen {
-        let (announcer, listener) = news::start(housekeeping.clone(), servers.clone());
-        (Some(announcer), Some(listener))
+    let (notifier, listener) = if settings.listen {
+        let (notifier, listener) = notifications::start(housekeeping.clone(), servers.clone());
+        (Some(notifier), Some(listener))
     } else {
         (None, None)
     };
     let clock = Arc::new(Clock::default());
     let backend = PgBackend {
         clock: clock.clone(),
-        writer: Connection::new(writer, lead.clone()),
-        beside: Some(Connection::new(beside, lead.clone())),
-        leases: Some(Connection::new(leases, lead.clone())),
-        purging: Some(lead),
+        writer: WriterConnection::new(writer, connector.clone()),
+        beside: Some(WriterConnection::new(beside, connector.clone())),
+        leases: Some(WriterConnection::new(leases, connector.clone())),
+        purging: Some(connector),
         definitions: definitions.clone(),
-        announcer,
+        notifier,
     };
     let reader = |pool| {
         Arc::new(PgReader::new(PgSource {
             pool,
-            statements,
+            prepared,
             clock: clock.clone(),
             definitions: definitions.clone(),
         }))
@@ -159,7 +159,7 @@ pub async fn open(
 }
 
 /// Connects when it is first asked for a connection, and again after a loss.
-fn pool(servers: &Arc<Servers>, max_connections: u32, statements: Statements) -> PgPool {
+fn pool(servers: &Arc<Servers>, max_connections: u32, prepared: Prepared) -> PgPool {
     let following = servers.clone();
     PgPoolOptions::new()
         .max_connections(max_connections)
@@ -171,8 +171,8 @@ fn pool(servers: &Arc<Servers>, max_connections: u32, statements: Statements) ->
         .after_connect(move |connection, _| {
             Box::pin(async move {
                 servers::refuse_standby(connection).await?;
-                if statements == Statements::Kept {
-                    connection.execute(read::PIN).await?;
+                if prepared == Prepared::Named {
+                    connection.execute(read::SESSION_SETTINGS).await?;
                 }
                 Ok(())
             })
@@ -199,26 +199,26 @@ pub fn fault_of_url(url: &str) -> Option<String> {
 
 /// The hosts and ports that the URL names, but for sockets of this machine.
 pub fn places(url: &str) -> Vec<(String, u16)> {
-    servers(url, Statements::Kept).map_or_else(|_| Vec::new(), |servers| servers.places())
+    servers(url, Prepared::Named).map_or_else(|_| Vec::new(), |servers| servers.places())
 }
 
 /// What is wrong with a file of certificates or keys that the URL names.
 pub fn fault_of_files(url: &str) -> Option<String> {
-    servers(url, Statements::Kept).ok()?.fault_of_files()
+    servers(url, Prepared::Named).ok()?.fault_of_files()
 }
 
 /// The URL without its password.
 pub fn without_secrets(url: &str) -> String {
-    match servers(url, Statements::Kept) {
+    match servers(url, Prepared::Named) {
         Ok(servers) => servers.describe_whole(),
         Err(_) => "postgres://".to_owned(),
     }
 }
 
-fn servers(url: &str, statements: Statements) -> Result<Servers, OpenError> {
-    let kept = match statements {
-        Statements::Kept => 200,
-        Statements::Forgotten => 0,
+fn servers(url: &str, prepared: Prepared) -> Result<Servers, OpenError> {
+    let kept = match prepared {
+        Prepared::Named => 200,
+        Prepared::Unnamed => 0,
     };
     let servers = Servers::new(url, |options| {
         let name = options
@@ -264,7 +264,7 @@ fn fault(name: &str, error: sqlx::Error) -> OpenError {
 }
 
 impl PgBackend {
-    fn on(&self, connection: Connection, announcer: Option<Announcer>) -> Self {
+    fn on(&self, connection: WriterConnection, notifier: Option<Notifier>) -> Self {
         Self {
             writer: connection,
             beside: None,
@@ -272,7 +272,7 @@ impl PgBackend {
             purging: None,
             clock: self.clock.clone(),
             definitions: self.definitions.clone(),
-            announcer,
+            notifier,
         }
     }
 }
@@ -290,7 +290,7 @@ impl Backend for PgBackend {
 
     fn beside(&mut self) -> Option<Box<dyn Backend>> {
         let connection = self.beside.take()?;
-        Some(Box::new(self.on(connection, self.announcer.clone())))
+        Some(Box::new(self.on(connection, self.notifier.clone())))
     }
 
     fn for_leases(&mut self) -> Option<Box<dyn Backend>> {
@@ -299,7 +299,7 @@ impl Backend for PgBackend {
     }
 
     fn for_purging(&mut self) -> Option<Box<dyn Backend>> {
-        let connection = Connection::unconnected(self.purging.take()?);
+        let connection = WriterConnection::unconnected(self.purging.take()?);
         Some(Box::new(self.on(connection, None)))
     }
 

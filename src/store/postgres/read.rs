@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 use super::{
     answered,
-    clock::{Clock, Reading},
+    clock::{Clock, ClockSample},
+    prepared::Prepared,
     rows,
-    statements::Statements,
 };
 use crate::{
     domain::{TaskId, Timestamp},
@@ -39,7 +39,7 @@ SET LOCAL statement_timeout = '9s'; SET LOCAL plan_cache_mode = 'force_custom_pl
 
 /// The same for the life of a reader's own connection, on which a read of one statement is that statement alone:
 /// what is asked for every second, by every instance, is not worth five.
-pub(super) const PIN: &str = "SELECT set_config('default_transaction_read_only', 'on', false), \
+pub(super) const SESSION_SETTINGS: &str = "SELECT set_config('default_transaction_read_only', 'on', false), \
     set_config('statement_timeout', '9s', false), set_config('plan_cache_mode', 'force_custom_plan', false)";
 
 /// To the end of the transaction.
@@ -53,7 +53,7 @@ type View = sqlx::Transaction<'static, Postgres>;
 
 pub struct PgSource {
     pub(super) pool: PgPool,
-    pub(super) statements: Statements,
+    pub(super) prepared: Prepared,
     pub(super) clock: Arc<Clock>,
     pub(super) definitions: Arc<Definitions>,
 }
@@ -75,12 +75,12 @@ impl PgSource {
         .await
     }
 
-    /// Without a transaction around it: the connection is set up by [`PIN`].
+    /// Without a transaction around it: the connection is set up by [`SESSION_SETTINGS`].
     async fn read_one(&self, statement: Statement) -> Result<Vec<PgRow>, StoreError> {
-        let (pool, asked) = (self.pool.clone(), self.statements);
+        let (pool, prepared) = (self.pool.clone(), self.prepared);
         to_its_end(async move {
             let mut connection = answered(pool.acquire()).await?;
-            answered(asked.with_values(statement).fetch_all(&mut *connection)).await
+            answered(prepared.with_values(statement).fetch_all(&mut *connection)).await
         })
         .await
     }
@@ -106,15 +106,15 @@ impl Source for PgSource {
 
     async fn now(&self) -> Result<Timestamp, StoreError> {
         let asked = Instant::now();
-        if let Some(moment) = self.clock.at(asked) {
-            return Ok(moment.now);
+        if let Some(estimate) = self.clock.at(asked) {
+            return Ok(estimate.now);
         }
         let found = self.view(vec![Statement::new(NOW)]).await?;
         let row = found.first().and_then(|rows| rows.first());
         let millis = row.map(|row| number(row, "now")).transpose()?;
         let millis = millis.ok_or_else(|| StoreError::Corrupt("no time".to_owned()))?;
         let now = Timestamp::from_millis(millis);
-        self.clock.set(Reading {
+        self.clock.set(ClockSample {
             now,
             asked,
             answered: Instant::now(),
@@ -122,13 +122,13 @@ impl Source for PgSource {
         Ok(now)
     }
 
-    fn reckoned(&self) -> Option<Timestamp> {
-        self.clock.reckoned(Instant::now())
+    fn estimated_now(&self) -> Option<Timestamp> {
+        self.clock.estimated_now(Instant::now())
     }
 
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<PgRow>>, StoreError> {
-        let asked = self.statements;
-        if let ([_], Statements::Kept) = (&statements[..], asked) {
+        let prepared = self.prepared;
+        if let ([_], Prepared::Named) = (&statements[..], prepared) {
             let mut found = Vec::with_capacity(1);
             for statement in statements {
                 found.push(self.read_one(statement).await?);
@@ -138,7 +138,7 @@ impl Source for PgSource {
         self.read(async move |mut view| {
             let mut found = Vec::with_capacity(statements.len());
             for statement in statements {
-                let statement = asked.with_values(statement);
+                let statement = prepared.with_values(statement);
                 found.push(statement.fetch_all(&mut *view).await?);
             }
             Ok(found)
@@ -147,16 +147,16 @@ impl Source for PgSource {
     }
 
     async fn load(&self, ids: &[TaskId]) -> Result<Loaded, StoreError> {
-        let (ids, asked) = (ids.to_vec(), self.statements);
+        let (ids, prepared) = (ids.to_vec(), self.prepared);
         let definitions = self.definitions.clone();
         let load =
-            async move |mut view: View| rows::load(&mut view, &ids, &definitions, asked).await;
+            async move |mut view: View| rows::load(&mut view, &ids, &definitions, prepared).await;
         self.read(load).await
     }
 
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError> {
         let ids: Vec<_> = known.iter().map(|(id, _)| id.0).collect();
-        let versions = self.statements.query(VERSIONS).bind(ids);
+        let versions = self.prepared.query(VERSIONS).bind(ids);
         let read = async move |mut view: View| Ok(versions.fetch_all(&mut *view).await?);
         let found = self.read(read).await?;
         let known: HashMap<_, _> = known.iter().copied().collect();

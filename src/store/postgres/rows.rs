@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use sqlx::PgConnection;
 
-use super::statements::Statements;
+use super::prepared::Prepared;
 use crate::{
     domain::TaskId,
     store::{
@@ -56,10 +56,10 @@ const LOAD_WORKFLOW: &str = "SELECT body FROM workflows WHERE name = $1 AND vers
 pub(super) async fn sizes(
     connection: &mut PgConnection,
     ids: &[TaskId],
-    statements: Statements,
+    prepared: Prepared,
 ) -> Result<HashMap<TaskId, usize>, StoreError> {
     let ids: Vec<_> = ids.iter().map(|id| id.0).collect();
-    let found = statements
+    let found = prepared
         .query(SIZES)
         .bind(ids)
         .fetch_all(connection)
@@ -73,17 +73,17 @@ pub(super) async fn load(
     connection: &mut PgConnection,
     ids: &[TaskId],
     definitions: &Definitions,
-    statements: Statements,
+    prepared: Prepared,
 ) -> Result<Loaded, StoreError> {
     let mut ids: Vec<_> = ids.iter().map(|id| id.0).collect();
     ids.sort_unstable();
     ids.dedup();
-    let mut tasks = statements
+    let mut tasks = prepared
         .query(LOAD_TASKS)
         .bind(&ids)
         .fetch_all(&mut *connection)
         .await?;
-    let mut steps = statements
+    let mut steps = prepared
         .query(LOAD_STEPS)
         .bind(&ids)
         .fetch_all(&mut *connection)
@@ -95,7 +95,7 @@ pub(super) async fn load(
     });
     let mut loading = Loading::new(tasks, definitions);
     for workflow in loading.missing() {
-        let row = statements
+        let row = prepared
             .query(LOAD_WORKFLOW)
             .bind(workflow.name.as_str())
             .bind(i64::from(workflow.version))

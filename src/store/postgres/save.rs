@@ -4,7 +4,7 @@
 use sqlx::{PgConnection, Postgres, Row, postgres::PgArguments, query::Query};
 use uuid::Uuid;
 
-use super::{save_sql::Parts, statements::Statements};
+use super::{prepared::Prepared, save_sql::Parts};
 use crate::{
     domain::{AlertChange, AlertNotice, Message, Sender, Task, Timestamp},
     store::{
@@ -46,7 +46,7 @@ pub(super) async fn save(
     batch: &Batch,
     now: Timestamp,
     wait: bool,
-    statements: Statements,
+    prepared: Prepared,
 ) -> Result<Saved, StoreError> {
     let changes = &batch.changes;
     let known: Vec<_> = changes
@@ -71,7 +71,7 @@ pub(super) async fn save(
         labels: !labels.is_empty(),
         keys: !keys.is_empty(),
     };
-    let mut statement = statements.query(parts.sql());
+    let mut statement = prepared.query(parts.sql());
     if parts.known {
         statement = bind_known(statement, &known);
         statement = bind_steps(statement, &steps.known);
@@ -95,9 +95,9 @@ pub(super) async fn save(
     }
     let mut alerts = Vec::new();
     for change in changes {
-        alerts.extend(save_alerts(tx, change, &batch.sender, statements).await?);
+        alerts.extend(save_alerts(tx, change, &batch.sender, prepared).await?);
     }
-    save_messages(tx, &batch.messages, &alerts, statements).await?;
+    save_messages(tx, &batch.messages, &alerts, prepared).await?;
     Ok(Saved::All)
 }
 
@@ -251,14 +251,14 @@ async fn save_messages(
     tx: &mut PgConnection,
     replies: &[Message],
     alerts: &[Message],
-    statements: Statements,
+    prepared: Prepared,
 ) -> Result<(), StoreError> {
     let messages: Vec<_> = replies.iter().chain(alerts).collect();
     if messages.is_empty() {
         return Ok(());
     }
     let queues = Batch::queues(&messages);
-    statements
+    prepared
         .query(INSERT_MESSAGES)
         .bind(column(&messages, |message| message.id))
         .bind(column(&messages, |message| message.receiver.as_str()))
@@ -271,7 +271,7 @@ async fn save_messages(
         .bind(column(&messages, |message| message.at.as_millis()))
         .execute(&mut *tx)
         .await?;
-    statements
+    prepared
         .query(ADD_TO_QUEUES)
         .bind(column(&queues, |queue| queue.receiver.as_str()))
         .bind(column(&queues, |queue| queue.subject))
@@ -287,7 +287,7 @@ async fn save_alerts(
     tx: &mut PgConnection,
     change: &TaskChange,
     sender: &Sender,
-    statements: Statements,
+    prepared: Prepared,
 ) -> Result<Vec<Message>, StoreError> {
     let task = &change.task;
     let mut told = Vec::new();
@@ -298,7 +298,7 @@ async fn save_alerts(
                 kind,
                 message,
             } => {
-                let raised = statements
+                let raised = prepared
                     .query(RAISE_ALERT)
                     .bind(*alert_id)
                     .bind(task.id().0)
@@ -313,7 +313,7 @@ async fn save_alerts(
                 (raised.rows_affected() > 0).then(|| change.notice(*step, alert))
             }
             AlertChange::Close { step } => {
-                let closed = statements
+                let closed = prepared
                     .query(CLOSE_ALERT)
                     .bind(task.id().0)
                     .bind(i64::from(step.0))

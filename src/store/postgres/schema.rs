@@ -7,7 +7,7 @@ use sqlx::{
     migrate::{MigrateError, Migrator},
 };
 
-use super::{OpenError, connect, fault, servers, statements::Statements};
+use super::{OpenError, connect, fault, prepared::Prepared, servers};
 
 /// Without the crate's own lock, which belongs to a connection: a pooler gives those out by the
 /// transaction.
@@ -30,7 +30,7 @@ const FORGET: &str = "DEALLOCATE ALL";
 
 /// Brings the schema up to date; answers its migration before and after.
 pub async fn migrate(url: &str) -> Result<(i64, i64), OpenError> {
-    let servers = servers(url, Statements::Kept)?;
+    let servers = servers(url, Prepared::Named)?;
     let name = servers.describe();
     let mut connection = connect(&servers).await?;
     check_server(&mut connection, &name).await?;

@@ -15,12 +15,12 @@ use tracing::warn;
 
 use super::{
     PgBackend, answered, answered_within,
-    clock::{Moment, Reading},
-    connection::Pinned,
-    news::News,
-    outcome::{self, Author, Mark},
+    clock::{ClockEstimate, ClockSample},
+    commit_witness::{self, CommitWitness, LostSession},
+    connection::WriterSession,
+    notifications::Notification,
+    prepared::Prepared,
     save,
-    statements::Statements,
 };
 use crate::{
     domain::{AgentName, AgentSpec, InstanceId, Leases, StepRef, TaskId, Timestamp, WorkflowName},
@@ -36,7 +36,7 @@ use crate::{
 ///
 /// They touch few rows by their keys, but the statistics are of a table that was empty a moment ago or is
 /// mostly ended work: a plan by way of a sequential scan, a hash of the table or the index of a state that
-/// most rows once had is 2 to 4 times slower, or much more. So every plan is pinned to nested loops over
+/// most rows once had is 2 to 4 times slower, or much more. So every plan is restricted to nested loops over
 /// indexes in their own order, made once and kept; where that leaves a choice, the statement's form does
 /// not. With plans thus priced as a last resort, JIT would compile them: off.
 ///
@@ -66,7 +66,7 @@ macro_rules! settings {
 }
 
 /// For a connection of the writer's own: once, not with each transaction. Answers which session it is.
-pub(super) const PIN: &str = concat!(
+pub(super) const SESSION_SETTINGS: &str = concat!(
     settings!("false"),
     ", pg_backend_pid() AS process, ",
     "(SELECT backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()) AS since"
@@ -181,77 +181,77 @@ const OUTCOME_AGAIN: Duration = Duration::from_millis(100);
 pub(super) struct PgTransaction<'b> {
     backend: &'b mut PgBackend,
     /// Gone once committed.
-    connection: Option<Pinned>,
-    moment: Moment,
+    connection: Option<WriterSession>,
+    estimate: ClockEstimate,
     /// Whether the server knows of it. Where the time is known it is only told when more is to be written
     /// than by one statement. What is only read need not be read in it: a save finds out by the version.
     has_begun: bool,
     /// Behind a pooler.
     id: Option<u64>,
     /// What it wrote that shows, once it is in the record, that it was committed.
-    mark: Option<Mark>,
+    witness: Option<CommitWitness>,
     /// Holds locks that were not taken in the order of ids: it must not wait for any other.
     out_of_order: bool,
     /// A statement failed, so that the server would answer COMMIT by rolling back.
     failed: bool,
-    news: News,
+    notification: Notification,
 }
 
 impl<'b> PgTransaction<'b> {
     pub async fn begin(backend: &'b mut PgBackend) -> Result<Self, StoreError> {
         let connection = backend.writer.take().await?;
         let instant = Instant::now();
-        let known = match backend.writer.statements() {
-            Statements::Kept => backend.clock.at(instant),
-            Statements::Forgotten => None,
+        let known = match backend.writer.prepared() {
+            Prepared::Named => backend.clock.at(instant),
+            Prepared::Unnamed => None,
         };
         let mut begun = Self {
             backend,
             connection: Some(connection),
-            moment: known.unwrap_or(Moment {
+            estimate: known.unwrap_or(ClockEstimate {
                 now: Timestamp::from_millis(0),
                 instant,
             }),
             has_begun: false,
             id: None,
-            mark: None,
+            witness: None,
             out_of_order: false,
             failed: false,
-            news: News::default(),
+            notification: Notification::default(),
         };
         if known.is_none() {
-            begun.moment.now = begun.tell_server().await?;
+            begun.estimate.now = begun.tell_server().await?;
         }
         Ok(begun)
     }
 
     /// Answers the server's time.
     async fn tell_server(&mut self) -> Result<Timestamp, StoreError> {
-        let begin = match self.statements() {
-            Statements::Kept => BEGIN,
-            Statements::Forgotten => BEGIN_ANYWHERE,
+        let begin = match self.prepared() {
+            Prepared::Named => BEGIN,
+            Prepared::Unnamed => BEGIN_ANYWHERE,
         };
         self.has_begun = true;
-        let pinned = self.connection.as_mut().ok_or_else(used_after_its_end)?;
+        let session = self.connection.as_mut().ok_or_else(used_after_its_end)?;
         let asked = Instant::now();
         // The row that counts is the last.
-        let begun = answered_within(BEGIN_WITHIN, pinned.connection.fetch_all(raw_sql(begin)));
+        let begun = answered_within(BEGIN_WITHIN, session.connection.fetch_all(raw_sql(begin)));
         let row = begun.await?.pop();
         let row = row.ok_or_else(|| corrupt("a transaction without a time"))?;
         let now = Timestamp::from_millis(row.try_get("now")?);
-        self.backend.clock.set(Reading {
+        self.backend.clock.set(ClockSample {
             now,
             asked,
             answered: Instant::now(),
         });
-        if self.statements() == Statements::Forgotten {
+        if self.prepared() == Prepared::Unnamed {
             self.id = Some(row.try_get::<&str, _>("id")?.parse().map_err(corrupt)?);
         }
         Ok(now)
     }
 
-    fn statements(&self) -> Statements {
-        self.backend.writer.statements()
+    fn prepared(&self) -> Prepared {
+        self.backend.writer.prepared()
     }
 
     /// The connection, once the server knows of the transaction.
@@ -264,8 +264,8 @@ impl<'b> PgTransaction<'b> {
 
     /// For what is only read.
     fn reading(&mut self) -> Result<&mut PgConnection, StoreError> {
-        let pinned = self.connection.as_mut().ok_or_else(used_after_its_end)?;
-        Ok(&mut pinned.connection)
+        let session = self.connection.as_mut().ok_or_else(used_after_its_end)?;
+        Ok(&mut session.connection)
     }
 
     /// How many rows it changed.
@@ -277,14 +277,14 @@ impl<'b> PgTransaction<'b> {
     ) -> Result<u64, StoreError> {
         self.out_of_order = true;
         let query = self
-            .statements()
+            .prepared()
             .query(statement)
             .bind(name.as_str())
             .bind(serde_json::to_string(spec).map_err(corrupt)?)
-            .bind(self.moment.now.as_millis());
+            .bind(self.estimate.now.as_millis());
         let written = answered(query.execute(self.connection().await?)).await;
         let written = self.noted(written)?.rows_affected();
-        self.news.registrations |= written > 0;
+        self.notification.registrations |= written > 0;
         Ok(written)
     }
 
@@ -294,12 +294,12 @@ impl<'b> PgTransaction<'b> {
     }
 
     fn note(&mut self, batch: &Batch) {
-        self.mark = Mark::of(batch);
+        self.witness = CommitWitness::of(batch);
         for change in &batch.changes {
-            self.news.tasks |= change.task.is_settled();
-            self.news.drops |= change.drops_elsewhere;
+            self.notification.tasks |= change.task.is_settled();
+            self.notification.drops |= change.drops_elsewhere;
             let mut steps = change.steps.iter();
-            self.news.work |= steps.any(|step| change.task.due_at(*step).is_some());
+            self.notification.work |= steps.any(|step| change.task.due_at(*step).is_some());
         }
     }
 
@@ -308,8 +308,8 @@ impl<'b> PgTransaction<'b> {
         if let Some(connection) = self.connection.take() {
             self.backend.writer.put_back(connection);
         }
-        if let Some(announcer) = &self.backend.announcer {
-            announcer.announce(self.news);
+        if let Some(notifier) = &self.backend.notifier {
+            notifier.notify(self.notification);
         }
     }
 
@@ -318,21 +318,28 @@ impl<'b> PgTransaction<'b> {
     async fn outcome(&mut self, lost: StoreError) -> Result<(), StoreError> {
         warn!(error = %lost, "the answer to a commit was lost; asking what became of it");
         // What is left of the old connection is of no use: its answer may still be on its way.
-        let session = self.connection.take().and_then(|pinned| pinned.session);
+        let connection = self.connection.take().and_then(|session| session.id);
         let asked = Instant::now();
         let mut until = asked + SOMEBODY_WITHIN;
         while Instant::now() < until {
-            if let Ok(Ok(mut pinned)) = timeout_at(until, self.backend.writer.another()).await {
+            if let Ok(Ok(mut session)) = timeout_at(until, self.backend.writer.another()).await {
                 until = asked + OUTCOME_WITHIN;
-                let author = match (&session, self.id) {
-                    (Some(session), _) => Author::Session(session),
-                    (None, Some(id)) => Author::Transaction(id),
+                let lost_session = match (&connection, self.id) {
+                    (Some(id), _) => LostSession::Connection(id),
+                    (None, Some(id)) => LostSession::Transaction(id),
                     (None, None) => return Err(corrupt("a transaction that nobody knows")),
                 };
-                let (mark, statements) = (self.mark.as_ref(), self.statements());
-                match outcome::ask(&mut pinned.connection, author, mark, statements).await {
+                let (witness, prepared) = (self.witness.as_ref(), self.prepared());
+                match commit_witness::is_committed(
+                    &mut session.connection,
+                    lost_session,
+                    witness,
+                    prepared,
+                )
+                .await
+                {
                     Ok(Some(true)) => {
-                        self.connection = Some(pinned);
+                        self.connection = Some(session);
                         return Ok(());
                     }
                     Ok(Some(false)) => return Err(StoreError::Retryable(lost.to_string())),
@@ -356,7 +363,7 @@ impl Drop for PgTransaction<'_> {
     fn drop(&mut self) {
         match self.connection.take() {
             Some(connection) if self.has_begun || self.failed => {
-                self.backend.writer.mend(Some(connection));
+                self.backend.writer.recover(Some(connection));
             }
             Some(connection) => self.backend.writer.put_back(connection),
             None => {}
@@ -372,17 +379,17 @@ impl outbox::Session for PgTransaction<'_> {
     const SHARE_UNLOCKED: &'static str = "FOR SHARE SKIP LOCKED";
 
     fn at(&self) -> Timestamp {
-        self.moment.now
+        self.estimate.now
     }
 
     async fn fetch(&mut self, statement: Statement) -> Result<Vec<PgRow>, StoreError> {
-        let query = self.statements().with_values(statement);
+        let query = self.prepared().with_values(statement);
         let found = answered(query.fetch_all(self.connection().await?)).await;
         self.noted(found)
     }
 
     async fn execute(&mut self, statement: Statement) -> Result<u64, StoreError> {
-        let query = self.statements().with_values(statement);
+        let query = self.prepared().with_values(statement);
         let done = answered(query.execute(self.connection().await?)).await;
         Ok(self.noted(done)?.rows_affected())
     }
@@ -391,20 +398,20 @@ impl outbox::Session for PgTransaction<'_> {
 #[async_trait]
 impl Transaction for PgTransaction<'_> {
     fn now(&self) -> Timestamp {
-        self.moment.now
+        self.estimate.now
     }
 
     fn instant(&self) -> Instant {
-        self.moment.instant
+        self.estimate.instant
     }
 
     async fn load(&mut self, ids: &[TaskId]) -> Result<Loaded, StoreError> {
         let definitions = self.backend.definitions.clone();
-        let statements = self.statements();
+        let prepared = self.prepared();
         let mut tried = 0;
         loop {
             tried += 1;
-            let loaded = super::rows::load(self.reading()?, ids, &definitions, statements);
+            let loaded = super::rows::load(self.reading()?, ids, &definitions, prepared);
             match answered(loaded).await {
                 // A task and its steps may be of two moments, between which it began to be undone.
                 Ok(loaded) if tried < LOADS && !loaded.unreadable.is_empty() => {}
@@ -414,14 +421,14 @@ impl Transaction for PgTransaction<'_> {
     }
 
     async fn sizes(&mut self, ids: &[TaskId]) -> Result<HashMap<TaskId, usize>, StoreError> {
-        let statements = self.statements();
-        let sizes = super::rows::sizes(self.reading()?, ids, statements);
+        let prepared = self.prepared();
+        let sizes = super::rows::sizes(self.reading()?, ids, prepared);
         let sizes = answered(sizes).await;
         self.noted(sizes)
     }
 
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError> {
-        let query = self.statements().query(IDEMPOTENCY).bind(keys);
+        let query = self.prepared().query(IDEMPOTENCY).bind(keys);
         let found = answered(query.fetch_all(self.reading()?)).await;
         self.noted(found)?.iter().map(rows::known_key).collect()
     }
@@ -429,7 +436,7 @@ impl Transaction for PgTransaction<'_> {
     async fn line(&mut self, agent: &AgentName, limit: usize) -> Result<Vec<StepRef>, StoreError> {
         self.out_of_order = true;
         let query = self
-            .statements()
+            .prepared()
             .query(LINE)
             .bind(agent.as_str())
             .bind(limit as i64);
@@ -440,13 +447,13 @@ impl Transaction for PgTransaction<'_> {
     async fn promote(&mut self) -> Result<Promoted, StoreError> {
         self.out_of_order = true;
         let query = self
-            .statements()
+            .prepared()
             .query(PROMOTE)
-            .bind(self.moment.now.as_millis())
+            .bind(self.estimate.now.as_millis())
             .bind(Promoted::MOST);
         let promoted = answered(query.execute(self.connection().await?)).await;
-        self.news.work |= self.noted(promoted)?.rows_affected() > 0;
-        let query = self.statements().query(BACKLOG);
+        self.notification.work |= self.noted(promoted)?.rows_affected() > 0;
+        let query = self.prepared().query(BACKLOG);
         let found = answered(query.fetch_all(self.connection().await?)).await;
         reading::backlog(&self.noted(found)?)
     }
@@ -454,19 +461,19 @@ impl Transaction for PgTransaction<'_> {
     async fn promote_one(&mut self, step: StepRef) -> Result<(), StoreError> {
         self.out_of_order = true;
         let query = self
-            .statements()
+            .prepared()
             .query(PROMOTE_ONE)
             .bind(step.task.0)
             .bind(i64::from(step.step.0))
-            .bind(self.moment.now.as_millis());
+            .bind(self.estimate.now.as_millis());
         let promoted = answered(query.execute(self.connection().await?)).await;
-        self.news.work |= self.noted(promoted)?.rows_affected() > 0;
+        self.notification.work |= self.noted(promoted)?.rows_affected() > 0;
         Ok(())
     }
 
     async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError> {
-        let (now, wait, statements) = (self.moment.now, !self.out_of_order, self.statements());
-        let saved = save::save(self.connection().await?, batch, now, wait, statements);
+        let (now, wait, prepared) = (self.estimate.now, !self.out_of_order, self.prepared());
+        let saved = save::save(self.connection().await?, batch, now, wait, prepared);
         let saved = answered(saved).await;
         let saved = self.noted(saved)?;
         self.note(batch);
@@ -478,7 +485,7 @@ impl Transaction for PgTransaction<'_> {
         name: &WorkflowName,
     ) -> Result<Option<WorkflowRecord>, StoreError> {
         self.out_of_order = true;
-        let query = self.statements().query(LATEST_WORKFLOW).bind(name.as_str());
+        let query = self.prepared().query(LATEST_WORKFLOW).bind(name.as_str());
         let latest = answered(query.fetch_optional(self.connection().await?)).await;
         self.noted(latest)?.as_ref().map(rows::workflow).transpose()
     }
@@ -491,22 +498,22 @@ impl Transaction for PgTransaction<'_> {
     ) -> Result<(), StoreError> {
         self.out_of_order = true;
         let query = self
-            .statements()
+            .prepared()
             .query(ADD_WORKFLOW)
             .bind(name.as_str())
             .bind(i64::from(version))
             .bind(body)
-            .bind(self.moment.now.as_millis());
+            .bind(self.estimate.now.as_millis());
         let put = answered(query.execute(self.connection().await?)).await;
         self.noted(put)?;
-        self.news.registrations = true;
+        self.notification.registrations = true;
         Ok(())
     }
 
     async fn agent(&mut self, name: &AgentName) -> Result<Option<String>, StoreError> {
         self.out_of_order = true;
         let query = self
-            .statements()
+            .prepared()
             .query("SELECT spec FROM agents WHERE name = $1 FOR UPDATE")
             .bind(name.as_str());
         let row = answered(query.fetch_optional(self.connection().await?)).await;
@@ -533,22 +540,22 @@ impl Transaction for PgTransaction<'_> {
     async fn delete_agent(&mut self, name: &AgentName) -> Result<bool, StoreError> {
         self.out_of_order = true;
         let query = self
-            .statements()
+            .prepared()
             .query("DELETE FROM agents WHERE name = $1")
             .bind(name.as_str());
         let deleted = answered(query.execute(self.connection().await?)).await;
         let deleted = self.noted(deleted)?.rows_affected() > 0;
-        self.news.registrations |= deleted;
+        self.notification.registrations |= deleted;
         Ok(deleted)
     }
 
     async fn acknowledge(&mut self, alert: AlertId, by: &str) -> Result<Option<Alert>, StoreError> {
         self.out_of_order = true;
         let query = self
-            .statements()
+            .prepared()
             .query(ACKNOWLEDGE)
             .bind(alert.0)
-            .bind(self.moment.now.as_millis())
+            .bind(self.estimate.now.as_millis())
             .bind(by);
         let row = answered(query.fetch_optional(self.connection().await?)).await;
         self.noted(row)?.as_ref().map(rows::alert).transpose()
@@ -562,7 +569,7 @@ impl Transaction for PgTransaction<'_> {
         self.out_of_order = true;
         let ids: Vec<_> = tasks.iter().map(|task| task.0).collect();
         let query = self
-            .statements()
+            .prepared()
             .query(PURGE)
             .bind(ids)
             .bind(ended_before.as_millis());
@@ -571,14 +578,14 @@ impl Transaction for PgTransaction<'_> {
     }
 
     async fn leases(&mut self, instance: &InstanceId) -> Result<Leases, StoreError> {
-        let query = self.statements().with_values(leases::of(instance));
+        let query = self.prepared().with_values(leases::of(instance));
         let found = answered(query.fetch_all(self.connection().await?)).await;
         leases::found(&self.noted(found)?)
     }
 
     async fn save_leases(&mut self, before: &Leases, after: &Leases) -> Result<Saved, StoreError> {
         for change in leases::changes(before, after) {
-            let query = self.statements().with_values(change);
+            let query = self.prepared().with_values(change);
             let changed = answered(query.execute(self.connection().await?)).await;
             if self.noted(changed)?.rows_affected() == 0 {
                 return Ok(Saved::Conflict);
@@ -588,7 +595,7 @@ impl Transaction for PgTransaction<'_> {
     }
 
     async fn forget_instances(&mut self, ended_before: Timestamp) -> Result<(), StoreError> {
-        let query = self.statements().with_values(leases::forget(ended_before));
+        let query = self.prepared().with_values(leases::forget(ended_before));
         let forgotten = answered(query.execute(self.connection().await?)).await;
         self.noted(forgotten)?;
         Ok(())
@@ -597,9 +604,9 @@ impl Transaction for PgTransaction<'_> {
     async fn heartbeat(&mut self) -> Result<(), StoreError> {
         self.out_of_order = true;
         let query = self
-            .statements()
+            .prepared()
             .query(HEARTBEAT)
-            .bind(self.moment.now.as_millis());
+            .bind(self.estimate.now.as_millis());
         let beaten = answered(query.execute(self.connection().await?)).await;
         self.noted(beaten)?;
         Ok(())
@@ -633,8 +640,8 @@ impl Transaction for PgTransaction<'_> {
         // The statement is its own transaction: one round trip instead of three.
         self.note(batch);
         self.has_begun = true;
-        let (now, statements) = (self.moment.now, self.statements());
-        let saved = save::save(self.connection().await?, batch, now, true, statements);
+        let (now, prepared) = (self.estimate.now, self.prepared());
+        let saved = save::save(self.connection().await?, batch, now, true, prepared);
         match answered(saved).await {
             Ok(Saved::All) => {}
             Ok(Saved::Conflict) => {

@@ -43,7 +43,7 @@ impl Source for SqliteSource {
         Ok(now())
     }
 
-    fn reckoned(&self) -> Option<Timestamp> {
+    fn estimated_now(&self) -> Option<Timestamp> {
         Some(now())
     }
 

@@ -261,7 +261,7 @@ impl Store {
     pub fn new_task_id(&self) -> TaskId {
         /// Those of one millisecond stay in the order in which they were made.
         static ORDER: Mutex<ContextV7> = Mutex::new(ContextV7::new());
-        TaskId(match self.housekeeping.reckoned() {
+        TaskId(match self.housekeeping.estimated_now() {
             Some(now) => {
                 let millis = u64::try_from(now.as_millis()).unwrap_or_default();
                 let (seconds, nanos) = (millis / 1000, (millis % 1000) * 1_000_000);

@@ -14,7 +14,7 @@ use tokio::{
 
 use super::{Committer, Store, TRIES, handle::Request};
 use crate::{
-    domain::{Gone, Holder, Lease, Renewal, Span, Taken, Term, Timestamp},
+    domain::{Holder, IdInUse, KnownDead, Lease, Renewal, Span, Term, Timestamp},
     store::{Backend, Saved, StoreError},
 };
 
@@ -27,7 +27,7 @@ pub struct Renewed {
     /// On the store's clock.
     pub now: Timestamp,
     /// The term under which the instance supervises, if it does; or that another process has its id.
-    pub outcome: Result<Option<Term>, Taken>,
+    pub outcome: Result<Option<Term>, IdInUse>,
     /// The supervisors' lease, whoever holds it.
     pub supervisor: Option<Lease>,
 }
@@ -143,7 +143,7 @@ async fn try_serve(
     let now = tx.now();
     let (LeaseRequest::Renew(Renewal { holder, .. }) | LeaseRequest::GiveUp(holder)) = asked;
     if let LeaseRequest::Renew(renewal) = asked
-        && renewal.gone == Gone::Everybody
+        && renewal.known_dead == KnownDead::All
     {
         tx.forget_instances(Timestamp::from_millis(i64::MAX))
             .await?;

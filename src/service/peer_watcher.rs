@@ -1,5 +1,5 @@
-//! What other instances on the same database did: heard from their announcements, and looked for anyway,
-//! because an announcement may be lost.
+//! Watches what other instances on the same database changed: their notifications tell it at once, and it polls
+//! as well, because a notification may be lost.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,28 +15,32 @@ use crate::{
     scheduler::{self, Local},
     store::{
         Store,
-        postgres::{Listener, News},
+        postgres::{Notification, NotificationListener},
     },
 };
 
-/// How long somebody who waits for a task may learn later that another instance ended it, where no
-/// announcement came through.
+/// The delay after which a caller who waits for a task learns that another instance ended it, where the
+/// notification was lost.
 const LOOK: Duration = Duration::from_millis(250);
-/// Between two looks. Under load there are news all the time, most of them of tasks that nobody here waits
-/// for, and every look costs the database something.
+/// The pause between two polls. Under load notifications arrive all the time, most of them about tasks that nobody
+/// here waits for, and every poll costs the database something.
 const REST: Duration = Duration::from_millis(50);
 const REGISTRATIONS: Duration = Duration::from_secs(3);
 
-/// What is woken by news.
-pub(super) struct Others {
+/// The parts of this instance that a notification wakes.
+pub(super) struct PeerWatcher {
     pub local: Arc<Local>,
     pub store: Store,
     pub registered: Arc<Registered>,
     pub workflows: Arc<Workflows>,
 }
 
-impl Others {
-    pub fn start(self, listener: Option<Listener>, parts: &Parts) -> Vec<JoinHandle<()>> {
+impl PeerWatcher {
+    pub fn start(
+        self,
+        listener: Option<NotificationListener>,
+        parts: &Parts,
+    ) -> Vec<JoinHandle<()>> {
         let stop = &parts.stop;
         let tasks = Arc::new(Notify::new());
         let registrations = Arc::new(Notify::new());
@@ -51,18 +55,18 @@ impl Others {
             parts.spawn("registrations", register),
         ];
         if let Some(listener) = listener {
-            let hear = move |news: News| {
-                if news.work {
+            let hear = move |notification: Notification| {
+                if notification.work {
                     local.look_everywhere();
                 }
-                if news.drops {
+                if notification.drops {
                     local.hear_of_drops();
                     drops.notify_one();
                 }
-                if news.tasks {
+                if notification.tasks {
                     tasks.notify_one();
                 }
-                if news.registrations {
+                if notification.registrations {
                     registrations.notify_one();
                 }
             };
@@ -72,11 +76,11 @@ impl Others {
     }
 
     /// Takes over agents and workflows that other instances registered.
-    async fn register(self, news: Arc<Notify>, stop: CancellationToken) {
+    async fn register(self, notification: Arc<Notify>, stop: CancellationToken) {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = news.notified() => {}
+                () = notification.notified() => {}
                 () = sleep(jittered(REGISTRATIONS)) => {}
             }
             self.workflows.forget();
@@ -92,15 +96,19 @@ fn jittered(rest: Duration) -> Duration {
     rest.mul_f64(rand::rng().random_range(0.75..1.25))
 }
 
-/// Drops the calls that another instance has given up. Costs nothing while nobody says that there are any; and
-/// where no announcement comes through, the reconciliation does it.
+/// Drops the calls that another instance has given up. Costs nothing without a notification; where one is lost, the
+/// reconciliation does it.
 async fn look_at_drops(
     local: Arc<Local>,
     store: Store,
-    news: Arc<Notify>,
+    notification: Arc<Notify>,
     stop: CancellationToken,
 ) {
-    while stop.run_until_cancelled(news.notified()).await.is_some() {
+    while stop
+        .run_until_cancelled(notification.notified())
+        .await
+        .is_some()
+    {
         if let Err(error) = scheduler::reconcile_drops(&local, &store).await {
             debug!(%error, "what other instances gave up could not be looked at");
         }
@@ -112,11 +120,11 @@ async fn look_at_drops(
 }
 
 /// Tells those who wait for tasks. Costs nothing while nobody does.
-async fn watch(store: Store, news: Arc<Notify>, stop: CancellationToken) {
+async fn watch(store: Store, notification: Arc<Notify>, stop: CancellationToken) {
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            () = news.notified() => {}
+            () = notification.notified() => {}
             () = sleep(jittered(LOOK)) => {}
         }
         if let Err(error) = store.watchers.look(&*store.reader).await {

@@ -1,8 +1,8 @@
-//! What became of a commit whose answer was lost.
+//! Finds out whether a transaction was committed whose COMMIT got no answer.
 //!
-//! Whether it is in the record, an entry of the history tells that it wrote. Before that counts, the old
-//! session must be done with it: the server may not have noticed the loss yet, and may even get the
-//! statement after it, out of what the network held back.
+//! A witness tells: an entry of the history that the transaction wrote. Before its absence counts, the old
+//! session must have ended: the server may not have noticed the loss yet, and may even receive the statement
+//! afterwards, out of what the network held back.
 //!
 //! A session of one's own is known by its process and the time it began, so that no other is taken for
 //! it after a crash or a failover. One that rests is told to end. Behind a pooler sessions are lent by the
@@ -13,13 +13,13 @@
 use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
 use uuid::Uuid;
 
-use super::{answered, statements::Statements};
+use super::{answered, prepared::Prepared};
 use crate::store::{Batch, StoreError, record};
 
 /// An entry of the history that a transaction wrote. No other writes the same: it names who changed what
 /// and when.
 #[derive(Clone, Debug)]
-pub(super) struct Mark {
+pub(super) struct CommitWitness {
     task: Uuid,
     version: i64,
     at: i64,
@@ -27,20 +27,20 @@ pub(super) struct Mark {
 }
 
 /// Relies on the primary key.
-const MARKED: &str = r#"
-SELECT count(*) AS marked FROM history
+const WITNESSED: &str = r#"
+SELECT count(*) AS witnessed FROM history
 WHERE task_id = $1 AND version = $2 AND at = $3 AND events = $4"#;
 
-/// Who may still be at it.
+/// The session, or behind a pooler the transaction, that may still commit.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Author<'s> {
-    Session(&'s Session),
+pub(super) enum LostSession<'s> {
+    Connection(&'s SessionId),
     Transaction(u64),
 }
 
 /// A session of one's own.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Session {
+pub(super) struct SessionId {
     pub process: i32,
     pub since: String,
 }
@@ -54,7 +54,7 @@ FROM pg_stat_activity WHERE pid = $1 AND backend_start::text = $2"#;
 /// `transaction ID … is in the future`: the server has never heard of it, or not any more.
 const UNKNOWN_ID: &str = "22023";
 
-impl Mark {
+impl CommitWitness {
     pub fn of(batch: &Batch) -> Option<Self> {
         let change = batch.changes.iter().find(|c| !c.events.is_empty())?;
         Some(Self {
@@ -66,47 +66,47 @@ impl Mark {
     }
 }
 
-/// Whether the transaction is in the record; `None` while it may still come. One that left no mark counts
+/// Whether the transaction is in the record; `None` while it may still come. A transaction without a witness counts
 /// as lost: what such transactions do can be done twice.
-pub(super) async fn ask(
+pub(super) async fn is_committed(
     connection: &mut PgConnection,
-    author: Author<'_>,
-    mark: Option<&Mark>,
-    statements: Statements,
+    lost_session: LostSession<'_>,
+    witness: Option<&CommitWitness>,
+    prepared: Prepared,
 ) -> Result<Option<bool>, StoreError> {
-    let is_at_it = match author {
-        Author::Session(session) => session.is_there(connection, statements).await?,
-        Author::Transaction(id) => is_in_progress(connection, id).await?,
+    let is_at_it = match lost_session {
+        LostSession::Connection(session) => session.is_there(connection, prepared).await?,
+        LostSession::Transaction(id) => is_in_progress(connection, id).await?,
     };
     if is_at_it {
         return Ok(None);
     }
-    let Some(mark) = mark else {
+    let Some(witness) = witness else {
         return Ok(Some(false));
     };
     answered(async {
         let mut view = sqlx::Connection::begin(connection).await?;
-        let row = statements
-            .query(MARKED)
-            .bind(mark.task)
-            .bind(mark.version)
-            .bind(mark.at)
-            .bind(&mark.events)
+        let row = prepared
+            .query(WITNESSED)
+            .bind(witness.task)
+            .bind(witness.version)
+            .bind(witness.at)
+            .bind(&witness.events)
             .fetch_one(&mut *view)
             .await?;
         view.commit().await?;
-        Ok::<_, StoreError>(Some(row.try_get::<i64, _>("marked")? > 0))
+        Ok::<_, StoreError>(Some(row.try_get::<i64, _>("witnessed")? > 0))
     })
     .await
 }
 
-impl Session {
+impl SessionId {
     async fn is_there(
         &self,
         connection: &mut PgConnection,
-        statements: Statements,
+        prepared: Prepared,
     ) -> Result<bool, StoreError> {
-        let found = statements
+        let found = prepared
             .query(SESSION)
             .bind(self.process)
             .bind(&self.since)
@@ -139,8 +139,8 @@ INSERT INTO history (task_id, version, at, events)
 VALUES ('01900000-0000-7000-8000-000000000001', 2, 3, '[]');
 SELECT pg_current_xact_id()::text AS id"#;
 
-    fn mark(version: i64) -> Mark {
-        Mark {
+    fn witness(version: i64) -> CommitWitness {
+        CommitWitness {
             task: Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0001),
             version,
             at: 3,
@@ -157,18 +157,18 @@ SELECT pg_current_xact_id()::text AS id"#;
         let rows = writer.fetch_all(WRITE).await.unwrap();
         let id: String = rows.last().unwrap().get("id");
         let id: u64 = id.parse().unwrap();
-        let mut asked = async |id: u64, mark: Option<Mark>| {
-            let author = Author::Transaction(id);
-            let asked = ask(&mut asker, author, mark.as_ref(), Statements::Kept);
+        let mut asked = async |id: u64, witness: Option<CommitWitness>| {
+            let lost_session = LostSession::Transaction(id);
+            let asked = is_committed(&mut asker, lost_session, witness.as_ref(), Prepared::Named);
             asked.await.unwrap()
         };
-        assert_eq!(asked(id, Some(mark(2))).await, None, "it may still come");
+        assert_eq!(asked(id, Some(witness(2))).await, None, "it may still come");
         writer.execute("COMMIT").await.unwrap();
-        assert_eq!(asked(id, Some(mark(2))).await, Some(true));
+        assert_eq!(asked(id, Some(witness(2))).await, Some(true));
         // The id is of a transaction that committed, but it was not this one.
-        assert_eq!(asked(id, Some(mark(4))).await, Some(false));
+        assert_eq!(asked(id, Some(witness(4))).await, Some(false));
         assert_eq!(asked(id, None).await, Some(false));
         // Nothing of it had reached the disk when the server crashed.
-        assert_eq!(asked(id + 1_000_000, Some(mark(4))).await, Some(false));
+        assert_eq!(asked(id + 1_000_000, Some(witness(4))).await, Some(false));
     }
 }

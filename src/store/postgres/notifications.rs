@@ -1,5 +1,5 @@
-//! What instances tell each other: that there may be something to do. A hint, never the truth, which is
-//! polled for. A notification takes a lock at its commit that all of the server's databases share: so
+//! Notifications between instances: there may be something to do. They are hints; every instance polls as well.
+//! A notification takes a lock at its commit that all of the server's databases share: so
 //! it is never sent by the writer, and at most one goes out for each kind within [`REST`], drops apart: each
 //! moment that a call goes on after its attempt was given up is one in which it may do harm.
 
@@ -33,10 +33,10 @@ const CONNECT_AGAIN: Duration = Duration::from_secs(1);
 
 /// What may have changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct News {
+pub struct Notification {
     /// Steps that nobody claimed.
     pub work: bool,
-    /// Tasks that came to rest.
+    /// Tasks that ended or are in error.
     pub tasks: bool,
     /// Agents or workflows.
     pub registrations: bool,
@@ -44,8 +44,8 @@ pub struct News {
     pub drops: bool,
 }
 
-impl News {
-    pub const EVERYTHING: News = News {
+impl Notification {
+    pub const EVERYTHING: Notification = Notification {
         work: true,
         tasks: true,
         registrations: true,
@@ -69,7 +69,7 @@ impl News {
     fn of_channel(channel: &str) -> Self {
         let known = Self::CHANNELS.iter().find(|(name, _)| *name == channel);
         let bits = known.map_or(0, |(_, bit)| *bit);
-        News {
+        Notification {
             work: bits & 1 > 0,
             tasks: bits & 2 > 0,
             registrations: bits & 4 > 0,
@@ -78,20 +78,20 @@ impl News {
     }
 }
 
-/// Tells the other instances, soon, and once for much that happens together.
+/// Notifies the other instances soon, and once for many changes that come together.
 #[derive(Clone)]
-pub(super) struct Announcer {
+pub(super) struct Notifier {
     due: Arc<AtomicU8>,
     wake: mpsc::Sender<()>,
     /// Woken for what cannot wait for others to come along.
     urgent: Arc<Notify>,
 }
 
-impl Announcer {
-    pub fn announce(&self, news: News) {
-        if news != News::default() {
-            self.due.fetch_or(news.bits(), Ordering::AcqRel);
-            if news.drops {
+impl Notifier {
+    pub fn notify(&self, notification: Notification) {
+        if notification != Notification::default() {
+            self.due.fetch_or(notification.bits(), Ordering::AcqRel);
+            if notification.drops {
                 self.urgent.notify_one();
             }
             // Full: it is about to look anyway.
@@ -100,22 +100,25 @@ impl Announcer {
     }
 }
 
-/// Hears what other instances announce.
-pub struct Listener {
+/// Receives the notifications of other instances.
+pub struct NotificationListener {
     servers: Arc<Servers>,
     /// What this instance signs with, so that it does not wake itself.
     own: String,
 }
 
-/// Both ends. The announcer's work ends when it is dropped.
-pub(super) fn start(pool: PgPool, servers: Arc<Servers>) -> (Announcer, Listener) {
+/// Both ends. The notifier's work ends when it is dropped.
+pub(super) fn start(pool: PgPool, servers: Arc<Servers>) -> (Notifier, NotificationListener) {
     let own = format!("{:032x}", rand::random::<u128>());
     let due = Arc::new(AtomicU8::new(0));
     let (wake, woken) = mpsc::channel(1);
     let urgent = Arc::new(Notify::new());
     let sending = send(pool, due.clone(), woken, urgent.clone(), own.clone());
     tokio::spawn(sending);
-    (Announcer { due, wake, urgent }, Listener { servers, own })
+    (
+        Notifier { due, wake, urgent },
+        NotificationListener { servers, own },
+    )
 }
 
 async fn send(
@@ -127,7 +130,7 @@ async fn send(
 ) {
     while woken.recv().await.is_some() {
         let bits = due.swap(0, Ordering::AcqRel);
-        let channels: Vec<_> = News::CHANNELS
+        let channels: Vec<_> = Notification::CHANNELS
             .iter()
             .filter(|(_, bit)| bits & bit > 0)
             .map(|(name, _)| *name)
@@ -147,10 +150,10 @@ async fn send(
     }
 }
 
-impl Listener {
+impl NotificationListener {
     /// Calls `hear` with what may have changed, until `stop`. After a lost connection that is
     /// everything.
-    pub async fn run(self, hear: impl Fn(News) + Send, stop: CancellationToken) {
+    pub async fn run(self, hear: impl Fn(Notification) + Send, stop: CancellationToken) {
         let listening = async {
             let mut lost = false;
             loop {
@@ -166,7 +169,7 @@ impl Listener {
     }
 
     /// Ends when the connection is lost for good.
-    async fn listen(&self, hear: &impl Fn(News), again: bool) -> Result<(), sqlx::Error> {
+    async fn listen(&self, hear: &impl Fn(Notification), again: bool) -> Result<(), sqlx::Error> {
         let pool = PgPoolOptions::new()
             .max_connections(1)
             .acquire_timeout(ACQUIRE_WITHIN)
@@ -176,19 +179,19 @@ impl Listener {
             .connect_lazy_with(self.servers.current());
         let mut listener = PgListener::connect_with(&pool).await?;
         listener
-            .listen_all(News::CHANNELS.map(|(name, _)| name))
+            .listen_all(Notification::CHANNELS.map(|(name, _)| name))
             .await?;
         if again {
             info!("listening to other instances again");
         }
         // Once it listens, not before: what came in between is not missed.
-        hear(News::EVERYTHING);
+        hear(Notification::EVERYTHING);
         loop {
             match tokio::time::timeout(SILENCE, listener.try_recv()).await {
                 Ok(Ok(Some(note))) if note.payload() == self.own => {}
-                Ok(Ok(Some(note))) => hear(News::of_channel(note.channel())),
+                Ok(Ok(Some(note))) => hear(Notification::of_channel(note.channel())),
                 // The connection was lost, and is there again.
-                Ok(Ok(None)) => hear(News::EVERYTHING),
+                Ok(Ok(None)) => hear(Notification::EVERYTHING),
                 Ok(Err(error)) => return Err(error),
                 Err(_) => {
                     if answered(listener.execute("SELECT 1")).await.is_err() {

@@ -12,7 +12,7 @@ use super::Hold;
 use crate::domain::Term;
 
 #[derive(Debug)]
-pub struct Standing {
+pub struct LocalLease {
     /// What `alive_until` counts from.
     start: Instant,
     /// Milliseconds; every claim reads it.
@@ -23,7 +23,7 @@ pub struct Standing {
     hold: Arc<Hold>,
 }
 
-impl Standing {
+impl LocalLease {
     /// Of a process that has no lease yet, and is not held.
     #[cfg(test)]
     pub fn new() -> Self {
@@ -112,51 +112,51 @@ mod tests {
 
     #[test]
     fn before_the_first_renewal_it_may_nothing() {
-        let standing = Standing::new();
-        assert!(!standing.is_alive(Instant::now()));
-        assert_eq!(standing.term(Instant::now()), None);
+        let local_lease = LocalLease::new();
+        assert!(!local_lease.is_alive(Instant::now()));
+        assert_eq!(local_lease.term(Instant::now()), None);
     }
 
     #[test]
     fn what_is_not_renewed_ends_by_itself() {
-        let (standing, now) = (Standing::new(), Instant::now());
+        let (local_lease, now) = (LocalLease::new(), Instant::now());
         let until = now + Duration::from_secs(8);
-        standing.renewed(Some(Term(3)), until);
+        local_lease.renewed(Some(Term(3)), until);
         let just_before = until - Duration::from_millis(2);
-        assert!(standing.is_alive(just_before));
-        assert_eq!(standing.term(just_before), Some(Term(3)));
-        assert!(!standing.is_alive(until));
-        assert_eq!(standing.term(until), None);
+        assert!(local_lease.is_alive(just_before));
+        assert_eq!(local_lease.term(just_before), Some(Term(3)));
+        assert!(!local_lease.is_alive(until));
+        assert_eq!(local_lease.term(until), None);
     }
 
     #[test]
     fn a_moment_without_trust_is_remembered_when_it_is_back() {
-        let (standing, now) = (Standing::new(), Instant::now());
+        let (local_lease, now) = (LocalLease::new(), Instant::now());
         let trusted = now + Duration::from_secs(8);
-        standing.renewed(None, trusted);
-        assert!(standing.was_alive_since(Instant::now(), Instant::now()));
-        standing.renewed(None, trusted + Duration::from_secs(3));
-        assert!(standing.was_alive_since(Instant::now(), Instant::now()));
+        local_lease.renewed(None, trusted);
+        assert!(local_lease.was_alive_since(Instant::now(), Instant::now()));
+        local_lease.renewed(None, trusted + Duration::from_secs(3));
+        assert!(local_lease.was_alive_since(Instant::now(), Instant::now()));
         let claimed = Instant::now();
-        standing.lost();
-        assert!(!standing.was_alive_since(claimed, Instant::now()));
+        local_lease.lost();
+        assert!(!local_lease.was_alive_since(claimed, Instant::now()));
         std::thread::sleep(Duration::from_millis(2));
-        standing.renewed(None, trusted);
-        assert!(!standing.was_alive_since(claimed, Instant::now()));
-        assert!(standing.was_alive_since(Instant::now(), Instant::now()));
+        local_lease.renewed(None, trusted);
+        assert!(!local_lease.was_alive_since(claimed, Instant::now()));
+        assert!(local_lease.was_alive_since(Instant::now(), Instant::now()));
     }
 
     #[test]
     fn an_instance_that_does_not_supervise_is_alive_all_the_same() {
-        let (standing, now) = (Standing::new(), Instant::now());
-        standing.renewed(None, now + Duration::from_secs(8));
-        assert!(standing.is_alive(now));
-        assert_eq!(standing.term(now), None);
-        standing.renewed(Some(Term(1)), now + Duration::from_secs(8));
-        standing.step_down();
-        assert!(standing.is_alive(now));
-        assert_eq!(standing.term(now), None);
-        standing.lost();
-        assert!(!standing.is_alive(now));
+        let (local_lease, now) = (LocalLease::new(), Instant::now());
+        local_lease.renewed(None, now + Duration::from_secs(8));
+        assert!(local_lease.is_alive(now));
+        assert_eq!(local_lease.term(now), None);
+        local_lease.renewed(Some(Term(1)), now + Duration::from_secs(8));
+        local_lease.step_down();
+        assert!(local_lease.is_alive(now));
+        assert_eq!(local_lease.term(now), None);
+        local_lease.lost();
+        assert!(!local_lease.is_alive(now));
     }
 }

@@ -11,9 +11,9 @@ use crate::store::reading::{Statement, Value};
 /// A pooler gives out connections by the transaction: there each statement is prepared anew and without a
 /// name, because a name would stay behind for whoever gets the connection next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Statements {
-    Kept,
-    Forgotten,
+pub(super) enum Prepared {
+    Named,
+    Unnamed,
 }
 
 /// Asked so often: a pooler with other work gives now this connection and now that.
@@ -41,9 +41,9 @@ async fn session(connection: &mut PgConnection) -> Result<i32, sqlx::Error> {
     row.try_get("session")
 }
 
-impl Statements {
+impl Prepared {
     pub fn query(self, sql: impl SqlSafeStr) -> Query<'static, Postgres, PgArguments> {
-        sqlx::query(sql).persistent(self == Self::Kept)
+        sqlx::query(sql).persistent(self == Self::Named)
     }
 
     /// A statement with its values.
