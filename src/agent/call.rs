@@ -19,7 +19,7 @@ use super::{
     routing::{Endpoint, Endpoints},
 };
 use crate::domain::{
-    AgentName, Call, CallBody, Certainty, Fault, FaultKind, Outcome, Purpose, RetrySpec, Target,
+    AgentName, Call, CallBody, CallOutcome, Effect, Fault, FaultKind, Purpose, RetrySpec, Target,
     Timestamp,
 };
 
@@ -53,14 +53,14 @@ impl Try<'_> {
             status: None,
             body: None,
             at: self.store_time(),
-            outcome: None,
+            effect: Effect::Known,
             step: None,
         }
     }
 
     /// Nothing was sent.
-    fn permanent(&self, message: String) -> Outcome {
-        Outcome::Failed(self.fault(FaultKind::Permanent, message))
+    fn permanent(&self, message: String) -> CallOutcome {
+        CallOutcome::Failed(self.fault(FaultKind::Permanent, message))
     }
 
     /// An answer that is no success. It says what it leaves open; asking a probe leaves nothing.
@@ -68,7 +68,7 @@ impl Try<'_> {
         let mut fault = self.fault(kind, message);
         fault.status = Some(status.as_u16());
         let probes = matches!(self.call.purpose, Purpose::Probe(_));
-        fault.outcome = (!probes && answer::leaves_doubt(status)).then_some(Certainty::Unknown);
+        fault.effect = Effect::unknown_if(!probes && answer::leaves_doubt(status));
         fault
     }
 
@@ -99,23 +99,29 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub async fn call(&self, request: Try<'_>, body: Option<CallBody>) -> Outcome {
+    pub async fn call(&self, request: Try<'_>, body: Option<CallBody>) -> CallOutcome {
         let mut meter = self.meters.begin_try();
         let result = self.send(request, body).await;
         match &result {
-            Ok(Outcome::Success(_) | Outcome::Probed { .. }) => meter.success(),
-            Ok(Outcome::Failed(_)) => meter.permanent(),
-            Ok(Outcome::Unknown(_) | Outcome::Transient { .. }) | Err(_) => meter.transient(),
+            Ok(CallOutcome::Success(_) | CallOutcome::Probed { .. }) => meter.success(),
+            Ok(CallOutcome::Failed(_)) => meter.permanent(),
+            Ok(CallOutcome::Crashed(_) | CallOutcome::Transient { .. }) | Err(_) => {
+                meter.transient()
+            }
         }
         drop(meter);
         result.unwrap_or_else(|Transient { fault, retry_after }| {
             let made = request.call.tries.saturating_add(1);
             let wait = retry::wait(&self.retry, made, retry_after, rand::random());
-            Outcome::Transient { fault, wait }
+            CallOutcome::Transient { fault, wait }
         })
     }
 
-    async fn send(&self, request: Try<'_>, body: Option<CallBody>) -> Result<Outcome, Transient> {
+    async fn send(
+        &self,
+        request: Try<'_>,
+        body: Option<CallBody>,
+    ) -> Result<CallOutcome, Transient> {
         request.permission.granted(request.call).await;
         // A process that was suspended wakes up with a call to begin and complete-by both due, and this is
         // looked at first; a claim may have taken longer to save than the step has.
@@ -145,7 +151,7 @@ impl Wire {
         endpoint: &Endpoint,
         request: Try<'_>,
         mut answer: Answer,
-    ) -> Result<Outcome, Transient> {
+    ) -> Result<CallOutcome, Transient> {
         let status = answer.head.status;
         let probes = matches!(request.call.purpose, Purpose::Probe(_));
         let verdict = match status {
@@ -161,19 +167,19 @@ impl Wire {
                     Err(Unread::TooLarge) => {
                         let why = answer::too_large(self.max_output);
                         let fault = request.answered(FaultKind::Permanent, why, status);
-                        return Ok(Outcome::Failed(fault));
+                        return Ok(CallOutcome::Failed(fault));
                     }
                 };
                 Ok(match answer::output(&answer.head.headers, &body) {
-                    Ok(body) if probes => Outcome::Probed {
+                    Ok(body) if probes => CallOutcome::Probed {
                         status: status.as_u16(),
                         body,
                     },
-                    Ok(output) => Outcome::Success(output),
+                    Ok(output) => CallOutcome::Success(output),
                     Err(why) => {
                         let mut fault = request.answered(FaultKind::Permanent, why, status);
                         fault.body = answer::excerpt(&body);
-                        Outcome::Failed(fault)
+                        CallOutcome::Failed(fault)
                     }
                 })
             }
@@ -188,7 +194,7 @@ impl Wire {
             Verdict::Permanent { message } => {
                 let mut fault = request.answered(FaultKind::Permanent, message, status);
                 fault.body = answer::excerpt(&body::start(answer).await);
-                Ok(Outcome::Failed(fault))
+                Ok(CallOutcome::Failed(fault))
             }
         }
     }
@@ -199,7 +205,7 @@ fn broken(
     endpoint: &Endpoint,
     request: Try<'_>,
     unanswered: &Unanswered,
-) -> Result<Outcome, Transient> {
+) -> Result<CallOutcome, Transient> {
     let error = unanswered.error();
     if let Some(refusal) = address::refusal_in(error) {
         return Ok(request.permanent(refusal.to_string()));
@@ -210,7 +216,7 @@ fn broken(
         return Err(request.transient(format!("could not connect to {url}: {cause}")));
     }
     let mut broken = request.transient(format!("the call to {url} broke off: {cause}"));
-    broken.fault.outcome = Some(Certainty::Unknown);
+    broken.fault.effect = Effect::Unknown;
     Err(broken)
 }
 
@@ -224,7 +230,7 @@ impl Agent {
         body: Option<CallBody>,
         deadline: Instant,
         permission: &dyn Permission,
-    ) -> Option<Outcome> {
+    ) -> Option<CallOutcome> {
         let meters = self.meters();
         let _meter = meters.begin_call();
         if call.tries > 0 {
@@ -250,7 +256,7 @@ impl Agents {
         body: Option<CallBody>,
         deadline: Instant,
         permission: &dyn Permission,
-    ) -> Option<Outcome> {
+    ) -> Option<CallOutcome> {
         let name = match &call.target {
             Target::Agent(name) => name,
             Target::Url { origin, .. } => origin,

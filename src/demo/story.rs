@@ -32,7 +32,7 @@ impl Sentence {
                 entry.error.as_ref()?.message.clone(),
                 "tried again".to_owned(),
             ),
-            "step.expired" | "step.extended" => (
+            "step.expired" | "step.extensions_used" => (
                 entry.reason.clone()?,
                 format!("the {actor} had it tried again"),
             ),

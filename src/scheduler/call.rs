@@ -14,7 +14,7 @@ use tracing::{Span, debug, debug_span, error};
 use super::Local;
 use crate::{
     agent::Permission,
-    domain::{Actor, Call, Certainty, Command, Fault, FaultKind, Outcome},
+    domain::{Actor, Call, CallOutcome, Command, Effect, Fault, FaultKind},
     planted,
     store::{Apply, CommandError, Dispatch, LocalScheduler, Store, StoreError},
 };
@@ -58,7 +58,7 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
         return;
     };
     drop(permit);
-    if let Outcome::Transient { fault, wait } = &outcome {
+    if let CallOutcome::Transient { fault, wait } = &outcome {
         debug!(task = %step.task, step = %call.step_name, attempt = attempt.0, status = fault.status,
             "{}; tried again in {wait:?}", fault.message);
     }
@@ -70,10 +70,10 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     save(store, &call, command, &by, deadline).await;
 }
 
-fn panicked(call: &Call, store: &Store) -> Outcome {
+fn panicked(call: &Call, store: &Store) -> CallOutcome {
     error!(task = %call.step.task, step = %call.step_name, attempt = call.attempt.0,
         "the service panicked at a call; the attempt counts as failed");
-    Outcome::Unknown(Fault {
+    CallOutcome::Crashed(Fault {
         kind: FaultKind::Transient,
         message:
             "the service failed during the call because of a fault of its own; its log says more"
@@ -84,7 +84,7 @@ fn panicked(call: &Call, store: &Store) -> Outcome {
             .housekeeping
             .estimated_now()
             .unwrap_or(call.complete_by),
-        outcome: Some(Certainty::Unknown),
+        effect: Effect::Unknown,
         step: None,
     })
 }

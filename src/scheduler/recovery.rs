@@ -70,7 +70,7 @@ pub async fn reconcile(local: &Local, store: &Store) -> Result<(), StoreError> {
     sleep(START_WITHIN).await;
     // From here on no call starts under their attempts, however late its claim is heard of.
     strays.retain(|call| local.running.bar_unknown(*call));
-    release(local, store, strays.clone(), Release::Stray).await;
+    release(local, store, strays.clone(), Release::NeverStarted).await;
     for call in strays {
         local.running.lift(call);
     }

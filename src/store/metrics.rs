@@ -28,7 +28,7 @@ const COUNTED: [&str; 23] = [
     "step.retrying",
     "step.dropping",
     "step.expired",
-    "step.extended",
+    "step.extensions_used",
     "step.error",
     "step.skipped",
     "step.released",

@@ -11,7 +11,7 @@ use super::{
     HeldStep, KnownKey, StoreError, TaskSummary, UnreadableTask, WorkflowRecord,
 };
 use crate::domain::{
-    Accepted, AgentName, Attempt, Definition, Details, Doubt, Expiry, Fault, InstanceId, Limits,
+    Accepted, AgentName, Attempt, Definition, Details, Effect, Expiry, Fault, InstanceId, Limits,
     Payload, Policies, Priority, ReceiverName, Span, Step, StepIndex, StepName, StepRef, StepState,
     StepStatus, Task, TaskId, TaskState, TaskStatus, Timestamp, Trace, WorkflowName, WorkflowRef,
     memory_of, parse_steps,
@@ -311,7 +311,7 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
             at: at()?,
         },
     };
-    let earlier = match status {
+    let previous_output = match status {
         StepStatus::Processed | StepStatus::Skipped | StepStatus::Undone => None,
         StepStatus::Waiting
         | StepStatus::Pending
@@ -326,15 +326,17 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
         }
         _ => None,
     };
+    let (effect, is_probing) = effect(row)?;
     Ok(Step {
         state,
-        earlier,
+        previous_output,
         tries: number(row, "tries")?,
         time_left,
         attempt: Attempt(number(row, "attempt")?),
         failure_count: number(row, "failure_count")?,
-        extended: number(row, "extended")?,
-        doubt: doubt(row)?,
+        extensions_used: number(row, "extended")?,
+        effect,
+        is_probing,
         body: payload(row, "body")?,
         started_at: time(row, "started_at")?,
         last_fault: fault(row, "last_fault")?,
@@ -524,11 +526,10 @@ fn payload(row: &impl Columns, column: &str) -> Result<Option<Payload>, StoreErr
         .transpose()
 }
 
-fn doubt(row: &impl Columns) -> Result<Doubt, StoreError> {
-    let Some(text) = row.text("doubt")? else {
-        return Ok(Doubt::None);
-    };
-    Doubt::parse(&text).ok_or_else(|| corrupt(format!("doubt {text}")))
+/// Whether the effect of the step is known, and whether its attempt asks the probe.
+fn effect(row: &impl Columns) -> Result<(Effect, bool), StoreError> {
+    let word = row.text("doubt")?;
+    Step::parse_effect(word.as_deref()).ok_or_else(|| corrupt(format!("doubt {word:?}")))
 }
 
 fn fault(row: &impl Columns, column: &str) -> Result<Option<Fault>, StoreError> {

@@ -76,9 +76,9 @@ pub enum Purpose {
     Probe(String),
 }
 
-/// How a call ended. An agent that ran out of time returns none of these (P18).
+/// How a call ended. An agent that ran out of time returns none of these.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Outcome {
+pub enum CallOutcome {
     Success(Payload),
     /// A transient fault: to be tried again once the wait is over (P16).
     Transient {
@@ -87,8 +87,8 @@ pub enum Outcome {
     },
     /// A permanent error.
     Failed(Fault),
-    /// Nobody knows how it ended: it may have taken effect.
-    Unknown(Fault),
+    /// This service failed during the call: the step may have taken effect.
+    Crashed(Fault),
     /// The answer to a probe: a success, 404 or 410.
     Probed {
         status: u16,

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use crate::{
-    call::Outcome,
+    call::CallOutcome,
     ids::{Attempt, InstanceId, StepIndex, StepName},
     payload::Payload,
     step::StepStatus,
@@ -23,7 +23,7 @@ pub enum Command {
     Reply {
         step: StepIndex,
         attempt: Attempt,
-        outcome: Outcome,
+        outcome: CallOutcome,
     },
     /// A scheduler hands a step back without a failure.
     Release {
@@ -149,7 +149,7 @@ pub enum Expiry {
 pub enum Release {
     Shutdown,
     Restart,
-    Stray,
+    NeverStarted,
     /// The task is to be undone, and no try can follow any more: the call has ended.
     Dropped,
 }
@@ -160,7 +160,7 @@ impl Release {
             Release::Shutdown => "the instance shut down before the call ended",
             Release::Restart => "the instance that held it restarted",
             Release::Dropped => "the task is undone; its call was dropped",
-            Release::Stray => "it was recorded as claimed, but its call was never started",
+            Release::NeverStarted => "it was recorded as claimed, but its call was never started",
         }
     }
 }

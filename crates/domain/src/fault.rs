@@ -36,11 +36,29 @@ impl FaultKind {
     }
 }
 
-/// What is known of whether something took effect.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+/// Whether it is known what a call did at the service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Certainty {
+#[schema(as = Outcome)]
+pub enum Effect {
+    #[default]
+    #[serde(skip)]
+    Known,
+    /// It may have taken effect, or not.
     Unknown,
+}
+
+impl Effect {
+    pub fn is_known(&self) -> bool {
+        *self == Self::Known
+    }
+
+    pub fn unknown_if(unknown: bool) -> Self {
+        match unknown {
+            true => Self::Unknown,
+            false => Self::Known,
+        }
+    }
 }
 
 /// `error` of a task or step in an answer.
@@ -53,9 +71,9 @@ pub struct Fault {
     /// The first [`BODY_EXCERPT`] bytes of the remote answer, as text.
     pub body: Option<String>,
     pub at: Timestamp,
-    /// The step may have taken effect all the same.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<Certainty>,
+    /// Whether it is known what the step did. Stored and shown as `outcome`, where it is unknown.
+    #[serde(rename = "outcome", default, skip_serializing_if = "Effect::is_known")]
+    pub effect: Effect,
     /// On a task: the step that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<StepName>,

@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    fault::{Certainty, Fault},
+    fault::{Effect, Fault},
     ids::{Attempt, StepName},
     lease::Term,
     time::Timestamp,
@@ -70,8 +70,8 @@ pub struct Event {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_count: Option<u32>,
     /// `unknown`: the step may have taken effect without its outcome being known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<Certainty>,
+    #[serde(rename = "outcome", default, skip_serializing_if = "Effect::is_known")]
+    pub effect: Effect,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Fault>,
 }

@@ -51,10 +51,10 @@ pub use alert::{AlertChange, AlertKind};
 pub use alert_message::{ALERT_EVENTS, AlertFormat, AlertNews, AlertNotice, AlertWebhook};
 pub use allowed_address::{ALLOWED_ADDRESSES, AllowedAddress};
 pub use blocked::Blocked;
-pub use call::{Call, CallBody, Outcome, Purpose};
+pub use call::{Call, CallBody, CallOutcome, Purpose};
 pub use circuit::{Circuit, DestinationFailure};
 pub use command::{Command, Expiry, Refusal, Release};
-pub use decide::{Draft, Dropped, Effect};
+pub use decide::{CommandOutput, Draft, Dropped};
 pub use definition::{
     Accepted, Body, Definition, Extend, KnownAgents, Limits, Method, OnExhausted, OnUndo, Policies,
     Policy, Probe, StepDefinition, Target, WHOLE_DEFINITION, parse_steps, parse_steps_within,
@@ -63,7 +63,7 @@ pub use delivery::{DeliveryDecision, DeliveryPolicy, DeliveryResult, LONGEST_ASK
 pub use depth::{DEEPEST, too_deep};
 pub use drawing::{Form, draw};
 pub use etag::{ETag, ETags, MOST_ETAGS, Precondition, Unmet};
-pub use fault::{BODY_EXCERPT, Certainty, Fault, FaultKind};
+pub use fault::{BODY_EXCERPT, Effect, Fault, FaultKind};
 pub use fields::{FieldFault, Fields, text};
 pub use hidden::{HIDDEN, without_query, without_secrets};
 pub use history::{Actor, Event};
@@ -86,7 +86,7 @@ pub use schema::{
 };
 pub use signature::{SECRET_FORM, Secret, signatures};
 pub use special_address::special_address;
-pub use step::{Doubt, Step, StepState, StepStatus};
+pub use step::{Step, StepState, StepStatus};
 pub use task::{Details, Task, TaskState, TaskStatus, Undo, WorkflowRef};
 pub use time::{SPAN_FORMS, Span, Timestamp};
 pub use trace::{CallTrace, Trace};

@@ -203,7 +203,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        call::Outcome,
+        call::CallOutcome,
         command::Command,
         decide::Draft,
         definition::{Accepted, Limits, Policies, parse_steps},
@@ -251,7 +251,7 @@ mod tests {
         let reply = Command::Reply {
             step: StepIndex(0),
             attempt: Attempt(1),
-            outcome: Outcome::Success(Payload::from_value(&json!({ "id": "ch_1" }))),
+            outcome: CallOutcome::Success(Payload::from_value(&json!({ "id": "ch_1" }))),
         };
         draft.apply(reply, &by, NOW).unwrap();
         draft.task.version = 3;

@@ -1,7 +1,7 @@
 //! One step of a task, and the states it passes through.
 
 use crate::{
-    fault::Fault,
+    fault::{Effect, Fault},
     ids::{Attempt, InstanceId},
     payload::Payload,
     time::{Span, Timestamp},
@@ -16,51 +16,27 @@ pub struct Step {
     /// Attempts that expired since the step was submitted, or since an operator retried it.
     pub failure_count: u32,
     /// How often `on_exhausted: extend` has granted another try.
-    pub extended: u32,
+    pub extensions_used: u32,
     /// Attempts that met a transient fault since the time to complete was last given anew (P16).
     pub tries: u32,
     /// While it waits to be tried again: what will be left of its time to complete when the wait is over.
     /// Waiting for a free slot uses none of it. `None`: all of it.
     pub time_left: Option<Span>,
-    pub doubt: Doubt,
+    /// Unknown where it may have taken effect all the same: an attempt expired, its instance was lost, or its call
+    /// was dropped.
+    pub effect: Effect,
+    /// The attempt under way does not do the work: it asks the probe. On an undo: about the step that it undoes.
+    /// Until it has an answer, the effect is unknown.
+    pub is_probing: bool,
     /// What it gave before an operator had it run again: it took effect, and is undone if the task is.
     /// Only while it is not over; then it is replaced, or counts as its output.
-    pub earlier: Option<Payload>,
+    pub previous_output: Option<Payload>,
     /// A request body that an operator put in place of the rendered one.
     pub body: Option<Payload>,
     /// The first claim.
     pub started_at: Option<Timestamp>,
     /// The last thing that went wrong, kept while the step is tried again.
     pub last_fault: Option<Fault>,
-}
-
-/// Whether a step may have taken effect without its outcome being known: an attempt expired, its
-/// instance was lost, or its call was dropped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Doubt {
-    #[default]
-    None,
-    Unknown,
-    /// The attempt under way does not do the work: it asks the probe. On an undo: about the step that
-    /// it undoes.
-    Probing,
-}
-
-impl Doubt {
-    /// As it is stored; nothing where there is none.
-    pub fn as_str(self) -> Option<&'static str> {
-        match self {
-            Doubt::None => None,
-            Doubt::Unknown => Some("unknown"),
-            Doubt::Probing => Some("probing"),
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        [Doubt::Unknown, Doubt::Probing]
-            .into_iter()
-            .find(|doubt| doubt.as_str() == Some(text))
-    }
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -152,11 +128,12 @@ impl Step {
             state: StepState::Waiting,
             attempt: Attempt::default(),
             failure_count: 0,
-            extended: 0,
+            extensions_used: 0,
             tries: 0,
             time_left: None,
-            doubt: Doubt::None,
-            earlier: None,
+            effect: Effect::Known,
+            is_probing: false,
+            previous_output: None,
             body: None,
             started_at: None,
             last_fault: None,
@@ -184,6 +161,37 @@ impl Step {
         )
     }
 
+    /// From now on this is what is known of its effect, and no probe is under way.
+    pub fn set_effect(&mut self, effect: Effect) {
+        self.effect = effect;
+        self.is_probing = false;
+    }
+
+    /// The attempt that begins asks the probe.
+    pub(crate) fn begin_probe(&mut self) {
+        self.effect = Effect::Unknown;
+        self.is_probing = true;
+    }
+
+    /// What is stored of its effect: nothing where it is known.
+    pub fn effect_word(&self) -> Option<&'static str> {
+        match (self.effect, self.is_probing) {
+            (Effect::Known, _) => None,
+            (Effect::Unknown, false) => Some("unknown"),
+            (Effect::Unknown, true) => Some("probing"),
+        }
+    }
+
+    /// Reads what [`Self::effect_word`] has stored: the effect, and whether the attempt asks the probe.
+    pub fn parse_effect(word: Option<&str>) -> Option<(Effect, bool)> {
+        match word {
+            None => Some((Effect::Known, false)),
+            Some("unknown") => Some((Effect::Unknown, false)),
+            Some("probing") => Some((Effect::Unknown, true)),
+            Some(_) => None,
+        }
+    }
+
     /// Whether time can still move this step: it runs, or will when its turn comes.
     pub fn is_live(&self) -> bool {
         matches!(
@@ -195,8 +203,8 @@ impl Step {
     /// Whether it took effect, or may have.
     pub fn may_have_taken_effect(&self) -> bool {
         matches!(self.state, StepState::Processed { .. })
-            || self.doubt != Doubt::None
-            || self.earlier.is_some()
+            || self.effect == Effect::Unknown
+            || self.previous_output.is_some()
     }
 
     /// While it runs again, and until it is over, what it gave before.
@@ -208,19 +216,19 @@ impl Step {
             | StepState::Pending { .. }
             | StepState::Processing { .. }
             | StepState::Error(_)
-            | StepState::Cancelled { .. } => self.earlier.as_ref(),
+            | StepState::Cancelled { .. } => self.previous_output.as_ref(),
         }
     }
 
     /// Once the step is over, what it gave before it ran again is replaced. Where it is left out this time,
     /// that stands: it took effect, whatever is said of it now.
-    pub(super) fn close_earlier(&mut self) {
+    pub(super) fn close_previous_output(&mut self) {
         match &mut self.state {
-            StepState::Processed { .. } | StepState::Undone { .. } => self.earlier = None,
+            StepState::Processed { .. } | StepState::Undone { .. } => self.previous_output = None,
             StepState::Skipped { output, .. } => {
-                if let Some(earlier) = self.earlier.take() {
-                    output.get_or_insert(earlier);
-                    self.doubt = Doubt::Unknown;
+                if let Some(previous) = self.previous_output.take() {
+                    output.get_or_insert(previous);
+                    self.set_effect(Effect::Unknown);
                 }
             }
             StepState::Waiting

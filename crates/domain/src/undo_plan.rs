@@ -12,11 +12,12 @@ use crate::{
     command::{Command, Release},
     decide::{Draft, Secrets, call},
     definition::{OnUndo, Target},
+    fault::Effect,
     hidden::{hide_secrets, without_query},
     history::Actor,
     ids::{AgentName, StepIndex, StepName},
     payload::Payload,
-    step::{Doubt, StepState, StepStatus},
+    step::{StepState, StepStatus},
     task::Task,
     template::Budget,
     time::{Span, Timestamp},
@@ -222,7 +223,7 @@ pub fn undo_plan(task: &Task, now: Timestamp) -> UndoPlan {
 fn settled(task: &Task) -> Task {
     let mut settled = task.clone();
     for index in settled.indexes() {
-        settled.step_mut(index).doubt = Doubt::None;
+        settled.step_mut(index).set_effect(Effect::Known);
     }
     settled
 }
@@ -231,7 +232,7 @@ fn settled(task: &Task) -> Task {
 fn doubted(task: &Task) -> Task {
     let mut doubted = task.clone();
     for index in doubted.details.definition.forward() {
-        doubted.step_mut(index).doubt = Doubt::Unknown;
+        doubted.step_mut(index).set_effect(Effect::Unknown);
     }
     doubted
 }
@@ -303,7 +304,7 @@ impl Planner<'_> {
     fn planned(&self, undo: StepIndex, undone: StepIndex, stage: usize) -> PlannedUndo {
         let because = if self.is_running(undone) {
             Because::Running
-        } else if self.task.step(undone).doubt == Doubt::None {
+        } else if self.task.step(undone).effect == Effect::Known {
             Because::Processed
         } else {
             Because::Unknown

@@ -9,14 +9,14 @@ use utoipa::ToSchema;
 
 use crate::{
     blocked::Blocked,
-    fault::{Certainty, Fault, FaultKind},
+    fault::{Effect, Fault, FaultKind},
     hidden::without_query,
     history::Actor,
     ids::{ReceiverName, StepIndex},
     payload::Payload,
     reply_to::ReplyTo,
     schema::{Json, ReplyEvent},
-    step::{Doubt, Step, StepState, StepStatus},
+    step::{Step, StepState, StepStatus},
     task::{Task, TaskStatus},
     time::Timestamp,
 };
@@ -136,7 +136,7 @@ pub struct StepView<'a> {
     #[schema(example = 3)]
     max_failures: u32,
     /// `unknown`: an attempt expired, broke off, was lost or dropped, and may have taken effect.
-    #[schema(required, value_type = Option<Certainty>, example = "unknown")]
+    #[schema(required, value_type = Option<Effect>, example = "unknown")]
     outcome: Option<&'static str>,
     /// What every attempt sends as `Idempotency-Key`.
     #[schema(example = "019c7a5e-0000-7000-8000-000000000000:charge")]
@@ -230,7 +230,7 @@ pub struct FaultBody {
     at: String,
     /// `unknown`: it may have taken effect all the same. Left out where it has not.
     #[schema(example = "unknown")]
-    outcome: Option<Certainty>,
+    outcome: Option<Effect>,
     /// On a task: the step that failed.
     #[schema(example = "charge")]
     step: Option<String>,
@@ -316,7 +316,7 @@ impl<'a> StepView<'a> {
             attempt: step.attempt.0,
             failure_count: step.failure_count,
             max_failures: definition.max_failures,
-            outcome: (step.doubt != Doubt::None && definition.undoes.is_none())
+            outcome: (step.effect == Effect::Unknown && definition.undoes.is_none())
                 .then_some("unknown"),
             idempotency_key: task.idempotency_key(index),
             locked_by,

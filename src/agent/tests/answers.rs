@@ -249,7 +249,7 @@ async fn an_output_of_just_the_limit_is_kept() {
         agents.put(payments(), spec(&[&server.url]));
         let outcome = run(&agents, a_call(), AMPLE).await.outcome;
         assert_eq!(
-            matches!(outcome, Some(Outcome::Success(_))),
+            matches!(outcome, Some(CallOutcome::Success(_))),
             fits,
             "{outcome:?}"
         );

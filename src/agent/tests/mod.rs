@@ -13,8 +13,9 @@ use tokio::time::Instant;
 
 use super::{AddressPolicy, AgentSettings, Agents, Permission};
 use crate::domain::{
-    AgentName, AgentSpec, Attempt, Call, CallBody, CallTrace, Endpoint, Fault, FaultKind, Method,
-    Outcome, Purpose, RetrySpec, Span, StepIndex, StepName, StepRef, Target, TaskId, Timestamp,
+    AgentName, AgentSpec, Attempt, Call, CallBody, CallOutcome, CallTrace, Endpoint, Fault,
+    FaultKind, Method, Purpose, RetrySpec, Span, StepIndex, StepName, StepRef, Target, TaskId,
+    Timestamp,
 };
 
 /// Long enough to never be what ends a call on a busy machine.
@@ -100,21 +101,21 @@ impl Permission for Granted {
 type Noted = (Fault, Duration);
 
 struct Ended {
-    outcome: Option<Outcome>,
+    outcome: Option<CallOutcome>,
     noted: Vec<Noted>,
 }
 
 impl Ended {
     fn output(self) -> String {
         match self.outcome {
-            Some(Outcome::Success(output)) => output.as_json().to_owned(),
+            Some(CallOutcome::Success(output)) => output.as_json().to_owned(),
             other => panic!("no success: {other:?}"),
         }
     }
 
     fn fault(self) -> Fault {
         match self.outcome {
-            Some(Outcome::Failed(fault)) => {
+            Some(CallOutcome::Failed(fault)) => {
                 assert_eq!(fault.kind, FaultKind::Permanent);
                 fault
             }
@@ -142,7 +143,7 @@ async fn run_until(agents: &Agents, mut call: Call, within: Duration, faults: us
         let outcome = agents
             .call(&call, call.body.clone(), deadline, &Granted)
             .await;
-        let Some(Outcome::Transient { fault, wait }) = outcome else {
+        let Some(CallOutcome::Transient { fault, wait }) = outcome else {
             return Ended { outcome, noted };
         };
         noted.push((fault, wait));

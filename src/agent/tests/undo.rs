@@ -6,7 +6,7 @@ use super::{
     servers::{Server, finish, refusing, response},
     *,
 };
-use crate::domain::Certainty;
+use crate::domain::Effect;
 
 fn undoes() -> Call {
     Call {
@@ -64,7 +64,7 @@ async fn a_probe_says_what_it_asks_about_and_has_no_key() {
     let mut server = Server::answering(response("200 OK", "", r#"{"id":7}"#)).await;
     let ended = run(&agents_at(&server.url), probes(), AMPLE).await;
     assert!(
-        matches!(ended.outcome, Some(Outcome::Probed { status: 200, ref body }) if body.as_json() == r#"{"id":7}"#),
+        matches!(ended.outcome, Some(CallOutcome::Probed { status: 200, ref body }) if body.as_json() == r#"{"id":7}"#),
         "{:?}",
         ended.outcome
     );
@@ -90,7 +90,7 @@ async fn to_a_probe_not_found_and_gone_are_answers() {
         let server = Server::answering(response(status, "", "")).await;
         let ended = run(&agents_at(&server.url), probes(), AMPLE).await;
         assert!(
-            matches!(ended.outcome, Some(Outcome::Probed { status, .. }) if status == number),
+            matches!(ended.outcome, Some(CallOutcome::Probed { status, .. }) if status == number),
             "{:?}",
             ended.outcome
         );
@@ -109,7 +109,7 @@ async fn a_probe_can_be_refused_and_its_trouble_passes_like_any_other() {
         let mut server = breaking(half).await;
         let ended = run(&agents_at(&server.url), probes(), AMPLE).await;
         assert!(
-            matches!(ended.outcome, Some(Outcome::Probed { .. })),
+            matches!(ended.outcome, Some(CallOutcome::Probed { .. })),
             "{:?}",
             ended.outcome
         );
@@ -123,7 +123,7 @@ async fn a_call_that_breaks_off_may_have_taken_effect() {
         let server = breaking(half).await;
         let ended = run(&agents_at(&server.url), a_call(), AMPLE).await;
         let (fault, _) = &ended.noted[0];
-        assert_eq!(fault.outcome, Some(Certainty::Unknown));
+        assert_eq!(fault.effect, Effect::Unknown);
         assert!(fault.message.contains("broke off"), "{}", fault.message);
     }
 }
@@ -132,7 +132,12 @@ async fn a_call_that_breaks_off_may_have_taken_effect() {
 async fn a_call_that_never_left_did_nothing() {
     let agents = agents_at(&refusing().await);
     for (fault, _) in faults(&agents, 2).await {
-        assert_eq!(fault.outcome, None, "nothing was sent: {}", fault.message);
+        assert_eq!(
+            fault.effect,
+            Effect::Known,
+            "nothing was sent: {}",
+            fault.message
+        );
     }
 }
 
@@ -140,7 +145,7 @@ async fn a_call_that_never_left_did_nothing() {
 async fn an_undo_that_breaks_off_is_repeated_under_its_key() {
     let mut server = breaking(b"").await;
     let ended = run(&agents_at(&server.url), undoes(), AMPLE).await;
-    assert_eq!(ended.noted[0].0.outcome, Some(Certainty::Unknown));
+    assert_eq!(ended.noted[0].0.effect, Effect::Unknown);
     ended.output();
     let keys: Vec<_> = server.rest();
     let keys: Vec<_> = keys.iter().map(|s| s.header("idempotency-key")).collect();
@@ -150,8 +155,8 @@ async fn an_undo_that_breaks_off_is_repeated_under_its_key() {
 #[tokio::test]
 async fn a_useless_answer_to_work_that_was_done_leaves_its_outcome_open() {
     let json = "content-type: application/json\r\n";
-    let unknown = Some(Certainty::Unknown);
-    for (answer, outcome) in [
+    let unknown = Effect::Unknown;
+    for (answer, effect) in [
         (response("200 OK", json, "{"), unknown),
         (
             response("202 Accepted", "provost-async: true\r\n", ""),
@@ -163,15 +168,15 @@ async fn a_useless_answer_to_work_that_was_done_leaves_its_outcome_open() {
         ),
         (
             response("307 Temporary Redirect", "location: /v2\r\n", ""),
-            None,
+            Effect::Known,
         ),
-        (response("402 Payment Required", "", ""), None),
+        (response("402 Payment Required", "", ""), Effect::Known),
     ] {
         let server = Server::answering(answer).await;
         let fault = run(&agents_at(&server.url), a_call(), AMPLE).await.fault();
-        assert_eq!(fault.outcome, outcome, "{}", fault.message);
+        assert_eq!(fault.effect, effect, "{}", fault.message);
     }
     let server = Server::answering(response("200 OK", json, "{")).await;
     let fault = run(&agents_at(&server.url), probes(), AMPLE).await.fault();
-    assert_eq!(fault.outcome, None, "asking changes nothing");
+    assert_eq!(fault.effect, Effect::Known, "asking changes nothing");
 }

@@ -23,7 +23,7 @@ use crate::{
         extract::{Query, TaskParams, TaskPath},
         problem::{Kind, ProblemBody},
     },
-    domain::{Certainty, TaskId, TaskStatus, Timestamp},
+    domain::{Effect, TaskId, TaskStatus, Timestamp},
     store::{Change, Interest, StoreError, Watch},
 };
 
@@ -75,7 +75,7 @@ pub struct EntryBody {
     ready_at: Option<String>,
     failure_count: Option<u32>,
     /// `unknown`: the step may have taken effect without its outcome being known.
-    outcome: Option<Certainty>,
+    outcome: Option<Effect>,
     error: Option<crate::domain::FaultBody>,
 }
 

@@ -13,9 +13,9 @@ use uuid::Uuid;
 use super::cluster;
 use crate::{
     domain::{
-        Accepted as Known, Actor, AgentName, AlertFormat, AlertWebhook, Attempt, Command, Details,
-        InstanceId, Limits, Outcome, Payload, Policies, Priority, ReplyTo, Sender, Span, StepIndex,
-        StepRef, Task, TaskId, Timestamp, Trace, parse_steps,
+        Accepted as Known, Actor, AgentName, AlertFormat, AlertWebhook, Attempt, CallOutcome,
+        Command, Details, InstanceId, Limits, Payload, Policies, Priority, ReplyTo, Sender, Span,
+        StepIndex, StepRef, Task, TaskId, Timestamp, Trace, parse_steps,
     },
     store::{
         Apply, Backend, CacheLimits, CommandError, Definitions, Dispatch, Health, LocalScheduler,
@@ -317,7 +317,7 @@ impl Harness {
         task: TaskId,
         step: u16,
         attempt: u32,
-        outcome: Outcome,
+        outcome: CallOutcome,
     ) -> Result<Arc<Task>, CommandError> {
         let command = Command::Reply {
             step: StepIndex(step),
@@ -348,18 +348,18 @@ pub fn now(submitted: Submitted) -> Arc<Task> {
     }
 }
 
-pub fn success(output: Value) -> Outcome {
-    Outcome::Success(Payload::from_value(&output))
+pub fn success(output: Value) -> CallOutcome {
+    CallOutcome::Success(Payload::from_value(&output))
 }
 
-pub fn refusal() -> Outcome {
-    Outcome::Failed(crate::domain::Fault {
+pub fn refusal() -> CallOutcome {
+    CallOutcome::Failed(crate::domain::Fault {
         kind: crate::domain::FaultKind::Permanent,
         message: "402 Payment Required".to_owned(),
         status: Some(402),
         body: Some("{\"error\":\"declined\"}".to_owned()),
         at: Timestamp::from_millis(0),
-        outcome: None,
+        effect: crate::domain::Effect::Known,
         step: None,
     })
 }

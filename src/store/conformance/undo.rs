@@ -8,9 +8,9 @@ use super::{
 };
 use crate::{
     domain::{
-        Command, Doubt, Expiry, Fault, FaultKind, Outcome, Payload, Policies, Policy, Precondition,
-        Release, StepIndex, StepStatus, Task, TaskId, TaskStatus, Timestamp, WorkflowName,
-        WorkflowRef,
+        CallOutcome, Command, Effect, Expiry, Fault, FaultKind, Payload, Policies, Policy,
+        Precondition, Release, StepIndex, StepStatus, Task, TaskId, TaskStatus, Timestamp,
+        WorkflowName, WorkflowRef,
     },
     store::AlertState,
 };
@@ -126,7 +126,7 @@ pub async fn a_doubt_is_read_back_until_a_probe_ends_it(h: Harness) {
     let id = h.submit(saga()).await.id();
     done(&h, id, 0).await;
     expire_all(&h, 1).await;
-    assert_eq!(h.read(id).await.step(CHARGE).doubt, Doubt::Unknown);
+    assert_eq!(h.read(id).await.step(CHARGE).effect, Effect::Unknown);
     // Its turn comes a second later, or when an operator says so.
     let retry = Command::Retry {
         step: Some(CHARGE),
@@ -134,14 +134,14 @@ pub async fn a_doubt_is_read_back_until_a_probe_ends_it(h: Harness) {
         reason: None,
     };
     let task = h.apply(id, retry).await.unwrap();
-    assert_eq!(task.step(CHARGE).doubt, Doubt::Probing);
+    assert!(task.step(CHARGE).is_probing);
     assert_eq!(h.read(id).await, *task);
-    let found = Outcome::Probed {
+    let found = CallOutcome::Probed {
         status: 200,
         body: Payload::from_value(&json!({ "id": "ch_1" })),
     };
     let task = h.reply(id, 1, 2, found).await.unwrap();
-    assert_eq!(task.step(CHARGE).doubt, Doubt::None);
+    assert_eq!(task.step(CHARGE).effect, Effect::Known);
     assert_eq!(task.step(CHARGE).status(), StepStatus::Processed);
     assert_eq!(h.read(id).await, *task);
 }
@@ -213,27 +213,27 @@ pub async fn an_instance_lost_while_it_probes_leaves_the_doubt(h: Harness) {
     h.places("x", 100);
     let id = h.submit(saga()).await.id();
     done(&h, id, 0).await;
-    let broken = Outcome::Unknown(Fault {
+    let broken = CallOutcome::Crashed(Fault {
         kind: FaultKind::Transient,
         message: "the call broke off".to_owned(),
         status: None,
         body: None,
         at: Timestamp::from_millis(0),
-        outcome: None,
+        effect: Effect::Known,
         step: None,
     });
     h.reply(id, 1, 1, broken).await.unwrap();
     let task = h.apply(id, Command::Undo { reason: None }).await.unwrap();
     assert_eq!(task.step(CHARGE).status(), StepStatus::Cancelled);
-    assert_eq!(task.step(UNDO_CHARGE).doubt, Doubt::Probing);
+    assert!(task.step(UNDO_CHARGE).is_probing);
     let lost = Command::Expire {
         step: UNDO_CHARGE,
         attempt: task.step(UNDO_CHARGE).attempt,
         cause: Expiry::InstanceLost,
     };
     let task = h.apply(id, lost).await.unwrap();
-    assert_eq!(task.step(CHARGE).doubt, Doubt::Unknown);
-    assert_eq!(task.step(UNDO_CHARGE).doubt, Doubt::Probing, "asked anew");
+    assert_eq!(task.step(CHARGE).effect, Effect::Unknown);
+    assert!(task.step(UNDO_CHARGE).is_probing, "asked anew");
     assert_eq!(task.step(UNDO_CHARGE).attempt.0, 2);
     assert_eq!(h.read(id).await, *task);
 }

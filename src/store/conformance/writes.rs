@@ -255,7 +255,7 @@ pub async fn what_a_step_did_before_it_ran_again_is_kept(h: Harness) {
     };
     let task = h.apply(id, again).await.unwrap();
     let kept = |task: &crate::domain::Task, step| {
-        let earlier = task.step(StepIndex(step)).earlier.as_ref();
+        let earlier = task.step(StepIndex(step)).previous_output.as_ref();
         earlier.map(|earlier| earlier.as_json().to_owned())
     };
     assert_eq!(task.step(StepIndex(0)).status(), StepStatus::Processing);

@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     domain::{
-        AgentName, AlertChange, Attempt, Call, Command, Draft, Effect, Refusal, Sender, StepIndex,
-        StepRef, Task, TaskId, Timestamp, template::Budget,
+        AgentName, AlertChange, Attempt, Call, Command, CommandOutput, Draft, Refusal, Sender,
+        StepIndex, StepRef, Task, TaskId, Timestamp, template::Budget,
     },
     planted,
     store::{
@@ -490,9 +490,9 @@ impl BatchDraft {
         let applied = draft.apply(apply.command.clone(), &apply.by, self.now);
         self.spent += draft.spent() - before;
         match applied {
-            Ok(Effect::Done) => {}
+            Ok(CommandOutput::Done) => {}
             // Claims are made by this file alone, with a permit in hand.
-            Ok(Effect::Call(_)) => {}
+            Ok(CommandOutput::Call(_)) => {}
             Err(refusal) => {
                 let state = draft.task.status().as_str();
                 loaded.note_refusal(&mut self.stale_refusals);
@@ -770,8 +770,8 @@ impl LoadedTask {
         let applied = self.draft.apply(command, local.actor(), now);
         *spent += self.draft.spent() - before;
         Ok(match applied? {
-            Effect::Call(call) => Some(*call),
-            Effect::Done => None,
+            CommandOutput::Call(call) => Some(*call),
+            CommandOutput::Done => None,
         })
     }
 }

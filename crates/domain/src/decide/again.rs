@@ -89,9 +89,9 @@ impl Draft {
     fn reset(&mut self, index: StepIndex, reason: &str, by: &Actor) {
         let step = self.task.step_mut(index);
         step.failure_count = 0;
-        step.extended = 0;
+        step.extensions_used = 0;
         if step.is_done() && step.may_have_taken_effect() {
-            step.earlier = step.output().cloned();
+            step.previous_output = step.output().cloned();
         }
         match step.status() {
             StepStatus::Waiting => return,

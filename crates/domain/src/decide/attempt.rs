@@ -5,16 +5,16 @@ use std::time::Duration;
 use super::{Draft, fault};
 use crate::{
     alert::{AlertChange, AlertKind},
-    call::{Call, Outcome, Purpose},
+    call::{Call, CallOutcome, Purpose},
     command::{Refusal, Release},
     definition::{Method, Policy},
-    fault::{Certainty, Fault, FaultKind},
+    fault::{Effect, Fault, FaultKind},
     hidden::hide_secrets,
     history::Actor,
     ids::{Attempt, InstanceId, StepIndex, StepRef},
     payload::Payload,
     render,
-    step::{Doubt, Step, StepState},
+    step::{Step, StepState},
     task::Task,
     template::{Budget, RenderError},
     time::{Span, Timestamp},
@@ -50,7 +50,7 @@ impl Draft {
         step.attempt = step.attempt.next();
         step.started_at.get_or_insert(now);
         if probed {
-            step.doubt = Doubt::Probing;
+            step.begin_probe();
         }
         let complete_by = match self.task.limit() {
             Some(limit) => limit.min(now + within),
@@ -103,18 +103,20 @@ impl Draft {
         &mut self,
         index: StepIndex,
         attempt: Attempt,
-        outcome: Outcome,
+        outcome: CallOutcome,
         by: &Actor,
         now: Timestamp,
     ) -> Result<(), Refusal> {
         self.check_fence(index, attempt)?;
         match (outcome, self.is_probing(index)) {
-            (Outcome::Success(body), true) => self.probed(index, 200, &body, by, now),
-            (Outcome::Probed { status, body }, true) => self.probed(index, status, &body, by, now),
-            (Outcome::Success(output) | Outcome::Probed { body: output, .. }, false) => {
+            (CallOutcome::Success(body), true) => self.probed(index, 200, &body, by, now),
+            (CallOutcome::Probed { status, body }, true) => {
+                self.probed(index, status, &body, by, now)
+            }
+            (CallOutcome::Success(output) | CallOutcome::Probed { body: output, .. }, false) => {
                 self.succeed(index, output, None, by, now);
             }
-            (Outcome::Failed(fault), probing) => {
+            (CallOutcome::Failed(fault), probing) => {
                 let fault = Fault {
                     kind: FaultKind::Permanent,
                     at: now,
@@ -127,8 +129,10 @@ impl Draft {
                     self.refused(index, fault, by, now);
                 }
             }
-            (Outcome::Transient { fault, wait }, _) => self.try_later(index, fault, wait, by, now),
-            (Outcome::Unknown(fault), _) => {
+            (CallOutcome::Transient { fault, wait }, _) => {
+                self.try_later(index, fault, wait, by, now)
+            }
+            (CallOutcome::Crashed(fault), _) => {
                 let reason = fault.message.clone();
                 self.task.step_mut(index).last_fault = Some(fault);
                 self.unanswered(index, reason, by, now);
@@ -145,7 +149,7 @@ impl Draft {
         by: &Actor,
         now: Timestamp,
     ) {
-        self.task.step_mut(index).doubt = Doubt::None;
+        self.task.step_mut(index).set_effect(Effect::Known);
         let processed = StepState::Processed { output, at: now };
         self.change(index, "step.processed", processed, by, reason);
         self.after_success(index, by, now);
@@ -178,13 +182,13 @@ impl Draft {
             return;
         }
         let step = self.task.step_mut(index);
-        step.doubt = match (fault.outcome, speaks_for_all(&fault, step)) {
-            (Some(Certainty::Unknown), _) => Doubt::Unknown,
-            (None, true) => Doubt::None,
-            (None, false) => step.doubt,
-        };
+        if fault.effect == Effect::Unknown {
+            step.set_effect(Effect::Unknown);
+        } else if speaks_for_all(&fault, step) {
+            step.set_effect(Effect::Known);
+        }
         let fault = Fault {
-            outcome: (step.doubt != Doubt::None).then_some(Certainty::Unknown),
+            effect: step.effect,
             ..fault
         };
         if self.is_left_behind(index) {
@@ -205,7 +209,7 @@ impl Draft {
         };
         matches!(fault.status, Some(404 | 410))
             && (definition.request.method == Method::Delete
-                || self.task.step(undone).doubt != Doubt::None)
+                || self.task.step(undone).effect == Effect::Unknown)
     }
 
     /// Trying is over: the policy decides what follows.
@@ -264,8 +268,8 @@ impl Draft {
         by: &Actor,
         now: Timestamp,
     ) {
-        if fault.outcome.is_some() || self.is_probing(index) {
-            self.doubt(index);
+        if fault.effect == Effect::Unknown || self.is_probing(index) {
+            self.effect_is_unknown(index);
         }
         self.task.step_mut(index).last_fault = Some(fault.clone());
         if self.is_left_behind(index) {
@@ -275,7 +279,7 @@ impl Draft {
             return;
         }
         let wait = Span::from_millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
-        if fault.outcome.is_some() && self.task.probe_before(index).is_some() {
+        if fault.effect == Effect::Unknown && self.task.probe_before(index).is_some() {
             let fault = fault.message;
             let reason = format!("{fault}; its probe is asked before the next try");
             self.failed(index, reason, wait, by, now);
@@ -323,7 +327,7 @@ impl Draft {
     ) -> Result<(), Refusal> {
         self.check_fence(index, attempt)?;
         if let StepState::Processing { complete_by, .. } = self.task.step(index).state
-            && why == Release::Stray
+            && why == Release::NeverStarted
             && complete_by <= now
         {
             // Its call was dropped then: not one that never began, but one that failed.
@@ -334,7 +338,7 @@ impl Draft {
         }
         let reason = why.reason();
         // Even a call that was not seen to start may start behind the look that missed it.
-        self.doubt(index);
+        self.effect_is_unknown(index);
         if self.is_left_behind(index) {
             self.abandon(index, reason, by, now);
             self.open_undos(by, now);

@@ -22,10 +22,10 @@ use crate::{
     alert::{AlertChange, AlertKind},
     call::Call,
     command::{Command, Expiry, Refusal},
-    fault::{Certainty, Fault, FaultKind},
+    fault::{Effect, Fault, FaultKind},
     history::{Actor, Event},
     ids::{Attempt, InstanceId, StepIndex},
-    step::{Doubt, Step, StepState},
+    step::{Step, StepState},
     task::{Details, Task, TaskState, TaskStatus},
     template::Budget,
     time::Timestamp,
@@ -61,7 +61,7 @@ pub struct Dropped {
 
 /// What an accepted command hands back besides the changed draft.
 #[derive(Debug)]
-pub enum Effect {
+pub enum CommandOutput {
     Done,
     /// The step was claimed: this is to be called once the claim is saved.
     Call(Box<Call>),
@@ -93,7 +93,7 @@ impl Draft {
             reason: None,
             ready_at: None,
             failure_count: None,
-            outcome: None,
+            effect: Effect::Known,
             error: None,
         });
         draft.open_ready_steps(&Actor::submitter(), now);
@@ -132,7 +132,7 @@ impl Draft {
         command: Command,
         by: &Actor,
         now: Timestamp,
-    ) -> Result<Effect, Refusal> {
+    ) -> Result<CommandOutput, Refusal> {
         if self.task.is_ended() && !command.is_fenced() {
             return Err(Refusal::Ended(self.task.status().as_str()));
         }
@@ -147,8 +147,8 @@ impl Draft {
         match command {
             Command::Claim { step, by: instance } => {
                 return Ok(match self.claim(step, instance, by, now)? {
-                    Some(call) => Effect::Call(Box::new(call)),
-                    None => Effect::Done,
+                    Some(call) => CommandOutput::Call(Box::new(call)),
+                    None => CommandOutput::Done,
                 });
             }
             Command::Reply {
@@ -191,7 +191,7 @@ impl Draft {
             Command::Resume { reason } => self.resume(reason, by, now)?,
             Command::ReportFault { step, message } => self.report_fault(step, message, by),
         }
-        Ok(Effect::Done)
+        Ok(CommandOutput::Done)
     }
 
     /// Tells a person that the service failed while it decided on the task. The task stays as it was.
@@ -207,7 +207,7 @@ impl Draft {
             reason: Some(message.clone()),
             ready_at: None,
             failure_count: None,
-            outcome: None,
+            effect: Effect::Known,
             error: None,
         });
         self.alerts.push(AlertChange::Raise {
@@ -234,8 +234,8 @@ impl Draft {
             step.tries = 0;
             step.time_left = None;
         }
-        step.close_earlier();
-        let (attempt, failure_count, doubt) = (step.attempt, step.failure_count, step.doubt);
+        step.close_previous_output();
+        let (attempt, failure_count, effect) = (step.attempt, step.failure_count, step.effect);
         let to = step.status();
         debug_assert!(allows_step(from, kind, to), "{from:?} {kind} {to:?}");
         let (ready_at, error) = match &step.state {
@@ -253,7 +253,7 @@ impl Draft {
             reason,
             ready_at,
             failure_count: (failure_count > 0).then_some(failure_count),
-            outcome: (doubt != Doubt::None).then_some(Certainty::Unknown),
+            effect,
             error,
         });
         self.touch(index);
@@ -344,7 +344,7 @@ impl Draft {
             reason,
             ready_at: None,
             failure_count: None,
-            outcome: None,
+            effect: Effect::Known,
             error: self.task.error().or(undone_for).cloned(),
         });
     }
@@ -403,7 +403,7 @@ fn fault(kind: FaultKind, message: String, now: Timestamp) -> Fault {
         status: None,
         body: None,
         at: now,
-        outcome: None,
+        effect: Effect::Known,
         step: None,
     }
 }

@@ -4,10 +4,11 @@ use super::Draft;
 use crate::{
     alert::AlertChange,
     command::Refusal,
+    fault::Effect,
     history::Actor,
     ids::{StepIndex, StepName},
     payload::Payload,
-    step::{Doubt, StepState, StepStatus},
+    step::{StepState, StepStatus},
     task::TaskState,
     time::Timestamp,
 };
@@ -63,7 +64,7 @@ impl Draft {
         for index in chosen {
             let step = self.task.step_mut(index);
             step.failure_count = 0;
-            step.extended = 0;
+            step.extensions_used = 0;
             let reason = match (&body, reason.as_deref()) {
                 (Some(_), Some(reason)) => Some(format!("{reason} (with a changed request body)")),
                 (Some(_), None) => Some("with a changed request body".to_owned()),
@@ -158,7 +159,7 @@ impl Draft {
         now: Timestamp,
     ) -> Result<(), Refusal> {
         self.check_replaceable(index, "only a step in error or a pending one is resolved")?;
-        self.task.step_mut(index).doubt = Doubt::None;
+        self.task.step_mut(index).set_effect(Effect::Known);
         let processed = StepState::Processed { output, at: now };
         self.replace(index, "step.resolved", processed, reason, by, now);
         Ok(())
@@ -210,7 +211,7 @@ impl Draft {
                 StepStatus::Waiting | StepStatus::Pending | StepStatus::Processing => {
                     if let StepState::Processing { .. } = self.task.step(index).state {
                         self.drop_call(index);
-                        self.doubt(index);
+                        self.effect_is_unknown(index);
                     }
                     let cancelled = StepState::Cancelled { at: now };
                     self.change(index, "step.cancelled", cancelled, by, None);

@@ -4,11 +4,11 @@
 use super::{Draft, fault};
 use crate::{
     definition::{Finding, Probe},
-    fault::{Fault, FaultKind},
+    fault::{Effect, Fault, FaultKind},
     history::Actor,
     ids::StepIndex,
     payload::Payload,
-    step::{Doubt, StepState},
+    step::StepState,
     task::Task,
     time::Timestamp,
 };
@@ -18,22 +18,20 @@ impl Task {
     pub fn probe_before(&self, index: StepIndex) -> Option<&Probe> {
         let subject = self.subject(index);
         let probe = self.definition(subject).probe.as_ref()?;
-        (self.step(subject).doubt != Doubt::None).then_some(probe)
+        (self.step(subject).effect == Effect::Unknown).then_some(probe)
     }
 }
 
 impl Draft {
     pub(super) fn is_probing(&self, index: StepIndex) -> bool {
-        self.task.step(index).doubt == Doubt::Probing
+        self.task.step(index).is_probing
     }
 
     /// From now on it counts that the attempt under way may have taken effect. Asking a probe has none.
-    pub(super) fn doubt(&mut self, index: StepIndex) {
+    pub(super) fn effect_is_unknown(&mut self, index: StepIndex) {
         let asked_for_another = self.is_probing(index) && self.task.subject(index) != index;
-        self.task.step_mut(index).doubt = match asked_for_another {
-            true => Doubt::None,
-            false => Doubt::Unknown,
-        };
+        let effect = Effect::unknown_if(!asked_for_another);
+        self.task.step_mut(index).set_effect(effect);
     }
 
     /// A probe was answered.
@@ -94,9 +92,9 @@ impl Draft {
 
     fn found_not_done(&mut self, index: StepIndex, by: &Actor, now: Timestamp) {
         let subject = self.task.subject(index);
-        self.task.step_mut(subject).doubt = Doubt::None;
+        self.task.step_mut(subject).set_effect(Effect::Known);
         if subject != index {
-            self.task.step_mut(index).doubt = Doubt::None;
+            self.task.step_mut(index).set_effect(Effect::Known);
             let reason = format!(
                 "the probe says that {} never took effect",
                 self.task.definition(subject).name
@@ -115,7 +113,7 @@ impl Draft {
 
     /// Now the work itself, at once.
     fn go_on_after_probe(&mut self, index: StepIndex, reason: String, by: &Actor, now: Timestamp) {
-        self.task.step_mut(index).doubt = Doubt::None;
+        self.task.step_mut(index).set_effect(Effect::Known);
         let pending = StepState::Pending { ready_at: now };
         self.change(index, "step.probed", pending, by, Some(reason));
         self.offer(index);
@@ -130,7 +128,7 @@ impl Draft {
         by: &Actor,
         now: Timestamp,
     ) {
-        self.doubt(index);
+        self.effect_is_unknown(index);
         if self.is_left_behind(index) {
             self.change(index, "step.error", StepState::Error(fault), by, None);
             self.open_undos(by, now);

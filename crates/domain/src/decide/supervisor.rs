@@ -4,11 +4,11 @@ use super::{Draft, fault};
 use crate::{
     command::Refusal,
     definition::{Extend, Policy},
-    fault::{Certainty, Fault, FaultKind},
+    fault::{Effect, Fault, FaultKind},
     history::Actor,
     ids::{Attempt, StepIndex},
     policy::backoff,
-    step::{Doubt, StepState},
+    step::StepState,
     time::{Span, Timestamp},
 };
 
@@ -63,7 +63,7 @@ impl Draft {
         by: &Actor,
         now: Timestamp,
     ) {
-        self.doubt(index);
+        self.effect_is_unknown(index);
         if self.is_left_behind(index) {
             self.abandon(index, &reason, by, now);
             self.open_undos(by, now);
@@ -95,16 +95,16 @@ impl Draft {
         }
         let policy = &definition.on_exhausted;
         if let Some(Extend { wait, times }) = policy.extend
-            && step.extended < times
+            && step.extensions_used < times
         {
-            step.extended += 1;
+            step.extensions_used += 1;
             let reason = format!(
                 "{reason}; failed more than {most} times, extended for the {} of {times} times",
-                step.extended
+                step.extensions_used
             );
             self.try_again(
                 index,
-                "step.extended",
+                "step.extensions_used",
                 wait.max(least_wait),
                 by,
                 reason,
@@ -112,7 +112,7 @@ impl Draft {
             );
             return;
         }
-        let (last, doubt) = (step.last_fault.clone(), step.doubt);
+        let (last, effect) = (step.last_fault.clone(), step.effect);
         let message = match step.failure_count {
             1 => format!("failed once; {reason}"),
             count => format!("failed {count} times; {reason}"),
@@ -120,7 +120,7 @@ impl Draft {
         let fault = Fault {
             status: last.as_ref().and_then(|fault| fault.status),
             body: last.and_then(|fault| fault.body),
-            outcome: (doubt != Doubt::None).then_some(Certainty::Unknown),
+            effect,
             ..fault(FaultKind::Exhausted, message, now)
         };
         self.give_up(index, policy.then, fault, by, now);
@@ -146,7 +146,7 @@ impl Draft {
             _ => format!("the instance that held attempt {attempt} was lost"),
         };
         self.drop_call(index);
-        self.doubt(index);
+        self.effect_is_unknown(index);
         if self.is_left_behind(index) {
             self.abandon(index, &reason, by, now);
             self.open_undos(by, now);
@@ -206,8 +206,8 @@ impl Draft {
                 let mut fault = fault.clone();
                 if let StepState::Processing { .. } = step.state {
                     self.drop_call(index);
-                    self.doubt(index);
-                    fault.outcome = Some(Certainty::Unknown);
+                    self.effect_is_unknown(index);
+                    fault.effect = Effect::Unknown;
                 }
                 self.fail(index, "step.error", fault, by);
             }

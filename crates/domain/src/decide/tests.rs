@@ -14,8 +14,9 @@ use uuid::Uuid;
 
 use super::*;
 use crate::{
-    call::Outcome,
+    call::CallOutcome,
     definition::{Accepted, Definition, Limits, Policies, parse_steps},
+    fault::Effect,
     ids::{InstanceId, Priority, TaskId},
     payload::Payload,
     step::StepStatus,
@@ -74,7 +75,7 @@ impl Bench {
         self.now = self.now + span;
     }
 
-    fn apply(&mut self, command: Command) -> Result<Effect, Refusal> {
+    fn apply(&mut self, command: Command) -> Result<CommandOutput, Refusal> {
         self.draft.apply(command, &self.by, self.now)
     }
 
@@ -101,7 +102,7 @@ impl Bench {
         Ok(self.draft.task.step(step).attempt)
     }
 
-    fn reply(&mut self, name: &str, attempt: Attempt, outcome: Outcome) -> Result<(), Refusal> {
+    fn reply(&mut self, name: &str, attempt: Attempt, outcome: CallOutcome) -> Result<(), Refusal> {
         let step = self.step(name);
         self.apply(Command::Reply {
             step,
@@ -118,14 +119,14 @@ impl Bench {
         self.reply(name, attempt, outcome).unwrap();
     }
 
-    fn transient(&self, status: u16, wait: Duration) -> Outcome {
+    fn transient(&self, status: u16, wait: Duration) -> CallOutcome {
         let message = format!("the service answered {status}");
         let fault = Fault {
             status: Some(status),
-            outcome: (status != 503).then_some(Certainty::Unknown),
+            effect: Effect::unknown_if(status != 503),
             ..fault(FaultKind::Transient, message, self.now)
         };
-        Outcome::Transient { fault, wait }
+        CallOutcome::Transient { fault, wait }
     }
 
     /// Claims a step and has it succeed.
@@ -163,12 +164,12 @@ impl Bench {
     }
 }
 
-fn success(output: Value) -> Outcome {
-    Outcome::Success(Payload::from_value(&output))
+fn success(output: Value) -> CallOutcome {
+    CallOutcome::Success(Payload::from_value(&output))
 }
 
-fn refusal(status: u16) -> Outcome {
-    Outcome::Failed(Fault {
+fn refusal(status: u16) -> CallOutcome {
+    CallOutcome::Failed(Fault {
         status: Some(status),
         ..fault(
             FaultKind::Permanent,

@@ -5,11 +5,11 @@ use super::{Draft, first_fault};
 use crate::{
     alert::AlertChange,
     command::Refusal,
-    fault::{Fault, FaultKind},
+    fault::{Effect, Fault, FaultKind},
     history::{Actor, Event},
     ids::StepIndex,
     payload::Payload,
-    step::{Doubt, Step, StepState},
+    step::{Step, StepState},
     task::{Task, TaskState, Undo},
     time::Timestamp,
 };
@@ -104,7 +104,7 @@ impl Draft {
             )),
             ready_at: None,
             failure_count: None,
-            outcome: None,
+            effect: Effect::Known,
             error: None,
         });
     }
@@ -170,7 +170,7 @@ impl Draft {
         if let StepState::Processed { .. } = self.task.step(undo).state {
             let undone = self.task.subject(undo);
             let step = self.task.step_mut(undone);
-            step.doubt = Doubt::None;
+            step.set_effect(Effect::Known);
             let state = StepState::Undone {
                 output: step.output().cloned(),
                 at: now,
@@ -206,7 +206,7 @@ impl Draft {
         by: &Actor,
         now: Timestamp,
     ) {
-        self.task.step_mut(step).doubt = Doubt::None;
+        self.task.step_mut(step).set_effect(Effect::Known);
         let processed = StepState::Processed { output, at: now };
         let reason = Some("its probe says that it took effect".to_owned());
         self.change(step, "step.processed", processed, by, reason);

@@ -1,6 +1,7 @@
 //! A task run again from a step on, by example.
 
 use super::*;
+use crate::fault::Effect;
 use crate::undo_plan::undo_plan;
 
 fn pipeline() -> Value {
@@ -33,8 +34,8 @@ fn call_of(bench: &mut Bench, name: &str) -> Call {
     let step = bench.step(name);
     let by = InstanceId::new("node-1");
     match bench.apply(Command::Claim { step, by }).unwrap() {
-        Effect::Call(call) => *call,
-        Effect::Done => panic!("{name} was not called"),
+        CommandOutput::Call(call) => *call,
+        CommandOutput::Done => panic!("{name} was not called"),
     }
 }
 
@@ -90,8 +91,8 @@ fn failures_count_anew_and_time_that_is_over_begins_anew() {
         Some(bench.now + Span::from_secs(60))
     );
     assert_eq!(
-        bench.record("a").doubt,
-        Doubt::Unknown,
+        bench.record("a").effect,
+        Effect::Unknown,
         "it is still not known"
     );
 }

@@ -6,6 +6,7 @@ use proptest::{bool::weighted, collection::vec, prelude::*};
 
 use super::*;
 use crate::command::Release;
+use crate::fault::Effect;
 
 /// A random step: which of the earlier ones it follows, and its policies.
 #[derive(Clone, Debug)]
@@ -194,12 +195,12 @@ impl Ask {
             Ask::Break(step, behind) => Command::Reply {
                 step: at(step),
                 attempt: attempt(at(step), behind),
-                outcome: Outcome::Unknown(fault()),
+                outcome: CallOutcome::Crashed(fault()),
             },
             Ask::Probed(step, status) => Command::Reply {
                 step: at(step),
                 attempt: attempt(at(step), &0),
-                outcome: Outcome::Probed {
+                outcome: CallOutcome::Probed {
                     status: *status,
                     body: Payload::null(),
                 },
@@ -207,7 +208,7 @@ impl Ask {
             Ask::Defer(step, behind, wait) => Command::Reply {
                 step: at(step),
                 attempt: attempt(at(step), behind),
-                outcome: Outcome::Transient {
+                outcome: CallOutcome::Transient {
                     fault: fault(),
                     wait: Duration::from_secs(*wait),
                 },
@@ -322,7 +323,10 @@ fn check(task: &Task) -> Result<(), TestCaseError> {
     for index in task.indexes() {
         let step = task.step(index);
         let over = step.is_done() || step.status() == StepStatus::Undone;
-        prop_assert!(!over || step.earlier.is_none(), "{index:?} has two outputs");
+        prop_assert!(
+            !over || step.previous_output.is_none(),
+            "{index:?} has two outputs"
+        );
         prop_assert!(
             !(task.is_ended() && step.is_live()),
             "{index:?} outlived its task"
@@ -382,12 +386,12 @@ fn calls(before: &Task, after: &Task, command: &Command) -> Result<(), TestCaseE
             "{undone:?} is undone, or asked about, while a try can follow"
         );
     }
-    if !matches!(claimed.state, StepState::Processing { .. }) || claimed.doubt == Doubt::Probing {
+    if !matches!(claimed.state, StepState::Processing { .. }) || claimed.is_probing {
         return Ok(());
     }
     let definition = before.definition(*step);
     let Some(undone) = definition.undoes else {
-        let asked = definition.probe.is_none() || before.step(*step).doubt == Doubt::None;
+        let asked = definition.probe.is_none() || before.step(*step).effect == Effect::Known;
         prop_assert!(asked, "{step:?} was repeated without asking its probe");
         return Ok(());
     };
@@ -441,12 +445,12 @@ fn compare(before: &Task, after: &Task, command: &Command) -> Result<(), TestCas
             }
             Command::Reply {
                 step,
-                outcome: Outcome::Unknown(_),
+                outcome: CallOutcome::Crashed(_),
                 ..
             } => *step == index && !left_behind,
             Command::Reply {
                 step,
-                outcome: Outcome::Transient { .. },
+                outcome: CallOutcome::Transient { .. },
                 ..
             } => *step == index && !left_behind && new.tries == 0,
             _ => false,

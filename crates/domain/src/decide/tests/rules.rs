@@ -47,7 +47,7 @@ fn a_claim_renders_the_request_from_the_outputs_before_it() {
     bench.process("reserve");
     let step = bench.step("charge");
     let by = InstanceId::new("node-1");
-    let Ok(Effect::Call(call)) = bench.apply(Command::Claim { step, by }) else {
+    let Ok(CommandOutput::Call(call)) = bench.apply(Command::Claim { step, by }) else {
         panic!("not claimed");
     };
     assert_eq!(call.body.as_deref(), Some(r#"{"hold":"reserve"}"#));
@@ -64,7 +64,7 @@ fn every_attempt_carries_the_same_idempotency_key() {
     let mut keys = Vec::new();
     for _ in 0..3 {
         let by = InstanceId::new("node-1");
-        let Ok(Effect::Call(call)) = bench.apply(Command::Claim { step, by }) else {
+        let Ok(CommandOutput::Call(call)) = bench.apply(Command::Claim { step, by }) else {
             panic!("not claimed");
         };
         keys.push((call.idempotency_key, call.attempt));
@@ -217,7 +217,7 @@ fn more_failures_than_allowed_end_the_step_in_error_with_the_last_fault() {
         .apply(Command::Reply {
             step,
             attempt,
-            outcome: Outcome::Transient {
+            outcome: CallOutcome::Transient {
                 fault: Fault {
                     status: Some(503),
                     ..seen
@@ -252,7 +252,7 @@ fn extend_grants_a_try_after_each_long_wait_and_then_gives_up() {
         bench.claim("a").unwrap();
         bench.later(Span::from_secs(30));
         bench.expire("a").unwrap();
-        assert_eq!(bench.record("a").extended, extended);
+        assert_eq!(bench.record("a").extensions_used, extended);
         assert_eq!(bench.status("a"), StepStatus::Pending);
         bench.later(Span::from_secs(599));
         assert!(matches!(bench.claim("a"), Err(Refusal::NotDue { .. })));
@@ -282,7 +282,7 @@ fn a_retried_step_starts_anew_and_the_task_goes_on() {
     assert_eq!(bench.task(), TaskStatus::Processing);
     assert!(bench.draft.alerts.contains(&AlertChange::Close { step }));
     let by = InstanceId::new("node-1");
-    let Ok(Effect::Call(call)) = bench.apply(Command::Claim { step, by }) else {
+    let Ok(CommandOutput::Call(call)) = bench.apply(Command::Claim { step, by }) else {
         panic!("not claimed");
     };
     assert_eq!(call.body.as_deref(), Some(r#"{"card":"tok_visa"}"#));
@@ -325,7 +325,7 @@ fn a_resolved_step_gives_its_output_to_the_steps_that_follow() {
     assert_eq!(bench.status("reserve"), StepStatus::Processed);
     let step = bench.step("charge");
     let by = InstanceId::new("node-1");
-    let Ok(Effect::Call(call)) = bench.apply(Command::Claim { step, by }) else {
+    let Ok(CommandOutput::Call(call)) = bench.apply(Command::Claim { step, by }) else {
         panic!("not claimed");
     };
     assert_eq!(call.body.as_deref(), Some(r#"{"hold":"by-hand"}"#));
@@ -441,7 +441,7 @@ fn an_overdue_task_ends_in_error_and_a_retry_gives_it_its_time_anew() {
     let step = bench.step("reserve");
     let by = InstanceId::new("node-1");
     bench.later(Span::from_secs(50));
-    let Ok(Effect::Call(call)) = bench.apply(Command::Claim { step, by }) else {
+    let Ok(CommandOutput::Call(call)) = bench.apply(Command::Claim { step, by }) else {
         panic!("not claimed");
     };
     assert_eq!(
@@ -487,7 +487,7 @@ fn the_trace_goes_on_from_the_task_to_each_attempt() {
     let mut bench = Bench::new(pipeline());
     let step = bench.step("reserve");
     let by = InstanceId::new("node-1");
-    let Ok(Effect::Call(call)) = bench.apply(Command::Claim { step, by }) else {
+    let Ok(CommandOutput::Call(call)) = bench.apply(Command::Claim { step, by }) else {
         panic!("not claimed");
     };
     assert_eq!(call.trace, CallTrace::of(None, call.step, call.attempt));

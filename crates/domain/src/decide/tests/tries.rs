@@ -1,6 +1,7 @@
 //! Tries after transient faults: what is held between them, and how their time is counted.
 
 use super::*;
+use crate::fault::Effect;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -35,7 +36,7 @@ fn between_two_tries_nobody_holds_the_step_and_no_failure_is_counted() {
     let record = bench.record("a");
     assert_eq!((record.failure_count, record.tries), (0, 1));
     assert_eq!(record.last_fault.as_ref().unwrap().status, Some(503));
-    assert_eq!(record.doubt, Doubt::None);
+    assert_eq!(record.effect, Effect::Known);
     let event = bench.draft.events.last().unwrap();
     assert_eq!(event.kind, "step.retrying");
     assert_eq!(event.reason.as_deref(), Some("tried again in 1s"));
@@ -82,7 +83,11 @@ fn a_wait_beyond_complete_by_is_a_failure_at_once_and_is_kept() {
     assert_eq!(bench.status("a"), StepStatus::Error);
     let error = bench.draft.task.error().unwrap();
     assert_eq!(error.kind, FaultKind::Exhausted);
-    assert_eq!(error.outcome, None, "the service said that it did nothing");
+    assert_eq!(
+        error.effect,
+        Effect::Known,
+        "the service said that it did nothing"
+    );
     assert_eq!(
         error.message,
         "failed 2 times; it did not succeed within 30s; its last fault: the service answered 503; \
@@ -96,7 +101,7 @@ fn the_wait_that_a_service_asked_for_is_kept_where_more_time_is_granted_too() {
         "on_exhausted": { "extend": "10m", "times": 1, "then": "error" } }));
     bench.defer("a", 503, HOUR);
     assert_eq!(ready_at(&bench, "a"), bench.now + Span::from_secs(3600));
-    assert_eq!(bench.record("a").extended, 1);
+    assert_eq!(bench.record("a").extensions_used, 1);
 }
 
 #[test]
@@ -203,7 +208,7 @@ fn a_wait_beyond_the_limit_of_the_task_is_ended_by_the_limit() {
     bench.apply(Command::Overdue).unwrap();
     let error = bench.draft.task.error().unwrap();
     assert_eq!(error.kind, FaultKind::Deadline);
-    assert_eq!(error.outcome, None);
+    assert_eq!(error.effect, Effect::Known);
 }
 
 /// The step is asked about before it is tried again wherever it may have taken effect.
@@ -217,19 +222,19 @@ fn a_fault_that_leaves_the_outcome_open_is_asked_about_first() {
     bench.later(Span::from_secs(3));
     // The probe is tried again within its own time.
     bench.defer("a", 503, 4 * SECOND);
-    assert_eq!(bench.record("a").doubt, Doubt::Unknown);
+    assert_eq!(bench.record("a").effect, Effect::Unknown);
     assert_eq!(bench.record("a").failure_count, 1);
     bench.later(Span::from_secs(4));
     let attempt = bench.claim("a").unwrap();
-    assert_eq!(bench.record("a").doubt, Doubt::Probing);
+    assert!(bench.record("a").is_probing);
     assert_eq!(complete_by(&bench, "a"), bench.now + Span::from_secs(6));
-    let not_done = Outcome::Probed {
+    let not_done = CallOutcome::Probed {
         status: 404,
         body: Payload::null(),
     };
     bench.reply("a", attempt, not_done).unwrap();
     bench.claim("a").unwrap();
-    assert_eq!(bench.record("a").doubt, Doubt::None);
+    assert_eq!(bench.record("a").effect, Effect::Known);
     let whole = bench.now + Span::from_secs(30);
     assert_eq!(complete_by(&bench, "a"), whole);
 }
@@ -247,10 +252,10 @@ fn a_probe_before_an_undo_leaves_the_undo_itself_without_doubt() {
     assert_eq!(bench.record("a").attempt, attempt);
     bench.apply(Command::Undo { reason: None }).unwrap();
     bench.defer("a.undo", 503, 4 * SECOND);
-    assert_eq!(bench.record("a.undo").doubt, Doubt::None);
+    assert_eq!(bench.record("a.undo").effect, Effect::Known);
     bench.later(Span::from_secs(4));
     bench.claim("a.undo").unwrap();
-    assert_eq!(bench.record("a.undo").doubt, Doubt::Probing);
+    assert!(bench.record("a.undo").is_probing);
     assert_eq!(
         complete_by(&bench, "a.undo"),
         bench.now + Span::from_secs(6)

@@ -1,7 +1,7 @@
 //! Undo, by example.
 
 use super::*;
-use crate::{blocked::Blocked, command::Release};
+use crate::{blocked::Blocked, command::Release, fault::Effect};
 
 /// A step that can be undone.
 fn undoable(name: &str, more: Value) -> Value {
@@ -61,8 +61,8 @@ fn call_of(bench: &mut Bench, name: &str) -> Call {
     let step = bench.step(name);
     let by = InstanceId::new("node-1");
     match bench.apply(Command::Claim { step, by }).unwrap() {
-        Effect::Call(call) => *call,
-        Effect::Done => panic!("{name} was not called"),
+        CommandOutput::Call(call) => *call,
+        CommandOutput::Done => panic!("{name} was not called"),
     }
 }
 
@@ -172,7 +172,7 @@ fn a_call_under_way_is_dropped_where_the_step_says_so() {
     };
     bench.apply(confirmed).unwrap();
     assert_eq!(bench.status("charge"), StepStatus::Cancelled);
-    assert_eq!(bench.record("charge").doubt, Doubt::Unknown);
+    assert_eq!(bench.record("charge").effect, Effect::Unknown);
     assert_eq!(call_of(&mut bench, "charge.undo").path, "/void/order-1");
     let late = bench.reply("charge", attempt, success(json!({})));
     assert!(matches!(late, Err(Refusal::Late { .. })), "{late:?}");
@@ -188,7 +188,7 @@ fn a_step_of_unknown_outcome_is_undone_too() {
     bench.later(Span::from_secs(31));
     bench.expire("charge").unwrap();
     assert_eq!(bench.task(), TaskStatus::Undoing);
-    assert_eq!(bench.record("charge").doubt, Doubt::Unknown);
+    assert_eq!(bench.record("charge").effect, Effect::Unknown);
     assert_eq!(bench.status("charge.undo"), StepStatus::Pending);
     let attempt = bench.claim("charge.undo").unwrap();
     bench.reply("charge.undo", attempt, refusal(404)).unwrap();
@@ -330,8 +330,8 @@ fn probed(more: Value) -> Value {
     json!([undoable("charge", step)])
 }
 
-fn answer(status: u16, body: Value) -> Outcome {
-    Outcome::Probed {
+fn answer(status: u16, body: Value) -> CallOutcome {
+    CallOutcome::Probed {
         status,
         body: Payload::from_value(&body),
     }
@@ -509,7 +509,7 @@ fn refused_after_doubt(fault: Fault) -> Bench {
     expire(&mut bench, "charge");
     let attempt = bench.claim("charge").unwrap();
     bench
-        .reply("charge", attempt, Outcome::Failed(fault))
+        .reply("charge", attempt, CallOutcome::Failed(fault))
         .unwrap();
     bench
 }
@@ -529,23 +529,19 @@ fn permanent(status: Option<u16>) -> Fault {
 fn a_refusal_speaks_for_the_attempts_before_it_only_if_the_service_looked_at_the_key() {
     for status in [400, 402, 404, 410, 422] {
         let bench = refused_after_doubt(permanent(Some(status)));
-        assert_eq!(bench.record("charge").doubt, Doubt::None, "{status}");
+        assert_eq!(bench.record("charge").effect, Effect::Known, "{status}");
         assert_eq!(bench.task(), TaskStatus::Undone, "{status}");
     }
     for status in [Some(401), Some(403), Some(407), Some(409), Some(421), None] {
         let bench = refused_after_doubt(permanent(status));
-        assert_eq!(bench.record("charge").doubt, Doubt::Unknown, "{status:?}");
+        assert_eq!(bench.record("charge").effect, Effect::Unknown, "{status:?}");
         assert_eq!(
             bench.status("charge.undo"),
             StepStatus::Pending,
             "{status:?}"
         );
         let cause = bench.draft.task.undo.as_ref().unwrap().error.as_ref();
-        assert_eq!(
-            cause.unwrap().outcome,
-            Some(Certainty::Unknown),
-            "{status:?}"
-        );
+        assert_eq!(cause.unwrap().effect, Effect::Unknown, "{status:?}");
     }
 }
 
@@ -555,17 +551,17 @@ fn what_a_service_did_and_answered_badly_is_undone() {
     bench.process("reserve");
     let attempt = bench.claim("charge").unwrap();
     let garbled = Fault {
-        outcome: Some(Certainty::Unknown),
+        effect: Effect::Unknown,
         ..permanent(Some(200))
     };
     bench
-        .reply("charge", attempt, Outcome::Failed(garbled))
+        .reply("charge", attempt, CallOutcome::Failed(garbled))
         .unwrap();
     assert_eq!(bench.task(), TaskStatus::Undoing);
     assert_eq!(bench.status("charge.undo"), StepStatus::Pending);
 }
 
-fn retry_with_body(bench: &mut Bench, name: &str) -> Result<Effect, Refusal> {
+fn retry_with_body(bench: &mut Bench, name: &str) -> Result<CommandOutput, Refusal> {
     let step = bench.step(name);
     bench.apply(Command::Retry {
         step: Some(step),
@@ -664,7 +660,7 @@ fn a_probe_whose_instance_is_lost_is_asked_again() {
     bench.lose("charge", again.attempt).unwrap();
     let asks = call_of(&mut bench, "charge.undo");
     bench.lose("charge.undo", asks.attempt).unwrap();
-    assert_eq!(bench.record("charge.undo").doubt, Doubt::None);
+    assert_eq!(bench.record("charge.undo").effect, Effect::Known);
     let again = call_of(&mut bench, "charge.undo");
     assert!(matches!(again.purpose, crate::Purpose::Probe(_)));
 }
@@ -677,32 +673,36 @@ fn a_task_cancelled_while_it_is_undone_stays_as_it_is() {
     let attempt = bench.claim("reserve.undo").unwrap();
     bench.apply(Command::Cancel { reason: None }).unwrap();
     assert_eq!(bench.task(), TaskStatus::Cancelled);
-    assert_eq!(bench.record("reserve.undo").doubt, Doubt::Unknown);
+    assert_eq!(bench.record("reserve.undo").effect, Effect::Unknown);
     let late = bench.reply("reserve.undo", attempt, success(json!(null)));
     assert!(matches!(late, Err(Refusal::Late { .. })), "{late:?}");
     assert_eq!(bench.status("reserve"), StepStatus::Processed);
 }
 
-fn stray(bench: &mut Bench, name: &str, attempt: Attempt) -> Result<Effect, Refusal> {
+fn never_started(
+    bench: &mut Bench,
+    name: &str,
+    attempt: Attempt,
+) -> Result<CommandOutput, Refusal> {
     let step = bench.step(name);
-    let why = crate::Release::Stray;
+    let why = crate::Release::NeverStarted;
     bench.apply(Command::Release { step, attempt, why })
 }
 
 #[test]
-fn a_call_that_was_dropped_at_its_complete_by_is_no_stray_claim() {
+fn a_call_that_was_dropped_at_its_complete_by_is_no_claim_that_never_started() {
     let mut bench = Bench::new(saga());
     bench.process("reserve");
     let attempt = bench.claim("charge").unwrap();
     bench.later(Span::from_secs(31));
-    let refused = stray(&mut bench, "charge", attempt);
+    let refused = never_started(&mut bench, "charge", attempt);
     assert!(
         matches!(refused, Err(Refusal::StepState { .. })),
         "{refused:?}"
     );
     bench.expire("charge").unwrap();
     assert_eq!(bench.record("charge").failure_count, 1, "it counts");
-    assert_eq!(bench.record("charge").doubt, Doubt::Unknown);
+    assert_eq!(bench.record("charge").effect, Effect::Unknown);
 }
 
 #[test]
@@ -710,8 +710,8 @@ fn a_claim_whose_call_was_not_seen_to_start_may_have_taken_effect() {
     let mut bench = Bench::new(saga());
     bench.process("reserve");
     let attempt = bench.claim("charge").unwrap();
-    stray(&mut bench, "charge", attempt).unwrap();
+    never_started(&mut bench, "charge", attempt).unwrap();
     assert_eq!(bench.status("charge"), StepStatus::Pending);
     assert_eq!(bench.record("charge").failure_count, 0);
-    assert_eq!(bench.record("charge").doubt, Doubt::Unknown);
+    assert_eq!(bench.record("charge").effect, Effect::Unknown);
 }

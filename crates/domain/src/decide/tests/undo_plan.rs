@@ -96,7 +96,7 @@ fn follow(bench: &mut Bench, plan: &UndoPlan) {
         let next = task.indexes().find(|index| task.due_at(*index).is_some());
         let step = next.expect("something is to be done");
         let by = InstanceId::new("node-1");
-        let Effect::Call(call) = bench.apply(Command::Claim { step, by }).unwrap() else {
+        let CommandOutput::Call(call) = bench.apply(Command::Claim { step, by }).unwrap() else {
             panic!("{step:?} could not be called");
         };
         let name = call.step_name.as_str();
@@ -111,7 +111,7 @@ fn follow(bench: &mut Bench, plan: &UndoPlan) {
                 assert_eq!(shown.probes_key.as_ref(), Some(key));
                 (
                     shown,
-                    Outcome::Probed {
+                    CallOutcome::Probed {
                         status: 200,
                         body: Payload::from_value(&json!({ "id": "found" })),
                     },
