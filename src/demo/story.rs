@@ -32,7 +32,7 @@ impl Sentence {
                 entry.error.as_ref()?.message.clone(),
                 "tried again".to_owned(),
             ),
-            "step.expired" | "step.extensions_used" => (
+            "step.expired" | "step.extended" => (
                 entry.reason.clone()?,
                 format!("the {actor} had it tried again"),
             ),

@@ -28,7 +28,7 @@ const COUNTED: [&str; 23] = [
     "step.retrying",
     "step.dropping",
     "step.expired",
-    "step.extensions_used",
+    "step.extended",
     "step.error",
     "step.skipped",
     "step.released",

@@ -140,7 +140,7 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
         ),
         step(
             Processing,
-            "step.extensions_used",
+            "step.extended",
             Pending,
             "the attempts are used up and on_exhausted grants more time",
         ),

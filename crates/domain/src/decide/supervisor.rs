@@ -104,7 +104,7 @@ impl Draft {
             );
             self.try_again(
                 index,
-                "step.extensions_used",
+                "step.extended",
                 wait.max(least_wait),
                 by,
                 reason,
