@@ -78,7 +78,7 @@ fn sweep(retention: Retention) -> Sweep {
 }
 
 async fn ended(h: &Harness, count: usize) -> Vec<TaskId> {
-    h.places("x", count);
+    h.slots("x", count);
     let mut ids = Vec::new();
     for _ in 0..count {
         let id = h.submit(New::default()).await.id();

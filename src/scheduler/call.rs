@@ -44,7 +44,7 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     let permission = HeldCalls::new(local, store, claimed.unwrap_or_else(Instant::now));
     // Nothing of it is needed once it is sent.
     let body = call.body.take();
-    // It panics in here, if it does, and not where it is spawned: its place is freed, and the attempt ends as
+    // It panics in here, if it does, and not where it is spawned: its slot is freed, and the attempt ends as
     // one of unknown outcome does.
     let answered = AssertUnwindSafe(async {
         planted::strike(call.task_key.as_deref(), "call");

@@ -1,5 +1,5 @@
-//! Claims from the agents' lines: when one grew and there is a free place, when a place became free
-//! and there is a line, when a delayed step is due, and at every poll, which is the truth behind
+//! Claims from the agent queues: when one grew and a slot is free, when a slot became free
+//! and steps are queued, when a delayed step is due, and at every poll, which is the truth behind
 //! the rest.
 
 use std::{sync::Arc, time::Duration};
@@ -23,10 +23,10 @@ pub async fn run(local: Arc<Local>, store: Store, poll: Duration, stop: Cancella
     let mut next_poll = Instant::now();
     let mut looks = 0;
     loop {
-        let next_due = local.lines.next_due_at().unwrap_or(next_poll);
+        let next_due = local.agent_queues.next_due_at().unwrap_or(next_poll);
         tokio::select! {
             () = stop.cancelled() => return,
-            () = local.lines.woken() => {}
+            () = local.agent_queues.woken() => {}
             () = sleep_until(next_due.min(next_poll)) => {}
         }
         let polled = next_poll <= Instant::now();
@@ -36,7 +36,7 @@ pub async fn run(local: Arc<Local>, store: Store, poll: Duration, stop: Cancella
             next_poll = Instant::now() + poll.mul_f64(jitter);
         }
         if let Err(error) = look(&local, &store, polled, &mut looks).await {
-            warn!(%error, "lines could not be looked at; trying again");
+            warn!(%error, "agent queues could not be read; trying again");
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = sleep_until(next_poll) => {}
@@ -45,7 +45,7 @@ pub async fn run(local: Arc<Local>, store: Store, poll: Duration, stop: Cancella
     }
 }
 
-/// What has come due joins its line. On a shared store with nothing due that is a read and no transaction: every
+/// Steps that have come due are enqueued. On a shared store with nothing due that is a read and no transaction: every
 /// instance asks, every second.
 async fn backlog(store: &Store, looks: &mut u32) -> Result<Promoted, StoreError> {
     *looks = looks.wrapping_add(1);
@@ -66,43 +66,43 @@ async fn look(
     polled: bool,
     looks: &mut u32,
 ) -> Result<(), StoreError> {
-    let everywhere = local.lines.take_everywhere();
-    let is_due = local.lines.take_due();
+    let everywhere = local.agent_queues.take_everywhere();
+    let is_due = local.agent_queues.take_due();
     if is_due || polled {
         match backlog(store, looks).await {
             Ok(promoted) => {
                 for agent in &promoted.agents {
-                    local.lines.grew(agent);
+                    local.agent_queues.grew(agent);
                 }
                 if let Some(due) = promoted.next_due {
                     local
-                        .lines
+                        .agent_queues
                         .due_in(due.since(store.housekeeping.now().await?));
                 }
             }
             Err(error) if error.is_damage() => {
                 store.promote_each().await?;
-                for agent in store.housekeeping.lines().await? {
-                    local.lines.grew(&agent);
+                for agent in store.housekeeping.queued_agents().await? {
+                    local.agent_queues.grew(&agent);
                 }
             }
             Err(error) => return Err(error),
         }
     }
-    // A promotion has found all lines already.
+    // A promotion has found all queues already.
     if everywhere && !polled {
-        for agent in store.housekeeping.lines().await? {
-            local.lines.grew(&agent);
+        for agent in store.housekeeping.queued_agents().await? {
+            local.agent_queues.grew(&agent);
         }
     }
-    let lines = local.lines.all();
-    let able: Vec<AgentName> = lines
+    let queues = local.agent_queues.all();
+    let able: Vec<AgentName> = queues
         .into_iter()
         .filter(|agent| local.free(agent) > 0)
         .collect();
-    if !able.is_empty() && store.claim_lines(able).await? > 0 {
+    if !able.is_empty() && store.claim_queued(able).await? > 0 {
         // There may be more than one claim takes.
-        local.lines.look_again();
+        local.agent_queues.look_again();
     }
     Ok(())
 }

@@ -1,13 +1,13 @@
 //! The scheduler: takes pending steps for agents with free capacity and has them called (P8 to P13).
 //!
 //! Most steps never pass through here as pending: the writer claims them in the transaction that made
-//! them ready, through [`Local`]. What found no place then stands in its agent's line, and the
+//! them ready, through [`Local`]. A step that found no free slot stays in its agent's queue, and the
 //! [`claimer`] takes it from there. The [`dispatcher`] runs the calls of every saved claim.
 
+mod agent_queues;
 mod call;
 mod claimer;
 mod dispatcher;
-mod lines;
 mod recovery;
 mod running;
 #[cfg(test)]
@@ -25,7 +25,7 @@ pub use dispatcher::Dispatcher;
 pub use recovery::{reconcile, reconcile_drops, resume_interrupted};
 
 use self::{
-    lines::Lines,
+    agent_queues::AgentQueues,
     running::{Ending, Key, Running},
 };
 use crate::{
@@ -42,7 +42,7 @@ pub struct Local {
     /// Without a lease nothing is claimed: others would take it for lost.
     local_lease: Arc<LocalLease>,
     agents: Arc<Agents>,
-    lines: Lines,
+    agent_queues: AgentQueues,
     running: Running,
     work: mpsc::UnboundedSender<Work>,
     start: Instant,
@@ -51,7 +51,7 @@ pub struct Local {
 }
 
 /// What is on its way to the dispatcher. Unbounded, because each claim holds a permit: there are never more
-/// than the agents have places for, and no more drops than claims.
+/// than the agents have slots, and no more drops than claims.
 #[derive(Debug)]
 enum Work {
     Call(Vec<Dispatch>),
@@ -73,7 +73,7 @@ impl Local {
             instance,
             local_lease,
             agents,
-            lines: Lines::default(),
+            agent_queues: AgentQueues::default(),
             running: Running::default(),
             work,
             start: Instant::now(),
@@ -82,15 +82,15 @@ impl Local {
         let weak = Arc::downgrade(&local);
         local.agents.on_freed(Box::new(move |agent: &AgentName| {
             if let Some(local) = weak.upgrade() {
-                local.lines.capacity_freed(agent);
+                local.agent_queues.capacity_freed(agent);
             }
         }));
         (local, Dispatches(receiver))
     }
 
-    /// Any line may have grown by the hand of another instance: the claimer looks.
+    /// Another instance may have enqueued steps: the claimer looks.
     pub fn look_everywhere(&self) {
-        self.lines.look_everywhere();
+        self.agent_queues.look_everywhere();
     }
 
     /// Calls of this instance may have to be dropped, by the hand of another: none starts from now on before the
@@ -123,9 +123,9 @@ impl Local {
         self.local_lease.may_claim(Instant::now())
     }
 
-    /// A line that may hold steps: the claimer looks.
-    pub fn expect_line(&self, agent: &AgentName) {
-        self.lines.grew(agent);
+    /// The queue may hold steps: the claimer looks.
+    pub fn expect_queued(&self, agent: &AgentName) {
+        self.agent_queues.grew(agent);
     }
 }
 
@@ -139,10 +139,10 @@ impl LocalScheduler for Local {
     }
 
     fn try_take(&self, agent: &AgentName) -> Option<Permit> {
-        if self.lines.has_line(agent) {
+        if self.agent_queues.has_queued(agent) {
             return None;
         }
-        self.take_for_line(agent)
+        self.take_for_queued(agent)
     }
 
     fn free(&self, agent: &AgentName) -> usize {
@@ -153,7 +153,7 @@ impl LocalScheduler for Local {
         }
     }
 
-    fn take_for_line(&self, agent: &AgentName) -> Option<Permit> {
+    fn take_for_queued(&self, agent: &AgentName) -> Option<Permit> {
         if !self.may_claim() {
             return None;
         }
@@ -161,8 +161,8 @@ impl LocalScheduler for Local {
         Some(Box::new(slot))
     }
 
-    fn line_drained(&self, agent: &AgentName) {
-        self.lines.drained(agent);
+    fn queue_drained(&self, agent: &AgentName) {
+        self.agent_queues.drained(agent);
     }
 
     fn dispatch(&self, dispatches: Vec<Dispatch>) {
@@ -176,9 +176,9 @@ impl LocalScheduler for Local {
 
     fn pending(&self, agent: &AgentName, due_at: Timestamp, now: Timestamp) {
         if due_at <= now {
-            self.lines.grew(agent);
+            self.agent_queues.grew(agent);
         } else {
-            self.lines.due_in(due_at.since(now));
+            self.agent_queues.due_in(due_at.since(now));
         }
     }
 

@@ -45,8 +45,8 @@ pub async fn resume_interrupted(local: &Local, store: &Store) -> Result<(), Stor
         let orphans = orphans.iter().map(key).collect();
         release(local, store, orphans, Release::Restart).await;
     }
-    for agent in store.housekeeping.lines().await? {
-        local.expect_line(&agent);
+    for agent in store.housekeeping.queued_agents().await? {
+        local.expect_queued(&agent);
     }
     if resumed > 0 {
         info!(

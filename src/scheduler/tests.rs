@@ -47,17 +47,17 @@ async fn without_a_lease_nothing_is_claimed() {
     let agent = AgentName::new("http://127.0.0.1:1");
     assert_eq!(local.free(&agent), 0);
     assert!(local.try_take(&agent).is_none());
-    assert!(local.take_for_line(&agent).is_none());
+    assert!(local.take_for_queued(&agent).is_none());
     local_lease.renewed(Some(Term(1)), Instant::now() + Duration::from_secs(60));
     assert!(local.free(&agent) > 0);
     assert!(local.try_take(&agent).is_some());
-    assert!(local.take_for_line(&agent).is_some());
+    assert!(local.take_for_queued(&agent).is_some());
 }
 
 #[tokio::test]
 async fn a_call_whose_step_another_took_over_is_dropped_and_the_others_go_on() {
     let h = Harness::new(sqlite().await).await;
-    h.places("x", 2);
+    h.slots("x", 2);
     let (local, _) = local();
     let (lost, kept) = (claimed(&h).await, claimed(&h).await);
     let (lost_call, kept_call) = (call(&local, lost), call(&local, kept));
@@ -80,7 +80,7 @@ async fn a_call_whose_step_another_took_over_is_dropped_and_the_others_go_on() {
 #[tokio::test]
 async fn a_claim_on_record_whose_call_never_started_is_handed_back() {
     let h = Harness::new(sqlite().await).await;
-    h.places("x", 2);
+    h.slots("x", 2);
     let (local, _) = local();
     let (stray, kept) = (claimed(&h).await, claimed(&h).await);
     let _call = call(&local, kept);
@@ -94,7 +94,7 @@ async fn a_claim_on_record_whose_call_never_started_is_handed_back() {
 #[tokio::test]
 async fn a_claim_whose_call_starts_meanwhile_is_left_alone() {
     let h = Harness::new(sqlite().await).await;
-    h.places("x", 1);
+    h.slots("x", 1);
     let (local, _) = local();
     let late = claimed(&h).await;
     let (reconciled, ()) = tokio::join!(reconcile(&local, &h.store), async {
@@ -109,7 +109,7 @@ async fn a_claim_whose_call_starts_meanwhile_is_left_alone() {
 #[tokio::test]
 async fn a_call_is_made_only_while_its_step_is_known_to_be_held() {
     let h = Harness::new(sqlite().await).await;
-    h.places("x", 2);
+    h.slots("x", 2);
     let mut store = h.store.clone();
     store.is_shared = true;
     let (local, local_lease) = local();

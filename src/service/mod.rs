@@ -339,7 +339,7 @@ fn addresses(config: &Config, address: &Listen) -> AddressPolicy {
         listener: address.tcp(),
         database: match &config.database_url {
             DatabaseUrl::Sqlite(_) => Vec::new(),
-            DatabaseUrl::Postgres(url) => postgres::places(url),
+            DatabaseUrl::Postgres(url) => postgres::addresses(url),
         },
     };
     let allow = config.calls.allow.0.clone();

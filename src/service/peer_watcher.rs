@@ -76,11 +76,11 @@ impl PeerWatcher {
     }
 
     /// Takes over agents and workflows that other instances registered.
-    async fn register(self, notification: Arc<Notify>, stop: CancellationToken) {
+    async fn register(self, notified: Arc<Notify>, stop: CancellationToken) {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = notification.notified() => {}
+                () = notified.notified() => {}
                 () = sleep(jittered(REGISTRATIONS)) => {}
             }
             self.workflows.forget();
@@ -101,11 +101,11 @@ fn jittered(rest: Duration) -> Duration {
 async fn look_at_drops(
     local: Arc<Local>,
     store: Store,
-    notification: Arc<Notify>,
+    notified: Arc<Notify>,
     stop: CancellationToken,
 ) {
     while stop
-        .run_until_cancelled(notification.notified())
+        .run_until_cancelled(notified.notified())
         .await
         .is_some()
     {
@@ -120,11 +120,11 @@ async fn look_at_drops(
 }
 
 /// Tells those who wait for tasks. Costs nothing while nobody does.
-async fn watch(store: Store, notification: Arc<Notify>, stop: CancellationToken) {
+async fn watch(store: Store, notified: Arc<Notify>, stop: CancellationToken) {
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            () = notification.notified() => {}
+            () = notified.notified() => {}
             () = sleep(jittered(LOOK)) => {}
         }
         if let Err(error) = store.watchers.look(&*store.reader).await {

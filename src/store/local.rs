@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::domain::{Actor, AgentName, Attempt, Call, InstanceId, StepRef, Timestamp};
 
-/// A place among an agent's calls under way; given back when dropped.
+/// A slot for one call of an agent; freed when dropped.
 pub type Permit = Box<dyn Any + Send>;
 
 /// A saved claim: to be called now.
@@ -24,14 +24,14 @@ pub trait LocalScheduler: Send + Sync + 'static {
     fn instance(&self) -> &InstanceId;
     /// The instance's scheduler, for the history.
     fn actor(&self) -> &Actor;
-    /// A place for one more call, if the agent has one free and nobody waits in line for it.
+    /// A slot for one more call, if one is free and no step is queued for it.
     fn try_take(&self, agent: &AgentName) -> Option<Permit>;
     /// How many more calls the agent can take now.
     fn free(&self, agent: &AgentName) -> usize;
-    /// A place for the first in line.
-    fn take_for_line(&self, agent: &AgentName) -> Option<Permit>;
-    /// The agent's line has been emptied, as far as this process knows.
-    fn line_drained(&self, agent: &AgentName);
+    /// A slot for the first queued step.
+    fn take_for_queued(&self, agent: &AgentName) -> Option<Permit>;
+    /// The agent's queue is empty, as far as this process knows.
+    fn queue_drained(&self, agent: &AgentName);
     /// Claims that have just been committed.
     fn dispatch(&self, dispatches: Vec<Dispatch>);
     /// A step is pending and nobody claimed it; it may be from `due_at` on, `now` being now.

@@ -58,7 +58,7 @@ impl<'f> Range<'f> {
         statement
     }
 
-    /// The ids of up to `limit` tasks, each with its place among those that are looked at.
+    /// The ids of up to `limit` tasks, each with its position among those that are looked at.
     pub fn ids(&self, first: Option<&First<'_>>, limit: usize) -> Statement {
         let mut statement = Statement::new(
             "SELECT id, place FROM (SELECT id, row_number() OVER (ORDER BY id) AS place FROM (",

@@ -113,14 +113,15 @@ pub trait Transaction: Outbox + Salvage {
     /// The tasks that the idempotency keys among `keys` stand for.
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError>;
 
-    /// Up to `limit` steps at the head of an agent's line, most important first.
-    async fn line(&mut self, agent: &AgentName, limit: usize) -> Result<Vec<StepRef>, StoreError>;
+    /// Up to `limit` steps at the head of an agent's queue, most important first.
+    async fn queued(&mut self, agent: &AgentName, limit: usize)
+    -> Result<Vec<StepRef>, StoreError>;
 
-    /// Lets delayed steps whose time has come join their agents' lines, [`Promoted::MOST`] at once. Answers
-    /// which agents have a line then, and when the next delayed step is due.
+    /// Lets delayed steps whose time has come join their agents' queues, [`Promoted::MOST`] at once. Answers
+    /// which agents have queued steps then, and when the next delayed step is due.
     async fn promote(&mut self) -> Result<Promoted, StoreError>;
 
-    /// Lets one delayed step join its agent's line, if its time has come.
+    /// Lets one delayed step join its agent's queue, if its time has come.
     async fn promote_one(&mut self, step: StepRef) -> Result<(), StoreError>;
 
     /// Saves a batch, each task by compare-and-set on its version.
@@ -227,8 +228,8 @@ pub trait Reader: Send + Sync + 'static {
     async fn due(&self) -> Result<Vec<StepRef>, StoreError>;
     /// What a promotion would answer that moves nothing.
     async fn backlog(&self) -> Result<Promoted, StoreError>;
-    /// The agents in whose lines steps stand.
-    async fn lines(&self) -> Result<Vec<AgentName>, StoreError>;
+    /// The agents with queued steps.
+    async fn queued_agents(&self) -> Result<Vec<AgentName>, StoreError>;
     /// How many steps of other tasks the queue of each of these agents holds before those of this task.
     /// The count of a queue ends at `limit`, and reads no more of it.
     async fn ahead(

@@ -48,7 +48,7 @@ pub struct TaskSummary {
     pub error: Option<Fault>,
 }
 
-/// The place of a task among those that ended: by the time of its end, then by id.
+/// The position of a task among those that ended: by the time of its end, then by id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct EndedAt {
     pub at: Timestamp,
@@ -89,7 +89,7 @@ pub struct KnownKey {
 
 #[derive(Clone, Debug, Default)]
 pub struct Promoted {
-    /// All agents that have a line.
+    /// All agents with queued steps.
     pub agents: Vec<AgentName>,
     /// Not after the time of the promotion, where more were due than one takes.
     pub next_due: Option<Timestamp>,
@@ -234,7 +234,7 @@ pub struct MessageQuery {
 pub struct Counts {
     /// Those that have not ended, by state.
     pub tasks: Vec<(TaskStatus, u64)>,
-    /// Steps in line, by agent.
+    /// Queued steps by agent.
     pub queued: Vec<(AgentName, u64)>,
     pub waiting: u64,
     pub delayed: u64,

@@ -28,9 +28,9 @@ SELECT task_id, idx FROM steps
 WHERE due_at IS NOT NULL AND queued = 0 AND due_at <= $1
 ORDER BY due_at LIMIT $2"#;
 
-/// The agents in whose lines steps stand, and in a row without one when the next delayed step is due. Goes from one
-/// agent to the next by steps_line, so that long lines cost no more than short ones. Not by `min`: up to version 16,
-/// PostgreSQL reads whole lines for it where they were empty when it planned. The last row relies on steps_delayed.
+/// The agents with queued steps, and in a row without one when the next delayed step is due. Goes from one
+/// agent to the next by steps_line, so that long queues cost no more than short ones. Not by `min`: up to version 16,
+/// PostgreSQL reads whole queues for it where they were empty when it planned. The last row relies on steps_delayed.
 pub const BACKLOG: &str = r#"
 WITH RECURSIVE line (agent) AS (
     SELECT (SELECT agent FROM steps WHERE due_at IS NOT NULL AND queued = 1 ORDER BY agent LIMIT 1)
@@ -430,7 +430,7 @@ impl<S: Source> Reader for SqlReader<S> {
         self.all(statement, rows::step_ref).await
     }
 
-    async fn lines(&self) -> Result<Vec<AgentName>, StoreError> {
+    async fn queued_agents(&self) -> Result<Vec<AgentName>, StoreError> {
         Ok(self.backlog().await?.agents)
     }
 
@@ -631,7 +631,7 @@ impl<S: Source> Reader for SqlReader<S> {
                 .map(rows::task_count)
                 .collect::<Result<_, _>>()?,
             queued: self
-                .all(Statement::new(COUNT_QUEUED), rows::line_count)
+                .all(Statement::new(COUNT_QUEUED), rows::queue_count)
                 .await?,
             ..Counts::default()
         };

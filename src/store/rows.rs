@@ -428,7 +428,7 @@ pub fn alert_count(row: &impl Columns) -> Result<(String, u64), StoreError> {
     Ok((text(row, "kind")?, number(row, "count")?))
 }
 
-pub fn line_count(row: &impl Columns) -> Result<(AgentName, u64), StoreError> {
+pub fn queue_count(row: &impl Columns) -> Result<(AgentName, u64), StoreError> {
     Ok((agent_name(row, "agent")?, number(row, "count")?))
 }
 

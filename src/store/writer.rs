@@ -14,10 +14,10 @@ mod command_queue;
 mod faults;
 mod handle;
 mod leases;
+mod load_budget;
 mod outbox;
 mod purge;
 mod registrations;
-mod room;
 mod stale_refusals;
 
 use std::{
@@ -98,24 +98,24 @@ enum Halted {
 #[derive(Clone, Default)]
 struct Damage {
     tasks: Vec<UnreadableTask>,
-    lines: Vec<AgentName>,
+    queues: Vec<AgentName>,
 }
 
 impl Damage {
     /// Whether any of it is new.
     fn add(&mut self, other: &Damage) -> bool {
-        let before = self.tasks.len() + self.lines.len();
+        let before = self.tasks.len() + self.queues.len();
         for found in &other.tasks {
             if !self.tasks.iter().any(|known| known.task == found.task) {
                 self.tasks.push(found.clone());
             }
         }
-        for found in &other.lines {
-            if !self.lines.contains(found) {
-                self.lines.push(found.clone());
+        for found in &other.queues {
+            if !self.queues.contains(found) {
+                self.queues.push(found.clone());
             }
         }
-        self.tasks.len() + self.lines.len() > before
+        self.tasks.len() + self.queues.len() > before
     }
 }
 
@@ -464,9 +464,9 @@ impl<'w> Committer<'w> {
             draft.most_claims = 1;
         }
         draft
-            .read_lines(requests, tx.as_mut(), &*writer.local)
+            .read_queues(requests, tx.as_mut(), &*writer.local)
             .await?;
-        self.suspect = draft.first_in_line().filter(|_| careful);
+        self.suspect = draft.first_queued().filter(|_| careful);
         draft.gather(requests, tx.as_mut(), &writer.cache).await?;
         draft.decide(requests, tx.as_mut(), &*writer.local).await?;
         draft.collect(&writer.settings.sender.load_full(), &*writer.local)?;

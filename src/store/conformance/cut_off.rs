@@ -128,7 +128,7 @@ async fn readers_come_back_after_a_cut_that_nobody_reports() {
             let reader = reader.clone();
             async move {
                 loop {
-                    reader.lines().await.unwrap();
+                    reader.queued_agents().await.unwrap();
                     tell.send(()).unwrap();
                 }
             }
@@ -140,7 +140,7 @@ async fn readers_come_back_after_a_cut_that_nobody_reports() {
         reading.abort();
         let _ = reading.await;
         proxy.heal_for_new_ones();
-        let well = async { while reader.lines().await.is_err() {} };
+        let well = async { while reader.queued_agents().await.is_err() {} };
         timeout(Duration::from_secs(20), well).await.unwrap();
     }
 }

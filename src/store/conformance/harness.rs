@@ -103,28 +103,28 @@ impl Database {
     }
 }
 
-type Places = Arc<Mutex<HashMap<AgentName, usize>>>;
+type Slots = Arc<Mutex<HashMap<AgentName, usize>>>;
 
-/// A place for a call. It is free again where the call is never made, because its batch was decided anew;
-/// no call ends here, so none that is made gives its place back.
+/// A slot for a call. It is free again where the call is never made, because its batch was decided anew;
+/// no call ends here, so none that is made frees its slot.
 struct Place {
-    places: Places,
+    slots: Slots,
     agent: AgentName,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(free) = self.places.lock().unwrap().get_mut(&self.agent) {
+        if let Some(free) = self.slots.lock().unwrap().get_mut(&self.agent) {
             *free += 1;
         }
     }
 }
 
-/// Takes notes of what the writer tells it, and has as many places as the test gives it.
+/// Takes notes of what the writer tells it, and has as many slots as the test gives it.
 pub struct Notes {
     instance: InstanceId,
     actor: Actor,
-    places: Places,
+    slots: Slots,
     pub dispatched: Mutex<Vec<Dispatch>>,
     pub pending: Mutex<Vec<AgentName>>,
     pub drained: Mutex<Vec<AgentName>>,
@@ -141,24 +141,24 @@ impl LocalScheduler for Notes {
     }
 
     fn try_take(&self, agent: &AgentName) -> Option<Permit> {
-        self.take_for_line(agent)
+        self.take_for_queued(agent)
     }
 
     fn free(&self, agent: &AgentName) -> usize {
-        self.places.lock().unwrap().get(agent).copied().unwrap_or(0)
+        self.slots.lock().unwrap().get(agent).copied().unwrap_or(0)
     }
 
-    fn take_for_line(&self, agent: &AgentName) -> Option<Permit> {
-        let mut places = self.places.lock().unwrap();
-        let free = places.get_mut(agent)?;
+    fn take_for_queued(&self, agent: &AgentName) -> Option<Permit> {
+        let mut slots = self.slots.lock().unwrap();
+        let free = slots.get_mut(agent)?;
         *free = free.checked_sub(1)?;
         Some(Box::new(Place {
-            places: self.places.clone(),
+            slots: self.slots.clone(),
             agent: agent.clone(),
         }))
     }
 
-    fn line_drained(&self, agent: &AgentName) {
+    fn queue_drained(&self, agent: &AgentName) {
         self.drained.lock().unwrap().push(agent.clone());
     }
 
@@ -225,7 +225,7 @@ impl Harness {
         let notes = Arc::new(Notes {
             actor: Actor::scheduler("node-1"),
             instance,
-            places: Places::default(),
+            slots: Slots::default(),
             dispatched: Mutex::default(),
             pending: Mutex::default(),
             drained: Mutex::default(),
@@ -266,10 +266,10 @@ impl Harness {
         &self.notes.instance
     }
 
-    /// Gives an agent places for calls.
-    pub fn places(&self, agent: &str, places: usize) {
-        let mut all = self.notes.places.lock().unwrap();
-        all.insert(AgentName::new(agent), places);
+    /// Gives an agent slots for calls.
+    pub fn slots(&self, agent: &str, slots: usize) {
+        let mut all = self.notes.slots.lock().unwrap();
+        all.insert(AgentName::new(agent), slots);
     }
 
     pub fn details(&self, new: &New) -> Details {

@@ -139,7 +139,7 @@ pub async fn a_process_alone_on_its_store_succeeds_everybody_at_once(h: Harness)
 }
 
 pub async fn steps_of_an_instance_without_a_lease_are_lost(h: Harness) {
-    h.places("x", 1);
+    h.slots("x", 1);
     let id = h.submit(New::default()).await.id();
     assert_eq!(expired(&h, "node-2").await, [lost(id)], "it has no record");
     assert_eq!(expired(&h, "node-1").await, [], "who asks is alive");
@@ -160,7 +160,7 @@ pub async fn steps_of_an_instance_without_a_lease_are_lost(h: Harness) {
 }
 
 pub async fn a_step_that_is_overdue_as_well_as_lost_counts_as_lost(h: Harness) {
-    h.places("x", 2);
+    h.slots("x", 2);
     let steps = serde_json::json!([{ "name": "a", "agent": "x", "complete_within": "100ms" }]);
     let new = New {
         steps,
@@ -187,7 +187,7 @@ pub async fn a_step_that_is_overdue_as_well_as_lost_counts_as_lost(h: Harness) {
 }
 
 pub async fn what_an_instance_holds_is_told_apart_from_what_others_hold(h: Harness) {
-    h.places("x", 3);
+    h.slots("x", 3);
     for _ in 0..3 {
         h.submit(New::default()).await;
     }

@@ -120,7 +120,7 @@ async fn alerts(h: &Harness) -> Vec<crate::store::Alert> {
 }
 
 pub async fn a_message_is_saved_with_its_change_and_gone_when_delivered(h: Harness) {
-    h.places("x", 1);
+    h.slots("x", 1);
     let id = submit(&h).await;
     let saved = all(&h).await;
     assert_eq!(saved.len(), 1);
@@ -149,7 +149,7 @@ pub async fn a_message_is_saved_with_its_change_and_gone_when_delivered(h: Harne
 }
 
 pub async fn the_messages_of_a_task_go_one_after_the_other(h: Harness) {
-    h.places("x", 1);
+    h.slots("x", 1);
     let id = submit(&h).await;
     h.reply(id, 0, 1, success(json!(1))).await.unwrap();
     assert_eq!(all(&h).await.len(), 2);
@@ -167,7 +167,7 @@ pub async fn the_messages_of_a_task_go_one_after_the_other(h: Harness) {
 }
 
 pub async fn what_is_added_while_a_queue_is_held_is_not_lost(h: Harness) {
-    h.places("x", 1);
+    h.slots("x", 1);
     let id = submit(&h).await;
     let held = take(&h, "a", 1, LONG).await.remove(0);
     h.reply(id, 0, 1, success(json!(1))).await.unwrap();
@@ -242,7 +242,7 @@ pub async fn a_process_that_starts_again_frees_what_it_held(h: Harness) {
 }
 
 pub async fn a_dead_letter_raises_one_alert_that_closes_when_it_is_delivered_after_all(h: Harness) {
-    h.places("x", 2);
+    h.slots("x", 2);
     let id = submit(&h).await;
     h.reply(id, 0, 1, success(json!(1))).await.unwrap();
     let held = take(&h, "a", 1, LONG).await.remove(0);
@@ -305,7 +305,7 @@ pub async fn a_dead_letter_raises_one_alert_that_closes_when_it_is_delivered_aft
 }
 
 pub async fn webhooks_are_told_once_that_an_alert_was_raised_and_that_it_has_closed(h: Harness) {
-    h.places("x", 2);
+    h.slots("x", 2);
     let id = h.submit(New::default()).await.id();
     h.reply(id, 0, 1, refusal()).await.unwrap();
     let retry = || Command::Retry {
@@ -329,7 +329,7 @@ pub async fn webhooks_are_told_once_that_an_alert_was_raised_and_that_it_has_clo
 }
 
 pub async fn dead_letters_are_purged_with_age_and_outlive_their_task(h: Harness) {
-    h.places("x", 2);
+    h.slots("x", 2);
     let id = submit(&h).await;
     let held = take(&h, "a", 1, LONG).await.remove(0);
     tried(&h, "a", &held, dead()).await;

@@ -1,4 +1,4 @@
-//! Lists, histories, lines, registrations.
+//! Lists, histories, agent queues, registrations.
 
 use serde_json::json;
 
@@ -21,7 +21,7 @@ async fn found(h: &Harness, filter: TaskFilter) -> Vec<String> {
 }
 
 pub async fn lists_have_stable_cursors_and_every_filter(h: Harness) {
-    h.places("pay", 10);
+    h.slots("pay", 10);
     let mut tasks = Vec::new();
     for (key, agent, labels) in [
         ("k1", "pay", &[("customer", "acme")][..]),
@@ -114,7 +114,7 @@ pub async fn lists_have_stable_cursors_and_every_filter(h: Harness) {
 }
 
 pub async fn the_history_tells_every_change_in_order(h: Harness) {
-    h.places("x", 1);
+    h.slots("x", 1);
     let id = h.submit(New::default()).await.id();
     h.reply(id, 0, 1, refusal()).await.unwrap();
     let changes = h.store.reader.history(id, 0, 100).await.unwrap().unwrap();
@@ -136,7 +136,7 @@ pub async fn the_history_tells_every_change_in_order(h: Harness) {
     );
 }
 
-pub async fn a_line_is_taken_by_priority_then_age(h: Harness) {
+pub async fn a_queue_is_claimed_by_priority_then_age(h: Harness) {
     let mut ids = Vec::new();
     for priority in [0, 5, 0, 9, 5] {
         ids.push(
@@ -154,21 +154,21 @@ pub async fn a_line_is_taken_by_priority_then_age(h: Harness) {
         let ahead = h.store.reader.ahead(&last, &queues, limit).await.unwrap();
         assert_eq!(ahead, [counted, 0], "counted up to {limit}");
     }
-    h.places("x", 3);
+    h.slots("x", 3);
     let x = AgentName::new("x");
-    assert_eq!(h.store.claim_lines(vec![x.clone()]).await.unwrap(), 3);
+    assert_eq!(h.store.claim_queued(vec![x.clone()]).await.unwrap(), 3);
     let claimed: Vec<_> = h.calls().into_iter().map(|(id, _, _)| id).collect();
     assert_eq!(claimed, [ids[3], ids[1], ids[4]]);
     assert!(h.notes.drained.lock().unwrap().is_empty(), "two are left");
-    h.places("x", 3);
-    assert_eq!(h.store.claim_lines(vec![x]).await.unwrap(), 2);
+    h.slots("x", 3);
+    assert_eq!(h.store.claim_queued(vec![x]).await.unwrap(), 2);
     let claimed: Vec<_> = h.calls().into_iter().map(|(id, _, _)| id).collect();
     assert_eq!(claimed, [ids[0], ids[2]]);
 }
 
 /// A step whose attempt expired is not due before its wait is over.
-pub async fn a_delayed_step_joins_its_line_when_it_is_due(h: Harness) {
-    h.places("x", 1);
+pub async fn a_delayed_step_is_enqueued_when_it_is_due(h: Harness) {
+    h.slots("x", 1);
     let steps = json!([{ "name": "a", "agent": "x", "complete_within": "100ms" }]);
     let id = h
         .submit(New {
@@ -178,9 +178,9 @@ pub async fn a_delayed_step_joins_its_line_when_it_is_due(h: Harness) {
         .await
         .id();
     super::recovery::expire_all(&h, 1).await;
-    h.places("x", 1);
+    h.slots("x", 1);
     let x = AgentName::new("x");
-    assert_eq!(h.store.claim_lines(vec![x.clone()]).await.unwrap(), 0);
+    assert_eq!(h.store.claim_queued(vec![x.clone()]).await.unwrap(), 0);
     let promoted = h.store.promote().await.unwrap();
     assert!(promoted.agents.is_empty());
     let due = promoted.next_due.unwrap();
@@ -190,7 +190,7 @@ pub async fn a_delayed_step_joins_its_line_when_it_is_due(h: Harness) {
     let promoted = h.store.promote().await.unwrap();
     assert_eq!(promoted.agents, std::slice::from_ref(&x));
     assert_eq!(promoted.next_due, None);
-    assert_eq!(h.store.claim_lines(vec![x]).await.unwrap(), 1);
+    assert_eq!(h.store.claim_queued(vec![x]).await.unwrap(), 1);
     assert_eq!(h.calls().last(), Some(&(id, 0, 2)));
 }
 
@@ -315,15 +315,15 @@ pub async fn conditions_on_workflows_are_judged_with_the_write(h: Harness) {
     assert_ne!(tag().await, first);
 }
 
-pub async fn what_a_paused_task_has_pending_is_in_no_line(h: Harness) {
+pub async fn the_pending_steps_of_a_paused_task_are_not_queued(h: Harness) {
     let id = h.submit(New::default()).await.id();
     h.apply(id, Command::Pause { reason: None }).await.unwrap();
-    h.places("x", 5);
+    h.slots("x", 5);
     let x = AgentName::new("x");
-    assert_eq!(h.store.claim_lines(vec![x.clone()]).await.unwrap(), 0);
-    // Resumed without a place, it is back in line.
-    h.places("x", 0);
+    assert_eq!(h.store.claim_queued(vec![x.clone()]).await.unwrap(), 0);
+    // Resumed without a free slot, it is queued again.
+    h.slots("x", 0);
     h.apply(id, Command::Resume { reason: None }).await.unwrap();
-    h.places("x", 5);
-    assert_eq!(h.store.claim_lines(vec![x]).await.unwrap(), 1);
+    h.slots("x", 5);
+    assert_eq!(h.store.claim_queued(vec![x]).await.unwrap(), 1);
 }

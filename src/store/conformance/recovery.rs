@@ -39,7 +39,7 @@ pub async fn expire_all(h: &Harness, count: usize) {
 }
 
 pub async fn an_expired_step_is_found_and_a_running_one_is_not(h: Harness) {
-    h.places("x", 2);
+    h.slots("x", 2);
     let id = h
         .submit(New {
             steps: quick(),
@@ -71,7 +71,7 @@ pub async fn an_overdue_task_is_found_once(h: Harness) {
 }
 
 pub async fn an_alert_is_raised_once_and_closed_when_mended(h: Harness) {
-    h.places("x", 2);
+    h.slots("x", 2);
     let id = h.submit(New::default()).await.id();
     h.reply(id, 0, 1, refusal()).await.unwrap();
     let alerts = h.store.reader.alerts(&EVERY_ALERT).await.unwrap();
@@ -106,7 +106,7 @@ pub async fn an_alert_is_raised_once_and_closed_when_mended(h: Harness) {
 }
 
 pub async fn ended_tasks_are_purged_with_all_that_belongs_to_them(h: Harness) {
-    h.places("x", 5);
+    h.slots("x", 5);
     let mut ids = Vec::new();
     for key in ["k1", "k2", "k3", "k4"] {
         let labels = &[("a", "b")];
@@ -148,7 +148,7 @@ pub async fn ended_tasks_are_purged_with_all_that_belongs_to_them(h: Harness) {
 }
 
 pub async fn ended_tasks_are_listed_in_pages_by_their_end(h: Harness) {
-    h.places("x", 5);
+    h.slots("x", 5);
     let mut ended = Vec::new();
     for _ in 0..4 {
         let id = h.submit(New::default()).await.id();
@@ -186,7 +186,7 @@ pub async fn ended_tasks_are_listed_in_pages_by_their_end(h: Harness) {
 }
 
 pub async fn running_steps_are_listed_in_pages(h: Harness) {
-    h.places("x", 10);
+    h.slots("x", 10);
     for _ in 0..5 {
         h.submit(New::default()).await;
     }
@@ -204,7 +204,7 @@ pub async fn running_steps_are_listed_in_pages(h: Harness) {
 }
 
 pub async fn counts_tell_what_is_there(h: Harness) {
-    h.places("x", 1);
+    h.slots("x", 1);
     let steps = json!([{ "name": "a", "agent": "x" }, { "name": "b", "agent": "x" }]);
     let new = || New {
         steps: steps.clone(),
@@ -240,7 +240,7 @@ pub async fn ended_tasks_are_counted_in_pages_of_any_size(h: Harness) {
         (counted.complete().unwrap().map(|(_, count)| count), pages)
     };
     assert_eq!(counted(10).await, ([0, 0, 0], 3));
-    h.places("x", 100);
+    h.slots("x", 100);
     let mut ids = Vec::new();
     for _ in 0..12 {
         ids.push(h.submit(New::default()).await.id());

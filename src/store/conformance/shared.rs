@@ -56,8 +56,8 @@ const END_ALL: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 async fn two_instances_that_finish_two_branches_open_the_join_once() {
     let (a, b) = pair().await;
     for h in [&a, &b] {
-        h.places("x", 1000);
-        h.places("y", 1000);
+        h.slots("x", 1000);
+        h.slots("y", 1000);
     }
     let steps = json!([
         { "name": "left", "agent": "x" },
@@ -101,16 +101,16 @@ async fn what_another_instance_has_moved_on_is_not_refused_because_of_what_is_re
         cause: Expiry::InstanceLost,
     };
     let x = vec![AgentName::new("x")];
-    b.places("x", 10);
-    assert_eq!(b.store.claim_lines(x.clone()).await.unwrap(), 2);
+    b.slots("x", 10);
+    assert_eq!(b.store.claim_queued(x.clone()).await.unwrap(), 2);
     // Here it was never claimed.
     a.apply(waits, lost(1)).await.unwrap();
 
     // And here it is claimed still.
     a.apply(runs, lost(1)).await.unwrap();
-    b.places("x", 10);
+    b.slots("x", 10);
     b.calls();
-    assert_eq!(b.store.claim_lines(x).await.unwrap(), 2);
+    assert_eq!(b.store.claim_queued(x).await.unwrap(), 2);
     let mut calls = b.calls();
     calls.sort_unstable();
     assert_eq!(calls, [(waits, 0, 2), (runs, 0, 2)]);
@@ -137,8 +137,8 @@ async fn two_instances_take_different_steps_off_one_line() {
     let claimed = AtomicUsize::new(0);
     let claim = async |h: &Harness| {
         while claimed.load(Ordering::Relaxed) < ids.len() {
-            h.places("x", 10);
-            let now = h.store.claim_lines(vec![x.clone()]).await.unwrap();
+            h.slots("x", 10);
+            let now = h.store.claim_queued(vec![x.clone()]).await.unwrap();
             claimed.fetch_add(now, Ordering::Relaxed);
         }
     };
@@ -150,7 +150,7 @@ async fn two_instances_take_different_steps_off_one_line() {
     assert_eq!(calls, ids, "each step once");
 }
 
-/// Both orders of locking at once: tasks in batches, and lines.
+/// Both orders of locking at once: tasks in batches, and agent queues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn instances_that_work_on_the_same_tasks_never_wait_in_a_circle() {
     let (a, b) = pair().await;
@@ -169,8 +169,8 @@ async fn instances_that_work_on_the_same_tasks_never_wait_in_a_circle() {
         let mut done = 0;
         let mut idle = 0;
         while idle < 20 {
-            h.places("x", 7);
-            let claim = h.store.claim_lines(vec![x.clone()]);
+            h.slots("x", 7);
+            let claim = h.store.claim_queued(vec![x.clone()]);
             let calls = h.calls();
             let replies = calls
                 .iter()
@@ -230,7 +230,7 @@ async fn one_idempotency_key_sent_to_two_instances_makes_one_task() {
 #[tokio::test]
 async fn a_session_that_is_ended_is_replaced_before_anybody_notices() {
     let h = Harness::new(postgres().await).await;
-    h.places("x", 100);
+    h.slots("x", 100);
     let mut outside = outside(&h).await;
     for _ in 0..10 {
         sqlx::query(END_ALL).execute(&mut outside).await.unwrap();
@@ -363,7 +363,7 @@ async fn a_commit_whose_answer_is_lost_is_asked_after_and_done_once() {
     let (proxy, steal) = thief(port).await;
     let proxied = format!("postgres://provost@127.0.0.1:{proxy}/{name}?sslmode=disable");
     let h = Harness::new(postgres_at(proxied).await).await;
-    h.places("x", 10);
+    h.slots("x", 10);
     steal.store(true, Ordering::SeqCst);
     let task = h.submit(New::default()).await;
     assert!(!steal.load(Ordering::SeqCst), "no commit passed by");
@@ -394,7 +394,7 @@ async fn text_that_this_database_cannot_hold_finds_nothing() {
 #[tokio::test]
 async fn who_waits_at_one_instance_hears_what_another_did() {
     let (a, b) = pair().await;
-    a.places("x", 1);
+    a.slots("x", 1);
     let task = a.submit(New::default()).await;
     let mut waiting = b.store.watchers.watch(task.id(), Interest::Settled);
     b.store.watchers.look(&*b.store.reader).await.unwrap();
@@ -408,7 +408,7 @@ async fn who_waits_at_one_instance_hears_what_another_did() {
 #[tokio::test]
 async fn what_was_read_before_a_change_is_no_news_after_it() {
     let h = Harness::new(postgres().await).await;
-    h.places("x", 2);
+    h.slots("x", 2);
     let id = h.submit(New::default()).await.id();
     let failed = h.reply(id, 0, 1, refusal()).await.unwrap();
     let retry = Command::Retry {
@@ -495,7 +495,7 @@ async fn nothing_is_kept_on_a_connection_where_listening_is_off() {
         database: Database::Postgres(url),
     })
     .await;
-    h.places("x", 1);
+    h.slots("x", 1);
     let task = h.submit(New::default()).await;
     h.reply(task.id(), 0, 1, success(json!(1))).await.unwrap();
     assert_eq!(h.read(task.id()).await.status(), TaskStatus::Processed);

@@ -27,7 +27,7 @@ async fn history(h: &Harness, task: crate::domain::TaskId) -> String {
 }
 
 pub async fn two_that_both_believe_they_supervise_do_no_harm(h: Harness) {
-    h.places("x", 20);
+    h.slots("x", 20);
     let overdue = json!([{ "name": "a", "agent": "x", "complete_within": "100ms" }]);
     let mut tasks = Vec::new();
     for _ in 0..10 {
@@ -80,7 +80,7 @@ pub async fn two_that_both_believe_they_supervise_do_no_harm(h: Harness) {
 }
 
 pub async fn a_lost_instance_loses_its_steps_once_and_its_late_answer_is_refused(h: Harness) {
-    h.places("x", 2);
+    h.slots("x", 2);
     let task = h.submit(New::default()).await.id();
     let (one, other) = (believer(&h, "node-2", 4), believer(&h, "node-3", 5));
     let seen = one.find().await.unwrap();
@@ -108,7 +108,7 @@ pub async fn a_lost_instance_loses_its_steps_once_and_its_late_answer_is_refused
 }
 
 pub async fn an_instance_that_does_not_supervise_recovers_nothing(h: Harness) {
-    h.places("x", 1);
+    h.slots("x", 1);
     let task = h.submit(New::default()).await.id();
     let local_lease = Arc::new(LocalLease::new());
     let instance = InstanceId::new("node-2");

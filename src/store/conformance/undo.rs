@@ -44,7 +44,7 @@ async fn done(h: &Harness, id: TaskId, step: u16) {
 
 /// A saga whose first two steps are done and whose third was refused.
 async fn refused(h: &Harness) -> Task {
-    h.places("x", 100);
+    h.slots("x", 100);
     let id = h.submit(saga()).await.id();
     done(h, id, 0).await;
     done(h, id, 1).await;
@@ -122,7 +122,7 @@ pub async fn the_policies_of_a_workflow_are_read_back(h: Harness) {
 }
 
 pub async fn a_doubt_is_read_back_until_a_probe_ends_it(h: Harness) {
-    h.places("x", 100);
+    h.slots("x", 100);
     let id = h.submit(saga()).await.id();
     done(&h, id, 0).await;
     expire_all(&h, 1).await;
@@ -146,17 +146,17 @@ pub async fn a_doubt_is_read_back_until_a_probe_ends_it(h: Harness) {
     assert_eq!(h.read(id).await, *task);
 }
 
-pub async fn what_undoes_a_step_stands_in_line_expires_and_is_released_like_it(h: Harness) {
-    h.places("x", 3);
+pub async fn the_undo_of_a_step_is_queued_expires_and_is_released_like_a_step(h: Harness) {
+    h.slots("x", 3);
     let id = h.submit(saga()).await.id();
     done(&h, id, 0).await;
     done(&h, id, 1).await;
     let task = h.reply(id, 2, 1, refusal()).await.unwrap();
     assert_eq!(task.step(UNDO_CHARGE).status(), StepStatus::Pending);
     h.calls();
-    h.places("x", 100);
+    h.slots("x", 100);
     let agent = task.definition(UNDO_CHARGE).agent().clone();
-    assert_eq!(h.store.claim_lines(vec![agent]).await.unwrap(), 1);
+    assert_eq!(h.store.claim_queued(vec![agent]).await.unwrap(), 1);
     assert_eq!(h.calls(), [(id, 4, 1)]);
 
     let held = h.store.reader.processing(None, None, 10).await.unwrap();
@@ -210,7 +210,7 @@ pub async fn an_undo_that_cannot_finish_alerts_until_it_is_mended(h: Harness) {
 }
 
 pub async fn an_instance_lost_while_it_probes_leaves_the_doubt(h: Harness) {
-    h.places("x", 100);
+    h.slots("x", 100);
     let id = h.submit(saga()).await.id();
     done(&h, id, 0).await;
     let broken = CallOutcome::Crashed(Fault {

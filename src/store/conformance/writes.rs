@@ -48,28 +48,28 @@ pub async fn a_task_is_read_back_as_it_was_submitted(h: Harness) {
 }
 
 pub async fn a_step_is_claimed_in_the_transaction_that_made_it_ready(h: Harness) {
-    h.places("x", 1);
+    h.slots("x", 1);
     let task = h.submit(New::default()).await;
     assert_eq!(task.status(), TaskStatus::Processing);
     assert_eq!(h.calls(), [(task.id(), 0, 1)]);
     assert_eq!(h.read(task.id()).await, *task);
 }
 
-pub async fn without_a_place_a_step_stands_in_line(h: Harness) {
+pub async fn without_a_free_slot_a_step_stays_queued(h: Harness) {
     let task = h.submit(New::default()).await;
     assert_eq!(task.step(StepIndex(0)).status(), StepStatus::Pending);
     assert_eq!(h.calls(), []);
     assert_eq!(h.notes.pending.lock().unwrap().len(), 1);
-    h.places("x", 5);
+    h.slots("x", 5);
     let x = crate::domain::AgentName::new("x");
-    assert_eq!(h.store.claim_lines(vec![x.clone()]).await.unwrap(), 1);
+    assert_eq!(h.store.claim_queued(vec![x.clone()]).await.unwrap(), 1);
     assert_eq!(h.calls(), [(task.id(), 0, 1)]);
     assert_eq!(*h.notes.drained.lock().unwrap(), [x]);
 }
 
 pub async fn a_pipeline_runs_through_the_writer(h: Harness) {
-    h.places("x", 2);
-    h.places("y", 1);
+    h.slots("x", 2);
+    h.slots("y", 1);
     let id = h
         .submit(New {
             steps: three(),
@@ -90,8 +90,8 @@ pub async fn a_pipeline_runs_through_the_writer(h: Harness) {
 }
 
 pub async fn one_refused_command_does_not_fail_the_others(h: Harness) {
-    // One to spare: where a refusal is doubted, all is decided again, and these places do not come back.
-    h.places("x", 4);
+    // One to spare: where a refusal may be stale, all is decided again, and these slots are not freed.
+    h.slots("x", 4);
     let first = h.submit(New::default()).await.id();
     let second = h.submit(New::default()).await.id();
     let nobody = TaskId(uuid::Uuid::now_v7());
@@ -115,7 +115,7 @@ pub async fn one_refused_command_does_not_fail_the_others(h: Harness) {
 }
 
 pub async fn many_commands_on_one_task_are_decided_in_order(h: Harness) {
-    h.places("x", 50);
+    h.slots("x", 50);
     let steps: Vec<_> = (0..40)
         .map(|n| json!({ "name": format!("s{n}"), "agent": "x", "after": [] }))
         .collect();
@@ -212,7 +212,7 @@ pub async fn a_stale_cache_costs_a_second_try_and_no_wrong_write(h: Harness) {
 }
 
 pub async fn a_large_task_is_saved_whole(h: Harness) {
-    h.places("x", 1000);
+    h.slots("x", 1000);
     let steps: Vec<_> = (0..500)
         .map(|n| json!({ "name": format!("s{n}"), "agent": "x", "after": [] }))
         .collect();
@@ -234,8 +234,8 @@ pub async fn a_large_task_is_saved_whole(h: Harness) {
 }
 
 pub async fn what_a_step_did_before_it_ran_again_is_kept(h: Harness) {
-    h.places("x", 5);
-    h.places("y", 5);
+    h.slots("x", 5);
+    h.slots("y", 5);
     let id = h
         .submit(New {
             steps: three(),
@@ -334,12 +334,12 @@ pub async fn a_batch_loads_so_many_bytes_and_the_others_follow_in_order(h: Harne
 pub async fn claims_load_so_many_bytes_and_the_claimer_looks_again(h: Harness) {
     let ids = large_and_not_cached(&h, 40).await;
     let (claimed, paused) = ids.split_at(20);
-    h.places("x", 20);
+    h.slots("x", 20);
     let x = || vec![crate::domain::AgentName::new("x")];
     let pauses = paused
         .iter()
         .map(|id| h.apply(*id, Command::Pause { reason: None }));
-    let (paused, first) = tokio::join!(join_all(pauses), h.store.claim_lines(x()));
+    let (paused, first) = tokio::join!(join_all(pauses), h.store.claim_queued(x()));
     assert!(paused.iter().all(Result::is_ok));
     let first = first.unwrap();
     assert!(
@@ -348,7 +348,7 @@ pub async fn claims_load_so_many_bytes_and_the_claimer_looks_again(h: Harness) {
     );
     let mut all = h.calls();
     while all.len() < 20 {
-        assert!(h.store.claim_lines(x()).await.unwrap() > 0);
+        assert!(h.store.claim_queued(x()).await.unwrap() > 0);
         all.extend(h.calls());
     }
     let called: Vec<_> = all.into_iter().map(|(id, _, _)| id).collect();

@@ -198,8 +198,8 @@ pub fn fault_of_url(url: &str) -> Option<String> {
 }
 
 /// The hosts and ports that the URL names, but for sockets of this machine.
-pub fn places(url: &str) -> Vec<(String, u16)> {
-    servers(url, Prepared::Named).map_or_else(|_| Vec::new(), |servers| servers.places())
+pub fn addresses(url: &str) -> Vec<(String, u16)> {
+    servers(url, Prepared::Named).map_or_else(|_| Vec::new(), |servers| servers.addresses())
 }
 
 /// What is wrong with a file of certificates or keys that the URL names.

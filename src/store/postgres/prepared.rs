@@ -52,7 +52,7 @@ impl Prepared {
         let mut query = self.query(AssertSqlSafe(statement.sql));
         for value in statement.values {
             query = match value {
-                // No text here holds a NUL: what stands in its place finds nothing either.
+                // No text here holds a NUL: what stands in its stead finds nothing either.
                 Value::Text(text) => query.bind(text.map(|text| text.replace('\0', "\u{fffd}"))),
                 Value::Integer(number) => query.bind(number),
                 Value::Uuid(id) => query.bind(id),

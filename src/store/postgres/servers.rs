@@ -98,9 +98,9 @@ impl std::fmt::Display for NoPrimary {
         if let [(_, only)] = &self.0[..] {
             return only.fmt(f);
         }
-        for (number, (place, why)) in self.0.iter().enumerate() {
+        for (number, (address, why)) in self.0.iter().enumerate() {
             let gap = if number > 0 { "; " } else { "" };
-            write!(f, "{gap}{place}: {why}")?;
+            write!(f, "{gap}{address}: {why}")?;
         }
         Ok(())
     }
@@ -262,14 +262,14 @@ impl Servers {
                         }
                     });
                 }
-                Err(why) => unfit.push((place(&self.all[server]), why)),
+                Err(why) => unfit.push((address(&self.all[server]), why)),
             }
         }
         let seen = self.timeline.load(Ordering::Relaxed);
         match best {
             Some(best) if best.timeline < seen => {
                 let why = Unfit::Superseded(best.timeline);
-                unfit.push((place(&self.all[best.server]), why));
+                unfit.push((address(&self.all[best.server]), why));
                 Err(NoPrimary(unfit))
             }
             Some(best) => {
@@ -318,7 +318,7 @@ impl Servers {
 
     /// As if no server had been found: the one that was has failed with this.
     pub fn unfit(&self, error: sqlx::Error) -> NoPrimary {
-        NoPrimary(vec![(place(&self.current()), error.into())])
+        NoPrimary(vec![(address(&self.current()), error.into())])
     }
 
     fn wait_for_others(&self, found: &Found) -> Duration {
@@ -350,7 +350,7 @@ impl Servers {
         };
         let options = self.all[server].clone();
         info!(
-            server = place(&options),
+            server = address(&options),
             "this server of the database takes writes now"
         );
         for pool in self.pools.get().into_iter().flatten() {
@@ -359,7 +359,7 @@ impl Servers {
     }
 
     /// The host and port of each that is reached over TCP.
-    pub fn places(&self) -> Vec<(String, u16)> {
+    pub fn addresses(&self) -> Vec<(String, u16)> {
         let over_tcp = self.all.iter().filter(|options| {
             let is_folder = options.get_host().starts_with('/');
             options.get_socket().is_none() && !is_folder
@@ -379,12 +379,12 @@ impl Servers {
 
     /// Who, where and which, and nothing else of the URL.
     pub fn describe(&self) -> String {
-        let places: Vec<_> = self.all.iter().map(place).collect();
+        let addresses: Vec<_> = self.all.iter().map(address).collect();
         let first = &self.all[0];
         format!(
             "postgres://{}@{}/{}",
             first.get_username(),
-            places.join(","),
+            addresses.join(","),
             first.get_database().unwrap_or(first.get_username()),
         )
     }
@@ -424,7 +424,7 @@ async fn connect(options: &PgConnectOptions, several: bool) -> Result<(PgConnect
     }
 }
 
-fn place(options: &PgConnectOptions) -> String {
+fn address(options: &PgConnectOptions) -> String {
     let port = options.get_port();
     match options.get_socket() {
         Some(socket) => format!("{}:{port}", socket.display()),

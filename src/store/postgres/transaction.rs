@@ -2,7 +2,7 @@
 //!
 //! Locks: every change of a task, of its steps and of what else belongs to it happens under the lock of
 //! the task's row, and a save takes those locks in the order of ids, waiting where another instance
-//! holds one. Who takes something out of that order (a line, a promotion, a rare write) skips what is
+//! holds one. Who takes something out of that order (an agent queue, a promotion, a rare write) skips what is
 //! locked, and from then on waits for nobody: see [`PgTransaction::out_of_order`]. So no circle of
 //! transactions that wait for each other can arise.
 
@@ -100,8 +100,8 @@ const LOADS: u32 = 3;
 const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Relies on steps_line. Locks the tasks, not the steps: what a save locks as well. Others' tasks are
-/// passed over, so that instances take different steps off one line.
-const LINE: &str = r#"
+/// passed over, so that instances take different steps from one queue.
+const QUEUED: &str = r#"
 SELECT task_id, idx
 FROM steps
 CROSS JOIN LATERAL (
@@ -433,11 +433,15 @@ impl Transaction for PgTransaction<'_> {
         self.noted(found)?.iter().map(rows::known_key).collect()
     }
 
-    async fn line(&mut self, agent: &AgentName, limit: usize) -> Result<Vec<StepRef>, StoreError> {
+    async fn queued(
+        &mut self,
+        agent: &AgentName,
+        limit: usize,
+    ) -> Result<Vec<StepRef>, StoreError> {
         self.out_of_order = true;
         let query = self
             .prepared()
-            .query(LINE)
+            .query(QUEUED)
             .bind(agent.as_str())
             .bind(limit as i64);
         let found = answered(query.fetch_all(self.connection().await?)).await;

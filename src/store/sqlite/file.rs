@@ -43,13 +43,13 @@ pub struct DatabaseFile {
     /// `None` beside a service that has locked both.
     lock_beside: Option<File>,
     /// The files that SQLite has open: the database, `-wal` and `-shm`.
-    parts: OnceLock<Vec<Part>>,
+    parts: OnceLock<Vec<FilePart>>,
     wal: Wal,
 }
 
 #[derive(Debug)]
-struct Part {
-    kind: Kind,
+struct FilePart {
+    kind: FileKind,
     path: PathBuf,
     identity: Identity,
 }
@@ -61,7 +61,7 @@ struct Identity {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum FileKind {
     Database,
     Wal,
     Index,
@@ -69,7 +69,7 @@ enum Kind {
 
 /// What became of the files that are in use.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum FileState {
     /// Where they were.
     Kept,
     /// There is no such file any more.
@@ -210,39 +210,39 @@ impl DatabaseFile {
     }
 
     /// Remembers which files SQLite has opened, now that it has; or says what happened meanwhile.
-    pub fn remember_parts(&self) -> io::Result<Place> {
+    pub fn remember_parts(&self) -> io::Result<FileState> {
         let identity = Identity::of(&self.file.metadata()?);
-        let mut parts = vec![Part {
-            kind: Kind::Database,
+        let mut parts = vec![FilePart {
+            kind: FileKind::Database,
             path: self.path.clone(),
             identity,
         }];
-        for (kind, suffix) in [(Kind::Wal, "-wal"), (Kind::Index, "-shm")] {
+        for (kind, suffix) in [(FileKind::Wal, "-wal"), (FileKind::Index, "-shm")] {
             let path = self.beside(suffix);
             // A file system without shared memory has neither.
             if let Some(identity) = Identity::at(&path)? {
-                parts.push(Part {
+                parts.push(FilePart {
                     kind,
                     path,
                     identity,
                 });
             }
         }
-        if parts.iter().any(|part| part.kind == Kind::Index) {
+        if parts.iter().any(|part| part.kind == FileKind::Index) {
             self.wal.open(self.beside("-wal"), self.beside("-shm"))?;
         }
         let _ = self.parts.set(parts);
-        Ok(self.place())
+        Ok(self.state())
     }
 
     /// Looks where the files are: some microseconds.
-    pub fn place(&self) -> Place {
-        self.place_of(|_| true)
+    pub fn state(&self) -> FileState {
+        self.state_of(|_| true)
     }
 
-    /// [`DatabaseFile::place`] right after a commit. Nothing that was accepted is in `-shm`.
-    pub fn place_of_commit(&self) -> Place {
-        self.place_of(|kind| kind != Kind::Index)
+    /// [`DatabaseFile::state`] right after a commit. Nothing that was accepted is in `-shm`.
+    pub fn state_after_commit(&self) -> FileState {
+        self.state_of(|kind| kind != FileKind::Index)
     }
 
     /// Whether `-wal` has been cut; asked right before a commit, which would hide it.
@@ -250,25 +250,25 @@ impl DatabaseFile {
         self.wal.is_cut_now()
     }
 
-    fn place_of(&self, looked_at: impl Fn(Kind) -> bool) -> Place {
+    fn state_of(&self, looked_at: impl Fn(FileKind) -> bool) -> FileState {
         let parts = self.parts.get().map_or(&[][..], Vec::as_slice);
-        let mut place = Place::Kept;
+        let mut state = FileState::Kept;
         for part in parts.iter().filter(|part| looked_at(part.kind)) {
             match metadata(&part.path) {
                 Ok(Some(found)) if Identity::of(&found) == part.identity => {
-                    if part.kind == Kind::Wal && self.wal.is_cut(found.len()) {
-                        return Place::Cut(part.path.clone());
+                    if part.kind == FileKind::Wal && self.wal.is_cut(found.len()) {
+                        return FileState::Cut(part.path.clone());
                     }
                 }
-                Ok(Some(_)) => return Place::Replaced(part.path.clone()),
+                Ok(Some(_)) => return FileState::Replaced(part.path.clone()),
                 // What cannot be looked at is as good as gone.
-                Ok(None) | Err(_) if place == Place::Kept => {
-                    place = Place::Missing(part.path.clone());
+                Ok(None) | Err(_) if state == FileState::Kept => {
+                    state = FileState::Missing(part.path.clone());
                 }
                 Ok(None) | Err(_) => {}
             }
         }
-        place
+        state
     }
 
     /// Whether the database was deleted, and not only moved: no name leads to it any more.
@@ -518,14 +518,14 @@ mod tests {
         held.remember_parts().unwrap();
         let moved = folder.path().join("moved.db");
         fs::rename(&path, &moved).unwrap();
-        assert_eq!(held.place(), Place::Missing(path.clone()));
+        assert_eq!(held.state(), FileState::Missing(path.clone()));
         let refused = DatabaseFile::open(&moved).await.unwrap_err();
         assert!(matches!(refused, OpenError::InUse { .. }), "{refused}");
         fs::write(&path, "").unwrap();
-        assert_eq!(held.place(), Place::Replaced(path.clone()));
+        assert_eq!(held.state(), FileState::Replaced(path.clone()));
         assert!(!held.is_kept());
         fs::rename(&moved, &path).unwrap();
-        assert_eq!(held.place(), Place::Kept);
+        assert_eq!(held.state(), FileState::Kept);
         drop(held);
         DatabaseFile::open(&path).await.unwrap();
     }

@@ -4,7 +4,7 @@
 use std::{path::Path, sync::Arc};
 
 use super::{
-    file::{DatabaseFile, Place},
+    file::{DatabaseFile, FileState},
     rescue::{RESCUED, RescueError},
 };
 use crate::store::{Health, StoreError, StoreFault};
@@ -18,34 +18,34 @@ pub struct Files {
 
 impl Files {
     /// Looks where the files are, and raises or clears the fault.
-    pub fn look(&self) -> Place {
-        self.found(self.file.place())
+    pub fn look(&self) -> FileState {
+        self.found(self.file.state())
     }
 
-    fn found(&self, place: Place) -> Place {
-        match &place {
+    fn found(&self, state: FileState) -> FileState {
+        match &state {
             // What was written to the other file, or read from it into this one, nobody knows.
             _ if self.health.has(StoreFault::Replaced) => {}
-            Place::Cut(path) => self.raise_cut(path),
-            Place::Kept => self.health.clear(StoreFault::Missing),
+            FileState::Cut(path) => self.raise_cut(path),
+            FileState::Kept => self.health.clear(StoreFault::Missing),
             // What was done about it is said by the keeper.
-            Place::Missing(_) if self.health.has(StoreFault::Missing) => {}
-            Place::Missing(path) => self.health.raise(StoreFault::Missing, self.missing(path)),
-            Place::Replaced(path) => {
+            FileState::Missing(_) if self.health.has(StoreFault::Missing) => {}
+            FileState::Missing(path) => self.health.raise(StoreFault::Missing, self.missing(path)),
+            FileState::Replaced(path) => {
                 self.health.raise(StoreFault::Replaced, self.replaced(path));
                 self.health.clear(StoreFault::Missing);
             }
         }
-        place
+        state
     }
 
     /// Whether something may be opened or written.
     pub fn check(&self) -> Result<(), StoreError> {
-        self.check_place(self.file.place())
+        self.check_state(self.file.state())
     }
 
-    fn check_place(&self, place: Place) -> Result<(), StoreError> {
-        if self.found(place) == Place::Kept {
+    fn check_state(&self, state: FileState) -> Result<(), StoreError> {
+        if self.found(state) == FileState::Kept {
             // Put back, it may still be that another file had its place meanwhile.
             return self.health.check_write();
         }
@@ -55,7 +55,7 @@ impl Files {
 
     /// [`Files::check`] of what is committed already: some microseconds for a whole batch.
     pub fn check_committed(&self) -> Result<(), StoreError> {
-        let checked = self.check_place(self.file.place_of_commit());
+        let checked = self.check_state(self.file.state_after_commit());
         checked.map_err(|error| match error {
             StoreError::Unavailable(reason) => StoreError::CommitUnknown(reason),
             error => error,

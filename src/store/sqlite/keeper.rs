@@ -8,7 +8,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     BUSY, PAGE_SIZE,
-    file::Place,
+    file::FileState,
     files::Files,
     rescue::rescue,
     reserve::{Disk, LEAST, Reserve},
@@ -62,9 +62,9 @@ impl Keeper {
     }
 
     pub async fn look(&mut self) {
-        let place = self.files.look();
-        if place != Place::Kept || self.files.health.has(StoreFault::Cut) {
-            return self.lose(place).await;
+        let state = self.files.look();
+        if state != FileState::Kept || self.files.health.has(StoreFault::Cut) {
+            return self.lose(state).await;
         }
         self.is_saved = false;
         if !self.files.health.has(StoreFault::Full) {
@@ -81,14 +81,14 @@ impl Keeper {
         self.look().await;
     }
 
-    async fn lose(&mut self, place: Place) {
+    async fn lose(&mut self, state: FileState) {
         if !std::mem::replace(&mut self.is_lost, true) {
             // The last connection that closes removes `-wal`, by its name: it may be another database's by now. And
             // it would fold a `-wal` back that was cut, without what is gone from it. So one is never closed.
             std::mem::forget(self.pool.clone());
         }
         let is_due = !self.is_saved && Instant::now() >= self.save_at;
-        if is_due && matches!(place, Place::Missing(_)) {
+        if is_due && matches!(state, FileState::Missing(_)) {
             self.is_saved = match self.files.file.is_kept() {
                 true => self.save_wal().await,
                 false if self.files.file.is_deleted() => self.save_all().await,

@@ -38,7 +38,7 @@ use read::{SqliteReader, SqliteSource};
 pub use shrink::{ShrinkError, shrink};
 
 use self::{
-    file::{DatabaseFile, Place},
+    file::{DatabaseFile, FileState},
     files::Files,
     reserve::{Disk, Reserve},
     transaction::SqliteTransaction,
@@ -124,10 +124,10 @@ async fn open_file(
         true => bring_up_to_date(&mut writer, file).await?,
         false => check_schema(&mut writer, file).await?,
     }
-    let place = file.remember_parts();
-    match place.map_err(|error| unusable(error.to_string()))? {
-        Place::Kept => {}
-        Place::Missing(path) | Place::Replaced(path) | Place::Cut(path) => {
+    let state = file.remember_parts();
+    match state.map_err(|error| unusable(error.to_string()))? {
+        FileState::Kept => {}
+        FileState::Missing(path) | FileState::Replaced(path) | FileState::Cut(path) => {
             let path = path.display();
             return Err(unusable(format!("{path} was moved while it was opened")));
         }

@@ -46,7 +46,7 @@ pub async fn give_back(
     max_pages: Option<u64>,
 ) -> Result<(), sqlx::Error> {
     // Each page is a row of the answer: only a statement that is read to its end gives back all of them. It is not
-    // worth a place among the statements that are kept.
+    // worth keeping among the statements that are kept.
     let mut vacuum = format!("PRAGMA incremental_vacuum({pages})");
     if let Some(most) = max_pages {
         // A file that was larger than it may be has the size that it had as its limit, until it is told again.

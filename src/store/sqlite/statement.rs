@@ -23,7 +23,7 @@ const SIZES: [usize; 14] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 /// The most rows of one go.
 const MOST_ROWS: usize = SIZES[SIZES.len() - 1];
 
-/// SQL with a place for rows of so many columns.
+/// SQL with room for rows of so many columns.
 pub struct Statement<const COLUMNS: usize> {
     before: &'static str,
     after: &'static str,

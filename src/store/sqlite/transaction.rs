@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Relies on steps_line.
-const LINE: &str = r#"
+const QUEUED: &str = r#"
 SELECT task_id, idx FROM steps
 WHERE agent = ?1 AND due_at IS NOT NULL AND queued = 1
 ORDER BY priority DESC, task_id, idx
@@ -145,8 +145,12 @@ impl Transaction for SqliteTransaction<'_> {
         found.iter().map(rows::known_key).collect()
     }
 
-    async fn line(&mut self, agent: &AgentName, limit: usize) -> Result<Vec<StepRef>, StoreError> {
-        let found = sqlx::query(LINE)
+    async fn queued(
+        &mut self,
+        agent: &AgentName,
+        limit: usize,
+    ) -> Result<Vec<StepRef>, StoreError> {
+        let found = sqlx::query(QUEUED)
             .bind(agent.as_str())
             .bind(limit as i64)
             .fetch_all(&mut *self.tx)

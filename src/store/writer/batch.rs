@@ -12,8 +12,8 @@ use super::{
     Cache, Damage, Failed, Faults, Halted,
     faults::{Culprit, OF_NO_STEP, Panicked, guarded},
     handle::{Apply, Idempotency, Operation, Outcome, Request, Submitted},
+    load_budget::LoadBudget,
     purge, registrations,
-    room::Room,
     stale_refusals::StaleRefusals,
 };
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
     },
 };
 
-/// The most steps claimed from one line in one transaction.
+/// The most steps claimed from one queue in one transaction.
 const CLAIMS: usize = 64;
 
 pub(super) struct BatchDraft {
@@ -43,7 +43,7 @@ pub(super) struct BatchDraft {
     /// Those of them that are cancelled.
     salvaged: Vec<TaskId>,
     keys: HashMap<String, KnownKey>,
-    lines: Vec<Line>,
+    queues: Vec<QueueHead>,
     replies: Vec<PendingReply>,
     dispatches: Vec<Dispatch>,
     drained: Vec<AgentName>,
@@ -54,7 +54,7 @@ pub(super) struct BatchDraft {
     pub(super) culprits: Vec<Culprit>,
     /// What was damaged when the batch was decided before: it is left out too.
     pub(super) left_out: Damage,
-    /// The most steps claimed from lines.
+    /// The most steps claimed from queues.
     pub(super) most_claims: usize,
     /// The requests whose tasks there was room for.
     most_requests: usize,
@@ -80,10 +80,10 @@ struct Unreadable {
     salvaged: Option<LoadedTask>,
 }
 
-pub(super) struct Line {
+pub(super) struct QueueHead {
     agent: AgentName,
     /// Nobody else stands in it.
-    is_all: bool,
+    is_whole: bool,
     pub(super) steps: Vec<StepRef>,
     /// There was no room for the others.
     pub(super) is_cut: bool,
@@ -107,7 +107,7 @@ impl BatchDraft {
             unreadable: HashMap::new(),
             salvaged: Vec::new(),
             keys: HashMap::new(),
-            lines: Vec::new(),
+            queues: Vec::new(),
             replies: Vec::new(),
             dispatches: Vec::new(),
             drained: Vec::new(),
@@ -124,27 +124,27 @@ impl BatchDraft {
         }
     }
 
-    /// Reads the lines that are to be claimed from.
-    pub(super) async fn read_lines(
+    /// Reads the queues that are to be claimed from.
+    pub(super) async fn read_queues(
         &mut self,
         requests: &[Request],
         tx: &mut dyn Transaction,
         local: &dyn LocalScheduler,
     ) -> Result<(), Halted> {
         for request in requests {
-            if let Request::ClaimLines { agents, .. } = request {
+            if let Request::ClaimQueued { agents, .. } = request {
                 for agent in agents {
-                    self.read_line(agent, tx, local).await?;
+                    self.read_queue(agent, tx, local).await?;
                 }
             }
         }
         Ok(())
     }
 
-    pub(super) fn first_in_line(&self) -> Option<StepRef> {
-        self.lines
+    pub(super) fn first_queued(&self) -> Option<StepRef> {
+        self.queues
             .iter()
-            .flat_map(|line| &line.steps)
+            .flat_map(|queue| &queue.steps)
             .next()
             .copied()
     }
@@ -167,7 +167,7 @@ impl BatchDraft {
                     wanted.push(apply.task);
                     keys.extend(apply.idempotency.as_ref().map(|known| known.key.as_str()));
                 }
-                Request::ClaimLines { .. }
+                Request::ClaimQueued { .. }
                 | Request::Other { .. }
                 | Request::Leases { .. }
                 | Request::Outbox { .. } => {}
@@ -177,8 +177,8 @@ impl BatchDraft {
             let known = tx.idempotency(&keys).await?;
             self.keys = known.into_iter().map(|k| (k.key.clone(), k)).collect();
         }
-        let in_line = self.lines.iter().flat_map(|line| &line.steps);
-        wanted.extend(in_line.map(|step| step.task));
+        let queued = self.queues.iter().flat_map(|queue| &queue.steps);
+        wanted.extend(queued.map(|step| step.task));
         let mut missing = self.look_up(wanted, cache);
         if !missing.is_empty() {
             missing.sort_unstable();
@@ -195,7 +195,7 @@ impl BatchDraft {
             if loaded.is_spoilt {
                 return Err(Halted::Damaged(Damage {
                     tasks: loaded.unreadable,
-                    lines: Vec::new(),
+                    queues: Vec::new(),
                 }));
             }
             for task in loaded.tasks {
@@ -247,22 +247,22 @@ impl BatchDraft {
             Err(error) if error.is_damage() => return Ok(()),
             Err(error) => return Err(error),
         };
-        let mut room = Room::new(&sizes);
-        self.most_requests = room.for_requests(requests, &mut self.lines);
+        let mut budget = LoadBudget::new(&sizes);
+        self.most_requests = budget.for_requests(requests, &mut self.queues);
         let claims = requests
             .iter()
             .take(self.most_requests)
             .any(Request::claims);
         if !claims {
-            self.lines.clear();
+            self.queues.clear();
         }
-        missing.retain(|task| room.has(*task) || !sizes.contains_key(task));
+        missing.retain(|task| budget.has(*task) || !sizes.contains_key(task));
         Ok(())
     }
 
-    /// A step that stands in line, of a task that is not there, would stand there for ever.
+    /// A queued step without a task would stay in the queue for ever.
     fn note_missing(&mut self) {
-        for StepRef { task, .. } in self.lines.iter().flat_map(|line| &line.steps) {
+        for StepRef { task, .. } in self.queues.iter().flat_map(|queue| &queue.steps) {
             if !self.tasks.contains_key(task) && !self.unreadable.contains_key(task) {
                 let why = UnreadableTask {
                     task: *task,
@@ -303,39 +303,40 @@ impl BatchDraft {
         missing
     }
 
-    async fn read_line(
+    async fn read_queue(
         &mut self,
         agent: &AgentName,
         tx: &mut dyn Transaction,
         local: &dyn LocalScheduler,
     ) -> Result<(), Halted> {
-        if self.left_out.lines.contains(agent) || self.lines.iter().any(|line| line.agent == *agent)
+        if self.left_out.queues.contains(agent)
+            || self.queues.iter().any(|queue| queue.agent == *agent)
         {
             return Ok(());
         }
         let free = local.free(agent).min(self.most_claims);
         let one_by_one = self.most_claims < CLAIMS;
-        if free == 0 || (one_by_one && self.first_in_line().is_some()) {
+        if free == 0 || (one_by_one && self.first_queued().is_some()) {
             return Ok(());
         }
-        // Those that are left alone stay in line, and must not take the places of others.
+        // Steps that are left alone stay queued, and must not take the slots of others.
         let most = free + self.faults.len();
-        let mut steps = match tx.line(agent, most).await {
-            // The lines of other agents go on.
+        let mut steps = match tx.queued(agent, most).await {
+            // The queues of other agents go on.
             Err(StoreError::Unreadable(_)) => {
                 return Err(Halted::Damaged(Damage {
                     tasks: Vec::new(),
-                    lines: vec![agent.clone()],
+                    queues: vec![agent.clone()],
                 }));
             }
             steps => steps?,
         };
-        let is_all = steps.len() < most;
+        let is_whole = steps.len() < most;
         steps.retain(|step| !self.faults.rests(step.task));
         steps.truncate(free);
-        self.lines.push(Line {
+        self.queues.push(QueueHead {
             agent: agent.clone(),
-            is_all,
+            is_whole,
             steps,
             is_cut: false,
         });
@@ -425,7 +426,7 @@ impl BatchDraft {
             Request::Apply { apply, .. } => self
                 .known(apply.idempotency.as_ref())
                 .unwrap_or_else(|| self.apply(apply, local)),
-            Request::ClaimLines { .. } => PendingReply::Claimed(self.claim_lines(local)),
+            Request::ClaimQueued { .. } => PendingReply::Claimed(self.claim_queued(local)),
             // Served elsewhere.
             Request::Other { .. } | Request::Leases { .. } | Request::Outbox { .. } => {
                 PendingReply::Other(Outcome::Done)
@@ -516,20 +517,20 @@ impl BatchDraft {
         PendingReply::Task(apply.task)
     }
 
-    /// Claims what has just become ready, as far as the agents of this process have places.
+    /// Claims what has just become ready, as far as the agents of this process have free slots.
     fn claim_ready(&mut self, id: TaskId, local: &dyn LocalScheduler) {
         let Some(loaded) = self.tasks.get_mut(&id) else {
             return;
         };
         if self.faults.rests(id) {
-            // What is ready stands in line.
+            // The ready steps stay queued.
             return loaded.draft.ready.clear();
         }
         // A claim whose request cannot be made may make further steps ready.
         while !loaded.draft.ready.is_empty() {
             for step in std::mem::take(&mut loaded.draft.ready) {
                 if self.spent >= Budget::EVALUATION {
-                    // It stands in line.
+                    // It stays queued.
                     continue;
                 }
                 let definition = loaded.draft.task.definition(step);
@@ -549,19 +550,19 @@ impl BatchDraft {
         }
     }
 
-    fn claim_lines(&mut self, local: &dyn LocalScheduler) -> usize {
+    fn claim_queued(&mut self, local: &dyn LocalScheduler) -> usize {
         let mut claimed = 0;
-        for line in std::mem::take(&mut self.lines) {
+        for queue in std::mem::take(&mut self.queues) {
             if self.is_spent() {
                 // The claimer looks again.
                 return claimed.max(1);
             }
-            let mut is_drained = line.is_all && !line.is_cut;
-            if line.is_cut {
+            let mut is_drained = queue.is_whole && !queue.is_cut;
+            if queue.is_cut {
                 // The claimer looks again.
                 claimed = claimed.max(1);
             }
-            for claim in line.steps {
+            for claim in queue.steps {
                 if self.is_spent() {
                     is_drained = false;
                     claimed = claimed.max(1);
@@ -578,7 +579,7 @@ impl BatchDraft {
                 let Some(loaded) = self.tasks.get_mut(&task) else {
                     continue;
                 };
-                let Some(permit) = local.take_for_line(&line.agent) else {
+                let Some(permit) = local.take_for_queued(&queue.agent) else {
                     break;
                 };
                 self.claiming = Some(claim);
@@ -596,13 +597,13 @@ impl BatchDraft {
                     }
                     // Its request could not be made.
                     Ok(None) => {}
-                    // It stands in line by the record.
+                    // By the record it is still queued.
                     Err(_) => loaded.note_refusal(&mut self.stale_refusals),
                 }
                 self.claim_ready(task, local);
             }
             if is_drained {
-                self.drained.push(line.agent);
+                self.drained.push(queue.agent);
             }
         }
         claimed
@@ -676,9 +677,9 @@ impl BatchDraft {
         for (step, attempt, confirm) in self.dropped.drain(..) {
             local.dropped(step, attempt, confirm);
         }
-        // Before the pending steps: a line may have been drained and grown again in one batch.
+        // Before the pending steps: a queue may have been drained and have grown again in one batch.
         for agent in self.drained.drain(..) {
-            local.line_drained(&agent);
+            local.queue_drained(&agent);
         }
         for change in &self.batch.changes {
             change.log_errors();
@@ -721,7 +722,7 @@ impl BatchDraft {
                         }
                     });
                 }
-                (Request::ClaimLines { answer, .. }, PendingReply::Claimed(claimed)) => {
+                (Request::ClaimQueued { answer, .. }, PendingReply::Claimed(claimed)) => {
                     let _ = answer.send(Ok(claimed));
                 }
                 (Request::Other { answer, .. }, PendingReply::Other(outcome)) => {

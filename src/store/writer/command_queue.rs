@@ -295,7 +295,7 @@ impl Request {
                 },
                 ..
             } => (Some(*task), idempotency.as_ref()),
-            Request::ClaimLines { .. }
+            Request::ClaimQueued { .. }
             | Request::Other { .. }
             | Request::Leases { .. }
             | Request::Outbox { .. } => (None, None),

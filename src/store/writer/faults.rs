@@ -43,7 +43,7 @@ pub(super) const OF_NO_STEP: StepIndex = StepIndex(0);
 /// What caused a panic.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Culprit {
-    /// The command at this place of the batch.
+    /// The command at this position of the batch.
     Request(usize),
     Claim(StepRef),
     /// All that the batch has for this task.

@@ -96,8 +96,8 @@ pub(super) enum Request {
         apply: Apply,
         answer: Answer<Submitted, CommandError>,
     },
-    /// Claims as much of these agents' lines as they have places for; answers how many were claimed.
-    ClaimLines {
+    /// Claims as many steps of these agents' queues as they have free slots; returns how many were claimed.
+    ClaimQueued {
         agents: Vec<AgentName>,
         answer: Answer<usize, StoreError>,
     },
@@ -123,16 +123,16 @@ impl Request {
         match self {
             Request::Submit { details, .. } => Some(details.id),
             Request::Apply { apply, .. } => Some(apply.task),
-            Request::ClaimLines { .. }
+            Request::ClaimQueued { .. }
             | Request::Other { .. }
             | Request::Leases { .. }
             | Request::Outbox { .. } => None,
         }
     }
 
-    /// Whether it takes steps from the agents' lines.
+    /// Whether it claims steps from agent queues.
     pub fn claims(&self) -> bool {
-        matches!(self, Request::ClaimLines { .. })
+        matches!(self, Request::ClaimQueued { .. })
     }
 
     /// Whether a person asked for it, who hears at once what came of it.
@@ -175,7 +175,7 @@ impl Request {
             Request::Submit { answer, .. } | Request::Apply { answer, .. } => {
                 let _ = answer.send(Err(error.clone().into()));
             }
-            Request::ClaimLines { answer, .. } => {
+            Request::ClaimQueued { answer, .. } => {
                 let _ = answer.send(Err(error.clone()));
             }
             Request::Other { answer, .. } => {
@@ -256,7 +256,7 @@ impl Store {
         (store, writing)
     }
 
-    /// An id for a new task, by the store's clock: lists and lines are in the order of ids, and an instance whose
+    /// An id for a new task, by the store's clock: lists and queues are in the order of ids, and an instance whose
     /// own clock is wrong must not put its tasks before those of others, or behind them.
     pub fn new_task_id(&self) -> TaskId {
         /// Those of one millisecond stay in the order in which they were made.
@@ -315,10 +315,10 @@ impl Store {
         answered.await.map_err(|_| StoreError::Stopping)?
     }
 
-    /// Claims from the head of these agents' lines; answers how many steps were claimed.
-    pub async fn claim_lines(&self, agents: Vec<AgentName>) -> Result<usize, StoreError> {
+    /// Claims from the head of these agents' queues; returns how many steps were claimed.
+    pub async fn claim_queued(&self, agents: Vec<AgentName>) -> Result<usize, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.send(Request::ClaimLines { agents, answer }).await?;
+        self.send(Request::ClaimQueued { agents, answer }).await?;
         answered.await.map_err(|_| StoreError::Stopping)?
     }
 
@@ -329,7 +329,7 @@ impl Store {
         }
     }
 
-    /// [`Store::promote`] where a damaged part of the database keeps one of the steps out of its line: all others
+    /// [`Store::promote`] where a damaged part of the database keeps one of the steps out of its queue: all others
     /// join theirs.
     pub async fn promote_each(&self) -> Result<(), StoreError> {
         let due = self.housekeeping.due().await?;
@@ -339,7 +339,7 @@ impl Store {
         for (step, outcome) in due.iter().zip(join_all(promoted).await) {
             match outcome {
                 Err(error) if error.is_damage() => {
-                    warn!(task = %step.task, step = step.step.0, %error, "a step that is due cannot join its line");
+                    warn!(task = %step.task, step = step.step.0, %error, "a step that is due cannot be enqueued");
                 }
                 outcome => {
                     outcome?;

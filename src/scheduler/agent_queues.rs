@@ -1,5 +1,5 @@
 //! Which agents have steps in their queues, and when the next delayed one is due. A hint that saves
-//! queries, never the truth: a poll looks at every line anyway.
+//! queries, never the truth: a poll looks at every queue anyway.
 
 use std::{
     collections::HashSet,
@@ -15,8 +15,8 @@ use tokio::{sync::Notify, time::Instant};
 use crate::domain::AgentName;
 
 #[derive(Debug, Default)]
-pub(super) struct Lines {
-    /// Agents whose line is not known to be empty.
+pub(super) struct AgentQueues {
+    /// Agents whose queue is not known to be empty.
     waiting: Mutex<HashSet<AgentName>>,
     count: AtomicUsize,
     next_due: Mutex<Option<Instant>>,
@@ -24,9 +24,9 @@ pub(super) struct Lines {
     wake: Notify,
 }
 
-impl Lines {
-    /// Whether a step that becomes ready must stand behind others. No lock where no line is.
-    pub fn has_line(&self, agent: &AgentName) -> bool {
+impl AgentQueues {
+    /// Whether a step that becomes ready must wait after others. Takes no lock where no step is queued.
+    pub fn has_queued(&self, agent: &AgentName) -> bool {
         self.count.load(Ordering::Acquire) > 0 && self.waiting().contains(agent)
     }
 
@@ -47,7 +47,7 @@ impl Lines {
     }
 
     pub fn capacity_freed(&self, agent: &AgentName) {
-        if self.has_line(agent) {
+        if self.has_queued(agent) {
             self.wake.notify_one();
         }
     }
@@ -58,7 +58,7 @@ impl Lines {
         }
     }
 
-    /// Lines may have grown that nobody here knows of.
+    /// Queues may have grown that this instance does not know of.
     pub fn look_everywhere(&self) {
         self.everywhere.store(true, Ordering::Release);
         self.wake.notify_one();

@@ -3,21 +3,21 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{batch::Line, handle::Request};
+use super::{batch::QueueHead, handle::Request};
 use crate::domain::TaskId;
 
 /// The most bytes of one batch; but a task that is larger is loaded alone.
 const MOST: usize = 32 * 1024 * 1024;
 
 /// What is loaded for a batch.
-pub(super) struct Room<'s> {
+pub(super) struct LoadBudget<'s> {
     /// Of the tasks that are not cached.
     sizes: &'s HashMap<TaskId, usize>,
     taken: HashSet<TaskId>,
     bytes: usize,
 }
 
-impl<'s> Room<'s> {
+impl<'s> LoadBudget<'s> {
     pub fn new(sizes: &'s HashMap<TaskId, usize>) -> Self {
         Self {
             sizes,
@@ -43,26 +43,26 @@ impl<'s> Room<'s> {
 
     /// How many of the requests there is room for; the first always fits. Claims fit where one of them does. Otherwise
     /// they come first in the next batch: commands cannot keep them out.
-    pub fn for_requests(&mut self, requests: &[Request], lines: &mut [Line]) -> usize {
+    pub fn for_requests(&mut self, requests: &[Request], queues: &mut [QueueHead]) -> usize {
         let fits = |request: &Request| match request {
             Request::Apply { apply, .. } => self.takes(apply.task),
-            Request::ClaimLines { .. } => self.take_lines(lines),
+            Request::ClaimQueued { .. } => self.take_queues(queues),
             _ => true,
         };
         let fitting = requests.iter().map(fits).take_while(|fits| *fits);
         fitting.count()
     }
 
-    /// Cuts lines short where they do not fit. False: nothing of them does.
-    fn take_lines(&mut self, lines: &mut [Line]) -> bool {
+    /// Cuts queues short where their tasks do not fit. False if no task fits.
+    fn take_queues(&mut self, queues: &mut [QueueHead]) -> bool {
         let (mut wanted, mut taken) = (0, 0);
-        for line in lines {
-            wanted += line.steps.len();
-            let fitting = line.steps.iter().take_while(|step| self.takes(step.task));
+        for queue in queues {
+            wanted += queue.steps.len();
+            let fitting = queue.steps.iter().take_while(|step| self.takes(step.task));
             let fitting = fitting.count();
-            if fitting < line.steps.len() {
-                line.steps.truncate(fitting);
-                line.is_cut = true;
+            if fitting < queue.steps.len() {
+                queue.steps.truncate(fitting);
+                queue.is_cut = true;
             }
             taken += fitting;
         }
