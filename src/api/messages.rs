@@ -24,7 +24,7 @@ use crate::{
         ALERT_EVENTS, Fields, Json, LONGEST_URL, REPLIES, ReceiverName, TaskId, Timestamp,
         without_query,
     },
-    store::{Letter, MessageId, MessageQuery, MessageRecord, MessageState},
+    store::{MessageAction, MessageId, MessageQuery, MessageRecord, MessageState},
 };
 
 /// Messages handled in one go.
@@ -190,11 +190,11 @@ async fn redeliver(
     let message = find(&app, &params, false).await?;
     let id = message.id;
     app.store
-        .handle_letters(Letter::Redeliver, vec![id])
+        .apply_message_action(MessageAction::Redeliver, vec![id])
         .await?;
     let now = app.store.reader.now().await?;
     // It may be delivered already, and gone: this is what it was made.
-    let revived = match message.state {
+    let requeued = match message.state {
         MessageState::Pending => message,
         MessageState::Dead => MessageRecord {
             state: MessageState::Pending,
@@ -206,7 +206,7 @@ async fn redeliver(
     };
     let view = MessageView::from(MessageRecord {
         body: None,
-        ..revived
+        ..requeued
     });
     Ok(json(StatusCode::ACCEPTED, &view))
 }
@@ -230,7 +230,9 @@ async fn discard(
 ) -> Result<Response, Problem> {
     query.finish()?;
     let message = find(&app, &params, false).await?;
-    let discarded = app.store.handle_letters(Letter::Discard, vec![message.id]);
+    let discarded = app
+        .store
+        .apply_message_action(MessageAction::Discard, vec![message.id]);
     if discarded.await?.is_empty() {
         return Err(Problem::new(
             Kind::MessagePending,
@@ -292,7 +294,7 @@ async fn redeliver_many(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    handle_many(&app, Letter::Redeliver, &body).await
+    handle_many(&app, MessageAction::Redeliver, &body).await
 }
 
 /// Discard many dead letters
@@ -312,10 +314,14 @@ async fn discard_many(
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    handle_many(&app, Letter::Discard, &body).await
+    handle_many(&app, MessageAction::Discard, &body).await
 }
 
-async fn handle_many(app: &App, letter: Letter, body: &RawValue) -> Result<Response, Problem> {
+async fn handle_many(
+    app: &App,
+    action: MessageAction,
+    body: &RawValue,
+) -> Result<Response, Problem> {
     let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
     let ids = ids(&mut fields, "message");
     let receiver = fields.string("receiver", LONGEST_URL);
@@ -366,7 +372,7 @@ async fn handle_many(app: &App, letter: Letter, body: &RawValue) -> Result<Respo
         query.before = found.last().copied().filter(|_| named.is_none());
         let is_last = found.len() < BATCH && named.is_none();
         if !dry_run && !found.is_empty() {
-            result.done += app.store.handle_letters(letter, found).await?.len();
+            result.done += app.store.apply_message_action(action, found).await?.len();
         }
         if is_last {
             break;

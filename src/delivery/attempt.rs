@@ -1,4 +1,4 @@
-//! One message under way: from its first byte to what is saved of it.
+//! One attempt to deliver one message: from its first byte to the result to be saved.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -14,10 +14,10 @@ use super::{
 use crate::{
     agent::Post,
     domain::{DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationFailure, Span},
-    store::{Head, Held, Settled, Settlement, SharedReader},
+    store::{NextMessage, QueueClaim, QueueRelease, ReleaseReason, SharedReader},
 };
 
-/// What every try needs.
+/// What every attempt needs.
 #[derive(Clone)]
 pub struct DeliveryAttempt {
     pub receivers: Arc<Receivers>,
@@ -26,9 +26,8 @@ pub struct DeliveryAttempt {
     pub policy: DeliveryPolicy,
 }
 
-/// A try that has ended.
 pub struct CompletedAttempt {
-    pub settled: Settled,
+    pub release: QueueRelease,
     pub slot: Slot,
     pub response: DestinationResponse,
     pub failure: Option<DestinationFailure>,
@@ -37,10 +36,10 @@ pub struct CompletedAttempt {
 }
 
 impl CompletedAttempt {
-    fn untried(held: Held, slot: Slot) -> Self {
-        let how = Settlement::HandedBack;
+    fn not_attempted(claim: QueueClaim, slot: Slot) -> Self {
+        let reason = ReleaseReason::NotAttempted;
         Self {
-            settled: Settled { held, how },
+            release: QueueRelease { claim, reason },
             slot,
             response: DestinationResponse::Unknown,
             failure: None,
@@ -51,16 +50,21 @@ impl CompletedAttempt {
 }
 
 impl DeliveryAttempt {
-    pub async fn deliver(self, held: Held, head: Head, slot: Slot) -> CompletedAttempt {
+    pub async fn deliver(
+        self,
+        claim: QueueClaim,
+        next: NextMessage,
+        slot: Slot,
+    ) -> CompletedAttempt {
         let start = Instant::now();
-        let (message, kind, created_at) = (head.id, head.kind.clone(), head.created_at);
+        let (message, kind, created_at) = (next.id, next.kind.clone(), next.created_at);
         let Ok(began) = self.reader.now().await else {
-            return CompletedAttempt::untried(held, slot);
+            return CompletedAttempt::not_attempted(claim, slot);
         };
-        let delivery = AssertUnwindSafe(send(&self.receivers, &self.post, &held, head, began));
-        // A try that panics has failed like any other: its slot is free again, and the message waits.
-        let delivery = delivery.catch_unwind().await.unwrap_or_else(|_| {
-            error!(message_id = %message, receiver = %held.receiver, "the service panicked at a delivery");
+        let sent = AssertUnwindSafe(send(&self.receivers, &self.post, &claim, next, began));
+        // An attempt that panics has failed like any other: its slot is free again, and the message waits.
+        let result = sent.catch_unwind().await.unwrap_or_else(|_| {
+            error!(message_id = %message, receiver = %claim.receiver, "the service panicked at a delivery");
             DeliveryResult::Failed {
                 reason: "the service failed because of a fault of its own; its log says more"
                     .to_owned(),
@@ -69,7 +73,7 @@ impl DeliveryAttempt {
             }
         });
         let chance = rand::random();
-        let (response, failure) = match &delivery {
+        let (response, failure) = match &result {
             DeliveryResult::Delivered => (DestinationResponse::Accepted, None),
             DeliveryResult::Failed {
                 receiver_failing: true,
@@ -77,8 +81,8 @@ impl DeliveryAttempt {
                 retry_after,
             } => {
                 let failure = DestinationFailure {
-                    destination: held.destination.clone(),
-                    receiver: held.receiver.clone(),
+                    destination: claim.destination.clone(),
+                    receiver: claim.receiver.clone(),
                     began,
                     retry_after: *retry_after,
                     reason: reason.clone(),
@@ -93,20 +97,19 @@ impl DeliveryAttempt {
         let took = start.elapsed();
         let now = began + Span::from_millis(took.as_millis() as u64);
         let policy = self.policy;
-        let decision = policy.decide(delivery, held.tries, held.since, now, rand::random());
-        report(&held, &kind, message, &decision);
-        // What failed with its destination is tried again with that. What fails again when that has answered
-        // others has a time of its own: it may be what makes the destination fail.
-        let waits = response == DestinationResponse::Failed && (held.is_probe || held.tries == 1);
+        let decision = policy.decide(result, claim.tries, claim.since, now, rand::random());
+        report(&claim, &kind, message, &decision);
+        // A message that failed with its destination is tried again with it. One that fails again although the
+        // destination has answered others has a time of its own: it may be what makes the destination fail.
+        let in_backlog =
+            response == DestinationResponse::Failed && (claim.is_probe || claim.tries == 1);
+        let reason = ReleaseReason::Attempted {
+            message,
+            decision,
+            in_backlog,
+        };
         CompletedAttempt {
-            settled: Settled {
-                held,
-                how: Settlement::Tried {
-                    message,
-                    decision,
-                    waits,
-                },
-            },
+            release: QueueRelease { claim, reason },
             slot,
             response,
             failure,
@@ -116,8 +119,8 @@ impl DeliveryAttempt {
     }
 }
 
-pub fn report(held: &Held, kind: &str, message: uuid::Uuid, decision: &DeliveryDecision) {
-    let (receiver, subject, tries) = (&held.receiver, held.subject, held.tries);
+pub fn report(claim: &QueueClaim, kind: &str, message: uuid::Uuid, decision: &DeliveryDecision) {
+    let (receiver, subject, tries) = (&claim.receiver, claim.subject, claim.tries);
     match decision {
         DeliveryDecision::Delivered => {
             debug!(message_id = %message, kind, %receiver, %subject, tries, "a message was delivered")

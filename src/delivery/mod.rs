@@ -13,6 +13,7 @@ mod request;
 mod run;
 mod slots;
 mod store_alerts;
+mod unsaved;
 
 pub use receivers::Receivers;
 pub use run::{DeliveryLoop, DeliverySettings};

@@ -1,4 +1,4 @@
-//! One try of one message: signed, posted, weighed.
+//! The request of one attempt: its route, signature and headers, and the class of the response.
 
 use ::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use uuid::Uuid;
@@ -7,7 +7,7 @@ use super::Receivers;
 use crate::{
     agent::{NotPosted, Post, Posted},
     domain::{DeliveryResult, Timestamp, signatures},
-    store::{Head, Held},
+    store::{NextMessage, QueueClaim},
 };
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -21,13 +21,13 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub(super) async fn send(
     receivers: &Receivers,
     post: &Post,
-    held: &Held,
-    head: Head,
+    claim: &QueueClaim,
+    message: NextMessage,
     now: Timestamp,
 ) -> DeliveryResult {
-    let route = match receivers.route(&held.receiver, head.url.as_deref()) {
+    let route = match receivers.route(&claim.receiver, message.url.as_deref()) {
         Ok(route) => route,
-        // Whoever changed the configuration may change it back.
+        // The configuration may be corrected.
         Err(reason) => {
             return DeliveryResult::Failed {
                 reason,
@@ -36,11 +36,11 @@ pub(super) async fn send(
             };
         }
     };
-    let id = head.id.to_string();
+    let id = message.id.to_string();
     let at = now.as_millis() / 1000;
-    let signature = signatures(route.secrets, &id, at, &head.body);
-    let headers = headers(&head.id, at, held.tries, signature, &head.body);
-    classify(post.post(route.url, headers, head.body, now).await)
+    let signature = signatures(route.secrets, &id, at, &message.body);
+    let headers = headers(&message.id, at, claim.tries, signature, &message.body);
+    classify(post.post(route.url, headers, message.body, now).await)
 }
 
 fn headers(id: &Uuid, at: i64, tries: u32, signature: Option<String>, body: &str) -> HeaderMap {
@@ -61,8 +61,8 @@ fn headers(id: &Uuid, at: i64, tries: u32, signature: Option<String>, body: &str
     headers
 }
 
-/// Any 2xx is an acknowledgement; 410 says that the receiver wants no more. Everything else may be
-/// different another time: a wrong configuration can be corrected too.
+/// Any 2xx is an acknowledgement; 410 says that the receiver wants no more messages. Anything else may change,
+/// because a wrong configuration can be corrected too.
 fn classify(posted: Result<Posted, NotPosted>) -> DeliveryResult {
     let posted = match posted {
         Ok(posted) => posted,

@@ -1,5 +1,5 @@
-//! The loop: takes queues that are due, tries their first messages side by side, settles what became of
-//! them. One transaction lets go of what has ended and takes what comes next.
+//! The loop: claims queues that are due, tries their first messages side by side, saves the results. One
+//! transaction releases the queues of completed attempts and claims the next.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,52 +21,54 @@ use super::{
     attempt::{CompletedAttempt, DeliveryAttempt, report},
     meters::Meters,
     slots::{DestinationResponse, Slot, Slots},
+    unsaved::UnsavedResults,
 };
 use crate::{
     agent::Post,
     domain::{
-        DeliveryDecision, DeliveryPolicy, Destination, DestinationFailure, InstanceId,
-        ReceiverName, Span, Timestamp, without_query,
+        DeliveryDecision, DeliveryPolicy, Destination, InstanceId, ReceiverName, Span, Timestamp,
+        without_query,
     },
     store::{
-        First, GivenUp, Head, Held, Outlook, Round, Settled, Settlement, Store, StoreError, Taken,
+        BacklogExpiry, ClaimRequest, ClaimResponse, DueWork, NextMessage, QueueClaim, QueueHead,
+        QueueRelease, ReleaseReason, Store, StoreError,
     },
 };
 
-/// Beyond the time that a try may take: until its outcome is saved, on a busy store.
-const HOLD_LONGER: Span = Span::from_secs(15);
+/// How much longer than a try a claim lasts: until the result is saved, on a busy store.
+const CLAIM_MARGIN: Span = Span::from_secs(15);
 
-/// When a queue is looked at again whose first message stands in a damaged part of the database.
-const UNREADABLE_AGAIN: Span = Span::from_secs(600);
+/// The wait before a queue is tried again whose first message is in a damaged part of the database.
+const UNREADABLE_RETRY: Span = Span::from_secs(600);
 
-/// The most queues that are due taken in one transaction.
-const MOST_TAKEN: usize = 256;
+/// The most due queues claimed in one transaction.
+const MAX_CLAIMS: usize = 256;
 
-/// The most destinations of each kind looked at in one transaction.
-const MOST_VISITED: usize = 128;
+/// The most destinations of each kind visited in one transaction.
+const MAX_DESTINATIONS: usize = 128;
 
-/// When queues that are due are looked at again that another transaction was in the way of.
-const IN_THE_WAY: Duration = Duration::from_millis(20);
+/// The wait before due queues are read again that another transaction had locked.
+const LOCKED_RETRY: Duration = Duration::from_millis(20);
 
-/// How often it is looked whether all dead letters of a receiver are gone: not each time, because receivers with
-/// dead letters may be many.
-const MENDED_EVERY: Duration = Duration::from_secs(1);
+/// How often alerts of receivers without dead letters are searched for. Not at each poll, because many receivers may
+/// have dead letters.
+const RESOLVED_EVERY: Duration = Duration::from_secs(1);
 
-/// How often destinations are forgotten that nothing waits for, and how many at once.
+/// How often idle destinations are purged, and how many at once.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
-const MOST_PURGED: usize = 500;
-/// So long is one remembered beyond the longest wait between two tries of a message.
-const REMEMBER_LONGER: Span = Span::from_secs(300);
+const MAX_PURGED: usize = 500;
+/// How much longer than the longest wait between two tries an idle destination is kept.
+const KEEP_MARGIN: Span = Span::from_secs(300);
 
 #[derive(Clone, Copy, Debug)]
 pub struct DeliverySettings {
     pub poll: Duration,
     /// Of one try.
     pub timeout: Span,
-    /// The most messages under way to one destination.
+    /// The most messages in flight to one destination.
     pub max_in_flight: usize,
     pub policy: DeliveryPolicy,
-    /// How long messages under way may go on after the stop.
+    /// How long messages in flight may go on after the stop.
     pub grace: Duration,
 }
 
@@ -79,78 +81,16 @@ pub struct DeliveryLoop {
     slots: Slots,
     meters: Meters,
     in_flight: JoinSet<CompletedAttempt>,
-    /// What is to be saved with the next round.
+    /// Saved with the next request.
     unsaved: UnsavedResults,
-    /// Taken, with the first message still to be read.
-    held: Vec<(Held, Slot)>,
-    /// Destinations with messages under way here and more in their backlog.
-    behind: HashSet<Destination>,
+    /// Claims whose first message is still to be read.
+    claims: Vec<(QueueClaim, Slot)>,
+    /// Destinations with messages in flight here and more in their backlog.
+    backlogged: HashSet<Destination>,
     /// Destinations that may have a free slot again.
     refill: HashMap<Destination, ReceiverName>,
-    look_for_mended: Instant,
-    purge: Instant,
-}
-
-/// CompletedAttempt, and still to be saved.
-#[derive(Clone, Default)]
-struct UnsavedResults {
-    settled: Vec<Settled>,
-    failed: HashMap<Destination, DestinationFailure>,
-    answered: HashSet<Destination>,
-    unprobed: HashSet<Destination>,
-    giving_up: Vec<GivenUp>,
-}
-
-impl UnsavedResults {
-    fn note(&mut self, completed: &CompletedAttempt) {
-        let held = &completed.settled.held;
-        if matches!(
-            completed.response,
-            DestinationResponse::Accepted | DestinationResponse::Rejected
-        ) {
-            // It says more than a failure of the same moment.
-            if self.failed.remove(&held.destination).is_some() || held.is_probe {
-                self.answered.insert(held.destination.clone());
-            }
-            return;
-        }
-        match (completed.response, &completed.failure) {
-            (DestinationResponse::Failed, Some(failure))
-                if !self.answered.contains(&held.destination) =>
-            {
-                let known = self.failed.get(&held.destination);
-                if known.is_none_or(|known| known.began <= failure.began) {
-                    let failure = failure.clone();
-                    self.failed.insert(held.destination.clone(), failure);
-                }
-            }
-            _ if held.is_probe => drop(self.unprobed.insert(held.destination.clone())),
-            _ => {}
-        }
-    }
-
-    /// Not saved: all of it once more.
-    fn restore(&mut self, round: Round) {
-        self.settled.extend(round.settled);
-        let failed = round.failed.into_iter();
-        self.failed
-            .extend(failed.map(|failure| (failure.destination.clone(), failure)));
-        self.answered.extend(round.answered);
-        self.unprobed.extend(round.unprobed);
-        self.giving_up.extend(round.giving_up);
-    }
-
-    fn into_round(self, policy: DeliveryPolicy) -> Round {
-        Round {
-            settled: self.settled,
-            failed: self.failed.into_values().collect(),
-            answered: self.answered.into_iter().collect(),
-            unprobed: self.unprobed.into_iter().collect(),
-            giving_up: self.giving_up,
-            policy,
-            ..Round::default()
-        }
-    }
+    next_resolved_check: Instant,
+    next_purge: Instant,
 }
 
 impl DeliveryLoop {
@@ -171,16 +111,16 @@ impl DeliveryLoop {
             meters: Meters::new(),
             in_flight: JoinSet::new(),
             unsaved: UnsavedResults::default(),
-            held: Vec::new(),
-            behind: HashSet::new(),
+            claims: Vec::new(),
+            backlogged: HashSet::new(),
             refill: HashMap::new(),
-            look_for_mended: Instant::now(),
-            purge: Instant::now() + PURGE_EVERY,
+            next_resolved_check: Instant::now(),
+            next_purge: Instant::now() + PURGE_EVERY,
         }
     }
 
-    /// Runs until `stop`, then lets messages under way end within the grace period and hands back the
-    /// rest.
+    /// Runs until `stop`, then lets messages in flight complete within the grace period and releases the
+    /// other claims.
     pub async fn run(mut self, stop: CancellationToken) {
         let outbox = self.store.outbox.clone();
         let mut next = Instant::now();
@@ -188,16 +128,16 @@ impl DeliveryLoop {
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = outbox.notified() => {}
-                Some(completed) = self.in_flight.join_next() => self.note(completed),
+                Some(completed) = self.in_flight.join_next() => self.record(completed),
                 () = sleep_until(next) => {}
             }
             while let Some(completed) = self.in_flight.try_join_next() {
-                self.note(completed);
+                self.record(completed);
             }
             next = match self.round().await {
                 Ok(next) => next,
                 Err(error) => {
-                    warn!(%error, "messages could not be looked at; trying again");
+                    warn!(%error, "could not read the outbox; trying again");
                     let pause = Instant::now() + self.settings.poll;
                     if stop.run_until_cancelled(sleep_until(pause)).await.is_none() {
                         break;
@@ -209,250 +149,249 @@ impl DeliveryLoop {
         self.drain().await;
     }
 
-    /// Saves what has completed, takes what is due, and starts it. Answers when to look again.
+    /// Saves results, claims due queues, and starts their first messages. Returns when to poll again.
     async fn round(&mut self) -> Result<Instant, StoreError> {
-        self.forget_destinations().await?;
-        // Jitter, so that instances on one store do not all look at once.
+        self.purge_destinations().await?;
+        // Jitter, so that instances on one store do not all poll at once.
         let jitter = rand::rng().random_range(0.75..1.25);
         let mut next = Instant::now() + self.settings.poll.mul_f64(jitter);
         let reader = &self.store.housekeeping;
-        let with_mended = Instant::now() >= self.look_for_mended;
-        let outlook = reader.outlook(MOST_VISITED, with_mended).await?;
+        let with_resolved = Instant::now() >= self.next_resolved_check;
+        let due_work = reader.due_work(MAX_DESTINATIONS, with_resolved).await?;
         let now = reader.now().await?;
-        if with_mended {
-            self.look_for_mended = Instant::now() + MENDED_EVERY.min(self.settings.poll);
+        if with_resolved {
+            self.next_resolved_check = Instant::now() + RESOLVED_EVERY.min(self.settings.poll);
         }
-        if let Some(next_at) = outlook.next_at {
+        if let Some(next_at) = due_work.next_at {
             next = next.min(Instant::now() + next_at.since(now));
         }
-        let (round, probes) = self.plan(&outlook);
-        if !is_idle(&round) {
-            let taken = self.act(round, probes).await?;
-            let has_progressed = taken.put_back > 0 || !taken.held.is_empty();
-            if outlook.is_due {
-                next = next.min(Instant::now() + IN_THE_WAY);
+        let (request, probes) = self.plan(&due_work);
+        if !request.is_empty() {
+            let response = self.claim(request, probes).await?;
+            let has_progressed = response.moved_to_backlog > 0 || !response.claims.is_empty();
+            if due_work.is_due {
+                next = next.min(Instant::now() + LOCKED_RETRY);
             }
-            if has_progressed || !taken.given_up.is_empty() || outlook.is_full(MOST_VISITED) {
+            let has_expired = !response.expiries.is_empty();
+            if has_progressed || has_expired || due_work.is_full(MAX_DESTINATIONS) {
                 next = Instant::now();
             }
-            self.take_in(taken).await?;
+            self.record_expiries(response.expiries);
+            self.start().await?;
         }
-        // A queue that turned out to be empty is let go at once, and webhooks may be told of an alert.
-        let is_done = self.unsaved.settled.is_empty() && self.unsaved.giving_up.is_empty();
-        Ok(if is_done { next } else { Instant::now() })
+        // An empty queue is released at once, and an alert may have added messages to webhooks.
+        Ok(match self.unsaved.has_releases_or_expiries() {
+            true => Instant::now(),
+            false => next,
+        })
     }
 
-    /// Decides what is looked at. Probes get their slots at once: nobody else may make them meanwhile.
-    fn plan(&mut self, outlook: &Outlook) -> (Round, HashMap<Destination, Slot>) {
-        let mut round = std::mem::take(&mut self.unsaved).into_round(self.settings.policy);
+    /// Plans the next request. A probe gets its slot now, because no other instance may make it meanwhile.
+    fn plan(&mut self, due_work: &DueWork) -> (ClaimRequest, HashMap<Destination, Slot>) {
+        let mut request = std::mem::take(&mut self.unsaved).into_request(self.settings.policy);
         let mut probes = HashMap::new();
-        for (destination, receiver) in &outlook.failing {
-            match self.slots.start(destination, receiver, true) {
+        for (destination, receiver) in &due_work.failing {
+            match self.slots.acquire(destination, receiver, true) {
                 Some(slot) => {
                     probes.insert(destination.clone(), slot);
-                    round.wanted.push((destination.clone(), 1));
+                    request.backlogs.push((destination.clone(), 1));
                 }
-                None => round.postponed.push(destination.clone()),
+                None => request.postponed.push(destination.clone()),
             }
         }
-        for (destination, receiver) in &outlook.behind {
+        for (destination, receiver) in &due_work.backlogged {
             self.refill.insert(destination.clone(), receiver.clone());
         }
         for (destination, receiver) in std::mem::take(&mut self.refill) {
-            match self.slots.free(&destination, &receiver) {
+            match self.slots.available(&destination, &receiver) {
                 0 => {
                     if self.slots.in_flight_to(&destination) > 0 {
-                        self.behind.insert(destination.clone());
+                        self.backlogged.insert(destination.clone());
                     }
-                    round.postponed.push(destination);
+                    request.postponed.push(destination);
                 }
-                free => round.wanted.push((destination, free)),
+                available => request.backlogs.push((destination, available)),
             }
         }
-        round.take = if outlook.is_due { MOST_TAKEN } else { 0 };
-        round.mended = outlook.mended.clone();
-        (round, probes)
+        request.limit = if due_work.is_due { MAX_CLAIMS } else { 0 };
+        request.resolved = due_work.resolved.clone();
+        (request, probes)
     }
 
-    async fn act(
+    async fn claim(
         &mut self,
-        round: Round,
+        request: ClaimRequest,
         mut probes: HashMap<Destination, Slot>,
-    ) -> Result<Taken, StoreError> {
-        let hold = self.settings.timeout.saturating_add(HOLD_LONGER);
-        let again = round.clone();
-        let taken = self
+    ) -> Result<ClaimResponse, StoreError> {
+        let hold = self.settings.timeout.saturating_add(CLAIM_MARGIN);
+        let unsaved = request.clone();
+        let response = self
             .store
-            .outbox_round(round, self.instance.clone(), hold)
+            .claim_queues(request, self.instance.clone(), hold)
             .await;
-        let taken = match taken {
-            Ok(taken) => taken,
+        let response = match response {
+            Ok(response) => response,
             Err(error) => {
                 for (_, slot) in probes {
-                    self.slots.end(slot, DestinationResponse::Unknown);
+                    self.slots.release(slot, DestinationResponse::Unknown);
                 }
-                self.unsaved.restore(again);
+                self.unsaved.restore(unsaved);
                 return Err(error);
             }
         };
-        for (destination, _) in again.wanted {
+        for (destination, _) in unsaved.backlogs {
             if !probes.contains_key(&destination) {
-                self.behind.insert(destination);
+                self.backlogged.insert(destination);
             }
         }
-        for destination in &taken.exhausted {
-            self.behind.remove(destination);
+        for destination in &response.drained {
+            self.backlogged.remove(destination);
         }
-        for held in taken.held.iter().cloned() {
-            let reserved = match held.is_probe {
-                true => probes.remove(&held.destination),
+        for claim in response.claims.iter().cloned() {
+            let reserved = match claim.is_probe {
+                true => probes.remove(&claim.destination),
                 false => None,
             };
-            let (destination, receiver) = (&held.destination, &held.receiver);
-            let slot = reserved.or_else(|| self.slots.start(destination, receiver, held.is_probe));
+            let (destination, receiver) = (&claim.destination, &claim.receiver);
+            let slot =
+                reserved.or_else(|| self.slots.acquire(destination, receiver, claim.is_probe));
             match slot {
-                Some(slot) => self.held.push((held, slot)),
-                None => self.put_aside(held),
+                Some(slot) => self.claims.push((claim, slot)),
+                None => self.return_to_backlog(claim),
             }
         }
         for (_, slot) in probes {
-            self.slots.end(slot, DestinationResponse::Unknown);
+            self.slots.release(slot, DestinationResponse::Unknown);
         }
         self.forget_unused();
-        Ok(taken)
+        Ok(response)
     }
 
-    /// Enough is under way to its destination.
-    fn put_aside(&mut self, held: Held) {
-        if held.is_probe {
-            self.unsaved.unprobed.insert(held.destination.clone());
+    /// Its destination has no free slot.
+    fn return_to_backlog(&mut self, claim: QueueClaim) {
+        if claim.is_probe {
+            self.unsaved.cancel_probe(&claim);
         }
-        self.behind.insert(held.destination.clone());
-        let how = Settlement::Waits;
-        self.unsaved.settled.push(Settled { held, how });
+        self.backlogged.insert(claim.destination.clone());
+        let reason = ReleaseReason::DestinationBusy;
+        self.unsaved.release(QueueRelease { claim, reason });
     }
 
-    /// Where nothing is under way, the store says when to look.
+    /// Where nothing is in flight, the store says when to read the backlog.
     fn forget_unused(&mut self) {
         let slots = &self.slots;
-        self.behind
+        self.backlogged
             .retain(|destination| slots.in_flight_to(destination) > 0);
     }
 
-    async fn take_in(&mut self, taken: Taken) -> Result<(), StoreError> {
-        for given_up in taken.given_up {
-            let GivenUp {
-                destination,
-                reason,
-                messages,
-                more,
-            } = &given_up;
-            let destination = without_query(destination.as_str());
+    fn record_expiries(&mut self, expiries: Vec<BacklogExpiry>) {
+        for expiry in expiries {
+            let destination = without_query(expiry.destination.as_str());
+            let (messages, reason) = (expiry.messages, &expiry.reason);
             warn!(%destination, messages, reason, "messages are dead: GET /v1/messages?state=dead lists them");
-            self.meters.dead.increment(*messages);
-            if *more {
-                self.unsaved.giving_up.push(given_up);
+            self.meters.dead.increment(messages);
+            if expiry.has_more {
+                self.unsaved.expire_more(expiry);
             }
         }
-        self.start().await
     }
 
-    async fn forget_destinations(&mut self) -> Result<(), StoreError> {
-        if Instant::now() < self.purge {
+    async fn purge_destinations(&mut self) -> Result<(), StoreError> {
+        if Instant::now() < self.next_purge {
             return Ok(());
         }
-        let keep = self.settings.policy.max.saturating_add(REMEMBER_LONGER);
+        let keep = self.settings.policy.max.saturating_add(KEEP_MARGIN);
         let now = self.store.housekeeping.now().await?;
         let before = Timestamp::from_millis(now.as_millis() - keep.as_millis());
-        let purged = self.store.purge_destinations(before, MOST_PURGED).await?;
-        if purged < MOST_PURGED as u64 {
-            self.purge = Instant::now() + PURGE_EVERY;
+        let purged = self.store.purge_destinations(before, MAX_PURGED).await?;
+        if purged < MAX_PURGED as u64 {
+            self.next_purge = Instant::now() + PURGE_EVERY;
         }
         Ok(())
     }
 
-    /// Starts the first message of each queue that was taken.
+    /// Starts the first message of each claimed queue.
     async fn start(&mut self) -> Result<(), StoreError> {
-        if self.held.is_empty() {
+        if self.claims.is_empty() {
             return Ok(());
         }
-        let queues: Vec<Held> = self.held.iter().map(|(held, _)| held.clone()).collect();
-        let heads = self.store.housekeeping.heads(&queues).await?;
+        let claims: Vec<_> = self.claims.iter().map(|(claim, _)| claim.clone()).collect();
+        let heads = self.store.housekeeping.next_messages(&claims).await?;
         let now = self.store.housekeeping.now().await?;
-        for ((held, slot), head) in std::mem::take(&mut self.held).into_iter().zip(heads) {
-            let how = match head {
-                First::Message(head) => {
-                    self.deliver(held, head, slot);
-                    continue;
-                }
-                First::None => Settlement::Empty,
-                First::Unreadable { id, reason } => {
+        for ((claim, slot), head) in std::mem::take(&mut self.claims).into_iter().zip(heads) {
+            match head {
+                QueueHead::Message(message) => self.deliver(claim, message, slot),
+                QueueHead::Empty => self.skip(claim, slot, ReleaseReason::QueueEmpty),
+                QueueHead::Unreadable { id, reason } => {
                     let reason = format!("its record in the database cannot be read: {reason}");
-                    let decision = DeliveryDecision::Dead { reason };
-                    report(&held, "unknown", id, &decision);
                     self.meters.dead.increment(1);
-                    Settlement::Tried {
-                        message: id,
-                        decision,
-                        waits: false,
-                    }
+                    self.skip_damaged(claim, slot, id, DeliveryDecision::Dead { reason });
                 }
-                First::Lost(reason) => {
-                    let reason = format!("a part of the database cannot be read: {reason}");
+                QueueHead::Lost(reason) => {
                     let decision = DeliveryDecision::Retry {
-                        at: now + UNREADABLE_AGAIN,
-                        reason,
+                        at: now + UNREADABLE_RETRY,
+                        reason: format!("a part of the database cannot be read: {reason}"),
                     };
-                    let message = uuid::Uuid::nil();
-                    report(&held, "unknown", message, &decision);
-                    Settlement::Tried {
-                        message,
-                        decision,
-                        waits: false,
-                    }
+                    self.skip_damaged(claim, slot, uuid::Uuid::nil(), decision);
                 }
-            };
-            self.free(slot, &held, DestinationResponse::Unknown);
-            if held.is_probe {
-                self.unsaved.unprobed.insert(held.destination.clone());
             }
-            self.unsaved.settled.push(Settled { held, how });
         }
         self.meters.in_flight.set(self.in_flight.len() as f64);
         Ok(())
     }
 
-    fn deliver(&mut self, held: Held, head: Head, slot: Slot) {
+    fn deliver(&mut self, claim: QueueClaim, message: NextMessage, slot: Slot) {
         let attempt = DeliveryAttempt {
             receivers: self.receivers.load_full(),
             post: self.post.clone(),
             reader: self.store.housekeeping.clone(),
             policy: self.settings.policy,
         };
-        self.in_flight.spawn(attempt.deliver(held, head, slot));
+        self.in_flight.spawn(attempt.deliver(claim, message, slot));
     }
 
-    /// A slot is free again: for what waits for the same destination.
-    fn free(&mut self, slot: Slot, held: &Held, response: DestinationResponse) {
-        self.slots.end(slot, response);
-        let has_recovered = held.is_probe
-            && matches!(
-                response,
-                DestinationResponse::Accepted | DestinationResponse::Rejected
-            );
-        if has_recovered || self.behind.contains(&held.destination) {
-            let (destination, receiver) = (held.destination.clone(), held.receiver.clone());
+    /// Releases a claim whose first message cannot be sent, because its record is damaged.
+    fn skip_damaged(
+        &mut self,
+        claim: QueueClaim,
+        slot: Slot,
+        message: uuid::Uuid,
+        decision: DeliveryDecision,
+    ) {
+        report(&claim, "unknown", message, &decision);
+        let reason = ReleaseReason::Attempted {
+            message,
+            decision,
+            in_backlog: false,
+        };
+        self.skip(claim, slot, reason);
+    }
+
+    fn skip(&mut self, claim: QueueClaim, slot: Slot, reason: ReleaseReason) {
+        self.free(slot, &claim, DestinationResponse::Unknown);
+        if claim.is_probe {
+            self.unsaved.cancel_probe(&claim);
+        }
+        self.unsaved.release(QueueRelease { claim, reason });
+    }
+
+    /// The free slot is for other messages to the same destination.
+    fn free(&mut self, slot: Slot, claim: &QueueClaim, response: DestinationResponse) {
+        self.slots.release(slot, response);
+        let has_recovered = claim.is_probe && response.is_answer();
+        if has_recovered || self.backlogged.contains(&claim.destination) {
+            let (destination, receiver) = (claim.destination.clone(), claim.receiver.clone());
             self.refill.insert(destination, receiver);
         }
     }
 
-    fn note(&mut self, completed: Result<CompletedAttempt, tokio::task::JoinError>) {
+    fn record(&mut self, completed: Result<CompletedAttempt, tokio::task::JoinError>) {
         let completed = match completed {
             Ok(completed) => completed,
-            // Its queue is taken up again when it is no longer held.
-            Err(error) => return warn!(%error, "a delivery failed by itself"),
+            // Its queue is due again when the claim has run out.
+            Err(error) => return warn!(%error, "a delivery task failed"),
         };
-        if let Settlement::Tried { decision, .. } = &completed.settled.how {
+        if let ReleaseReason::Attempted { decision, .. } = &completed.release.reason {
             self.meters.tried(completed.took);
             match decision {
                 DeliveryDecision::Delivered => {
@@ -463,43 +402,40 @@ impl DeliveryLoop {
                 DeliveryDecision::Dead { .. } => self.meters.dead.increment(1),
             }
         }
-        self.unsaved.note(&completed);
-        self.free(completed.slot, &completed.settled.held, completed.response);
-        self.unsaved.settled.push(completed.settled);
+        self.unsaved.record(&completed);
+        self.free(completed.slot, &completed.release.claim, completed.response);
+        self.unsaved.release(completed.release);
         self.meters.in_flight.set(self.in_flight.len() as f64);
     }
 
     async fn drain(&mut self) {
         let in_flight = self.in_flight.len();
         if in_flight > 0 {
-            info!(messages = in_flight, "waiting for messages under way");
+            info!(messages = in_flight, "waiting for messages in flight");
         }
         let grace = self.settings.grace;
-        let completed = timeout(grace, async {
+        let all_completed = timeout(grace, async {
             while let Some(completed) = self.in_flight.join_next().await {
-                self.note(completed);
+                self.record(completed);
             }
         });
-        if completed.await.is_err() {
-            warn!("messages under way did not end in time; they are tried again");
+        if all_completed.await.is_err() {
+            warn!("messages in flight did not complete in time; they will be tried again");
         }
         self.in_flight.abort_all();
-        let round = std::mem::take(&mut self.unsaved).into_round(self.settings.policy);
+        let request = std::mem::take(&mut self.unsaved).into_request(self.settings.policy);
         let hold = self.settings.timeout;
-        let saved = self.store.outbox_round(round, self.instance.clone(), hold);
-        let saved = match saved.await {
-            // What is left was taken and never completed.
-            Ok(_) => self.store.free_queues(Some(self.instance.clone())).await,
+        let saved = self
+            .store
+            .claim_queues(request, self.instance.clone(), hold)
+            .await;
+        let released = match saved {
+            // Claims whose attempt did not complete.
+            Ok(_) => self.store.release_queues(Some(self.instance.clone())).await,
             Err(error) => Err(error),
         };
-        if let Err(error) = saved {
-            warn!(%error, "what became of messages could not be saved; they are delivered again");
+        if let Err(error) = released {
+            warn!(%error, "could not save the results of deliveries; those messages will be delivered again");
         }
     }
-}
-
-fn is_idle(round: &Round) -> bool {
-    let is_empty = round.settled.is_empty() && round.giving_up.is_empty();
-    let is_unwanted = round.wanted.is_empty() && round.postponed.is_empty() && round.take == 0;
-    is_empty && is_unwanted && round.unprobed.is_empty() && round.mended.is_empty()
 }

@@ -1,7 +1,7 @@
-//! How many messages may be under way: to each destination, to each receiver, and at all. A slot belongs to
-//! one of several pools, by what is known of the destination, and no pool takes from another. So destinations
-//! that never answer use up slots of their own kind only: one that has answered before always finds one, and
-//! one that nothing is known of finds one however many are known to fail.
+//! How many messages may be in flight: to each destination, to each receiver, and in total. A slot belongs to one
+//! of several pools, by what is known of the destination, and no pool borrows from another. So destinations that
+//! never answer use up slots of their own kind only: one that has answered before always gets a slot, and so does
+//! a new one, however many are known to fail.
 
 use std::{collections::HashMap, num::NonZeroUsize};
 
@@ -10,23 +10,23 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::domain::{Destination, ReceiverName};
 
-/// Of so many destinations it is remembered that they took the last message.
+/// For how many destinations the loop remembers that they accepted the last message.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
-/// The part of the files that the process may have open which messages under way may take.
+/// Messages in flight may use one part in this many of the files that the process may have open.
 const SHARE_OF_FILES: u64 = 6;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Pool {
-    /// Receivers whose URL is configured: they are few, and a slot of their own share is always free.
+    /// Receivers whose URL is configured: they are few, and have no limit but that of one destination.
     Configured,
-    /// Destinations that took the last message.
+    /// Destinations that accepted the last message.
     Proven,
-    /// The only message under way to a destination that nothing is known of.
+    /// The only message in flight to a destination of which nothing is known.
     First,
-    /// More messages to such a one.
+    /// More messages to such a destination.
     Further,
-    /// The one message that a destination which fails is asked by.
+    /// The probe of a failing destination.
     Probes,
 }
 
@@ -36,7 +36,7 @@ struct Size {
     of_receiver: usize,
 }
 
-/// More slots than this are of no use: a thousand destinations of one receiver that hang leave some to others.
+/// A thousand destinations of one receiver that hang leave slots to the others.
 const SIZES: [(Pool, Size); 4] = [
     (
         Pool::Proven,
@@ -68,7 +68,7 @@ const SIZES: [(Pool, Size); 4] = [
     ),
 ];
 
-/// A message under way. Given back when it has ended.
+/// The right to have one message in flight, until it is released.
 #[derive(Debug)]
 pub struct Slot {
     pool: Pool,
@@ -76,20 +76,27 @@ pub struct Slot {
     receiver: ReceiverName,
 }
 
-/// How a destination response, as far as a try could tell.
+/// What one attempt says of its destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DestinationResponse {
     Accepted,
-    /// It answered, and did not take the message.
+    /// It answered, and did not accept the message.
     Rejected,
     Failed,
     Unknown,
 }
 
+impl DestinationResponse {
+    /// Whether the destination answered, for this message or another.
+    pub fn is_answer(self) -> bool {
+        matches!(self, Self::Accepted | Self::Rejected)
+    }
+}
+
 pub struct Slots {
     /// Per destination.
     most: usize,
-    /// Slots are this many times fewer, because the process may have fewer files open.
+    /// The number of slots is divided by it, because the process may have fewer files open.
     divisor: usize,
     pools: HashMap<(u8, Option<ReceiverName>), usize>,
     in_flight: HashMap<Destination, usize>,
@@ -97,7 +104,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// `most`: under way to one destination.
+    /// `most`: in flight to one destination.
     pub fn new(most: usize) -> Self {
         let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let share = usize::try_from(files / SHARE_OF_FILES).unwrap_or(usize::MAX);
@@ -116,7 +123,7 @@ impl Slots {
     }
 
     /// A slot for a message, if one is free.
-    pub fn start(
+    pub fn acquire(
         &mut self,
         destination: &Destination,
         receiver: &ReceiverName,
@@ -138,8 +145,8 @@ impl Slots {
         })
     }
 
-    /// How many messages from its backlog a destination that answers may have now.
-    pub fn free(&self, destination: &Destination, receiver: &ReceiverName) -> usize {
+    /// How many messages from its backlog a destination that answers may have in flight now.
+    pub fn available(&self, destination: &Destination, receiver: &ReceiverName) -> usize {
         let pool = self.pool(destination, receiver, false);
         let left = self.most.saturating_sub(self.in_flight_to(destination));
         let room = self.room(pool, receiver);
@@ -152,7 +159,7 @@ impl Slots {
         }
     }
 
-    pub fn end(&mut self, slot: Slot, response: DestinationResponse) {
+    pub fn release(&mut self, slot: Slot, response: DestinationResponse) {
         match response {
             DestinationResponse::Accepted => drop(self.proven.put(slot.destination.clone(), ())),
             DestinationResponse::Failed => drop(self.proven.pop(&slot.destination)),
@@ -193,7 +200,7 @@ impl Slots {
     }
 }
 
-/// One less; what is at nothing is not remembered.
+/// Subtracts one, and removes a count of zero.
 fn lower<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
     if let Some(count) = counts.get_mut(&key) {
         *count = count.saturating_sub(1);
@@ -220,7 +227,7 @@ mod tests {
     }
 
     fn start(slots: &mut Slots, to: &To) -> Option<Slot> {
-        slots.start(&to.0, &to.1, to.2)
+        slots.acquire(&to.0, &to.1, to.2)
     }
 
     #[test]
@@ -231,8 +238,8 @@ mod tests {
         start(&mut slots, &a).unwrap();
         assert!(start(&mut slots, &a).is_none());
         assert!(start(&mut slots, &b).is_some());
-        slots.end(first, DestinationResponse::Accepted);
-        assert_eq!(slots.free(&a.0, &a.1), 1);
+        slots.release(first, DestinationResponse::Accepted);
+        assert_eq!(slots.available(&a.0, &a.1), 1);
         assert!(start(&mut slots, &a).is_some());
     }
 
@@ -241,7 +248,7 @@ mod tests {
         let mut slots = slots(16);
         let proven = to("http://a:1", "/proven", false);
         let slot = start(&mut slots, &proven).unwrap();
-        slots.end(slot, DestinationResponse::Accepted);
+        slots.release(slot, DestinationResponse::Accepted);
         // Far more than there are slots, each with several messages.
         let mut hanging = 0;
         for number in 0..5000 {
@@ -274,14 +281,14 @@ mod tests {
         let mut slots = slots(16);
         for number in 0..10_000 {
             let slot = start(&mut slots, &to("http://a:1", &format!("/{number}"), false));
-            slots.end(slot.unwrap(), DestinationResponse::Accepted);
+            slots.release(slot.unwrap(), DestinationResponse::Accepted);
         }
         assert!(slots.pools.is_empty() && slots.in_flight.is_empty());
         assert_eq!(slots.proven.len(), REMEMBERED.get());
         let failed = to("http://a:1", "/9999", false);
         let slot = start(&mut slots, &failed).unwrap();
         assert_eq!(slot.pool, Pool::Proven);
-        slots.end(slot, DestinationResponse::Failed);
+        slots.release(slot, DestinationResponse::Failed);
         assert_eq!(start(&mut slots, &failed).unwrap().pool, Pool::First);
     }
 

@@ -1,5 +1,5 @@
-//! Alerts about the store itself: posted to the alert webhooks at once and past the outbox, because the outbox
-//! is in the store. They are kept in memory only: a process that ends has told what it could.
+//! Alerts about the store itself: posted to the alert webhooks at once and without the outbox, because the outbox
+//! is in the store. They are kept in memory only, and lost with the process.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,16 +13,16 @@ use super::{Receivers, request::send};
 use crate::{
     agent::Post,
     domain::{AlertNotice, DeliveryResult, Message, Sender, Timestamp},
-    store::{Diagnosis, Head, Health, Held, StoreFault},
+    store::{Diagnosis, Health, NextMessage, QueueClaim, StoreFault},
 };
 
-/// How often a webhook is asked to take one alert, with waits that double from the first.
+/// The tries of one alert at one webhook, with waits that double from the first.
 const TRIES: u32 = 8;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// A receiver that drips its answer holds up later alerts for no longer.
+/// The bound of one try: a receiver whose response never ends delays later alerts by no more.
 const TRY_WITHIN: Duration = Duration::from_secs(20);
 
-/// Posts what becomes of the store's health.
+/// Posts the changes of the store's health.
 pub struct StoreAlerts {
     pub health: Health,
     pub sender: Arc<ArcSwap<Sender>>,
@@ -42,12 +42,12 @@ impl StoreAlerts {
             let faults = self.health.faults();
             let is_over = |fault| !faults.iter().any(|found| found.fault == fault);
             for (_, notice) in open.extract_if(.., |(fault, _)| is_over(*fault)) {
-                self.tell(&notice.closed(now())).await;
+                self.publish(&notice.closed(now())).await;
             }
             for found in &faults {
                 if !open.iter().any(|(fault, _)| *fault == found.fault) {
                     let notice = notice(found);
-                    self.tell(&notice).await;
+                    self.publish(&notice).await;
                     open.push((found.fault, notice));
                 }
             }
@@ -57,13 +57,13 @@ impl StoreAlerts {
         }
     }
 
-    async fn tell(&self, notice: &AlertNotice) {
+    async fn publish(&self, notice: &AlertNotice) {
         let messages = self.sender.load().alert(notice, 0, now(), Uuid::now_v7);
-        let told = messages.into_iter().map(|message| self.insist(message));
-        futures::future::join_all(told).await;
+        let deliveries = messages.into_iter().map(|message| self.deliver(message));
+        futures::future::join_all(deliveries).await;
     }
 
-    async fn insist(&self, message: Message) {
+    async fn deliver(&self, message: Message) {
         let mut wait = FIRST_WAIT;
         for tries in 1..=TRIES {
             let reason = match self.try_once(&message, tries).await {
@@ -86,7 +86,7 @@ impl StoreAlerts {
     }
 
     async fn try_once(&self, message: &Message, tries: u32) -> DeliveryResult {
-        let held = Held {
+        let claim = QueueClaim {
             receiver: message.receiver.clone(),
             subject: message.subject,
             destination: message.destination(),
@@ -94,7 +94,7 @@ impl StoreAlerts {
             tries,
             since: message.at,
         };
-        let head = Head {
+        let head = NextMessage {
             id: message.id,
             kind: message.kind.clone(),
             url: message.url.clone(),
@@ -102,7 +102,7 @@ impl StoreAlerts {
             created_at: message.at,
         };
         let receivers = self.receivers.load_full();
-        let tried = send(&receivers, &self.post, &held, head, now());
+        let tried = send(&receivers, &self.post, &claim, head, now());
         timeout(TRY_WITHIN, tried)
             .await
             .unwrap_or_else(|_| DeliveryResult::Failed {
@@ -118,7 +118,7 @@ fn notice(found: &Diagnosis) -> AlertNotice {
     AlertNotice::raised(Uuid::now_v7(), &kind, &found.detail, now())
 }
 
-/// The store, whose clock counts elsewhere, may not be asked now.
+/// By this machine's clock: the store's, which counts elsewhere, may be unavailable now.
 fn now() -> Timestamp {
     Timestamp::from_millis(jiff::Timestamp::now().as_millisecond())
 }

@@ -47,7 +47,7 @@ impl PurgeStore for Store {
         died_before: Timestamp,
         limit: usize,
     ) -> Result<u64, StoreError> {
-        self.purge_letters(died_before, limit).await
+        Store::purge_dead_letters(self, died_before, limit).await
     }
 }
 
@@ -77,7 +77,7 @@ impl PurgeStore for DirectStore {
         limit: usize,
     ) -> Result<u64, StoreError> {
         let mut tx = self.backend.begin().await?;
-        let count = tx.purge_letters(died_before, limit).await?;
+        let count = tx.purge_dead_letters(died_before, limit).await?;
         tx.commit().await?;
         Ok(count)
     }

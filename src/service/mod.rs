@@ -165,7 +165,7 @@ impl Service {
         start::insist(&store, "resume what was interrupted", resume).await?;
         // As with steps: what a process of this id held, or on a store of its own anybody, is held by
         // nobody now.
-        let free = || store.free_queues(store.is_shared.then(|| instance.clone()));
+        let free = || store.release_queues(store.is_shared.then(|| instance.clone()));
         start::insist(&store, "take up messages under way", free).await?;
 
         let goodbye = CancellationToken::new();

@@ -43,7 +43,8 @@ pub use local::{Dispatch, LocalScheduler, Permit};
 pub use looks::Look;
 pub use open::OpenError;
 pub use outbox::{
-    First, GivenUp, Head, Held, Letter, Outbox, Outlook, Round, Settled, Settlement, Taken,
+    BacklogExpiry, ClaimRequest, ClaimResponse, DueWork, MessageAction, NextMessage, Outbox,
+    QueueClaim, QueueHead, QueueRelease, ReleaseReason,
 };
 pub use pages::{MOST_LOOKED_AT, TaskPage};
 pub use query::*;
@@ -285,10 +286,10 @@ pub trait Reader: Send + Sync + 'static {
     async fn faults(&self) -> Result<Vec<(TaskId, Option<StepIndex>)>, StoreError>;
 
     /// What the delivery loop can do now, at most so many destinations of each kind, and when it can do more; with
-    /// the receivers that are mended, where they are looked for.
-    async fn outlook(&self, most: usize, with_mended: bool) -> Result<Outlook, StoreError>;
+    /// the receivers whose alert can be closed, if they are asked for.
+    async fn due_work(&self, most: usize, with_resolved: bool) -> Result<DueWork, StoreError>;
     /// The first message of each of these queues.
-    async fn heads(&self, held: &[Held]) -> Result<Vec<First>, StoreError>;
+    async fn next_messages(&self, claims: &[QueueClaim]) -> Result<Vec<QueueHead>, StoreError>;
     async fn messages(&self, query: &MessageQuery) -> Result<Vec<MessageRecord>, StoreError>;
     async fn counts(&self) -> Result<Counts, StoreError>;
     /// Counts one more page of ended tasks: so many at most.

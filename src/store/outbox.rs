@@ -1,11 +1,11 @@
 //! The outbox: messages in their queues, as statements of any database.
 //!
-//! A queue is what one receiver is still to be told about one subject. It is a row of its own, and
-//! whoever adds a message to it or takes one from it locks that row: so two instances never send from
-//! one queue at a time, and none is deleted while a message is being added. A queue that is held is due
-//! when its holder should long have been done: if that one died, another takes it up then.
+//! A queue holds the pending messages to one receiver about one subject. It is a row of its own, and each
+//! transaction that adds a message to it or claims it locks that row: so two instances never send from one
+//! queue at a time, and no queue is deleted while a message is being added. A claimed queue is due again at the
+//! end of its claim: if the instance that claimed it died, another claims it then.
 //!
-//! What is posted to one URL has one *destination*, and a pace of its own there: see [`destinations`].
+//! All messages that are posted to one URL share a *destination*, which has a circuit: see [`destinations`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,25 +25,25 @@ use crate::domain::{
     AlertKind, AlertNotice, DeliveryDecision, DeliveryPolicy, Destination, DestinationFailure,
     InstanceId, Message, ReceiverName, Sender, TaskId, Timestamp, destination_of,
 };
-pub use destinations::{GivenUp, Outlook, outlook, seen_ahead};
+pub use destinations::{BacklogExpiry, DueWork, due_work, read_due_work};
 
-/// A queue that this instance holds, to try its first message.
+/// The claim of a queue: until it ends, only this instance tries the queue's first message.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct QueueClaim {
     pub receiver: ReceiverName,
     pub subject: Uuid,
     pub destination: Destination,
-    /// Whether this is the one message that a destination which fails is asked by.
+    /// Whether its first message is the probe of a failing destination.
     pub is_probe: bool,
-    /// Of its first message, with the one to come: the fence. No later holder has the same.
+    /// The tries of its first message, with the one to come: the fence. No later claim has the same number.
     pub tries: u32,
-    /// When that was tried for the first time.
+    /// When the first message was tried for the first time.
     pub since: Timestamp,
 }
 
 /// The first message of a queue.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Head {
+pub struct NextMessage {
     pub id: Uuid,
     pub kind: String,
     pub url: Option<String>,
@@ -51,95 +51,106 @@ pub struct Head {
     pub created_at: Timestamp,
 }
 
-/// What was found of the first message of a queue.
+/// The head of a queue, as it was read.
 #[derive(Clone, PartialEq, Debug)]
-pub enum First {
-    Message(Head),
-    /// The queue is empty.
-    None,
-    /// It is there, and damaged: what of it, and how.
+pub enum QueueHead {
+    Message(NextMessage),
+    Empty,
+    /// The first message is damaged, and why.
     Unreadable {
         id: Uuid,
         reason: String,
     },
-    /// The place where it stands is damaged, so that nothing can be said or written of it.
+    /// The part of the database that holds the first message is damaged: its row can be neither read nor written.
     Lost(String),
 }
 
-/// How a queue that was held is let go.
+/// The end of a claim.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Settled {
-    pub held: Held,
-    pub how: Settlement,
+pub struct QueueRelease {
+    pub claim: QueueClaim,
+    pub reason: ReleaseReason,
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub enum Settlement {
-    Tried {
+pub enum ReleaseReason {
+    Attempted {
         message: Uuid,
         decision: DeliveryDecision,
-        /// Whether it waits in the backlog of its destination, where it is to be tried again.
-        waits: bool,
+        /// Whether a message that is tried again waits in the backlog of its destination.
+        in_backlog: bool,
     },
-    /// Nothing was in it.
-    Empty,
-    /// Nothing was tried.
-    HandedBack,
-    /// Nothing was tried, because enough is under way to its destination: it goes into the backlog of that.
-    Waits,
+    /// The queue was empty.
+    QueueEmpty,
+    /// No message was tried.
+    NotAttempted,
+    /// No message was tried, because all slots of the destination are in use: the queue joins its backlog.
+    DestinationBusy,
 }
 
 /// What the delivery loop asks for in one transaction.
 #[derive(Clone, Debug, Default)]
-pub struct Round {
-    pub settled: Vec<Settled>,
-    /// Destinations that failed, with how: of several failures the one that began last.
-    pub failed: Vec<DestinationFailure>,
-    /// Destinations that may have failed, and have answered.
-    pub answered: Vec<Destination>,
-    /// Destinations whose probe was not made.
-    pub unprobed: Vec<Destination>,
-    /// Destinations that there was more to give up for than one round does.
-    pub giving_up: Vec<GivenUp>,
-    /// Destinations whose backlog is looked at, and how many queues are taken from each at most. One that
-    /// fails is probed, if its pause is over.
-    pub wanted: Vec<(Destination, usize)>,
-    /// Destinations that nothing can be posted to now, because enough is under way elsewhere.
+pub struct ClaimRequest {
+    pub releases: Vec<QueueRelease>,
+    /// Of several failures of one destination, the one that began last.
+    pub failures: Vec<DestinationFailure>,
+    /// Destinations that may have failed before, and have answered.
+    pub recovered: Vec<Destination>,
+    /// Destinations whose probe was not sent.
+    pub cancelled_probes: Vec<Destination>,
+    /// Destinations with more expired messages than one request marks as dead.
+    pub expiries: Vec<BacklogExpiry>,
+    /// Destinations whose backlog is read, and how many queues are claimed from each at most. A failing one is
+    /// probed, if its pause is over.
+    pub backlogs: Vec<(Destination, usize)>,
+    /// Destinations that have no free slot now.
     pub postponed: Vec<Destination>,
-    /// How many queues that are due and in no backlog are taken at most.
-    pub take: usize,
-    /// Receivers whose dead letters may all be gone.
-    pub mended: Vec<ReceiverName>,
+    /// How many due queues outside of any backlog are claimed at most.
+    pub limit: usize,
+    /// Receivers that may have no dead letters left: their alerts are closed.
+    pub resolved: Vec<ReceiverName>,
     pub policy: DeliveryPolicy,
 }
 
-/// What a round came to.
-#[derive(Clone, Debug, Default)]
-pub struct Taken {
-    pub held: Vec<Held>,
-    /// How many queues that were due went into the backlogs of their destinations.
-    pub put_back: u64,
-    /// Of the destinations that were wanted, those with no more in their backlog than was taken.
-    pub exhausted: Vec<Destination>,
-    /// Destinations that messages were given up for.
-    pub given_up: Vec<GivenUp>,
+impl ClaimRequest {
+    /// Whether there is nothing to save and nothing to claim.
+    pub fn is_empty(&self) -> bool {
+        self.releases.is_empty()
+            && self.expiries.is_empty()
+            && self.cancelled_probes.is_empty()
+            && self.backlogs.is_empty()
+            && self.postponed.is_empty()
+            && self.resolved.is_empty()
+            && self.limit == 0
+    }
 }
 
-/// A transaction, as this file needs it.
+#[derive(Clone, Debug, Default)]
+pub struct ClaimResponse {
+    pub claims: Vec<QueueClaim>,
+    /// How many due queues were moved to the backlogs of their destinations.
+    pub moved_to_backlog: u64,
+    /// Those of the requested backlogs that hold no more than was claimed.
+    pub drained: Vec<Destination>,
+    /// Destinations whose waiting messages expired.
+    pub expiries: Vec<BacklogExpiry>,
+}
+
+/// A transaction, as the outbox needs it.
 #[async_trait]
 pub trait Session: Send {
     type Row: Columns + Send + Sync;
 
-    /// How a SELECT locks its rows, waiting for nobody who holds one.
+    /// The clause by which a SELECT locks its rows and skips those that are locked.
     const SKIP_LOCKED: &'static str;
-    /// The same, for rows that others may lock in the same way and nobody may change.
+    /// The same with a shared lock, which prevents changes only.
     const SHARE_UNLOCKED: &'static str;
 
-    /// Its time.
+    /// The transaction's time.
     fn at(&self) -> Timestamp;
 
     async fn fetch(&mut self, statement: Statement) -> Result<Vec<Self::Row>, StoreError>;
-    /// How many rows it affected.
+    /// Returns the number of affected rows.
     async fn execute(&mut self, statement: Statement) -> Result<u64, StoreError>;
 }
 
@@ -147,29 +158,29 @@ pub trait Session: Send {
 /// its own.
 #[async_trait]
 pub trait Outbox: Send {
-    /// Lets go of queues, then takes others, `by` whom, and until when they are held at the latest.
-    async fn outbox_round(
+    /// Releases queues, then claims others for `by` until `until`.
+    async fn claim_queues(
         &mut self,
-        round: &Round,
+        request: &ClaimRequest,
         by: &InstanceId,
         until: Timestamp,
         sender: &Sender,
-    ) -> Result<Taken, StoreError>;
-    /// Answers which of the messages are there and in a state for it.
-    async fn handle_letters(
+    ) -> Result<ClaimResponse, StoreError>;
+    /// Returns the messages that exist and whose state allows the action.
+    async fn apply_message_action(
         &mut self,
-        letter: Letter,
+        action: MessageAction,
         ids: &[MessageId],
     ) -> Result<Vec<MessageId>, StoreError>;
-    /// Lets go of the queues that `by` holds, or all that are held. Answers how many.
-    async fn free_queues(&mut self, by: Option<&InstanceId>) -> Result<u64, StoreError>;
+    /// Releases the queues that `by` has claimed, or all claimed queues. Returns how many.
+    async fn release_queues(&mut self, by: Option<&InstanceId>) -> Result<u64, StoreError>;
     /// Deletes up to `limit` dead letters that died before `died_before`.
-    async fn purge_letters(
+    async fn purge_dead_letters(
         &mut self,
         died_before: Timestamp,
         limit: usize,
     ) -> Result<u64, StoreError>;
-    /// Forgets up to `limit` destinations that nothing waits for and that last failed before then.
+    /// Deletes up to `limit` destinations without a backlog that last failed before `failed_before`.
     async fn purge_destinations(
         &mut self,
         failed_before: Timestamp,
@@ -177,9 +188,9 @@ pub trait Outbox: Send {
     ) -> Result<u64, StoreError>;
 }
 
-/// Relies on queues_due. What has come due for a destination with a backlog is not taken: the statements of
-/// [`destinations`] put it there.
-const DUE: &str = r#"
+/// Relies on queues_due. A due queue of a destination with a backlog is not claimed: the statements of
+/// [`destinations`] move it there.
+const DUE_QUEUES: &str = r#"
 WITH due AS MATERIALIZED (
     SELECT receiver, subject, destination FROM queues
     WHERE waiting = 0 AND due_at <= $1
@@ -187,46 +198,46 @@ WITH due AS MATERIALIZED (
 SELECT receiver, subject FROM due
 WHERE (SELECT 1 FROM destinations WHERE destinations.destination = due.destination LIMIT 1) IS NULL"#;
 
-/// One that was found and locked by [`DUE`], or in a backlog. By its key: PostgreSQL keeps the plan that it made
-/// when there was next to nothing, and joined with what was found, it may read all queues for it.
-const TAKE: &str = r#"
+/// For a queue that [`DUE_QUEUES`] or a statement on backlogs has found and locked. By its key: joined with the queues
+/// that were found, PostgreSQL may read all queues, because it keeps the plan that it made for a small table.
+const CLAIM: &str = r#"
 UPDATE queues
 SET waiting = 0, locked_by = $3, tries = tries + 1, since = coalesce(since, $4), due_at = $5
 WHERE receiver = $1 AND subject = $2
 RETURNING receiver, subject, destination, tries, since"#;
 
 /// Relies on messages_in_queue.
-const HEAD: &str = r#"
+const NEXT_MESSAGE: &str = r#"
 SELECT id, kind, url, body, created_at FROM messages
 WHERE receiver = $1 AND subject = $2 AND state = 'pending'
 ORDER BY place, id LIMIT 1"#;
 
-/// The row is locked from here on: what is added to the queue comes after. Relies on messages_in_queue.
-const PASS: &str = r#"
+/// After it the row is locked: messages are added to the queue later. Relies on messages_in_queue.
+const ADVANCE: &str = r#"
 UPDATE queues SET locked_by = NULL, tries = 0, since = NULL, error = NULL, due_at = $5,
     waits_since = coalesce((SELECT coalesce(pending_since, created_at) FROM messages
                             WHERE receiver = $1 AND subject = $2 AND state = 'pending'
                             ORDER BY place, id LIMIT 1), waits_since)
 WHERE receiver = $1 AND subject = $2 AND locked_by = $3 AND tries = $4"#;
 
-/// Only for a queue that [`PASS`] has locked. Relies on messages_in_queue.
-const DROP_EMPTY: &str = r#"
+/// Only for a queue that [`ADVANCE`] has locked. Relies on messages_in_queue.
+const DELETE_IF_EMPTY: &str = r#"
 DELETE FROM queues
 WHERE receiver = $1 AND subject = $2
   AND NOT EXISTS (SELECT 1 FROM messages WHERE receiver = $1 AND subject = $2 AND state = 'pending')"#;
 
-const TRY_AGAIN: &str = r#"
+const RETRY: &str = r#"
 UPDATE queues SET locked_by = NULL, due_at = $5, error = $6, waiting = $7
 WHERE receiver = $1 AND subject = $2 AND locked_by = $3 AND tries = $4"#;
 
-const HAND_BACK: &str = r#"
+const RELEASE: &str = r#"
 UPDATE queues SET locked_by = NULL, tries = tries - 1, since = CASE WHEN tries > 1 THEN since END, due_at = $5,
     waiting = $6
 WHERE receiver = $1 AND subject = $2 AND locked_by = $3 AND tries = $4"#;
 
-const DELIVERED: &str = "DELETE FROM messages WHERE id = $1";
+const DELETE: &str = "DELETE FROM messages WHERE id = $1";
 
-const BURY: &str = r#"
+const MARK_DEAD: &str = r#"
 UPDATE messages SET state = 'dead', tries = $2, error = $3, died_at = $4
 WHERE id = $1 AND state = 'pending'"#;
 
@@ -238,37 +249,37 @@ const ADD_TO_QUEUE: &str = r#"
 INSERT INTO queues (receiver, subject, due_at, destination, waits_since, tries) VALUES ($1, $2, $3, $4, $3, 0)
 ON CONFLICT (receiver, subject) DO UPDATE SET tries = queues.tries"#;
 
-/// An operator asks: what waits for a later time is tried at once, and in a backlog first.
-const HURRY: &str = r#"
+/// An operator asked for it: the next try is due now, and the queue is the first of its backlog.
+const EXPEDITE: &str = r#"
 UPDATE queues SET due_at = CASE waiting WHEN 0 THEN $3 ELSE 0 END
 WHERE receiver = $1 AND subject = $2 AND locked_by IS NULL"#;
 
-const REVIVE: &str = r#"
+const REQUEUE: &str = r#"
 UPDATE messages SET state = 'pending', tries = 0, error = NULL, pending_since = $2
 WHERE id = $1 AND state = 'dead'"#;
 
 const DISCARD: &str = "DELETE FROM messages WHERE id = $1 AND state = 'dead'";
 
-/// Everything that is held, or what one instance holds.
-const FREE: &str = r#"
+/// All claims, or those of one instance.
+const RELEASE_ALL: &str = r#"
 UPDATE queues SET locked_by = NULL, due_at = $1
 WHERE locked_by IS NOT NULL AND locked_by = coalesce($2, locked_by)"#;
 
 /// Relies on messages_died.
-const PURGE: &str = r#"
+const PURGE_DEAD: &str = r#"
 DELETE FROM messages
 WHERE id IN (SELECT id FROM messages
              WHERE died_at IS NOT NULL AND died_at < $1 AND state = 'dead'
              ORDER BY died_at LIMIT $2)"#;
 
 /// Relies on alerts_unclosed_of_receiver.
-const RAISE: &str = r#"
+const RAISE_ALERT: &str = r#"
 INSERT INTO alerts (id, receiver, kind, message, state, raised_at)
 VALUES ($1, $2, $3, $4, 'open', $5)
 ON CONFLICT DO NOTHING"#;
 
 /// Relies on alerts_unclosed_of_receiver and messages_died_by_receiver.
-const CLOSE: &str = r#"
+const CLOSE_ALERTS: &str = r#"
 UPDATE alerts SET state = 'closed', closed_at = $2
 WHERE receiver = $1 AND state <> 'closed'
   AND NOT EXISTS (SELECT 1 FROM messages WHERE receiver = $1 AND died_at IS NOT NULL)
@@ -296,8 +307,8 @@ fn destination(row: &impl Columns) -> Result<Destination, StoreError> {
     Ok(Destination::new(rows::text(row, "destination")?))
 }
 
-fn held(row: &impl Columns, is_probe: bool) -> Result<Held, StoreError> {
-    Ok(Held {
+fn queue_claim(row: &impl Columns, is_probe: bool) -> Result<QueueClaim, StoreError> {
+    Ok(QueueClaim {
         receiver: name(row)?,
         subject: rows::uuid(row, "subject")?,
         destination: destination(row)?,
@@ -311,26 +322,26 @@ pub fn name(row: &impl Columns) -> Result<ReceiverName, StoreError> {
     Ok(ReceiverName::new(rows::text(row, "receiver")?))
 }
 
-pub fn head(held: &Held) -> Statement {
-    in_queue(HEAD, held)
+pub fn next_message(claim: &QueueClaim) -> Statement {
+    in_queue(NEXT_MESSAGE, claim)
 }
 
-pub fn first(row: Option<&impl Columns>) -> First {
+pub fn queue_head(row: Option<&impl Columns>) -> QueueHead {
     let Some(row) = row else {
-        return First::None;
+        return QueueHead::Empty;
     };
-    match (head_of(row), rows::uuid(row, "id")) {
-        (Ok(head), _) => First::Message(head),
-        (Err(error), Ok(id)) => First::Unreadable {
+    match (message_of(row), rows::uuid(row, "id")) {
+        (Ok(head), _) => QueueHead::Message(head),
+        (Err(error), Ok(id)) => QueueHead::Unreadable {
             id,
             reason: error.damage(),
         },
-        (Err(error), Err(_)) => First::Lost(error.damage()),
+        (Err(error), Err(_)) => QueueHead::Lost(error.damage()),
     }
 }
 
-fn head_of(row: &impl Columns) -> Result<Head, StoreError> {
-    Ok(Head {
+fn message_of(row: &impl Columns) -> Result<NextMessage, StoreError> {
+    Ok(NextMessage {
         id: rows::uuid(row, "id")?,
         kind: rows::text(row, "kind")?,
         url: row.text("url")?,
@@ -352,7 +363,7 @@ pub fn messages(query: &MessageQuery) -> Statement {
     if let Some(state) = query.state {
         statement.push(" AND state = ?", state.as_str());
         if state == MessageState::Dead {
-            // Said in full, so that the planner sees which index covers it.
+            // In full, so that the planner finds the index that covers it.
             statement.sql.push_str(" AND died_at IS NOT NULL");
         }
     }
@@ -389,73 +400,76 @@ pub fn message(row: &impl Columns) -> Result<MessageRecord, StoreError> {
     })
 }
 
-fn in_queue(sql: &str, held: &Held) -> Statement {
+fn in_queue(sql: &str, claim: &QueueClaim) -> Statement {
     Statement::new(sql)
-        .bind(held.receiver.as_str())
-        .bind(held.subject)
+        .bind(claim.receiver.as_str())
+        .bind(claim.subject)
 }
 
-fn fenced(sql: &str, held: &Held, by: &InstanceId) -> Statement {
-    in_queue(sql, held)
+fn fenced(sql: &str, claim: &QueueClaim, by: &InstanceId) -> Statement {
+    in_queue(sql, claim)
         .bind(by.as_str())
-        .bind(i64::from(held.tries))
+        .bind(i64::from(claim.tries))
 }
 
 #[async_trait]
 impl<S: Session> Outbox for S {
-    async fn outbox_round(
+    async fn claim_queues(
         &mut self,
-        round: &Round,
+        request: &ClaimRequest,
         by: &InstanceId,
         until: Timestamp,
         sender: &Sender,
-    ) -> Result<Taken, StoreError> {
-        let mut taken = Taken::default();
-        let mut undeliverable = settle(self, round, by).await?;
-        destinations::change(self, round).await?;
-        taken.given_up = destinations::give_up(self, round, &mut undeliverable).await?;
-        alert(self, undeliverable, &round.mended, sender).await?;
-        // From here on nothing is waited for that another round has locked.
-        destinations::postpone(self, &round.postponed).await?;
-        if round.take > 0 {
-            taken.put_back = destinations::put_back(self).await?;
+    ) -> Result<ClaimResponse, StoreError> {
+        let mut response = ClaimResponse::default();
+        let mut dead = release(self, request, by).await?;
+        destinations::record(self, request).await?;
+        response.expiries = destinations::expire(self, request, &mut dead).await?;
+        change_alerts(self, dead, &request.resolved, sender).await?;
+        // The statements from here on skip rows that another transaction has locked.
+        destinations::postpone(self, &request.postponed).await?;
+        if request.limit > 0 {
+            response.moved_to_backlog = destinations::move_to_backlogs(self).await?;
         }
-        for (destination, most) in &round.wanted {
-            let found = destinations::take(self, destination, *most, by, until).await?;
+        for (destination, most) in &request.backlogs {
+            let found =
+                destinations::claim_from_backlog(self, destination, *most, by, until).await?;
             if found.len() < *most {
-                taken.exhausted.push(destination.clone());
+                response.drained.push(destination.clone());
             }
-            taken.held.extend(found);
+            response.claims.extend(found);
         }
-        if round.take > 0 {
-            taken.held.extend(take(self, round.take, by, until).await?);
+        if request.limit > 0 {
+            response
+                .claims
+                .extend(claim_due(self, request.limit, by, until).await?);
         }
-        Ok(taken)
+        Ok(response)
     }
 
-    async fn handle_letters(
+    async fn apply_message_action(
         &mut self,
-        letter: Letter,
+        action: MessageAction,
         ids: &[MessageId],
     ) -> Result<Vec<MessageId>, StoreError> {
-        handle(self, letter, ids).await
+        act_on_messages(self, action, ids).await
     }
 
-    async fn free_queues(&mut self, by: Option<&InstanceId>) -> Result<u64, StoreError> {
+    async fn release_queues(&mut self, by: Option<&InstanceId>) -> Result<u64, StoreError> {
         let by_text = by.map(ToString::to_string);
-        destinations::free(self, by_text.clone()).await?;
-        let free = Statement::new(FREE)
+        destinations::release_probes(self, by_text.clone()).await?;
+        let free = Statement::new(RELEASE_ALL)
             .bind(self.at().as_millis())
             .bind(Value::Text(by_text));
         self.execute(free).await
     }
 
-    async fn purge_letters(
+    async fn purge_dead_letters(
         &mut self,
         died_before: Timestamp,
         limit: usize,
     ) -> Result<u64, StoreError> {
-        let purge = Statement::new(PURGE)
+        let purge = Statement::new(PURGE_DEAD)
             .bind(died_before.as_millis())
             .bind(limit);
         self.execute(purge).await
@@ -470,139 +484,139 @@ impl<S: Session> Outbox for S {
     }
 }
 
-/// Receivers that a message was given up for, each with why.
-type Undeliverable = BTreeMap<ReceiverName, String>;
+/// Receivers with a message that died, each with the reason.
+type DeadByReceiver = BTreeMap<ReceiverName, String>;
 
-/// Lets go of queues.
-async fn settle<S: Session>(
+/// Releases claims.
+async fn release<S: Session>(
     tx: &mut S,
-    round: &Round,
+    request: &ClaimRequest,
     by: &InstanceId,
-) -> Result<Undeliverable, StoreError> {
+) -> Result<DeadByReceiver, StoreError> {
     let now = tx.at();
     // In one order, so that instances do not wait for each other in a circle.
-    let mut settled: Vec<_> = round.settled.iter().collect();
-    settled.sort_unstable_by_key(|settled| (&settled.held.receiver, settled.held.subject));
-    let mut undeliverable = Undeliverable::new();
-    for Settled { held, how } in settled {
+    let mut releases: Vec<_> = request.releases.iter().collect();
+    releases.sort_unstable_by_key(|release| (&release.claim.receiver, release.claim.subject));
+    let mut dead = DeadByReceiver::new();
+    for QueueRelease { claim, reason } in releases {
         let back = |waiting: bool| {
-            fenced(HAND_BACK, held, by)
+            fenced(RELEASE, claim, by)
                 .bind(now.as_millis())
                 .bind(i64::from(waiting))
         };
-        match how {
-            Settlement::Tried {
+        match reason {
+            ReleaseReason::Attempted {
                 message,
                 decision,
-                waits,
+                in_backlog,
             } => match decision {
                 DeliveryDecision::Delivered => {
-                    tx.execute(Statement::new(DELIVERED).bind(*message)).await?;
-                    pass(tx, held, by, now).await?;
+                    tx.execute(Statement::new(DELETE).bind(*message)).await?;
+                    advance(tx, claim, by, now).await?;
                 }
                 DeliveryDecision::Dead { reason } => {
-                    let bury = Statement::new(BURY)
+                    let mark_dead = Statement::new(MARK_DEAD)
                         .bind(*message)
-                        .bind(i64::from(held.tries))
+                        .bind(i64::from(claim.tries))
                         .bind(reason.as_str())
                         .bind(now.as_millis());
-                    if tx.execute(bury).await? > 0 {
-                        undeliverable.insert(held.receiver.clone(), reason.clone());
+                    if tx.execute(mark_dead).await? > 0 {
+                        dead.insert(claim.receiver.clone(), reason.clone());
                     }
-                    pass(tx, held, by, now).await?;
+                    advance(tx, claim, by, now).await?;
                 }
                 DeliveryDecision::Retry { at, reason } => {
-                    let again = fenced(TRY_AGAIN, held, by)
+                    let again = fenced(RETRY, claim, by)
                         .bind(at.as_millis())
                         .bind(reason.as_str())
-                        .bind(i64::from(*waits));
+                        .bind(i64::from(*in_backlog));
                     tx.execute(again).await?;
                 }
             },
-            Settlement::Empty => pass(tx, held, by, now).await?,
-            Settlement::HandedBack => drop(tx.execute(back(false)).await?),
-            Settlement::Waits => drop(tx.execute(back(true)).await?),
+            ReleaseReason::QueueEmpty => advance(tx, claim, by, now).await?,
+            ReleaseReason::NotAttempted => drop(tx.execute(back(false)).await?),
+            ReleaseReason::DestinationBusy => drop(tx.execute(back(true)).await?),
         }
     }
-    Ok(undeliverable)
+    Ok(dead)
 }
 
-/// Raises and closes the alerts that are due.
-async fn alert<S: Session>(
+/// Raises and closes the alerts of receivers.
+async fn change_alerts<S: Session>(
     tx: &mut S,
-    undeliverable: Undeliverable,
-    mended: &[ReceiverName],
+    dead: DeadByReceiver,
+    resolved: &[ReceiverName],
     sender: &Sender,
 ) -> Result<(), StoreError> {
     let now = tx.at();
-    for (receiver, reason) in undeliverable {
-        raise(tx, &receiver, &reason, now, sender).await?;
+    for (receiver, reason) in dead {
+        raise_alert(tx, &receiver, &reason, now, sender).await?;
     }
-    for receiver in mended {
-        close(tx, receiver, now, sender).await?;
+    for receiver in resolved {
+        close_alerts(tx, receiver, now, sender).await?;
     }
     Ok(())
 }
 
-async fn take<S: Session>(
+async fn claim_due<S: Session>(
     tx: &mut S,
     most: usize,
     by: &InstanceId,
     until: Timestamp,
-) -> Result<Vec<Held>, StoreError> {
+) -> Result<Vec<QueueClaim>, StoreError> {
     let now = tx.at();
-    let due = Statement::new(DUE.replace("{skip locked}", S::SKIP_LOCKED))
+    let due = Statement::new(DUE_QUEUES.replace("{skip locked}", S::SKIP_LOCKED))
         .bind(now.as_millis())
         .bind(most);
-    take_each(tx, due, by, until, false).await
+    claim_each(tx, due, by, until, false).await
 }
 
-/// Takes the queues that a statement finds and locks.
-async fn take_each<S: Session>(
+/// Claims the queues that a statement finds and locks.
+async fn claim_each<S: Session>(
     tx: &mut S,
     found: Statement,
     by: &InstanceId,
     until: Timestamp,
     is_probe: bool,
-) -> Result<Vec<Held>, StoreError> {
+) -> Result<Vec<QueueClaim>, StoreError> {
     let now = tx.at();
-    let mut taken = Vec::new();
+    let mut claims = Vec::new();
     for row in tx.fetch(found).await? {
-        let take = of_queue(TAKE, &row)?
+        let take = of_queue(CLAIM, &row)?
             .bind(by.as_str())
             .bind(now.as_millis())
             .bind(until.as_millis());
         for row in tx.fetch(take).await? {
-            taken.push(held(&row, is_probe)?);
+            claims.push(queue_claim(&row, is_probe)?);
         }
     }
-    Ok(taken)
+    Ok(claims)
 }
 
-/// A statement about the queue of this row.
+/// A statement on the queue of this row.
 fn of_queue(sql: &str, row: &impl Columns) -> Result<Statement, StoreError> {
     Ok(Statement::new(sql)
         .bind(rows::text(row, "receiver")?)
         .bind(rows::uuid(row, "subject")?))
 }
 
-/// The first message is done with: the next one's turn, if there is one.
-async fn pass<S: Session>(
+/// Makes the next message the first of the queue, or deletes the empty queue.
+async fn advance<S: Session>(
     tx: &mut S,
-    held: &Held,
+    claim: &QueueClaim,
     by: &InstanceId,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let passed = tx.execute(fenced(PASS, held, by).bind(now.as_millis()));
+    let passed = tx.execute(fenced(ADVANCE, claim, by).bind(now.as_millis()));
     if passed.await? > 0 {
-        tx.execute(in_queue(DROP_EMPTY, held)).await?;
+        tx.execute(in_queue(DELETE_IF_EMPTY, claim)).await?;
     }
     Ok(())
 }
 
 const UNDELIVERABLE: &str = AlertKind::MessageUndeliverable.as_str();
 
-async fn raise<S: Session>(
+async fn raise_alert<S: Session>(
     tx: &mut S,
     receiver: &ReceiverName,
     reason: &str,
@@ -614,7 +628,7 @@ async fn raise<S: Session>(
         receiver: Some(receiver.clone()),
         ..AlertNotice::raised(Uuid::now_v7(), UNDELIVERABLE, &message, now)
     };
-    let raise = Statement::new(RAISE)
+    let raise = Statement::new(RAISE_ALERT)
         .bind(alert.id)
         .bind(receiver.as_str())
         .bind(UNDELIVERABLE)
@@ -626,13 +640,13 @@ async fn raise<S: Session>(
     Ok(())
 }
 
-async fn close<S: Session>(
+async fn close_alerts<S: Session>(
     tx: &mut S,
     receiver: &ReceiverName,
     now: Timestamp,
     sender: &Sender,
 ) -> Result<(), StoreError> {
-    let close = Statement::new(CLOSE)
+    let close = Statement::new(CLOSE_ALERTS)
         .bind(receiver.as_str())
         .bind(now.as_millis());
     for row in tx.fetch(close).await? {
@@ -645,7 +659,7 @@ async fn close<S: Session>(
     Ok(())
 }
 
-/// An alert that a statement has just closed; whom it was about is known to the caller.
+/// An alert that a statement has just closed. The caller adds its task or receiver.
 pub fn closed_alert(row: &impl Columns, now: Timestamp) -> Result<AlertNotice, StoreError> {
     let (kind, message) = (rows::text(row, "kind")?, rows::text(row, "message")?);
     let raised_at = rows::required(rows::time(row, "raised_at")?, "raised_at")?;
@@ -677,18 +691,18 @@ pub async fn add<S: Session>(tx: &mut S, messages: &[Message]) -> Result<(), Sto
     Ok(())
 }
 
-/// What an operator does with a message that is not delivered.
+/// What an operator can do with an undelivered message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Letter {
-    /// Tried again, from now on as if for the first time; one that is not dead, at once.
+pub enum MessageAction {
+    /// Requeue a dead letter with no tries; try a pending message now.
     Redeliver,
-    /// A dead one is deleted.
+    /// Delete a dead letter.
     Discard,
 }
 
-async fn handle<S: Session>(
+async fn act_on_messages<S: Session>(
     tx: &mut S,
-    letter: Letter,
+    action: MessageAction,
     ids: &[MessageId],
 ) -> Result<Vec<MessageId>, StoreError> {
     let now = tx.at();
@@ -704,7 +718,7 @@ async fn handle<S: Session>(
     // In one order, so that instances do not wait for each other in a circle.
     found.sort_unstable_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
     let mut done = Vec::with_capacity(found.len());
-    let mut hurried_to = BTreeSet::new();
+    let mut expedited_to = BTreeSet::new();
     for (receiver, subject, destination, id) in found {
         let queue = |sql: &str| {
             Statement::new(sql)
@@ -712,27 +726,27 @@ async fn handle<S: Session>(
                 .bind(subject)
                 .bind(now.as_millis())
         };
-        match letter {
-            Letter::Redeliver => {
+        match action {
+            MessageAction::Redeliver => {
                 let add = queue(ADD_TO_QUEUE).bind(destination.as_str());
                 tx.execute(add).await?;
-                let revive = Statement::new(REVIVE).bind(id.0).bind(now.as_millis());
-                let revived = tx.execute(revive).await? > 0;
-                let hurried = tx.execute(queue(HURRY)).await? > 0;
-                if revived || hurried {
+                let requeue = Statement::new(REQUEUE).bind(id.0).bind(now.as_millis());
+                let requeued = tx.execute(requeue).await? > 0;
+                let expedited = tx.execute(queue(EXPEDITE)).await? > 0;
+                if requeued || expedited {
                     done.push(id);
-                    hurried_to.insert(destination);
+                    expedited_to.insert(destination);
                 }
             }
-            Letter::Discard => {
+            MessageAction::Discard => {
                 if tx.execute(Statement::new(DISCARD).bind(id.0)).await? > 0 {
                     done.push(id);
                 }
             }
         }
     }
-    for destination in &hurried_to {
-        destinations::hurry(tx, destination).await?;
+    for destination in &expedited_to {
+        destinations::expedite(tx, destination).await?;
     }
     Ok(done)
 }

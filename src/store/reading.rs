@@ -5,9 +5,9 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, Alert, AlertQuery, Change, Counts, EndedAt, EndedCount, EndedTask, ExpiredStep,
-    First, Held, HeldStep, Instances, MessageQuery, MessageRecord, Outlook, Promoted, Reader,
-    StoreError, TaskFilter, TaskPage, TaskQuery, WorkflowRecord, leases,
+    AgentRecord, Alert, AlertQuery, Change, Counts, DueWork, EndedAt, EndedCount, EndedTask,
+    ExpiredStep, HeldStep, Instances, MessageQuery, MessageRecord, Promoted, QueueClaim, QueueHead,
+    Reader, StoreError, TaskFilter, TaskPage, TaskQuery, WorkflowRecord, leases,
     looks::{Look, Range},
     outbox,
     pages::{self, First as FirstFilter},
@@ -583,29 +583,32 @@ impl<S: Source> Reader for SqlReader<S> {
         self.all(statement, fault).await
     }
 
-    async fn outlook(&self, most: usize, with_mended: bool) -> Result<Outlook, StoreError> {
+    async fn due_work(&self, most: usize, with_resolved: bool) -> Result<DueWork, StoreError> {
         let now = self.now().await?;
-        outbox::seen_ahead(&self.fetch(outbox::outlook(most, with_mended)).await?, now)
+        outbox::read_due_work(
+            &self.fetch(outbox::due_work(most, with_resolved)).await?,
+            now,
+        )
     }
 
-    async fn heads(&self, held: &[Held]) -> Result<Vec<First>, StoreError> {
+    async fn next_messages(&self, claims: &[QueueClaim]) -> Result<Vec<QueueHead>, StoreError> {
         match self
             .source
-            .view(held.iter().map(outbox::head).collect())
+            .view(claims.iter().map(outbox::next_message).collect())
             .await
         {
             Ok(heads) => Ok(heads
                 .iter()
-                .map(|found| outbox::first(found.first()))
+                .map(|found| outbox::queue_head(found.first()))
                 .collect()),
             // One that stands in a damaged part must not hold up the others.
             Err(error) if error.is_damage() => {
-                let mut heads = Vec::with_capacity(held.len());
-                for held in held {
-                    let found = self.source.view(vec![outbox::head(held)]).await;
+                let mut heads = Vec::with_capacity(claims.len());
+                for claim in claims {
+                    let found = self.source.view(vec![outbox::next_message(claim)]).await;
                     heads.push(match found {
-                        Ok(found) => outbox::first(found.iter().flatten().next()),
-                        Err(error) if error.is_damage() => First::Lost(error.damage()),
+                        Ok(found) => outbox::queue_head(found.iter().flatten().next()),
+                        Err(error) if error.is_damage() => QueueHead::Lost(error.damage()),
                         Err(error) => return Err(error),
                     });
                 }

@@ -520,7 +520,7 @@ async fn what_was_under_way_when_it_was_stopped_is_delivered_by_the_next() {
     provost.submit(&to_shop).await;
     shop.requests(2).await;
     provost.terminate();
-    provost.says("waiting for messages under way").await;
+    provost.says("waiting for messages in flight").await;
     gate.open();
     assert!(provost.ended().await.success());
     provost.restart().await;

@@ -9,8 +9,8 @@ use crate::{
         ReceiverName, ReplyTo, Span, Timestamp,
     },
     store::{
-        AlertQuery, First, Held, Letter, MessageId, MessageQuery, MessageRecord, MessageState,
-        Outlook, Round, Settled, Settlement, Taken,
+        AlertQuery, ClaimRequest, ClaimResponse, DueWork, MessageAction, MessageId, MessageQuery,
+        MessageRecord, MessageState, QueueClaim, QueueHead, QueueRelease, ReleaseReason,
     },
 };
 
@@ -35,33 +35,33 @@ async fn submit(h: &Harness, path: &str, count: usize) {
     }
 }
 
-async fn round(h: &Harness, by: &str, round: Round) -> Taken {
+async fn round(h: &Harness, by: &str, round: ClaimRequest) -> ClaimResponse {
     let by = InstanceId::new(by);
-    h.store.outbox_round(round, by, LONG).await.unwrap()
+    h.store.claim_queues(round, by, LONG).await.unwrap()
 }
 
-async fn take(h: &Harness, by: &str) -> Taken {
-    let asked = Round {
-        take: 100,
-        ..Round::default()
+async fn take(h: &Harness, by: &str) -> ClaimResponse {
+    let asked = ClaimRequest {
+        limit: 100,
+        ..ClaimRequest::default()
     };
     round(h, by, asked).await
 }
 
-async fn wanted(h: &Harness, by: &str, path: &str, most: usize) -> Vec<Held> {
-    let asked = Round {
-        wanted: vec![(at(path), most)],
-        ..Round::default()
+async fn wanted(h: &Harness, by: &str, path: &str, most: usize) -> Vec<QueueClaim> {
+    let asked = ClaimRequest {
+        backlogs: vec![(at(path), most)],
+        ..ClaimRequest::default()
     };
-    round(h, by, asked).await.held
+    round(h, by, asked).await.claims
 }
 
 /// Waits until the pause is over.
-async fn probe(h: &Harness, by: &str, path: &str) -> Held {
+async fn probe(h: &Harness, by: &str, path: &str) -> QueueClaim {
     loop {
-        if let Some(held) = wanted(h, by, path, 10).await.pop() {
-            assert!(held.is_probe);
-            return held;
+        if let Some(claim) = wanted(h, by, path, 10).await.pop() {
+            assert!(claim.is_probe);
+            return claim;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -71,22 +71,26 @@ async fn now(h: &Harness) -> Timestamp {
     h.store.reader.now().await.unwrap()
 }
 
-async fn outlook(h: &Harness) -> Outlook {
-    h.store.reader.outlook(10, false).await.unwrap()
+async fn due_work(h: &Harness) -> DueWork {
+    h.store.reader.due_work(10, false).await.unwrap()
 }
 
-async fn message(h: &Harness, held: &Held) -> uuid::Uuid {
-    let heads = h.store.reader.heads(std::slice::from_ref(held)).await;
-    match heads.unwrap().remove(0) {
-        First::Message(head) => head.id,
+async fn message(h: &Harness, claim: &QueueClaim) -> uuid::Uuid {
+    let queue_heads = h
+        .store
+        .reader
+        .next_messages(std::slice::from_ref(claim))
+        .await;
+    match queue_heads.unwrap().remove(0) {
+        QueueHead::Message(head) => head.id,
         found => panic!("{found:?}"),
     }
 }
 
-fn failure(held: &Held, began: Timestamp) -> DestinationFailure {
+fn failure(claim: &QueueClaim, began: Timestamp) -> DestinationFailure {
     DestinationFailure {
-        destination: held.destination.clone(),
-        receiver: held.receiver.clone(),
+        destination: claim.destination.clone(),
+        receiver: claim.receiver.clone(),
         began,
         retry_after: None,
         reason: "the receiver answered 503".to_owned(),
@@ -95,45 +99,45 @@ fn failure(held: &Held, began: Timestamp) -> DestinationFailure {
 }
 
 /// Tried, with its destination failing: to be tried again much later by itself.
-async fn failed(h: &Harness, held: &Held) -> Settled {
+async fn failed(h: &Harness, claim: &QueueClaim) -> QueueRelease {
     let decision = DeliveryDecision::Retry {
         at: now(h).await + LONG,
         reason: "503".to_owned(),
     };
-    Settled {
-        held: held.clone(),
-        how: Settlement::Tried {
-            message: message(h, held).await,
+    QueueRelease {
+        claim: claim.clone(),
+        reason: ReleaseReason::Attempted {
+            message: message(h, claim).await,
             decision,
-            waits: true,
+            in_backlog: true,
         },
     }
 }
 
-async fn fail(h: &Harness, by: &str, held: &Held) -> Taken {
+async fn fail(h: &Harness, by: &str, claim: &QueueClaim) -> ClaimResponse {
     let began = now(h).await;
-    let asked = Round {
-        settled: vec![failed(h, held).await],
-        failed: vec![failure(held, began)],
-        ..Round::default()
+    let asked = ClaimRequest {
+        releases: vec![failed(h, claim).await],
+        failures: vec![failure(claim, began)],
+        ..ClaimRequest::default()
     };
     round(h, by, asked).await
 }
 
-fn handed_back(held: &Held) -> Settled {
-    Settled {
-        held: held.clone(),
-        how: Settlement::HandedBack,
+fn handed_back(claim: &QueueClaim) -> QueueRelease {
+    QueueRelease {
+        claim: claim.clone(),
+        reason: ReleaseReason::NotAttempted,
     }
 }
 
-async fn delivered(h: &Harness, held: &Held) -> Settled {
-    Settled {
-        held: held.clone(),
-        how: Settlement::Tried {
-            message: message(h, held).await,
+async fn delivered(h: &Harness, claim: &QueueClaim) -> QueueRelease {
+    QueueRelease {
+        claim: claim.clone(),
+        reason: ReleaseReason::Attempted {
+            message: message(h, claim).await,
             decision: DeliveryDecision::Delivered,
-            waits: false,
+            in_backlog: false,
         },
     }
 }
@@ -141,17 +145,17 @@ async fn delivered(h: &Harness, held: &Held) -> Settled {
 /// So many messages wait for the destination, one of which was tried and failed with it.
 async fn failing(h: &Harness, path: &str, count: usize) {
     submit(h, path, count).await;
-    let mut held = take(h, "a").await.held;
-    let first = held.remove(0);
+    let mut claim = take(h, "a").await.claims;
+    let first = claim.remove(0);
     fail(h, "a", &first).await;
-    let asked = Round {
-        settled: held.iter().map(handed_back).collect(),
-        ..Round::default()
+    let asked = ClaimRequest {
+        releases: claim.iter().map(handed_back).collect(),
+        ..ClaimRequest::default()
     };
     round(h, "a", asked).await;
-    while outlook(h).await.is_due {
+    while due_work(h).await.is_due {
         let taken = take(h, "a").await;
-        assert!(taken.held.is_empty(), "the destination fails");
+        assert!(taken.claims.is_empty(), "the destination fails");
     }
 }
 
@@ -187,129 +191,133 @@ pub async fn a_destination_that_fails_delays_no_other_of_its_receiver(h: Harness
     submit(&h, "/dead", 2).await;
     submit(&h, "/good", 2).await;
     let taken = take(&h, "a").await;
-    assert_eq!(taken.put_back, 2, "those to the one that fails");
-    let destinations: Vec<_> = taken.held.iter().map(|held| &held.destination).collect();
+    assert_eq!(taken.moved_to_backlog, 2, "those to the one that fails");
+    let destinations: Vec<_> = taken
+        .claims
+        .iter()
+        .map(|claim| &claim.destination)
+        .collect();
     assert_eq!(destinations, [&at("/good"); 2]);
-    assert!(taken.held.iter().all(|held| !held.is_probe));
+    assert!(taken.claims.iter().all(|claim| !claim.is_probe));
     // What waits is in nobody's way when it is looked for what is due.
-    let seen = outlook(&h).await;
-    assert!(!seen.is_due && seen.behind.is_empty(), "{seen:?}");
+    let seen = due_work(&h).await;
+    assert!(!seen.is_due && seen.backlogged.is_empty(), "{seen:?}");
     assert_eq!(of_shop(&h, MessageState::Pending).await.len(), 7);
 }
 
 pub async fn a_destination_that_fails_is_asked_by_one_message_whoever_sends_it(h: Harness) {
     failing(&h, "/dead", 4).await;
-    let held = probe(&h, "a", "/dead").await;
+    let claim = probe(&h, "a", "/dead").await;
     assert!(wanted(&h, "b", "/dead", 10).await.is_empty());
-    assert!(outlook(&h).await.failing.is_empty());
+    assert!(due_work(&h).await.failing.is_empty());
     // Not made after all: another instance may.
-    let asked = Round {
-        settled: vec![handed_back(&held)],
-        unprobed: vec![at("/dead")],
-        ..Round::default()
+    let asked = ClaimRequest {
+        releases: vec![handed_back(&claim)],
+        cancelled_probes: vec![at("/dead")],
+        ..ClaimRequest::default()
     };
     round(&h, "a", asked).await;
     assert_eq!(
-        outlook(&h).await.failing,
+        due_work(&h).await.failing,
         [(at("/dead"), ReceiverName::new(SHOP))]
     );
     probe(&h, "b", "/dead").await;
     // Neither is it lost with who makes it.
     assert!(wanted(&h, "a", "/dead", 1).await.is_empty());
     h.store
-        .free_queues(Some(InstanceId::new("b")))
+        .release_queues(Some(InstanceId::new("b")))
         .await
         .unwrap();
-    let held = probe(&h, "a", "/dead").await;
+    let claim = probe(&h, "a", "/dead").await;
     // One that was tried comes again after those that were not.
-    fail(&h, "a", &held).await;
+    fail(&h, "a", &claim).await;
     assert_eq!(
-        take(&h, "a").await.put_back,
+        take(&h, "a").await.moved_to_backlog,
         2,
         "those that were handed back"
     );
     let next = probe(&h, "b", "/dead").await;
-    assert_ne!(next.subject, held.subject);
+    assert_ne!(next.subject, claim.subject);
 }
 
 pub async fn the_first_message_that_is_taken_ends_the_pause_for_all(h: Harness) {
     failing(&h, "/dead", 6).await;
-    let held = probe(&h, "a", "/dead").await;
-    fail(&h, "a", &held).await;
-    let held = probe(&h, "a", "/dead").await;
-    let asked = Round {
-        settled: vec![delivered(&h, &held).await],
-        answered: vec![at("/dead")],
-        wanted: vec![(at("/dead"), 2)],
-        ..Round::default()
+    let claim = probe(&h, "a", "/dead").await;
+    fail(&h, "a", &claim).await;
+    let claim = probe(&h, "a", "/dead").await;
+    let asked = ClaimRequest {
+        releases: vec![delivered(&h, &claim).await],
+        recovered: vec![at("/dead")],
+        backlogs: vec![(at("/dead"), 2)],
+        ..ClaimRequest::default()
     };
     let taken = round(&h, "a", asked).await;
-    assert_eq!(taken.held.len(), 2, "as many as it has slots for");
-    assert!(taken.held.iter().all(|held| !held.is_probe));
-    assert!(taken.exhausted.is_empty());
+    assert_eq!(taken.claims.len(), 2, "as many as it has slots for");
+    assert!(taken.claims.iter().all(|claim| !claim.is_probe));
+    assert!(taken.drained.is_empty());
     // Those whose own time has not come, too: they failed with it.
     let others = wanted(&h, "b", "/dead", 10).await;
     assert_eq!(others.len(), 3);
-    let seen = outlook(&h).await;
+    let seen = due_work(&h).await;
     assert!(
-        seen.failing.is_empty() && seen.behind.is_empty(),
+        seen.failing.is_empty() && seen.backlogged.is_empty(),
         "{seen:?}"
     );
     submit(&h, "/dead", 1).await;
-    assert_eq!(take(&h, "b").await.held.len(), 1);
+    assert_eq!(take(&h, "b").await.claims.len(), 1);
 }
 
 pub async fn what_an_instance_knows_from_before_changes_nothing(h: Harness) {
     let long_ago = now(&h).await;
     failing(&h, "/dead", 6).await;
-    let held = probe(&h, "a", "/dead").await;
-    let asked = Round {
-        settled: vec![delivered(&h, &held).await],
-        answered: vec![at("/dead")],
-        ..Round::default()
+    let claim = probe(&h, "a", "/dead").await;
+    let asked = ClaimRequest {
+        releases: vec![delivered(&h, &claim).await],
+        recovered: vec![at("/dead")],
+        ..ClaimRequest::default()
     };
     round(&h, "a", asked).await;
     // A try that hung meanwhile, elsewhere.
-    let late = Round {
-        failed: vec![failure(&held, long_ago)],
-        unprobed: vec![at("/dead")],
-        ..Round::default()
+    let late = ClaimRequest {
+        failures: vec![failure(&claim, long_ago)],
+        cancelled_probes: vec![at("/dead")],
+        ..ClaimRequest::default()
     };
     round(&h, "b", late).await;
     let taken = wanted(&h, "a", "/dead", 10).await;
     assert_eq!(taken.len(), 5, "it answers");
     // That it answers is no news while nothing says otherwise.
-    let asked = Round {
-        answered: vec![at("/dead"), at("/never")],
-        unprobed: vec![at("/never")],
+    let asked = ClaimRequest {
+        recovered: vec![at("/dead"), at("/never")],
+        cancelled_probes: vec![at("/never")],
         postponed: vec![at("/never")],
-        ..Round::default()
+        ..ClaimRequest::default()
     };
     round(&h, "b", asked).await;
-    assert!(outlook(&h).await.failing.is_empty());
+    assert!(due_work(&h).await.failing.is_empty());
 }
 
 pub async fn what_has_waited_for_its_time_is_given_up_in_batches_with_one_alert(h: Harness) {
     failing(&h, "/dead", 600).await;
     submit(&h, "/good", 1).await;
-    let held = probe(&h, "a", "/dead").await;
+    let claim = probe(&h, "a", "/dead").await;
     let began = now(&h).await;
-    let asked = Round {
-        settled: vec![failed(&h, &held).await],
-        failed: vec![failure(&held, began)],
+    let asked = ClaimRequest {
+        releases: vec![failed(&h, &claim).await],
+        failures: vec![failure(&claim, began)],
         policy: within(Span::from_millis(0)),
-        ..Round::default()
+        ..ClaimRequest::default()
     };
-    let mut given_up = round(&h, "a", asked).await.given_up;
+    let mut given_up = round(&h, "a", asked).await.expiries;
     let mut rounds = 1;
-    while given_up.iter().any(|given_up| given_up.more) {
+    while given_up.iter().any(|given_up| given_up.has_more) {
         assert_eq!(given_up[0].messages, 200);
-        let asked = Round {
-            giving_up: std::mem::take(&mut given_up),
+        let asked = ClaimRequest {
+            expiries: std::mem::take(&mut given_up),
             policy: within(Span::from_millis(0)),
-            ..Round::default()
+            ..ClaimRequest::default()
         };
-        given_up = round(&h, "a", asked).await.given_up;
+        given_up = round(&h, "a", asked).await.expiries;
         rounds += 1;
     }
     assert_eq!(rounds, 4, "until nothing is left");
@@ -325,14 +333,14 @@ pub async fn what_has_waited_for_its_time_is_given_up_in_batches_with_one_alert(
     );
     assert_eq!(alerts(&h).await, 1);
     // Their queues are gone with them; what goes elsewhere is not.
-    while outlook(&h).await.failing.is_empty() {
+    while due_work(&h).await.failing.is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert!(wanted(&h, "a", "/dead", 1).await.is_empty());
-    let seen = outlook(&h).await;
+    let seen = due_work(&h).await;
     assert!(seen.failing.is_empty() && seen.is_due, "{seen:?}");
-    let taken = take(&h, "a").await.held;
-    assert!(taken.iter().any(|held| held.destination == at("/good")));
+    let taken = take(&h, "a").await.claims;
+    assert!(taken.iter().any(|claim| claim.destination == at("/good")));
 }
 
 pub async fn nothing_is_given_up_that_has_not_had_its_time(h: Harness) {
@@ -346,15 +354,15 @@ pub async fn nothing_is_given_up_that_has_not_had_its_time(h: Harness) {
     // It has not failed for so long.
     let five_minutes = Span::from_secs(300);
     let fails = async |policy: DeliveryPolicy| {
-        let held = probe(&h, "a", "/dead").await;
+        let claim = probe(&h, "a", "/dead").await;
         let began = now(&h).await;
-        let asked = Round {
-            settled: vec![failed(&h, &held).await],
-            failed: vec![failure(&held, began)],
+        let asked = ClaimRequest {
+            releases: vec![failed(&h, &claim).await],
+            failures: vec![failure(&claim, began)],
             policy,
-            ..Round::default()
+            ..ClaimRequest::default()
         };
-        round(&h, "a", asked).await.given_up
+        round(&h, "a", asked).await.expiries
     };
     assert_eq!(fails(within(five_minutes)).await, []);
     h.database
@@ -367,7 +375,10 @@ pub async fn nothing_is_given_up_that_has_not_had_its_time(h: Harness) {
     // Redelivered, a dead letter has all of its time again.
     let dead = of_shop(&h, MessageState::Dead).await;
     let ids: Vec<MessageId> = dead.iter().map(|letter| letter.id).collect();
-    let revived = h.store.handle_letters(Letter::Redeliver, ids).await;
+    let revived = h
+        .store
+        .apply_message_action(MessageAction::Redeliver, ids)
+        .await;
     assert_eq!(revived.unwrap().len(), 3);
     take(&h, "a").await;
     assert_eq!(fails(within(five_minutes)).await, []);
@@ -378,19 +389,19 @@ pub async fn a_receiver_that_asks_for_time_gets_it_from_all_its_messages_unless_
     h: Harness,
 ) {
     submit(&h, "/busy", 1).await;
-    let held = take(&h, "a").await.held.remove(0);
+    let claim = take(&h, "a").await.claims.remove(0);
     let began = now(&h).await;
-    let asked = Round {
-        settled: vec![failed(&h, &held).await],
-        failed: vec![DestinationFailure {
+    let asked = ClaimRequest {
+        releases: vec![failed(&h, &claim).await],
+        failures: vec![DestinationFailure {
             retry_after: Some(LONG.duration()),
-            ..failure(&held, began)
+            ..failure(&claim, began)
         }],
-        ..Round::default()
+        ..ClaimRequest::default()
     };
     round(&h, "a", asked).await;
     submit(&h, "/busy", 1).await;
-    assert!(take(&h, "b").await.held.is_empty());
+    assert!(take(&h, "b").await.claims.is_empty());
     assert!(wanted(&h, "b", "/busy", 1).await.is_empty());
     let waiting = of_shop(&h, MessageState::Pending).await;
     let (new, old) = (&waiting[0], &waiting[1]);
@@ -399,28 +410,28 @@ pub async fn a_receiver_that_asks_for_time_gets_it_from_all_its_messages_unless_
     }
     let hurried = h
         .store
-        .handle_letters(Letter::Redeliver, vec![old.id])
+        .apply_message_action(MessageAction::Redeliver, vec![old.id])
         .await;
     assert_eq!(hurried.unwrap(), [old.id]);
     let probed = probe(&h, "b", "/busy").await;
-    assert_eq!(probed.subject, held.subject, "the one that was asked for");
+    assert_eq!(probed.subject, claim.subject, "the one that was asked for");
 }
 
 pub async fn what_comes_due_for_a_destination_at_rest_is_tried(h: Harness) {
     submit(&h, "/dead", 1).await;
-    let held = take(&h, "a").await.held.remove(0);
-    fail(&h, "a", &held).await;
+    let claim = take(&h, "a").await.claims.remove(0);
+    fail(&h, "a", &claim).await;
     // Nothing is due in its backlog: it is not looked at until then.
-    while outlook(&h).await.failing.is_empty() {
+    while due_work(&h).await.failing.is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert!(wanted(&h, "a", "/dead", 1).await.is_empty());
-    let seen = outlook(&h).await;
+    let seen = due_work(&h).await;
     assert!(seen.failing.is_empty(), "{seen:?}");
     assert!(seen.next_at.unwrap() > now(&h).await + Span::from_secs(300));
     submit(&h, "/dead", 1).await;
-    assert_eq!(take(&h, "b").await.put_back, 1);
-    assert_ne!(probe(&h, "b", "/dead").await.subject, held.subject);
+    assert_eq!(take(&h, "b").await.moved_to_backlog, 1);
+    assert_ne!(probe(&h, "b", "/dead").await.subject, claim.subject);
 }
 
 pub async fn nothing_is_kept_of_destinations_that_nothing_waits_for(h: Harness) {
@@ -436,24 +447,24 @@ pub async fn nothing_is_kept_of_destinations_that_nothing_waits_for(h: Harness) 
     });
     let hurried = vec![dead.unwrap().id];
     h.store
-        .handle_letters(Letter::Redeliver, hurried)
+        .apply_message_action(MessageAction::Redeliver, hurried)
         .await
         .unwrap();
-    let held = probe(&h, "a", "/dead").await;
-    let dead = Settled {
-        how: Settlement::Tried {
-            message: message(&h, &held).await,
+    let claim = probe(&h, "a", "/dead").await;
+    let dead = QueueRelease {
+        reason: ReleaseReason::Attempted {
+            message: message(&h, &claim).await,
             decision: DeliveryDecision::Dead {
                 reason: "503".to_owned(),
             },
-            waits: false,
+            in_backlog: false,
         },
-        held: held.clone(),
+        claim: claim.clone(),
     };
-    let asked = Round {
-        settled: vec![dead],
-        failed: vec![failure(&held, now(&h).await)],
-        ..Round::default()
+    let asked = ClaimRequest {
+        releases: vec![dead],
+        failures: vec![failure(&claim, now(&h).await)],
+        ..ClaimRequest::default()
     };
     round(&h, "a", asked).await;
     assert_eq!(purge(Timestamp::from_millis(0)).await, 0, "for a while");
@@ -461,6 +472,6 @@ pub async fn nothing_is_kept_of_destinations_that_nothing_waits_for(h: Harness) 
     assert_eq!(purge(soon).await, 0);
     // It begins anew.
     submit(&h, "/dead", 1).await;
-    let taken = take(&h, "a").await.held;
-    assert!(taken.iter().any(|held| held.destination == at("/dead")));
+    let taken = take(&h, "a").await.claims;
+    assert!(taken.iter().any(|claim| claim.destination == at("/dead")));
 }

@@ -10,8 +10,8 @@ use crate::{
         Command, DeliveryDecision, InstanceId, ReceiverName, ReplyTo, Span, TaskId, Timestamp,
     },
     store::{
-        AlertQuery, First, Held, Letter, MessageId, MessageQuery, MessageRecord, MessageState,
-        Outlook, Round, Settled, Settlement, Taken,
+        AlertQuery, ClaimRequest, ClaimResponse, DueWork, MessageAction, MessageId, MessageQuery,
+        MessageRecord, MessageState, QueueClaim, QueueHead, QueueRelease, ReleaseReason,
     },
 };
 
@@ -45,62 +45,62 @@ async fn all(h: &Harness) -> Vec<MessageRecord> {
     listed(h, MessageQuery::default()).await
 }
 
-async fn round(h: &Harness, by: &str, hold: Span, round: Round) -> Taken {
+async fn round(h: &Harness, by: &str, hold: Span, round: ClaimRequest) -> ClaimResponse {
     let by = InstanceId::new(by);
-    h.store.outbox_round(round, by, hold).await.unwrap()
+    h.store.claim_queues(round, by, hold).await.unwrap()
 }
 
 /// Takes what is due for the shop. Webhooks may be told of alerts meanwhile.
-async fn take(h: &Harness, by: &str, most: usize, hold: Span) -> Vec<Held> {
-    let mut held: Vec<Held> = Vec::new();
-    while held.len() < most {
-        let asked = Round {
-            take: 1,
-            ..Round::default()
+async fn take(h: &Harness, by: &str, most: usize, hold: Span) -> Vec<QueueClaim> {
+    let mut claim: Vec<QueueClaim> = Vec::new();
+    while claim.len() < most {
+        let asked = ClaimRequest {
+            limit: 1,
+            ..ClaimRequest::default()
         };
-        let Some(taken) = round(h, by, hold, asked).await.held.pop() else {
+        let Some(taken) = round(h, by, hold, asked).await.claims.pop() else {
             break;
         };
         if taken.receiver.as_str() == SHOP {
-            held.push(taken);
+            claim.push(taken);
         }
     }
-    held
+    claim
 }
 
-async fn outlook(h: &Harness) -> Outlook {
-    h.store.reader.outlook(10, true).await.unwrap()
+async fn due_work(h: &Harness) -> DueWork {
+    h.store.reader.due_work(10, true).await.unwrap()
 }
 
-async fn settle(h: &Harness, by: &str, held: &Held, how: Settlement) {
-    let held = held.clone();
-    let asked = Round {
-        settled: vec![Settled { held, how }],
-        ..Round::default()
+async fn settle(h: &Harness, by: &str, claim: &QueueClaim, reason: ReleaseReason) {
+    let claim = claim.clone();
+    let asked = ClaimRequest {
+        releases: vec![QueueRelease { claim, reason }],
+        ..ClaimRequest::default()
     };
     round(h, by, LONG, asked).await;
 }
 
-async fn head(h: &Harness, held: &Held) -> crate::store::Head {
-    let held = std::slice::from_ref(held);
-    let mut heads = h.store.reader.heads(held).await.unwrap();
-    match heads.remove(0) {
-        First::Message(head) => head,
+async fn head(h: &Harness, claim: &QueueClaim) -> crate::store::NextMessage {
+    let claim = std::slice::from_ref(claim);
+    let mut queue_heads = h.store.reader.next_messages(claim).await.unwrap();
+    match queue_heads.remove(0) {
+        QueueHead::Message(head) => head,
         found => panic!("{found:?}"),
     }
 }
 
 /// Tries the first message of a queue that is held, with this outcome.
-async fn tried(h: &Harness, by: &str, held: &Held, decision: DeliveryDecision) {
-    let message = head(h, held).await.id;
-    settle(h, by, held, tried_as(message, decision)).await;
+async fn tried(h: &Harness, by: &str, claim: &QueueClaim, decision: DeliveryDecision) {
+    let message = head(h, claim).await.id;
+    settle(h, by, claim, tried_as(message, decision)).await;
 }
 
-fn tried_as(message: uuid::Uuid, decision: DeliveryDecision) -> Settlement {
-    Settlement::Tried {
+fn tried_as(message: uuid::Uuid, decision: DeliveryDecision) -> ReleaseReason {
+    ReleaseReason::Attempted {
         message,
         decision,
-        waits: false,
+        in_backlog: false,
     }
 }
 
@@ -136,16 +136,16 @@ pub async fn a_message_is_saved_with_its_change_and_gone_when_delivered(h: Harne
         "nobody wants to be told of this one"
     );
 
-    let held = take(&h, "a", 10, LONG).await;
-    assert_eq!(held.len(), 1);
-    assert_eq!((held[0].subject, held[0].tries), (id.0, 1));
-    let first = head(&h, &held[0]).await;
+    let claim = take(&h, "a", 10, LONG).await;
+    assert_eq!(claim.len(), 1);
+    assert_eq!((claim[0].subject, claim[0].tries), (id.0, 1));
+    let first = head(&h, &claim[0]).await;
     let body: Value = serde_json::from_str(&first.body).unwrap();
     assert_eq!(body["id"], first.id.to_string());
     assert_eq!(body["data"]["task"]["version"], 1);
-    tried(&h, "a", &held[0], DeliveryDecision::Delivered).await;
+    tried(&h, "a", &claim[0], DeliveryDecision::Delivered).await;
     assert!(all(&h).await.is_empty());
-    assert_eq!(outlook(&h).await, Outlook::default());
+    assert_eq!(due_work(&h).await, DueWork::default());
 }
 
 pub async fn the_messages_of_a_task_go_one_after_the_other(h: Harness) {
@@ -153,40 +153,40 @@ pub async fn the_messages_of_a_task_go_one_after_the_other(h: Harness) {
     let id = submit(&h).await;
     h.reply(id, 0, 1, success(json!(1))).await.unwrap();
     assert_eq!(all(&h).await.len(), 2);
-    let held = take(&h, "a", 10, LONG).await;
-    assert_eq!(held.len(), 1, "one queue");
-    assert!(take(&h, "b", 10, LONG).await.is_empty(), "it is held");
-    assert_eq!(head(&h, &held[0]).await.kind, "task.accepted");
-    tried(&h, "a", &held[0], DeliveryDecision::Delivered).await;
-    let held = take(&h, "b", 10, LONG).await;
-    assert_eq!(held[0].tries, 1, "counted for each message");
-    assert_eq!(head(&h, &held[0]).await.kind, "task.processed");
+    let claim = take(&h, "a", 10, LONG).await;
+    assert_eq!(claim.len(), 1, "one queue");
+    assert!(take(&h, "b", 10, LONG).await.is_empty(), "it is claim");
+    assert_eq!(head(&h, &claim[0]).await.kind, "task.accepted");
+    tried(&h, "a", &claim[0], DeliveryDecision::Delivered).await;
+    let claim = take(&h, "b", 10, LONG).await;
+    assert_eq!(claim[0].tries, 1, "counted for each message");
+    assert_eq!(head(&h, &claim[0]).await.kind, "task.processed");
     // What is added while a queue is held comes after.
-    tried(&h, "b", &held[0], DeliveryDecision::Delivered).await;
+    tried(&h, "b", &claim[0], DeliveryDecision::Delivered).await;
     assert!(all(&h).await.is_empty());
 }
 
 pub async fn what_is_added_while_a_queue_is_held_is_not_lost(h: Harness) {
     h.slots("x", 1);
     let id = submit(&h).await;
-    let held = take(&h, "a", 1, LONG).await.remove(0);
+    let claim = take(&h, "a", 1, LONG).await.remove(0);
     h.reply(id, 0, 1, success(json!(1))).await.unwrap();
-    tried(&h, "a", &held, DeliveryDecision::Delivered).await;
-    let held = take(&h, "a", 1, LONG).await.remove(0);
-    assert_eq!(head(&h, &held).await.kind, "task.processed");
+    tried(&h, "a", &claim, DeliveryDecision::Delivered).await;
+    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    assert_eq!(head(&h, &claim).await.kind, "task.processed");
 }
 
 pub async fn a_failed_message_waits_for_its_time_and_counts_its_tries(h: Harness) {
     submit(&h).await;
-    let held = take(&h, "a", 1, LONG).await.remove(0);
+    let claim = take(&h, "a", 1, LONG).await.remove(0);
     let now = h.store.reader.now().await.unwrap();
     let again = |at: Timestamp| DeliveryDecision::Retry {
         at,
         reason: "500 <oh>".to_owned(),
     };
-    tried(&h, "a", &held, again(now + LONG)).await;
+    tried(&h, "a", &claim, again(now + LONG)).await;
     assert!(take(&h, "a", 1, LONG).await.is_empty());
-    let seen = outlook(&h).await;
+    let seen = due_work(&h).await;
     assert_eq!((seen.is_due, seen.next_at), (false, Some(now + LONG)));
     let waiting = all(&h).await.remove(0);
     assert_eq!((waiting.tries, waiting.next_try_at), (1, Some(now + LONG)));
@@ -194,24 +194,27 @@ pub async fn a_failed_message_waits_for_its_time_and_counts_its_tries(h: Harness
 
     // An operator has it tried at once; the first try is still the first.
     let id = waiting.id;
-    let hurried = h.store.handle_letters(Letter::Redeliver, vec![id]).await;
+    let hurried = h
+        .store
+        .apply_message_action(MessageAction::Redeliver, vec![id])
+        .await;
     assert_eq!(hurried.unwrap(), [id]);
     let once_more = take(&h, "a", 1, LONG).await.remove(0);
-    assert_eq!((once_more.tries, once_more.since), (2, held.since));
-    settle(&h, "a", &once_more, Settlement::HandedBack).await;
+    assert_eq!((once_more.tries, once_more.since), (2, claim.since));
+    settle(&h, "a", &once_more, ReleaseReason::NotAttempted).await;
     assert_eq!(take(&h, "a", 1, LONG).await[0].tries, 2);
 }
 
 pub async fn a_queue_whose_holder_died_is_taken_up_and_its_late_word_changes_nothing(h: Harness) {
     submit(&h).await;
     let late = take(&h, "a", 1, Span::from_millis(0)).await.remove(0);
-    let held = loop {
-        if let Some(held) = take(&h, "b", 1, LONG).await.pop() {
-            break held;
+    let claim = loop {
+        if let Some(claim) = take(&h, "b", 1, LONG).await.pop() {
+            break claim;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     };
-    assert_eq!(held.tries, 2);
+    assert_eq!(claim.tries, 2);
     let now = h.store.reader.now().await.unwrap();
     let again = DeliveryDecision::Retry {
         at: now,
@@ -222,10 +225,14 @@ pub async fn a_queue_whose_holder_died_is_taken_up_and_its_late_word_changes_not
     // Delivered is delivered, whoever says it; who holds the queue then finds it empty.
     tried(&h, "a", &late, DeliveryDecision::Delivered).await;
     assert!(all(&h).await.is_empty());
-    let heads = h.store.reader.heads(std::slice::from_ref(&held)).await;
-    assert_eq!(heads.unwrap(), [First::None]);
-    settle(&h, "b", &held, Settlement::Empty).await;
-    assert_eq!(outlook(&h).await, Outlook::default());
+    let queue_heads = h
+        .store
+        .reader
+        .next_messages(std::slice::from_ref(&claim))
+        .await;
+    assert_eq!(queue_heads.unwrap(), [QueueHead::Empty]);
+    settle(&h, "b", &claim, ReleaseReason::QueueEmpty).await;
+    assert_eq!(due_work(&h).await, DueWork::default());
 }
 
 pub async fn a_process_that_starts_again_frees_what_it_held(h: Harness) {
@@ -233,7 +240,7 @@ pub async fn a_process_that_starts_again_frees_what_it_held(h: Harness) {
     submit(&h).await;
     take(&h, "a", 1, LONG).await;
     take(&h, "b", 1, LONG).await;
-    let free = |by: Option<&str>| h.store.free_queues(by.map(InstanceId::new));
+    let free = |by: Option<&str>| h.store.release_queues(by.map(InstanceId::new));
     assert_eq!(free(Some("c")).await.unwrap(), 0);
     assert_eq!(free(Some("a")).await.unwrap(), 1);
     assert_eq!(take(&h, "c", 10, LONG).await.len(), 1);
@@ -245,12 +252,12 @@ pub async fn a_dead_letter_raises_one_alert_that_closes_when_it_is_delivered_aft
     h.slots("x", 2);
     let id = submit(&h).await;
     h.reply(id, 0, 1, success(json!(1))).await.unwrap();
-    let held = take(&h, "a", 1, LONG).await.remove(0);
-    tried(&h, "a", &held, dead()).await;
+    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    tried(&h, "a", &claim, dead()).await;
     // Those behind it pass.
-    let held = take(&h, "a", 1, LONG).await.remove(0);
-    assert_eq!(head(&h, &held).await.kind, "task.processed");
-    tried(&h, "a", &held, dead()).await;
+    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    assert_eq!(head(&h, &claim).await.kind, "task.processed");
+    tried(&h, "a", &claim, dead()).await;
     let letters = listed(
         &h,
         MessageQuery {
@@ -269,36 +276,45 @@ pub async fn a_dead_letter_raises_one_alert_that_closes_when_it_is_delivered_aft
     assert_eq!(raised[0].kind, "message.undeliverable");
     assert_eq!(raised[0].receiver.as_ref().unwrap().as_str(), SHOP);
     assert!(raised[0].message.contains("410 Gone"));
-    let mended = async || {
+    let resolved = async || {
         h.store
             .reader
-            .outlook(10, true)
+            .due_work(10, true)
             .await
-            .map(|seen| seen.mended)
+            .map(|seen| seen.resolved)
     };
-    assert!(mended().await.unwrap().is_empty());
+    assert!(resolved().await.unwrap().is_empty());
 
     let ids: Vec<MessageId> = letters.iter().map(|letter| letter.id).collect();
     let unknown = MessageId(uuid::Uuid::from_u128(1));
     let asked = vec![ids[0], unknown];
-    let done = h.store.handle_letters(Letter::Redeliver, asked).await;
+    let done = h
+        .store
+        .apply_message_action(MessageAction::Redeliver, asked)
+        .await;
     assert_eq!(done.unwrap(), [ids[0]]);
-    let refused = h.store.handle_letters(Letter::Discard, vec![ids[0]]).await;
+    let refused = h
+        .store
+        .apply_message_action(MessageAction::Discard, vec![ids[0]])
+        .await;
     assert_eq!(refused.unwrap(), [], "it is no dead letter any more");
-    let discarded = h.store.handle_letters(Letter::Discard, vec![ids[1]]).await;
+    let discarded = h
+        .store
+        .apply_message_action(MessageAction::Discard, vec![ids[1]])
+        .await;
     assert_eq!(discarded.unwrap(), [ids[1]]);
     assert!(
-        mended().await.unwrap().is_empty(),
+        resolved().await.unwrap().is_empty(),
         "one is on its way again"
     );
-    let held = take(&h, "a", 1, LONG).await.remove(0);
-    assert_eq!(held.tries, 1);
-    tried(&h, "a", &held, DeliveryDecision::Delivered).await;
-    let mended = mended().await.unwrap();
-    assert_eq!(mended, [ReceiverName::new(SHOP)]);
-    let asked = Round {
-        mended,
-        ..Round::default()
+    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    assert_eq!(claim.tries, 1);
+    tried(&h, "a", &claim, DeliveryDecision::Delivered).await;
+    let resolved = resolved().await.unwrap();
+    assert_eq!(resolved, [ReceiverName::new(SHOP)]);
+    let asked = ClaimRequest {
+        resolved,
+        ..ClaimRequest::default()
     };
     round(&h, "a", LONG, asked).await;
     assert!(alerts(&h).await[0].closed_at.is_some());
@@ -331,8 +347,8 @@ pub async fn webhooks_are_told_once_that_an_alert_was_raised_and_that_it_has_clo
 pub async fn dead_letters_are_purged_with_age_and_outlive_their_task(h: Harness) {
     h.slots("x", 2);
     let id = submit(&h).await;
-    let held = take(&h, "a", 1, LONG).await.remove(0);
-    tried(&h, "a", &held, dead()).await;
+    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    tried(&h, "a", &claim, dead()).await;
     h.reply(id, 0, 1, success(json!(1))).await.unwrap();
     let soon = h.store.reader.now().await.unwrap() + LONG;
     assert_eq!(h.store.purge(vec![id], soon).await.unwrap().tasks, 1);
@@ -342,10 +358,10 @@ pub async fn dead_letters_are_purged_with_age_and_outlive_their_task(h: Harness)
         "the task is gone, its messages are not"
     );
     let long_ago = Timestamp::from_millis(0);
-    assert_eq!(h.store.purge_letters(long_ago, 10).await.unwrap(), 0);
-    assert_eq!(h.store.purge_letters(soon, 10).await.unwrap(), 1);
+    assert_eq!(h.store.purge_dead_letters(long_ago, 10).await.unwrap(), 0);
+    assert_eq!(h.store.purge_dead_letters(soon, 10).await.unwrap(), 1);
     assert_eq!(of_shop(&h).await, 1, "what is pending is not purged");
-    assert_eq!(outlook(&h).await.mended.len(), 1);
+    assert_eq!(due_work(&h).await.resolved.len(), 1);
 }
 
 async fn of_shop(h: &Harness) -> usize {
@@ -373,8 +389,8 @@ pub async fn messages_are_listed_in_pages_and_counted(h: Harness) {
     }
     assert_eq!(seen.len(), 5);
     assert!(seen.is_sorted_by(|a, b| a > b));
-    let held = take(&h, "a", 1, LONG).await.remove(0);
-    tried(&h, "a", &held, dead()).await;
+    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    tried(&h, "a", &claim, dead()).await;
     let counts = h.store.reader.counts().await.unwrap();
     // The webhook is told of the alert.
     assert_eq!((counts.messages_pending, counts.messages_dead), (5, 1));

@@ -1,9 +1,9 @@
-//! No look for messages goes through what waits for destinations that fail: each statement follows an index
-//! that holds nothing but what it is looking for.
+//! No statement reads through the backlogs of failing destinations: each follows an index that contains only the
+//! rows that it needs.
 
 use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
 
-use super::{DUE, TAKE, destinations::STATEMENTS};
+use super::{CLAIM, DUE_QUEUES, destinations::STATEMENTS};
 
 async fn plan(database: &mut SqliteConnection, sql: &str) -> Vec<String> {
     let sql = sql
@@ -21,7 +21,7 @@ async fn every_statement_of_delivery_follows_an_index() {
         .run(&mut database)
         .await
         .unwrap();
-    for sql in STATEMENTS.into_iter().chain([DUE, TAKE]) {
+    for sql in STATEMENTS.into_iter().chain([DUE_QUEUES, CLAIM]) {
         let plan = plan(&mut database, sql).await;
         assert!(!plan.is_empty() || sql.contains("VALUES"), "{sql}");
         for line in plan {

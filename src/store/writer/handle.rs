@@ -15,7 +15,7 @@ use super::{
     command_queue::CommandQueue,
     leases,
     leases::{LeaseRequest, Renewed},
-    outbox::{OutboxAnswer, OutboxRequest},
+    outbox::{OutboxRequest, OutboxResponse},
     purge,
     registrations::Registration,
 };
@@ -113,7 +113,7 @@ pub(super) enum Request {
     /// As leases are.
     Outbox {
         asked: OutboxRequest,
-        answer: Answer<OutboxAnswer, StoreError>,
+        answer: Answer<OutboxResponse, StoreError>,
     },
 }
 

@@ -1,82 +1,83 @@
-//! What the delivery loop and operators do with messages, each time in a transaction of its own: it locks
-//! queues, which a batch of commands locks only after its tasks, and waits for no task.
+//! Requests of the delivery loop and of operators, each in a transaction of its own: it locks queues, which a
+//! batch of commands locks only after its tasks, and waits for no task.
 
 use tokio::sync::oneshot;
 
 use super::{Committer, Store, TRIES, handle::Request};
 use crate::{
     domain::{InstanceId, Span, Timestamp},
-    store::{Letter, MessageId, Round, StoreError, Taken},
+    store::{ClaimRequest, ClaimResponse, MessageAction, MessageId, StoreError},
 };
 
 #[derive(Clone, Debug)]
 pub(super) enum OutboxRequest {
-    Round {
-        round: Box<Round>,
+    Claim {
+        request: Box<ClaimRequest>,
         by: InstanceId,
-        /// How long what is taken is held at the longest.
+        /// How long the claims last at most.
         hold: Span,
     },
-    Letters(Letter, Vec<MessageId>),
-    Free(Option<InstanceId>),
-    Purge(Timestamp, usize),
+    Act(MessageAction, Vec<MessageId>),
+    Release(Option<InstanceId>),
+    PurgeDeadLetters(Timestamp, usize),
     PurgeDestinations(Timestamp, usize),
 }
 
-pub(super) enum OutboxAnswer {
-    Taken(Taken),
-    Handled(Vec<MessageId>),
+pub(super) enum OutboxResponse {
+    Claimed(ClaimResponse),
+    Changed(Vec<MessageId>),
     Count(u64),
 }
 
 impl Store {
-    /// Lets go of queues and takes others, for at most `hold`.
-    pub async fn outbox_round(
+    /// Releases queues and claims others, for at most `hold`.
+    pub async fn claim_queues(
         &self,
-        round: Round,
+        request: ClaimRequest,
         by: InstanceId,
         hold: Span,
-    ) -> Result<Taken, StoreError> {
+    ) -> Result<ClaimResponse, StoreError> {
         match self
-            .outbox(OutboxRequest::Round {
-                round: Box::new(round),
+            .outbox(OutboxRequest::Claim {
+                request: Box::new(request),
                 by,
                 hold,
             })
             .await?
         {
-            OutboxAnswer::Taken(taken) => Ok(taken),
-            _ => Ok(Taken::default()),
+            OutboxResponse::Claimed(response) => Ok(response),
+            _ => Ok(ClaimResponse::default()),
         }
     }
 
-    /// Answers which of the messages are there and in a state for it.
-    pub async fn handle_letters(
+    /// Returns the messages that exist and whose state allows the action.
+    pub async fn apply_message_action(
         &self,
-        letter: Letter,
+        action: MessageAction,
         ids: Vec<MessageId>,
     ) -> Result<Vec<MessageId>, StoreError> {
-        match self.outbox(OutboxRequest::Letters(letter, ids)).await? {
-            OutboxAnswer::Handled(ids) => Ok(ids),
+        match self.outbox(OutboxRequest::Act(action, ids)).await? {
+            OutboxResponse::Changed(ids) => Ok(ids),
             _ => Ok(Vec::new()),
         }
     }
 
-    /// Lets go of the queues that `by` held, or of all that are held: who held them is gone.
-    pub async fn free_queues(&self, by: Option<InstanceId>) -> Result<u64, StoreError> {
-        self.counted(OutboxRequest::Free(by)).await
+    /// Releases the queues that `by` claimed, or all: the process that claimed them has ended.
+    pub async fn release_queues(&self, by: Option<InstanceId>) -> Result<u64, StoreError> {
+        self.counted(OutboxRequest::Release(by)).await
     }
 
     /// Deletes up to `limit` dead letters that died before `died_before`.
-    pub async fn purge_letters(
+    pub async fn purge_dead_letters(
         &self,
         died_before: Timestamp,
         limit: usize,
     ) -> Result<u64, StoreError> {
-        self.counted(OutboxRequest::Purge(died_before, limit)).await
+        self.counted(OutboxRequest::PurgeDeadLetters(died_before, limit))
+            .await
     }
 
-    /// Forgets up to `limit` destinations that nothing waits for and that last failed before then.
+    /// Deletes up to `limit` destinations without a backlog that last failed before `failed_before`.
     pub async fn purge_destinations(
         &self,
         failed_before: Timestamp,
@@ -88,12 +89,12 @@ impl Store {
 
     async fn counted(&self, asked: OutboxRequest) -> Result<u64, StoreError> {
         match self.outbox(asked).await? {
-            OutboxAnswer::Count(count) => Ok(count),
+            OutboxResponse::Count(count) => Ok(count),
             _ => Ok(0),
         }
     }
 
-    async fn outbox(&self, asked: OutboxRequest) -> Result<OutboxAnswer, StoreError> {
+    async fn outbox(&self, asked: OutboxRequest) -> Result<OutboxResponse, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.send(Request::Outbox { asked, answer }).await?;
         answered.await.map_err(|_| StoreError::Stopping)?
@@ -107,7 +108,9 @@ impl Committer<'_> {
         for request in gathered.extract_if(.., is_outbox) {
             if let Request::Outbox { asked, answer } = request {
                 let served = self.serve_outbox_request(&asked).await;
-                if served.is_ok() && matches!(asked, OutboxRequest::Letters(Letter::Redeliver, _)) {
+                if served.is_ok()
+                    && matches!(asked, OutboxRequest::Act(MessageAction::Redeliver, _))
+                {
                     self.writer.outbox.notify_one();
                 }
                 // A caller that is gone needs no answer.
@@ -119,7 +122,7 @@ impl Committer<'_> {
     async fn serve_outbox_request(
         &mut self,
         asked: &OutboxRequest,
-    ) -> Result<OutboxAnswer, StoreError> {
+    ) -> Result<OutboxResponse, StoreError> {
         let mut interrupted = String::new();
         for _ in 0..TRIES {
             match self.try_serve_outbox(asked).await {
@@ -137,22 +140,24 @@ impl Committer<'_> {
     async fn try_serve_outbox(
         &mut self,
         asked: &OutboxRequest,
-    ) -> Result<OutboxAnswer, StoreError> {
+    ) -> Result<OutboxResponse, StoreError> {
         let mut tx = self.backend.begin().await?;
         let answer = match asked {
-            OutboxRequest::Round { round, by, hold } => {
+            OutboxRequest::Claim { request, by, hold } => {
                 let (until, sender) = (tx.now() + *hold, self.writer.settings.sender.load_full());
-                OutboxAnswer::Taken(tx.outbox_round(round, by, until, &sender).await?)
+                OutboxResponse::Claimed(tx.claim_queues(request, by, until, &sender).await?)
             }
-            OutboxRequest::Letters(letter, ids) => {
-                OutboxAnswer::Handled(tx.handle_letters(*letter, ids).await?)
+            OutboxRequest::Act(action, ids) => {
+                OutboxResponse::Changed(tx.apply_message_action(*action, ids).await?)
             }
-            OutboxRequest::Free(by) => OutboxAnswer::Count(tx.free_queues(by.as_ref()).await?),
-            OutboxRequest::Purge(died_before, limit) => {
-                OutboxAnswer::Count(tx.purge_letters(*died_before, *limit).await?)
+            OutboxRequest::Release(by) => {
+                OutboxResponse::Count(tx.release_queues(by.as_ref()).await?)
+            }
+            OutboxRequest::PurgeDeadLetters(died_before, limit) => {
+                OutboxResponse::Count(tx.purge_dead_letters(*died_before, *limit).await?)
             }
             OutboxRequest::PurgeDestinations(failed_before, limit) => {
-                OutboxAnswer::Count(tx.purge_destinations(*failed_before, *limit).await?)
+                OutboxResponse::Count(tx.purge_destinations(*failed_before, *limit).await?)
             }
         };
         tx.commit().await?;
