@@ -1,4 +1,4 @@
-//! Agents: the remote services that steps call, registered here or in the configuration file.
+//! Agents: the remote services that steps call, registered here or defined in the configuration file.
 
 use std::sync::Arc;
 
@@ -35,18 +35,18 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(put, get, delete))
 }
 
-/// Where an agent's service answers, and how hard to try.
+/// The endpoints of an agent's service, and its retry policy.
 #[derive(ToSchema)]
 #[schema(as = AgentSpec)]
 #[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct SpecBody {
-    /// Calls go to the one that has the least under way.
+    /// Each call goes to the endpoint with the fewest calls in flight.
     #[schema(min_items = 1, max_items = 32)]
     endpoints: Vec<EndpointBody>,
     retry: Option<RetryBody>,
 }
 
-/// One place where the service answers.
+/// One address of the service.
 #[derive(ToSchema)]
 #[schema(as = Endpoint)]
 #[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
@@ -54,13 +54,13 @@ pub struct EndpointBody {
     /// `http://` or `https://`, with an optional base path; no query, fragment or user.
     #[schema(example = "http://10.0.0.5:8080")]
     url: String,
-    /// Calls under way at once, from one instance.
+    /// The most calls in flight at once, from one instance.
     #[schema(default = 64, minimum = 1, maximum = 100_000, example = 64)]
     max_in_flight: Option<u32>,
 }
 
-/// Waits between the tries of one call after transient faults: by chance between zero and
-/// `initial * factor^n`, at most `max`.
+/// Backoff between the tries of one call after transient faults: a random wait between zero and `initial *
+/// factor^n`, at most `max`.
 #[derive(ToSchema)]
 #[schema(as = Retry)]
 #[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
@@ -73,7 +73,7 @@ pub struct RetryBody {
     factor: Option<u32>,
 }
 
-/// Where an agent is defined: in the configuration file, or over the API.
+/// Where an agent is defined: in the configuration file, or through the API.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum AgentSource {
@@ -91,10 +91,10 @@ pub struct AgentView {
     source: AgentSource,
     #[schema(value_type = SpecBody)]
     spec: AgentSpec,
-    /// Calls that this instance has under way.
+    /// Calls of this instance that are in flight.
     #[schema(example = 3)]
     in_flight: u32,
-    /// How many it may have under way at most.
+    /// The most calls that this instance may have in flight.
     #[schema(example = 64)]
     capacity: u64,
 }
@@ -120,7 +120,7 @@ impl AgentView {
         }
     }
 
-    /// Of what is registered: the calls under way come and go without it.
+    /// Covers the specification: it does not change with the calls in flight.
     fn etag(&self) -> ETag {
         match self.source {
             AgentSource::Config => ETag::of_configured_agent(&self.spec),
@@ -137,7 +137,7 @@ fn is_configured(app: &App, name: &AgentName) -> bool {
     app.config.agents.contains_key(name)
 }
 
-/// Reads a specification with all its faults at once.
+/// Parses a specification and reports all its faults at once.
 fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
     let mut fields = Fields::of(body, "")?;
     let mut endpoints = Vec::new();
@@ -164,7 +164,7 @@ fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
             fields.extend(faults);
         }
     }
-    // What could not be read would be blamed a second time below, for its absence.
+    // A field that could not be parsed would be reported a second time below, as missing.
     fields.finish()?;
     let spec = AgentSpec { endpoints, retry };
     let wrong = spec.faults("").into_iter();
@@ -191,21 +191,21 @@ fn read_endpoint(body: &RawValue, pointer: &str) -> Result<Option<Endpoint>, Vec
     Ok(url.map(|url| Endpoint { url, max_in_flight }))
 }
 
-/// Register an agent, or change it
+/// Register or change an agent
 ///
-/// Takes effect at once: calls under way go on as they are, steps that waited for this agent start. `If-None-Match: *`
-/// registers it only where there is none; `If-Match` with the ETag of what you have read changes nothing that
-/// somebody else has changed since.
+/// Takes effect at once: calls in flight continue unchanged, and steps that waited for this agent start. With
+/// `If-None-Match: *` the agent is registered only if it does not exist; with `If-Match` and the ETag that you have
+/// read, it is changed only if nobody else has changed it since.
 #[utoipa::path(
     put, path = "/v1/agents/{name}", tag = "agents", operation_id = "put_agent",
-    params(("name" = PlainName, Path, description = "What it is called", example = "payments"), RegistrationHeaders),
-    request_body(content = SpecBody, description = "Where it answers, and how hard to try",
+    params(("name" = PlainName, Path, description = "The workflow's name", example = "payments"), RegistrationHeaders),
+    request_body(content = SpecBody, description = "The endpoints and the retry policy",
         example = json!({"endpoints": [{"url": "http://10.0.0.5:8080", "max_in_flight": 64}], "retry": {"initial": "100ms", "max": "10s", "factor": 2}})),
     responses(
-        (status = 200, description = "There was one; the agent as it is now", body = AgentView),
-        (status = 201, description = "It is registered; there was none", body = AgentView),
-        (status = 409, description = "The configuration file has the say over this agent", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 412, description = "It is not as If-Match or If-None-Match demands; `etag` is what it has", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 200, description = "The agent existed; the response is the agent as it is now", body = AgentView),
+        (status = 201, description = "The agent did not exist and is now registered", body = AgentView),
+        (status = 409, description = "The agent is defined in the configuration file", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "A precondition (If-Match, If-None-Match) failed; `etag` is the current one", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 async fn put(
@@ -223,7 +223,7 @@ async fn put(
     let put = app.store.put_agent(name.clone(), spec.clone(), condition);
     let is_new = put.await?;
     app.registered.refresh(&*app.store.reader).await?;
-    // What this request registered, whatever another made of it since.
+    // The agent as this request registered it, even if another request has changed it since.
     let in_flight = app.agents.get(&name).map_or(0, |agent| agent.in_flight());
     let view = AgentView::new(&app, &name, &spec, in_flight);
     if !is_new {
@@ -238,7 +238,7 @@ async fn put(
 
 /// List agents
 ///
-/// By name, with what they have under way in this instance.
+/// Ordered by name, with the calls that this instance has in flight.
 #[utoipa::path(
     get, path = "/v1/agents", tag = "agents", operation_id = "list_agents",
     params(PageQuery),
@@ -254,13 +254,13 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
     Ok(json(StatusCode::OK, &page))
 }
 
-/// Read an agent
+/// Get an agent
 ///
-/// Its specification, and what it has under way in this instance. The ETag is of the specification: leave
-/// If-None-Match out to learn `in_flight` anew.
+/// Its specification, and its calls in flight from this instance. The ETag covers the specification only: omit
+/// If-None-Match to get a current `in_flight`.
 #[utoipa::path(
     get, path = "/v1/agents/{name}", tag = "agents", operation_id = "get_agent",
-    params(("name" = PlainName, Path, description = "The agent's name", example = "payments")),
+    params(("name" = PlainName, Path, description = "The workflow's name", example = "payments")),
     responses((status = 200, description = "The agent", body = AgentView)),
 )]
 async fn get(
@@ -274,15 +274,14 @@ async fn get(
 
 /// Remove an agent
 ///
-/// Calls under way go on. Steps of this agent that have not started wait until it is registered
-/// again.
+/// Calls in flight continue. Steps of this agent that have not started wait until it is registered again.
 #[utoipa::path(
     delete, path = "/v1/agents/{name}", tag = "agents", operation_id = "delete_agent",
-    params(("name" = PlainName, Path, description = "The agent's name", example = "payments"), RegistrationHeaders),
+    params(("name" = PlainName, Path, description = "The workflow's name", example = "payments"), RegistrationHeaders),
     responses(
-        (status = 204, description = "It is gone"),
-        (status = 409, description = "The configuration file has the say over this agent", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 412, description = "It is not as If-Match or If-None-Match demands; `etag` is what it has", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 204, description = "The agent is removed"),
+        (status = 409, description = "The agent is defined in the configuration file", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "A precondition (If-Match, If-None-Match) failed; `etag` is the current one", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 async fn delete(
@@ -315,16 +314,16 @@ fn must_be_ours(app: &App, name: &AgentName) -> Result<(), Problem> {
     }
     Err(Problem::new(
         Kind::AgentConfigured,
-        format!(
-            "the configuration file has the say over the agent {name}: change it there and restart"
-        ),
+        format!("agent `{name}` is defined in the configuration file; edit it there and restart"),
     ))
 }
 
 fn no_such_agent(name: &AgentName) -> Problem {
     Problem::new(
         Kind::NoSuchAgent,
-        format!("there is no agent {name:?}: GET /v1/agents lists them, PUT registers one"),
+        format!(
+            "agent {name:?} does not exist: GET /v1/agents lists the agents, PUT registers one"
+        ),
     )
 }
 

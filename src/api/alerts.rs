@@ -1,4 +1,4 @@
-//! Alerts: what a person has to look at (P12, P32).
+//! Alerts: conditions that need a person's attention.
 
 use std::sync::Arc;
 
@@ -30,22 +30,22 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 }
 
 crate::domain::words! {
-    AlertState = "AlertState", "Whether somebody has looked at an alert, and whether it is over",
+    AlertState = "AlertState", "Whether a person has acknowledged the alert, and whether it has closed",
         AlertState::ALL.map(AlertState::as_str);
 }
 
-/// Something that a person has to look at. It closes by itself when what raised it is mended.
+/// A condition that needs a person's attention. It closes automatically when its cause is resolved.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Alert)]
 pub struct AlertView {
     #[schema(value_type = String, format = "uuid", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")]
     id: Uuid,
-    /// The task that needs somebody; null where the alert is about a receiver of messages.
+    /// The task that needs attention; null if the alert is about a receiver of messages.
     #[schema(required, value_type = Option<String>, format = "uuid", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c")]
     task: Option<TaskId>,
     #[schema(required, example = "charge")]
     step: Option<String>,
-    /// The receiver that messages cannot be delivered to: a configured one, or an origin.
+    /// The receiver that messages cannot be delivered to: the name of a configured one, or an origin.
     #[schema(required, example = "shop")]
     receiver: Option<String>,
     #[schema(value_type = AlertKind, example = "task.error")]
@@ -58,7 +58,7 @@ pub struct AlertView {
     raised_at: Timestamp,
     #[schema(required, value_type = Option<String>, format = DateTime)]
     acknowledged_at: Option<Timestamp>,
-    /// The name of the token that acknowledged it, or what `Provost-Actor` said.
+    /// The name of the token that acknowledged the alert, or the value of `Provost-Actor`.
     #[schema(required, example = "ada")]
     acknowledged_by: Option<String>,
     #[schema(required, value_type = Option<String>, format = DateTime)]
@@ -85,11 +85,11 @@ impl From<Alert> for AlertView {
 
 /// List alerts
 ///
-/// Newest first; every filter that is given must hold.
+/// Newest first. An alert is listed if it matches every given filter.
 #[utoipa::path(
     get, path = "/v1/alerts", tag = "alerts", operation_id = "list_alerts",
     params(
-        ("state" = Option<AlertState>, Query, description = "Alerts in this state", example = "open"),
+        ("state" = Option<AlertState>, Query, description = "The state of the alerts to list", example = "open"),
         ("task" = Option<Uuid>, Query, description = "The id of a task", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c"),
         PageQuery,
     ),
@@ -117,8 +117,8 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
 
 /// Acknowledge an alert
 ///
-/// Says that somebody is looking at it. It stays until what raised it is mended; a repeat changes
-/// nothing.
+/// Records that a person is looking at it. The alert stays open until its cause is resolved; repeating the request
+/// changes nothing.
 #[utoipa::path(
     post, path = "/v1/alerts/{id}/acknowledge", tag = "alerts", operation_id = "acknowledge_alert",
     params(("id" = Uuid, Path, description = "The alert's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
@@ -135,7 +135,7 @@ async fn acknowledge(
     let no_such_alert = || {
         Problem::new(
             Kind::NoSuchAlert,
-            format!("there is no alert {text:?}: GET /v1/alerts lists them"),
+            format!("alert {text:?} does not exist: GET /v1/alerts lists the alerts"),
         )
     };
     let id = Uuid::try_parse(text).map_err(|_| no_such_alert())?;

@@ -1,4 +1,4 @@
-//! Answers: JSON bodies, and the pages of lists.
+//! Responses: JSON bodies, and the pages of lists.
 
 use std::fmt::Write;
 
@@ -26,12 +26,12 @@ pub fn json<T: Serialize>(status: StatusCode, body: &T) -> Response {
             )];
             (status, headers, Body::from(body)).into_response()
         }
-        // No answer holds what JSON cannot say; this is what one that did would look like.
+        // Every response type can be expressed in JSON; this is the fallback for one that could not.
         Err(error) => Problem::new(Kind::Internal, error.to_string()).into_response(),
     }
 }
 
-/// The ETag of what has no version: the same for the same bytes.
+/// The ETag of a resource without a version: a hash of its bytes.
 pub fn etag_of(bytes: &[u8]) -> HeaderValue {
     let digest = Sha256::digest(bytes);
     let mut etag = String::from("\"");
@@ -56,13 +56,13 @@ pub fn tagged(mut response: Response, tag: &ETag) -> Response {
 #[derive(Serialize, ToSchema)]
 pub struct Page<T> {
     pub items: Vec<T>,
-    /// Give it as `cursor` to get the next page; null on the last one.
+    /// Pass it as `cursor` to get the next page; null on the last page.
     #[schema(required, pattern = "^[A-Za-z0-9_-]+$")]
     pub next_cursor: Option<String>,
 }
 
 impl<T> Page<T> {
-    /// From up to `limit + 1` items: the one too many tells that there is another page.
+    /// Builds a page from up to `limit + 1` items: the extra one shows that there is another page.
     pub fn new(
         mut items: Vec<T>,
         limit: usize,
@@ -76,7 +76,7 @@ impl<T> Page<T> {
         Self { items, next_cursor }
     }
 
-    /// From all items, ordered by name.
+    /// Builds a page from all items, ordered by name.
     pub fn of_names(
         items: impl IntoIterator<Item = T>,
         after: Option<&str>,

@@ -1,5 +1,5 @@
-//! Who may do what. One table says what each route needs; one check compares it with what the
-//! caller's token may do. What the table does not know is for administrators only.
+//! Access control. One table says which role each route needs; one check compares it with the role of the caller's
+//! token. A route that the table does not list is for administrators only.
 
 use axum::http::{HeaderMap, Method, header};
 
@@ -9,12 +9,12 @@ use super::{
 };
 use crate::config::{Role, Token};
 
-/// What a route needs.
+/// The access that a route needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// No token.
     Open,
-    /// Any token: who has one may learn that there is no such route.
+    /// Any token: an authenticated caller may learn that a route does not exist.
     AnyToken,
     Submit,
     ReadTasks,
@@ -44,7 +44,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/tasks/undo", Operate),
     (Method::POST, "/v1/tasks/cancel", Operate),
     (Method::POST, "/v1/tasks/skip", Operate),
-    // A submission, of what the caller may read.
+    // A submission, made from a task that the caller may read.
     (Method::POST, "/v1/tasks/{id}/clone", Submit),
     (Method::POST, "/v1/tasks/{id}/cancel", Operate),
     (Method::POST, "/v1/tasks/{id}/undo", Operate),
@@ -66,7 +66,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::GET, "/v1/workflows/{name}", Read),
     (Method::GET, "/v1/workflows/{name}/versions/{version}", Read),
     (Method::GET, "/v1/workflows/{name}/graph", Read),
-    // It stores nothing, and says no more than a dry run of a submission.
+    // It stores nothing, and reveals no more than a dry run of a submission.
     (Method::POST, "/v1/workflows/{name}/validate", Submit),
     (Method::PUT, "/v1/workflows/{name}", Admin),
     (Method::GET, "/v1/agents", Read),
@@ -78,19 +78,19 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/hold/release", Operate),
 ];
 
-/// Whether the route answers this method with anything but 405.
+/// Whether the route has a handler for this method.
 pub fn is_served(method: &Method, route: &str) -> bool {
     let mut listed = TABLE.iter();
     listed.any(|(listed, path, _)| *path == route && listed == method)
 }
 
-/// All methods that the route answers with anything but 405, as `Allow` lists them.
+/// All methods that the route handles, as `Allow` lists them.
 pub fn methods(route: &str) -> String {
     let mut methods = Vec::new();
     for (method, path, _) in TABLE {
         if *path == route {
             methods.push(method.as_str());
-            // The router answers it with what GET answers.
+            // The router serves HEAD with the handler for GET.
             methods.extend((method == Method::GET).then_some("HEAD"));
         }
     }
@@ -98,12 +98,12 @@ pub fn methods(route: &str) -> String {
     methods.join(",")
 }
 
-/// What a request to a route needs; without a route it will be answered that there is none.
+/// The access that a request to a route needs; a request without a route gets 404.
 pub fn needed(method: &Method, route: Option<&str>) -> Access {
     let Some(route) = route else {
         return Access::AnyToken;
     };
-    // The answer to HEAD is that to GET without its body.
+    // The response to HEAD is that to GET without its body.
     let method = match *method {
         Method::HEAD => &Method::GET,
         _ => method,
@@ -114,8 +114,8 @@ pub fn needed(method: &Method, route: Option<&str>) -> Access {
     if let Some((_, _, access)) = listed {
         return *access;
     }
-    // A route without this method answers that it has none (405), whatever the caller's role. Who needs a token
-    // for the route needs one to be told.
+    // A route without this method returns 405 whatever the caller's role. If the route needs a token, so does this
+    // response.
     let mut others = TABLE.iter().filter(|(_, path, _)| *path == route);
     match others.next() {
         None => Admin,
@@ -136,7 +136,7 @@ impl Access {
         }
     }
 
-    /// The weakest role that is enough, as the configuration writes it.
+    /// The weakest role that is sufficient, as it is written in the configuration.
     pub fn role(self) -> &'static str {
         match self {
             Access::Open => "none",
@@ -149,7 +149,7 @@ impl Access {
     }
 }
 
-/// The caller, or why the request is refused. `None`: the route asks nobody who he is.
+/// The caller, or the reason why the request is refused. `None`: the route needs no authentication.
 pub fn admit(
     tokens: &[Token],
     access: Access,
@@ -196,7 +196,7 @@ fn bearer(tokens: &[Token], headers: &HeaderMap) -> Result<Caller, Problem> {
             "Authorization is not of the form `Bearer <token>`",
         ));
     };
-    // Every token is compared, so that the time taken does not tell which one was met.
+    // All tokens are compared, so that the time taken does not reveal which one matched.
     let met = tokens.iter().fold(None, |met, token| {
         if token.is(presented) {
             Some(token)
@@ -212,7 +212,7 @@ fn bearer(tokens: &[Token], headers: &HeaderMap) -> Result<Caller, Problem> {
     .ok_or_else(|| {
         Problem::new(
             Kind::Unauthenticated,
-            "the token is not known: look for a typing error, or add it to [[tokens]]",
+            "the token is not known: check it for typing errors, or add it to [[tokens]]",
         )
     })
 }

@@ -1,5 +1,5 @@
-//! Reading and evaluating for a caller what may take the processor for milliseconds and memory by megabytes: only so
-//! many requests do it at once, and the others wait in line, so that all others are served meanwhile.
+//! A bulkhead for requests that parse and evaluate expressions, which may take milliseconds of CPU and megabytes of
+//! memory: only a few of them run at once and the rest queue, so that other requests are not delayed.
 
 use std::thread::available_parallelism;
 
@@ -10,26 +10,26 @@ use tokio::{
 
 use super::problem::{Kind, Problem};
 
-/// As many as wait for each that is served. One takes up to 100 ms, so that the last waits for some seconds.
+/// The most requests that queue for each one that runs. One takes up to 100 ms, so the last waits for some seconds.
 const LINE: usize = 64;
 
-/// Each may hold 16 MiB of values, beside what it reads.
+/// Each may hold 16 MiB of values, in addition to its input.
 const MOST: usize = 8;
 
 pub struct Bulkhead {
-    /// For those that are served and those that wait.
+    /// Permits for the requests that run and those that queue.
     line: Semaphore,
     permits: Semaphore,
 }
 
-/// To take the processor. It is given back when it is dropped.
+/// Permission to use a processor; released on drop.
 pub struct Permit<'b> {
     _served: SemaphorePermit<'b>,
     _in_line: SemaphorePermit<'b>,
 }
 
 impl Bulkhead {
-    /// As many at once as there are processors, and so many at most.
+    /// As many at once as there are processors, up to this number.
     pub fn new() -> Self {
         let processors = available_parallelism().map_or(1, usize::from);
         Self::of(processors.min(MOST))
@@ -42,13 +42,14 @@ impl Bulkhead {
         }
     }
 
-    /// Waits for its turn, unless too many wait already. Whoever has a permit must not ask for another.
+    /// Waits for a permit, unless too many requests wait already. A caller that holds a permit must not ask for
+    /// another.
     pub async fn enter(&self) -> Result<Permit<'_>, Problem> {
         let in_line = match self.line.try_acquire() {
             Ok(in_line) => in_line,
             Err(TryAcquireError::NoPermits | TryAcquireError::Closed) => return Err(busy()),
         };
-        // It is never closed.
+        // The semaphore is never closed.
         let served = self.permits.acquire().await.map_err(|_| busy())?;
         Ok(Permit {
             _served: served,
@@ -60,16 +61,16 @@ impl Bulkhead {
 fn busy() -> Problem {
     Problem::new(
         Kind::Busy,
-        "too many requests wait for their expressions to be evaluated: send it again after Retry-After",
+        "too many requests wait for their expressions to be evaluated: retry after Retry-After",
     )
 }
 
 impl Permit<'_> {
-    /// Does the work on this thread, while the runtime's other work moves to another.
+    /// Does the work on this thread, while the runtime moves its other work to another thread.
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         match Handle::try_current().map(|handle| handle.runtime_flavor()) {
             Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
-            // Nothing can move where there is one thread, as in tests.
+            // With a single thread, as in tests, there is nowhere to move it.
             _ => work(),
         }
     }

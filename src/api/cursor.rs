@@ -1,8 +1,9 @@
-//! Cursors of lists. A cursor carries the last item of a page, and what list it is of: used for another list, or with
-//! other filters, it would silently leave items out, and so would one that was cut or changed.
+//! Cursors of lists. A cursor contains the last item of a page and a hash of the list and its filters. Used with
+//! another list or other filters, or after it was truncated or changed, it would silently skip items, so it is
+//! refused.
 //!
-//! There is no secret in it, so that all instances agree, also after a restart: who makes one up reads from another
-//! place of a list that he may read anyway.
+//! A cursor holds no secret, and every instance accepts it, also after a restart: a forged cursor only starts at
+//! another position of a list that the caller may read anyway.
 
 use std::fmt::Display;
 
@@ -12,18 +13,18 @@ use sha2::{Digest, Sha256};
 
 use super::problem::{Kind, Problem};
 
-/// The longest cursor that there is: of a name of 255 bytes.
+/// The longest possible cursor: for a name of 255 bytes.
 pub const LONGEST: usize = 400;
 
 const HASH: usize = 8;
-/// These say how much of a list is read, not which.
+/// These parameters change how much of a list is read, not which items are in it.
 const NO_FILTERS: [&str; 2] = ["cursor", "limit"];
 
-/// Writes and reads the cursors of one list with its filters.
+/// Encodes and decodes the cursors of one list with its filters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cursors([u8; HASH]);
 
-/// Why a cursor cannot be used.
+/// The reason why a cursor is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unusable {
     Altered,
@@ -31,14 +32,14 @@ pub enum Unusable {
 }
 
 impl Unusable {
-    /// What to do about it.
+    /// The message for the caller.
     pub fn remedy(self) -> &'static str {
         match self {
             Unusable::Altered => {
-                "is not one that was answered: pass next_cursor of the page before, unchanged; or leave it out to begin anew"
+                "is not a cursor that the API returned: pass next_cursor of the previous page, unchanged; or omit it to start at the beginning"
             }
             Unusable::Elsewhere => {
-                "is of another list, or of this one with other filters: ask for the next page with all that you asked for the page before with, except limit; or leave it out to begin anew"
+                "belongs to another list, or to this list with other filters: repeat all parameters of the previous page except limit; or omit the cursor to start at the beginning"
             }
         }
     }
@@ -52,7 +53,7 @@ impl From<Unusable> for Problem {
 }
 
 impl Cursors {
-    /// Of the list that this URL asks for. The order of its filters does not matter.
+    /// For the list at this URL. The order of its filters does not matter.
     pub fn of(uri: &Uri) -> Self {
         let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri);
         let mut pairs = pairs.map(|pairs| pairs.0).unwrap_or_default();
@@ -64,7 +65,7 @@ impl Cursors {
         )
     }
 
-    /// Of a list that these texts describe, in this order.
+    /// For a list that these texts identify, in this order.
     pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
@@ -74,7 +75,7 @@ impl Cursors {
         Self(start(hash))
     }
 
-    /// The cursor of what comes after this item.
+    /// The cursor for the items after this one.
     pub fn after(self, item: impl Display) -> String {
         let item = item.to_string();
         let mut bytes = Vec::with_capacity(2 * HASH + item.len());
@@ -84,7 +85,7 @@ impl Cursors {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// The item that the cursor comes after.
+    /// The item before the cursor's page.
     pub fn read(self, cursor: &str) -> Result<String, Unusable> {
         let bytes = URL_SAFE_NO_PAD.decode(cursor);
         let bytes = bytes.map_err(|_| Unusable::Altered)?;

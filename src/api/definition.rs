@@ -1,4 +1,4 @@
-//! What the documentation says of a step's definition. The domain reads it; these are its shapes only.
+//! The shapes of a step's definition, for the OpenAPI document. The domain parses definitions.
 #![expect(dead_code, reason = "only shapes, for the OpenAPI document")]
 
 use std::collections::BTreeMap;
@@ -24,48 +24,48 @@ use crate::domain::{DeadlinePolicy, DurationText, Json, Method, OnUndo, Policy, 
     "on_exhausted": { "extend": "10m", "times": 5, "then": "error" }
 }))]
 pub struct StepBody {
-    /// 1 to 64 letters, digits, `_` or `-`, a letter first; unique within the task.
+    /// 1 to 64 letters, digits, `_` or `-`, starting with a letter; unique within the task.
     #[schema(example = "charge")]
     name: String,
-    /// A registered agent; or give `url`.
+    /// A registered agent; alternatively set `url`.
     #[schema(example = "payments")]
     agent: Option<String>,
-    /// Where to call without a registered agent, if the settings allow it.
+    /// The URL to call without a registered agent, if the settings allow it.
     #[schema(example = "http://127.0.0.1:9000")]
     url: Option<String>,
-    /// The steps that must be done before this one. Left out: the step above. Empty: none.
+    /// The steps that must be done before this one. Default: the previous step in the list. An empty list: none.
     #[schema(example = json!(["reserve"]))]
     after: Option<Vec<String>>,
-    /// An expression. False when it is this step's turn: the step is skipped.
+    /// A condition, evaluated when the step becomes ready. If false, the step is skipped.
     #[schema(example = "input.total > 0")]
     when: Option<String>,
     request: Option<StepRequest>,
-    /// The step's complete-by, counted from each claim: 100ms to 30d.
+    /// The time limit of the step, counted from each claim: 100ms to 30d.
     #[schema(default = "30s", example = "10s")]
     complete_within: Option<DurationText>,
-    /// How many attempts may run out of time before `on_exhausted` decides.
+    /// How many attempts may run out of time before `on_exhausted` applies.
     #[schema(default = 3, minimum = 0, maximum = 1000, example = 3)]
     max_failures: Option<u32>,
     on_exhausted: Option<OnExhaustedBody>,
-    /// What follows when the service refuses for good: `error` needs an operator, `undo` undoes the
-    /// whole task, `skip` goes on without the step.
+    /// What happens after a permanent error: `error` stops the task until an operator acts, `undo` undoes the whole
+    /// task, `skip` continues without the step.
     #[schema(default = "error", example = "undo")]
     on_permanent: Option<Policy>,
-    /// What undoes the step, should the task be undone after it took effect.
+    /// The action that undoes the step if the task is undone after the step took effect.
     undo: Option<UndoBody>,
-    /// Asks the service whether an attempt of unknown outcome took effect.
+    /// A request that asks the service whether an attempt with an unknown outcome took effect.
     probe: Option<ProbeBody>,
-    /// What happens to a call under way when the task is to be undone: `wait` for it until its
-    /// complete-by, so that its outcome is known, or `drop` it at once.
+    /// What happens to a call in flight when the task is to be undone: `wait` until the call's complete-by, so that
+    /// its outcome is known, or `drop` it at once.
     #[schema(default = "wait", example = "wait")]
     on_undo: Option<OnUndo>,
-    /// The point of no return: once it is done the task is only driven forward and cannot be undone.
+    /// The point of no return: once this step is done, the task can no longer be undone, only completed.
     #[schema(default = false)]
     pivot: Option<bool>,
 }
 
-/// What undoes a step. Its expressions also see `output`, the step's own, and `request`, the step's
-/// with its `method`, `path`, `headers` and `body`.
+/// The action that undoes a step. Its expressions can also use the step's own `output`, and `request`: the step's
+/// rendered `method`, `path`, `headers` and `body`.
 #[derive(ToSchema)]
 #[schema(as = Undo, example = json!({
     "request": { "method": "DELETE", "path": "/charges/{{ output.id }}" },
@@ -83,8 +83,8 @@ pub struct UndoBody {
     on_permanent: Option<UndoPolicy>,
 }
 
-/// A GET that says whether a step took effect. Its expressions also see `response`, with its `status`
-/// and `body`.
+/// A GET that finds out whether a step took effect. Its expressions can also use `response`, with its `status` and
+/// `body`.
 #[derive(ToSchema)]
 #[schema(as = Probe, example = json!({
     "request": { "path": "/charges?order={{ task.key }}" },
@@ -93,30 +93,30 @@ pub struct UndoBody {
 }))]
 pub struct ProbeBody {
     request: StepRequest,
-    /// Gives `done`, `not_done` or `in_progress`. Left out: 2xx is done, 404 and 410 are not.
+    /// Returns `done`, `not_done` or `in_progress`. Default: 2xx means done, 404 and 410 mean not done.
     #[schema(example = "'done' if response.body.total > 0 else 'not_done'")]
     outcome: Option<String>,
-    /// The step's output where it is done. Left out: the body of the answer.
+    /// The step's output if it is done. Default: the body of the response.
     #[schema(example = "response.body.items[0]")]
     output: Option<String>,
     #[schema(default = "10s", example = "10s")]
     complete_within: Option<DurationText>,
 }
 
-/// What is said once for all steps that say nothing else.
+/// Defaults for all steps that do not set their own.
 #[derive(ToSchema)]
 #[schema(as = Policies)]
 pub struct PoliciesBody {
     on_exhausted: Option<OnExhaustedBody>,
     #[schema(default = "error", example = "undo")]
     on_permanent: Option<Policy>,
-    /// What follows when the task's own complete-by passes.
+    /// What happens when the task's own complete-by passes.
     #[schema(default = "error", example = "undo")]
     on_deadline: Option<DeadlinePolicy>,
 }
 
-/// The request that a step makes. `{{ … }}` is an expression over `input`, `task` and
-/// `steps.<name>.output`; filling a whole string it keeps its type.
+/// The HTTP request of a step. `{{ … }}` is an expression over `input`, `task` and `steps.<name>.output`; an
+/// expression that is a whole string keeps its type.
 #[derive(ToSchema)]
 pub struct StepRequest {
     #[schema(default = "POST", example = "POST")]
@@ -126,32 +126,33 @@ pub struct StepRequest {
     path: Option<String>,
     #[schema(example = json!({"x-tenant": "{{ task.labels.tenant }}"}))]
     headers: Option<BTreeMap<String, String>>,
-    /// Any JSON. Left out: the task's input, for POST, PUT and PATCH.
+    /// Any JSON. Default for POST, PUT and PATCH: the task's input.
     #[schema(value_type = Json, required = false, example = json!({"amount": "{{ input.total }}"}))]
     body: Option<String>,
 }
 
-/// What happens when more attempts failed than `max_failures`.
+/// What happens when more than `max_failures` attempts have failed.
 #[derive(ToSchema)]
 #[schema(as = OnExhausted, example = "error")]
 #[serde(untagged)]
 pub enum OnExhaustedBody {
-    /// `error`: an operator is needed. `undo`: the whole task is undone. `skip`: it goes on without.
+    /// `error`: an operator must act. `undo`: the whole task is undone. `skip`: the task continues without the
+    /// step.
     Word(Policy),
     Extend(Extension),
 }
 
-/// Wait an extended period and try again.
+/// Wait for an extended period and try again.
 #[derive(ToSchema)]
 #[schema(as = Extend)]
 pub struct Extension {
-    /// How long to wait.
+    /// The length of the period.
     #[schema(example = "10m")]
     extend: DurationText,
-    /// How often at most.
+    /// The most extensions.
     #[schema(default = 1, minimum = 1, maximum = 1000, example = 5)]
     times: Option<u32>,
-    /// What then.
+    /// What happens after the last extension.
     #[schema(default = "error", example = "error")]
     then: Option<Policy>,
 }

@@ -1,4 +1,4 @@
-//! The documentation that the service carries with it: the OpenAPI document, and a page that shows it.
+//! The documentation that the service serves: the OpenAPI document, and an HTML page that renders it.
 
 use std::{sync::Arc, sync::LazyLock};
 
@@ -25,13 +25,13 @@ static DOCUMENT: LazyLock<(String, HeaderValue)> = LazyLock::new(|| {
 
 const PAGE: &str = include_str!("docs.html");
 
-/// The page brings its own style and script, and may talk to nobody but this service.
+/// The page contains its own style and script, and may connect to this service only.
 pub(super) const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Get this document
+/// Get the OpenAPI document
 ///
-/// OpenAPI 3.1, made from the code that answers.
+/// OpenAPI 3.1, generated from the code.
 #[utoipa::path(
     get, path = "/openapi.json", tag = "service",
     responses((status = 200, description = "The document", body = Json, example = json!({"openapi": "3.1.0"}))),
@@ -49,9 +49,9 @@ async fn openapi_json() -> Response {
     (headers, document.as_str()).into_response()
 }
 
-/// Read this document in a browser
+/// Browse the API documentation
 ///
-/// One page that needs no other site.
+/// One HTML page that loads nothing from other sites.
 #[utoipa::path(
     get, path = "/docs", tag = "service",
     responses((status = 200, description = "The page", body = String, content_type = "text/html", example = json!("<!doctype html>…"))),

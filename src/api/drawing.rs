@@ -1,4 +1,4 @@
-//! Pictures as answers: which form is meant, and how it is labelled.
+//! Diagrams as responses: content negotiation and labels.
 
 use axum::{
     body::Body,
@@ -13,17 +13,17 @@ use crate::domain::Form;
 const MERMAID: &str = "text/vnd.mermaid; charset=utf-8";
 const DOT: &str = "text/vnd.graphviz; charset=utf-8";
 
-/// For the documentation of a picture: `params(PictureQuery)`.
+/// For the OpenAPI document of a diagram: `params(PictureQuery)`.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "its fields are read by the documentation only")]
+#[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
 pub struct PictureQuery {
-    /// Left out: as Accept says, or else `mermaid`.
+    /// Default: the format that Accept names, or else `mermaid`.
     #[param(example = "mermaid")]
     format: Option<Form>,
 }
 
-/// The form that is asked for, by `format` or, without it, by Accept.
+/// The requested format: from `format` or, without it, from Accept.
 pub fn form(query: &mut Query, headers: &HeaderMap) -> Result<Form, Problem> {
     if let Some(form) = query.one_of("format", Form::ALL, Form::as_str)? {
         return Ok(form);
@@ -45,7 +45,7 @@ pub fn picture(form: Form, drawn: String) -> Response {
     };
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(content_type)),
-        // What Accept says decides about the form.
+        // The response depends on Accept.
         (header::VARY, HeaderValue::from_static("accept")),
     ];
     (StatusCode::OK, headers, Body::from(drawn)).into_response()

@@ -1,6 +1,5 @@
-//! The gauges of tasks that have ended. They may be many millions, so that no scrape can wait until they are counted:
-//! a scrape begins the count, which goes on in the background, slowly, and its result is shown until the next is
-//! complete.
+//! The gauges of ended tasks. There may be many millions, so no scrape can wait for the count: a scrape starts it,
+//! it runs slowly in the background, and its result is reported until the next count is complete.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,17 +13,17 @@ use tracing::warn;
 
 use crate::store::{EndedCount, SharedReader, StoreError};
 
-/// Entries of an index that are counted in one go: some milliseconds.
+/// Index entries that are counted together, in some milliseconds.
 const PAGE: usize = 10_000;
-/// After each page the count rests for so many times as long as the page took: it takes a hundredth of the time.
+/// After each page the count pauses for this many times the duration of the page: it uses one percent of the time.
 const REST: u32 = 99;
 
-/// Locked while a count is under way.
+/// Locked while a count runs.
 #[derive(Default)]
 pub struct EndedTasks(Arc<Mutex<()>>);
 
 impl EndedTasks {
-    /// Begins a count, unless one is under way.
+    /// Starts a count, unless one is running.
     pub fn count(&self, reader: &SharedReader, stop: &CancellationToken) {
         let Ok(under_way) = self.0.clone().try_lock_owned() else {
             return;
@@ -38,7 +37,7 @@ impl EndedTasks {
     }
 }
 
-/// Counts page by page. It ends with a rest too, so that the next count does not begin before that.
+/// Counts page by page. It ends with a pause too, so that the next count does not start before that.
 async fn count<P, R>(
     page: impl Fn(EndedCount) -> P,
     show: impl Fn(&EndedCount),
@@ -55,7 +54,7 @@ async fn count<P, R>(
         match counted {
             Ok(counted) => so_far = counted,
             Err(error) => {
-                warn!(%error, again_in = ?for_so_long, "ended tasks could not be counted for the metrics");
+                warn!(%error, again_in = ?for_so_long, "could not count ended tasks for the metrics");
                 return rest(for_so_long).await;
             }
         }

@@ -1,4 +1,4 @@
-//! What surrounds every request: who asks, how long it took, and an answer even if a handler fails.
+//! The middleware around every request: authentication, metrics, and a response even if a handler panics.
 
 use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Instant};
 
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::config::Token;
 
-/// The label of requests that no route matched. Their paths would grow the metrics without bound.
+/// The route label of requests that match no route: their paths would grow the metrics without bound.
 const NO_ROUTE: &str = "(none)";
 
 pub struct Frame {
@@ -35,12 +35,12 @@ impl Frame {
     pub fn new(tokens: Arc<ArcSwap<Vec<Token>>>, site: Site) -> Arc<Self> {
         metrics::describe_counter!(
             "provost_http_requests_total",
-            "Requests that were answered, by route, method and status"
+            "Requests by route, method and status"
         );
         metrics::describe_histogram!(
             "provost_http_request_seconds",
             metrics::Unit::Seconds,
-            "Time from a request's head to the head of its answer; waits that the caller asked for count"
+            "Time from the head of a request to the head of its response, including waits that the caller requested"
         );
         Arc::new(Self {
             tokens,
@@ -51,7 +51,7 @@ impl Frame {
 }
 
 impl Frame {
-    /// Who asks, where the request may be answered at all.
+    /// The caller, if the request is allowed.
     fn admit(
         &self,
         request: &Request,
@@ -83,7 +83,7 @@ pub async fn surround(
     let route = route.as_ref().map(MatchedPath::as_str);
     let method = request.method().clone();
     let access = match method == Method::OPTIONS && request.uri().path() == "*" {
-        // Of the service as a whole it is only said what anybody knows.
+        // The service as a whole is public.
         true => Access::Open,
         false => auth::needed(&method, route),
     };
@@ -94,7 +94,7 @@ pub async fn surround(
             if let Some(caller) = caller {
                 request.extensions_mut().insert(caller);
             }
-            // What a handler shares with others is behind locks that forgive a panic.
+            // State that handlers share is behind locks that tolerate a panic.
             let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
             answered.unwrap_or_else(|panic| panicked(&*panic))
         }
@@ -133,15 +133,15 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Response {
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message");
-    error!(message, "a request's handler failed");
+    error!(message, "a request handler panicked");
     Problem::new(
         Kind::Internal,
-        "the request could not be carried out because of a fault in the service; its log says more",
+        "an internal error prevented this request; the service's log has the details",
     )
     .into_response()
 }
 
-/// What the client of a read says that it has already (`If-None-Match`).
+/// The ETags that the client of a read already has (`If-None-Match`).
 struct Known(Option<HeaderMap>);
 
 impl Known {
@@ -151,7 +151,7 @@ impl Known {
         Self(says.then(|| request.headers().clone()))
     }
 
-    /// 304 in place of what the client has.
+    /// Returns 304 if the client already has the response.
     fn unless_known(self, mut response: Response) -> Response {
         let Some(headers) = self.0.filter(|_| response.status() == StatusCode::OK) else {
             return response;
@@ -183,8 +183,8 @@ struct Meter {
 
 type ByRoute = HashMap<Box<str>, Vec<Meter>>;
 
-/// Handles by route, method and status. Few, and all there after a while: a look-up is a load, a hash
-/// and a short scan, and allocates nothing.
+/// Metric handles by route, method and status. There are few of them, and after a while all exist: a look-up is a
+/// load, a hash and a short scan, and allocates nothing.
 #[derive(Default)]
 struct Meters(ArcSwap<ByRoute>);
 
@@ -217,14 +217,14 @@ impl Meters {
         self.0.rcu(|meters| {
             let mut next = HashMap::clone(meters);
             let of_route = next.entry(route.into()).or_default();
-            // Another request may have been faster; both handles count into the same metric.
+            // Another request may have inserted one first; both handles update the same metric.
             of_route.push(made.clone());
             next
         });
     }
 }
 
-/// Callers can make up methods: those share one label.
+/// Clients can invent methods: all unknown ones share one label.
 fn word(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

@@ -1,4 +1,4 @@
-//! Whether this instance is held, and its release.
+//! The hold of this instance: its state and its release.
 
 use std::sync::Arc;
 
@@ -24,21 +24,21 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Hold)]
 struct HoldView {
-    /// This instance. Every other has a hold of its own.
+    /// This instance. Every instance has its own hold.
     #[schema(example = "worker-1")]
     instance: String,
-    /// While it is, this instance claims no step, delivers no message, recovers and purges nothing.
+    /// While held, this instance claims no step, delivers no message, and neither recovers nor purges anything.
     #[schema(example = false)]
     held: bool,
 }
 
-/// What a release did.
+/// The result of a release.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Release)]
 struct ReleaseView {
     #[serde(flatten)]
     hold: HoldView,
-    /// Whether it was held until this request.
+    /// Whether it was held before this request.
     #[schema(example = true)]
     released: bool,
 }
@@ -52,10 +52,10 @@ impl HoldView {
     }
 }
 
-/// Is this instance held?
+/// Get the hold of this instance
 ///
-/// An instance that was started with `--hold` accepts submissions and commands and can be read, but makes no
-/// call and delivers no message until it is released.
+/// An instance that was started with `--hold` accepts submissions, commands and reads, but makes no call and
+/// delivers no message until it is released.
 #[utoipa::path(
     get, path = "/v1/hold", tag = "service", operation_id = "get_hold",
     responses((status = 200, description = "Whether it is held", body = HoldView)),
@@ -67,11 +67,11 @@ async fn show(State(app): State<Arc<App>>, query: Query) -> Result<Response, Pro
 
 /// Release a held instance
 ///
-/// From now on it makes calls and delivers messages: all that has been due meanwhile at once. For the instance that
-/// is asked, not for others; it lasts until the process ends. Safe to repeat.
+/// It then makes calls and delivers messages, and starts at once with all that became due in the meantime. This
+/// affects only the instance that receives the request, until its process ends. Safe to repeat.
 #[utoipa::path(
     post, path = "/v1/hold/release", tag = "service", operation_id = "release_hold",
-    responses((status = 200, description = "It is not held any more", body = ReleaseView)),
+    responses((status = 200, description = "The instance is no longer held", body = ReleaseView)),
 )]
 async fn release(
     State(app): State<Arc<App>>,
@@ -81,7 +81,7 @@ async fn release(
     query.finish()?;
     let released = app.hold.release();
     if released {
-        info!(by = %caller.name, instance = %app.instance, "released: this instance makes calls and delivers messages from now on");
+        info!(by = %caller.name, instance = %app.instance, "released: this instance now makes calls and delivers messages");
     }
     let hold = HoldView::of(&app);
     Ok(json(StatusCode::OK, &ReleaseView { hold, released }))

@@ -1,4 +1,4 @@
-//! Who runs, and who supervises.
+//! The instances of this store, and which one is the supervisor.
 
 use std::sync::Arc;
 
@@ -18,37 +18,37 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(list))
 }
 
-/// One `provost serve`, alive or not: those that ended are listed for an hour.
+/// One `provost serve` process, alive or not: an instance that stopped is listed for an hour.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Instance)]
 pub struct InstanceView {
-    /// What `locked_by` holds while it runs a step.
+    /// The value of `locked_by` while this instance runs a step.
     #[schema(example = "worker-1-4711-9f3c2a10")]
     id: String,
     #[schema(value_type = String, format = DateTime, example = "2026-01-31T09:30:00.000Z")]
     started_at: Timestamp,
     #[schema(example = "0.1.0")]
     version: String,
-    /// Whether it renews its lease. The steps of one that does not are recovered.
+    /// Whether it renews its lease. If it does not, its steps are recovered.
     #[schema(example = true)]
     alive: bool,
-    /// Until when it counts as alive unless it renews its lease before.
+    /// When its lease ends unless it is renewed.
     #[schema(value_type = String, format = DateTime, example = "2026-01-31T10:12:41.250Z")]
     lease_until: Timestamp,
-    /// Whether it is the one that looks for steps that timed out or whose instance is lost.
+    /// Whether this instance is the supervisor, which recovers steps that timed out or whose instance is lost.
     #[schema(example = true)]
     supervising: bool,
-    /// The term under which it supervises; the history names it, as in `supervisor:worker-1#4`.
+    /// The term under which it supervises. The history contains it, as in `supervisor:worker-1#4`.
     #[schema(required, example = 4)]
     term: Option<u64>,
-    /// Steps that it has claimed and whose calls are under way.
+    /// The steps that it has claimed and whose calls are in flight.
     #[schema(example = 12)]
     in_flight: u64,
 }
 
 /// List instances
 ///
-/// The processes that share this store: who runs, and who supervises.
+/// The processes that share this store, and which one is the supervisor.
 #[utoipa::path(
     get, path = "/v1/instances", tag = "service", operation_id = "list_instances",
     responses((status = 200, description = "All instances", body = Page<InstanceView>)),

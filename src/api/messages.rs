@@ -155,7 +155,7 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
     params(("id" = Uuid, Path, description = "The message's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
     responses(
         (status = 200, description = "The message", body = MessageView),
-        (status = 404, description = "There is no such message, or it was delivered", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 404, description = "Message not found, or it was delivered", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 async fn get(
@@ -178,7 +178,7 @@ async fn get(
     params(("id" = Uuid, Path, description = "The message's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
     responses(
         (status = 202, description = "It is tried now", body = MessageView),
-        (status = 404, description = "There is no such message, or it was delivered", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 404, description = "Message not found, or it was delivered", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 async fn redeliver(
@@ -219,7 +219,7 @@ async fn redeliver(
     params(("id" = Uuid, Path, description = "The message's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
     responses(
         (status = 204, description = "It is gone"),
-        (status = 404, description = "There is no such message, or it was delivered", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 404, description = "Message not found, or it was delivered", body = ProblemBody, content_type = "application/problem+json"),
         (status = 409, description = "It is still being delivered", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]

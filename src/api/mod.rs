@@ -1,6 +1,6 @@
-//! The HTTP API. Thin: a request is parsed into domain values, a command or a read follows, and the
-//! answer is rendered. In here: routes, extractors, problems, access, the documentation. Not in here:
-//! rules of the pattern and SQL.
+//! The HTTP API. A thin layer: a handler parses a request into domain values, runs a command or a read, and renders
+//! the result. It contains routes, extractors, problems, access control and the documentation; no rules of the
+//! pattern and no SQL.
 
 mod agents;
 mod alerts;
@@ -61,7 +61,7 @@ fn resources() -> OpenApiRouter<Arc<App>> {
         .merge(problem_pages::routes())
 }
 
-/// Everything that the service answers.
+/// All routes of the service.
 pub fn router(app: Arc<App>) -> Router {
     let frame = frame::Frame::new(app.tokens.clone(), origin::Site::of(&app.config));
     let (routes, _) = resources().split_for_parts();
@@ -73,12 +73,12 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// The document of everything that [`router`] answers.
+/// The OpenAPI document of everything that [`router`] serves.
 pub fn openapi() -> utoipa::openapi::OpenApi {
     openapi::complete(resources().into_openapi())
 }
 
-/// What the service as a whole can do, as `OPTIONS *` asks.
+/// Handles `OPTIONS *`: what the service as a whole supports.
 const METHODS: HeaderValue = HeaderValue::from_static("GET,HEAD,POST,PUT,DELETE,OPTIONS");
 
 async fn no_route(method: Method, uri: Uri) -> Response {
@@ -87,23 +87,20 @@ async fn no_route(method: Method, uri: Uri) -> Response {
     }
     Problem::new(
         Kind::NotFound,
-        format!(
-            "there is nothing at {}: /docs shows what there is",
-            uri.path()
-        ),
+        format!("no resource at {}: /docs lists all routes", uri.path()),
     )
     .into_response()
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Response {
     if method == Method::OPTIONS {
-        // The frame says in Allow what there is.
+        // The middleware lists the supported methods in Allow.
         return StatusCode::NO_CONTENT.into_response();
     }
     Problem::new(
         Kind::MethodNotAllowed,
         format!(
-            "{method} does nothing at {}: the Allow header names what does",
+            "{method} is not supported at {}: the Allow header lists the supported methods",
             uri.path()
         ),
     )

@@ -1,4 +1,4 @@
-//! For those who run the service: is it alive, is it ready, what does it count.
+//! Endpoints for operators: liveness, readiness and metrics.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -30,14 +30,14 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// How long a readiness check waits for a commit.
+/// The longest time that a readiness check waits for its commit.
 const COMMIT_WITHIN: Duration = Duration::from_secs(2);
-/// Counting takes at most this share of a reader's time, as one in so many.
+/// Counting takes at most one part in this many of a reader's time.
 const COUNT_SHARE: u32 = 20;
-/// Counting costs the store something: scrapers share one count for so long.
+/// Counting costs the store something, so all scrapers share one count for this long.
 const COUNT_EVERY: Duration = Duration::from_secs(5);
-/// What is counted may be millions. A scraper is given what was counted before that: it gives up after ten
-/// seconds, and what the process counts by itself would be lost with it.
+/// The store may hold millions of tasks. A scrape waits this long for the count and then returns the previous one:
+/// Prometheus gives up after ten seconds, and would lose the metrics of the process as well.
 const COUNT_WITHIN: Duration = Duration::from_secs(1);
 
 pub fn routes() -> OpenApiRouter<Arc<App>> {
@@ -54,7 +54,7 @@ struct HealthView {
     status: HealthStatus,
 }
 
-/// How the service is. `held`: ready, but it makes no calls.
+/// The readiness of the service. `held`: it is ready, but makes no calls.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum HealthStatus {
@@ -63,12 +63,12 @@ enum HealthStatus {
     Held,
 }
 
-/// Is it alive?
+/// Liveness probe
 ///
-/// Answers as long as the process can answer at all. Restart it if this fails.
+/// Returns 200 as long as the process can serve requests. Restart the process if this fails.
 #[utoipa::path(
     get, path = "/livez", tag = "service",
-    responses((status = 200, description = "It is alive", body = HealthView, example = json!({"status": "alive"}))),
+    responses((status = 200, description = "The process is alive", body = HealthView, example = json!({"status": "alive"}))),
 )]
 pub(super) async fn livez() -> Response {
     json(
@@ -79,16 +79,16 @@ pub(super) async fn livez() -> Response {
     )
 }
 
-/// Is it ready?
+/// Readiness probe
 ///
-/// Commits something of no meaning to the store. Send no requests while this fails: submissions are refused for
-/// the same reason. An instance that is held is ready for requests, and says `held` where another says `ready`: it
-/// makes no calls until `POST /v1/hold/release`.
+/// Performs a test write to the store. Do not route traffic here while it fails: submissions would be refused for
+/// the same reason. A held instance accepts requests and returns `held` instead of `ready`; it makes no calls until
+/// `POST /v1/hold/release`.
 #[utoipa::path(
     get, path = "/readyz", tag = "service",
     responses(
         (status = 200, description = "The store can commit", body = HealthView, example = json!({"status": "ready"})),
-        (status = 503, description = "The store cannot commit or has a fault, which the detail names, or the service is stopping", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "The store cannot commit or has a fault (the detail names it), or the service is stopping", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
@@ -104,7 +104,7 @@ async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
             return Err(Problem::new(
                 Kind::StoreUnavailable,
                 format!(
-                    "the store did not commit within {} seconds: look at the disk and its load",
+                    "the store did not commit within {} seconds: check the disk and its load",
                     COMMIT_WITHIN.as_secs()
                 ),
             ));
@@ -119,10 +119,10 @@ async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
 
 /// Get metrics
 ///
-/// In the text format of Prometheus. Tasks and steps are counted at most every five seconds; with very many of them
-/// less often. A scrape waits no longer than a second for a count, and shows the one before meanwhile. Tasks that have
-/// ended may be millions: a scrape begins to count them in the background, and `provost_tasks` shows those that are
-/// processed, undone or cancelled once they are counted, so most often with the next scrape.
+/// In the Prometheus text format. Provost counts tasks and steps at most every five seconds, and less often when
+/// there are very many. A scrape waits up to one second for a new count and otherwise returns the previous one.
+/// There may be millions of ended tasks, so Provost counts them in the background: `provost_tasks` includes
+/// processed, undone and cancelled tasks as soon as the first count is complete, usually by the next scrape.
 #[utoipa::path(
     get, path = "/metrics", tag = "service", operation_id = "metrics",
     responses((status = 200, description = "The metrics", body = String, content_type = "text/plain",
@@ -136,24 +136,24 @@ async fn metrics_text(State(app): State<Arc<App>>) -> Response {
     (headers, app.metrics.render()).into_response()
 }
 
-/// The gauges that show what the store holds.
+/// The gauges that describe the contents of the store.
 #[derive(Default)]
 pub struct Gauges(Arc<Mutex<Counted>>);
 
 #[derive(Default)]
 struct Counted {
     at: Option<Instant>,
-    /// How long the last count is good: with millions of tasks under way it takes its time.
+    /// How long the last count stays valid: counting millions of live tasks takes a while.
     good_for: Duration,
-    /// Lines that were shown: one that is empty now must be shown as empty.
+    /// The label values that earlier scrapes returned: a value whose count is now zero must be reported as zero.
     lines: HashSet<String>,
-    /// Kinds of alerts, likewise.
+    /// The kinds of alerts, for the same reason.
     alerts: HashSet<String>,
 }
 
 impl Gauges {
-    /// Counts anew if the last count is too old. Scrapers that come meanwhile wait for that count, none of them
-    /// for long; it goes on without them.
+    /// Counts again if the last count is too old. Scrapers that arrive meanwhile wait briefly for the same count,
+    /// which continues without them.
     async fn refresh(&self, reader: &SharedReader) {
         let until = tokio::time::Instant::now() + COUNT_WITHIN;
         let reader = reader.clone();
@@ -167,8 +167,8 @@ impl Gauges {
             let asked = Instant::now();
             match reader.counts().await {
                 Ok(counts) => counted.show(&counts),
-                // What the process counts by itself is worth having all the more.
-                Err(error) => warn!(%error, "tasks and steps could not be counted for the metrics"),
+                // The metrics of the process are useful even when the store cannot be counted.
+                Err(error) => warn!(%error, "could not count tasks and steps for the metrics"),
             }
             counted.good_for = COUNT_EVERY.max(asked.elapsed() * COUNT_SHARE);
             counted.at = Some(Instant::now());
@@ -187,7 +187,7 @@ impl Counted {
             describe();
         }
         for state in TaskStatus::ALL {
-            // Counted apart, as they may be many.
+            // Counted separately, because there may be many.
             if state.is_ended() {
                 continue;
             }
@@ -218,14 +218,14 @@ impl Counted {
             (StepStatus::Waiting, counts.waiting),
             (StepStatus::Pending, queued + counts.delayed),
             (StepStatus::Processing, counts.processing),
-            // A step in error has exactly one alert that is not closed.
+            // A step in error has exactly one open alert.
             (StepStatus::Error, of_steps),
         ] {
             gauge!("provost_steps", "state" => state.as_str()).set(count as f64);
         }
         gauge!("provost_steps_delayed").set(counts.delayed as f64);
         for kind in AlertKind::ALL {
-            // Shown where there is none, so that it can be watched from the start.
+            // Reported even when it is zero, so that a monitoring rule can refer to it from the start.
             self.alerts.insert(kind.as_str().to_owned());
         }
         self.alerts
@@ -244,8 +244,8 @@ impl Counted {
     }
 }
 
-/// Steps in line by the label of their agent, as in the metrics of calls: who may submit must not be able to grow the
-/// metrics without bound.
+/// Enqueued steps by the label of their agent, as in the metrics of calls: a client that may submit must not be
+/// able to grow the metrics without bound.
 fn lines(counts: &Counts) -> HashMap<String, u64> {
     let mut lines = HashMap::new();
     for (agent, count) in &counts.queued {
@@ -257,16 +257,19 @@ fn lines(counts: &Counts) -> HashMap<String, u64> {
 fn describe() {
     metrics::describe_gauge!(
         "provost_tasks",
-        "Tasks by state. Those that are processed, undone or cancelled are counted in the background, and absent until they are counted once"
+        "Tasks by state. Processed, undone and cancelled tasks are counted in the background and absent until the first count is complete"
     );
     metrics::describe_gauge!(
         "provost_held",
         "1 while this instance is held: it makes no calls and delivers no messages"
     );
-    metrics::describe_gauge!("provost_queue_depth", "Steps that stand in an agent's line");
+    metrics::describe_gauge!(
+        "provost_queue_depth",
+        "Steps in an agent's queue that could be claimed now"
+    );
     metrics::describe_gauge!(
         "provost_steps_delayed",
-        "Steps that wait for a time before they join their line"
+        "Steps that are delayed and join the queue of their agent later"
     );
     metrics::describe_gauge!(
         "provost_steps",
@@ -274,11 +277,11 @@ fn describe() {
     );
     metrics::describe_gauge!(
         "provost_alerts_open",
-        "Alerts that are not closed, acknowledged ones included, by kind"
+        "Open alerts by kind, including acknowledged ones"
     );
     metrics::describe_gauge!(
         "provost_messages",
-        "Messages that are not delivered: pending, or dead letters"
+        "Messages that are not delivered: pending ones and dead letters"
     );
 }
 

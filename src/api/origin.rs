@@ -1,25 +1,25 @@
-//! Which host a request is for, and which site it comes from.
+//! Checks the host that a request names and the site that it comes from.
 //!
-//! Every request must name one host (RFC 9112 section 3.2, RFC 9113 section 8.3.1). Where no token is needed, a
-//! browser on this machine could be made to ask: by a page of another site (CSRF), or by a page whose own name
-//! was made to lead here after it was loaded (DNS rebinding). Then the host must be a name of this machine's
-//! loopback, and the request must come from no other site. With tokens neither matters: no page has one.
+//! Every request must name one host (RFC 9112 section 3.2, RFC 9113 section 8.3.1). Without tokens, a page could
+//! make a browser on this machine send requests: a page of another site (CSRF), or a page whose own name was
+//! pointed at this machine after it was loaded (DNS rebinding). The host must then be a loopback name, and the
+//! request must come from no other site. With tokens neither matters, because no page has a token.
 
 use axum::http::{HeaderMap, Method, Uri, Version, header, uri::Authority};
 
 use super::problem::{Kind, Problem};
 use crate::config::Config;
 
-/// What requests are held against where no token is needed.
+/// What requests are checked against if no token is needed.
 #[derive(Clone, Default, Debug)]
 pub struct Site {
     /// Only programs on this machine can reach the service.
     pub is_loopback: bool,
-    /// The host of `public_url`: a proxy on this machine may pass on what is for it.
+    /// The host of `public_url`: a proxy on this machine may forward requests for it.
     pub public_host: Option<String>,
 }
 
-/// Whether the request may be looked at. `site` is `None` where tokens are needed.
+/// Whether the request may be handled. `site` is `None` if tokens are configured.
 pub fn check(
     method: &Method,
     uri: &Uri,
@@ -39,8 +39,7 @@ pub fn check(
         return Err(Problem::new(
             Kind::Misdirected,
             format!(
-                "this service answers for localhost and loopback addresses, not for {host:?}: ask for it under one of those; \
-                 or set public_url to the URL under which it is reached, or tokens"
+                "this service accepts requests for localhost and loopback addresses, not for {host:?}: use one of those, set public_url to the URL under which the service is reached, or configure tokens"
             ),
         ));
     }
@@ -49,34 +48,31 @@ pub fn check(
         Err(Problem::new(
             Kind::CrossSite,
             format!(
-                "the header {header} says that a page of another site makes this request, and nobody needs a token here: \
-                 without tokens only pages of this service may"
+                "the header {header} says that a page of another site makes this request: without tokens, only pages of this service may send requests"
             ),
         ))
     })
 }
 
-/// The one host that a request names; `None` only of HTTP/1.0, which need not name any.
+/// The one host that a request names; `None` only for HTTP/1.0, which may omit it.
 fn host(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<Option<Authority>, Problem> {
     let bad = |detail: &str| Problem::new(Kind::InvalidQuery, detail);
     let mut named = headers.get_all(header::HOST).iter();
     let first = named.next();
     if named.next().is_some() {
-        return Err(bad("Host is given more than once: give it once"));
+        return Err(bad("the header Host is repeated: send it once"));
     }
     let first = first.map(|value| {
         let text = value.to_str().ok();
         let host = text.and_then(|text| text.parse::<Authority>().ok());
         host.filter(is_plain).ok_or_else(|| {
-            bad("Host names no host: write a name or an address, and a port where it is not 80")
+            bad("Host is not a valid host: write a name or an address, and a port unless it is 80")
         })
     });
     let first = first.transpose()?;
     let target = uri.authority();
     if target.is_some_and(|target| target.as_str().contains('@')) {
-        return Err(bad(
-            "the target of the request holds a user name: leave it out",
-        ));
+        return Err(bad("the request target contains a user name: remove it"));
     }
     if version >= Version::HTTP_2 {
         return match (target, first) {
@@ -91,11 +87,11 @@ fn host(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<Option<Autho
     if first.is_none() && version == Version::HTTP_11 {
         return Err(bad("the request names no host: send the header Host"));
     }
-    // An absolute target is what counts, whatever Host says (RFC 9112 section 3.2.2).
+    // With an absolute target, Host is ignored (RFC 9112 section 3.2.2).
     Ok(target.cloned().or(first))
 }
 
-/// A host and perhaps a port, and nothing else.
+/// A host with an optional port, and nothing else.
 fn is_plain(host: &Authority) -> bool {
     let name = host.host();
     let rest = host.as_str().strip_prefix(name);
@@ -105,13 +101,13 @@ fn is_plain(host: &Authority) -> bool {
 
 impl Site {
     pub fn of(config: &Config) -> Self {
-        // The configuration was checked: what is no URL there stopped the start.
+        // The configuration was validated at start, so this is a URL.
         let public = config
             .public_url
             .as_deref()
             .and_then(|url| url.parse::<Uri>().ok());
         Self {
-            // No browser comes by a Unix socket, and what programs call it there means nothing.
+            // Browsers do not use Unix sockets, and the host that other programs send there has no meaning.
             is_loopback: config.listens_on_loopback() && config.listen.tcp().is_some(),
             public_host: public.as_ref().and_then(Uri::host).map(str::to_owned),
         }
@@ -134,21 +130,22 @@ fn is_loopback(host: &str) -> bool {
 }
 
 /// The header that says so. Browsers send `Sec-Fetch-Site` with every request to this machine, and pages cannot
-/// change it; older ones send `Origin` with every POST. Other programs send neither.
+/// change it; older browsers send `Origin` with every POST. Other programs send neither.
 fn comes_from_elsewhere(
     method: &Method,
     headers: &HeaderMap,
     host: Option<&Authority>,
 ) -> Option<&'static str> {
     let is = |name: &str, value: &str| headers.get(name).is_some_and(|found| found == value);
-    // A person follows a link from elsewhere, as from an alert in a chat. The page it is on does not see the answer.
+    // A person follows a link from elsewhere, such as an alert in a chat. The page with the link does not see the
+    // response.
     let follows_link = (method == Method::GET || method == Method::HEAD)
         && is("sec-fetch-mode", "navigate")
         && is("sec-fetch-dest", "document");
     if headers.contains_key("sec-fetch-site") {
         let mut sites = headers.get_all("sec-fetch-site").iter();
         let own = follows_link || sites.all(|site| site == "same-origin" || site == "none");
-        // It is enough: a proxy may have given the request another Host than the page's origin has.
+        // This is sufficient: a proxy may have given the request another Host than the page's origin.
         return (!own).then_some("Sec-Fetch-Site");
     }
     let mut origins = headers.get_all(header::ORIGIN).iter();
@@ -157,7 +154,7 @@ fn comes_from_elsewhere(
         let Some((scheme, theirs)) = origin else {
             return false;
         };
-        // A proxy may speak TLS where this service does not.
+        // A proxy may terminate TLS in front of this service.
         let usual = if scheme == "https" { ":443" } else { ":80" };
         let plain = |host: &str| {
             let host = host.to_ascii_lowercase();

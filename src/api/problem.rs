@@ -1,5 +1,5 @@
-//! Every error of the API: RFC 9457 problem details. The kinds are the public contract; each has a
-//! section in docs/problems.md that says cause and cure.
+//! Every error of the API, as RFC 9457 problem details. The kinds are the public contract; each has a section in
+//! docs/problems.md that gives its cause and its cure.
 
 use axum::{
     body::Body,
@@ -44,60 +44,61 @@ macro_rules! kinds {
 }
 
 kinds! {
-    MalformedJson = "malformed-json", BAD_REQUEST, "The body is not JSON";
-    MalformedRequest = "malformed-request", BAD_REQUEST, "The request is not HTTP";
-    InvalidQuery = "invalid-query", BAD_REQUEST, "The query or a header cannot be used";
-    Unauthenticated = "unauthenticated", UNAUTHORIZED, "A valid token is needed";
-    Forbidden = "forbidden", FORBIDDEN, "The token's role does not allow this";
-    CrossSite = "cross-site", FORBIDDEN, "A page of another site made this request";
-    NotFound = "not-found", NOT_FOUND, "There is no such thing";
-    NoSuchTask = "no-such-task", NOT_FOUND, "There is no such task";
-    NoSuchStep = "no-such-step", NOT_FOUND, "The task has no such step";
-    NoSuchWorkflow = "no-such-workflow", NOT_FOUND, "There is no such workflow";
-    NoSuchAgent = "no-such-agent", NOT_FOUND, "There is no such agent";
-    NoSuchAlert = "no-such-alert", NOT_FOUND, "There is no such alert";
-    NoSuchMessage = "no-such-message", NOT_FOUND, "There is no such message";
-    MethodNotAllowed = "method-not-allowed", METHOD_NOT_ALLOWED, "The method is not allowed here";
-    TaskEnded = "task-ended", CONFLICT, "The task has ended";
-    WrongTaskState = "wrong-task-state", CONFLICT, "The task's state does not allow this";
-    WrongStepState = "wrong-step-state", CONFLICT, "The step's state does not allow this";
-    PastPivot = "past-pivot", CONFLICT, "The task can no longer be undone";
-    MessagePending = "message-pending", CONFLICT, "The message is still being delivered";
-    AgentConfigured = "agent-configured", CONFLICT, "The agent belongs to the configuration file";
-    VersionMismatch = "version-mismatch", PRECONDITION_FAILED, "The task has changed since";
-    PreconditionFailed = "precondition-failed", PRECONDITION_FAILED, "A condition of the request does not hold";
-    RequestTimeout = "request-timeout", REQUEST_TIMEOUT, "The request took too long to come in";
-    Misdirected = "misdirected", MISDIRECTED_REQUEST, "The request is for another host";
-    BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, "The body is too large";
-    UriTooLong = "uri-too-long", URI_TOO_LONG, "The URL is too long";
-    HeadersTooLarge = "headers-too-large", REQUEST_HEADER_FIELDS_TOO_LARGE, "The headers are too large";
-    NotJson = "not-json", UNSUPPORTED_MEDIA_TYPE, "The body must be sent as application/json";
-    EncodedBody = "encoded-body", UNSUPPORTED_MEDIA_TYPE, "The body must be sent without an encoding";
-    Invalid = "invalid", UNPROCESSABLE_ENTITY, "The request is not valid";
-    KeyReused = "idempotency-key-reused", UNPROCESSABLE_ENTITY, "The Idempotency-Key was used with another request";
-    StoreFull = "store-full", SERVICE_UNAVAILABLE, "The store is full";
-    StoreUnavailable = "store-unavailable", SERVICE_UNAVAILABLE, "The store cannot be reached";
-    TooManyWaiting = "too-many-waiting", SERVICE_UNAVAILABLE, "Too many callers are waiting";
-    Busy = "busy", SERVICE_UNAVAILABLE, "The service is busy";
-    Stopping = "stopping", SERVICE_UNAVAILABLE, "The service is stopping";
-    UnreadableRecord = "unreadable-record", INTERNAL_SERVER_ERROR, "A record in the database is damaged";
-    Internal = "internal", INTERNAL_SERVER_ERROR, "The service failed";
+    MalformedJson = "malformed-json", BAD_REQUEST, "Malformed JSON";
+    MalformedRequest = "malformed-request", BAD_REQUEST, "Malformed HTTP request";
+    InvalidQuery = "invalid-query", BAD_REQUEST, "Invalid query parameter or header";
+    Unauthenticated = "unauthenticated", UNAUTHORIZED, "Authentication required";
+    Forbidden = "forbidden", FORBIDDEN, "Insufficient role";
+    CrossSite = "cross-site", FORBIDDEN, "Cross-site request refused";
+    NotFound = "not-found", NOT_FOUND, "Not found";
+    NoSuchTask = "no-such-task", NOT_FOUND, "Task not found";
+    NoSuchStep = "no-such-step", NOT_FOUND, "Step not found";
+    NoSuchWorkflow = "no-such-workflow", NOT_FOUND, "Workflow not found";
+    NoSuchAgent = "no-such-agent", NOT_FOUND, "Agent not found";
+    NoSuchAlert = "no-such-alert", NOT_FOUND, "Alert not found";
+    NoSuchMessage = "no-such-message", NOT_FOUND, "Message not found";
+    MethodNotAllowed = "method-not-allowed", METHOD_NOT_ALLOWED, "Method not allowed";
+    TaskEnded = "task-ended", CONFLICT, "Task has ended";
+    WrongTaskState = "wrong-task-state", CONFLICT, "Task state does not allow this";
+    WrongStepState = "wrong-step-state", CONFLICT, "Step state does not allow this";
+    PastPivot = "past-pivot", CONFLICT, "Task can no longer be undone";
+    MessagePending = "message-pending", CONFLICT, "Message is still being delivered";
+    AgentConfigured = "agent-configured", CONFLICT, "Agent is defined in the configuration file";
+    VersionMismatch = "version-mismatch", PRECONDITION_FAILED, "Task has changed";
+    PreconditionFailed = "precondition-failed", PRECONDITION_FAILED, "Precondition failed";
+    RequestTimeout = "request-timeout", REQUEST_TIMEOUT, "Request timeout";
+    Misdirected = "misdirected", MISDIRECTED_REQUEST, "Misdirected request";
+    BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, "Request body too large";
+    UriTooLong = "uri-too-long", URI_TOO_LONG, "URL too long";
+    HeadersTooLarge = "headers-too-large", REQUEST_HEADER_FIELDS_TOO_LARGE, "Request headers too large";
+    NotJson = "not-json", UNSUPPORTED_MEDIA_TYPE, "Unsupported media type";
+    EncodedBody = "encoded-body", UNSUPPORTED_MEDIA_TYPE, "Unsupported content encoding";
+    Invalid = "invalid", UNPROCESSABLE_ENTITY, "Invalid request";
+    KeyReused = "idempotency-key-reused", UNPROCESSABLE_ENTITY, "Idempotency-Key reused";
+    StoreFull = "store-full", SERVICE_UNAVAILABLE, "Store is full";
+    StoreUnavailable = "store-unavailable", SERVICE_UNAVAILABLE, "Store unavailable";
+    TooManyWaiting = "too-many-waiting", SERVICE_UNAVAILABLE, "Too many waiting callers";
+    Busy = "busy", SERVICE_UNAVAILABLE, "Service is busy";
+    Stopping = "stopping", SERVICE_UNAVAILABLE, "Service is stopping";
+    UnreadableRecord = "unreadable-record", INTERNAL_SERVER_ERROR, "Damaged record";
+    Internal = "internal", INTERNAL_SERVER_ERROR, "Internal error";
 }
 
-/// The answer to what is no request, and was refused with this status before anything could look at it.
+/// The response to bytes that are not an HTTP request, which the connection refused with this status before any
+/// route saw them.
 pub fn refuse(status: StatusCode) -> Option<Response<String>> {
     let problem = match status {
         StatusCode::BAD_REQUEST => Problem::new(
             Kind::MalformedRequest,
-            "what came in is no HTTP request: its first line, a header or the length of its body cannot be read",
+            "the request is not valid HTTP: its first line, a header or the length of its body cannot be parsed",
         ),
         StatusCode::URI_TOO_LONG => Problem::new(
             Kind::UriTooLong,
-            "the URL of the request is longer than 64 KiB: shorten it, for example by fewer filters",
+            "the URL of the request is longer than 64 KiB: shorten it, for example by using fewer filters",
         ),
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Problem::new(
             Kind::HeadersTooLarge,
-            "the head of the request is longer than 64 KiB, or has more than 100 headers: send fewer or shorter ones",
+            "the request line and headers are longer than 64 KiB, or there are more than 100 headers: send fewer or shorter headers",
         ),
         _ => return None,
     };
@@ -114,7 +115,7 @@ pub fn refuse(status: StatusCode) -> Option<Response<String>> {
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// An error on its way to the caller.
+/// An error to be sent to the caller.
 #[derive(Debug)]
 pub struct Problem {
     kind: Kind,
@@ -122,41 +123,41 @@ pub struct Problem {
     members: Map<String, Value>,
 }
 
-/// What a caller sees of an error. `type` names the kind; kinds never change their meaning.
+/// An error as a caller sees it. `type` names the kind; the meaning of a kind never changes.
 #[derive(ToSchema)]
 #[schema(as = Problem)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct ProblemBody {
-    /// A stable name of the kind, and a reference, relative to where the service was asked, that leads to what
-    /// helps: `GET /problems/{kind}`. There may be new ones.
+    /// A stable name of the kind, and a relative reference to its documentation: `GET /problems/{kind}`. New kinds
+    /// may be added.
     #[schema(rename = "type", example = "/problems/wrong-step-state")]
     kind: String,
     #[schema(example = "The step's state does not allow this")]
     title: String,
-    /// The HTTP status, again.
+    /// The HTTP status code, repeated.
     #[schema(example = 409)]
     status: u16,
-    /// What went wrong this time, and what helps.
+    /// What went wrong in this case, and how to fix it.
     detail: String,
-    /// As X-Request-Id says it: the log names the request by it.
+    /// The value of X-Request-Id. The log uses the same id.
     #[schema(example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")]
     request_id: Option<String>,
-    /// Where a state stood in the way: the state the task is in.
+    /// The state of the task, if that state does not allow the request.
     #[schema(example = "processing")]
     state: Option<TaskStatus>,
-    /// Where a step's state stood in the way: that state.
+    /// The state of the step, if that state does not allow the request.
     step_state: Option<StepStatus>,
-    /// Where the task has changed since: the version it is at.
+    /// The current version of the task, if the task has changed since the version in If-Match.
     version: Option<u64>,
-    /// Where a condition on an agent or a workflow does not hold: the ETag that it has; null where there is none.
+    /// The current ETag of the agent or workflow, if a precondition failed; null if there is none.
     #[schema(example = "\"5f0c1d2e3fb7ad6b7169203331c80319\"")]
     etag: Option<String>,
-    /// Where a bulk command was ended by a fault: how far it got.
+    /// The progress of a bulk command that a fault interrupted.
     matched: Option<u64>,
     accepted: Option<u64>,
     #[schema(pattern = "^[A-Za-z0-9_-]+$")]
     next_cursor: Option<String>,
-    /// Where the content is not valid: every fault, each with the JSON pointer of its place.
+    /// Every fault of invalid content, each with a JSON pointer to it.
     errors: Option<Vec<FieldErrorBody>>,
 }
 
@@ -164,7 +165,7 @@ pub struct ProblemBody {
 #[schema(as = FieldError)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct FieldErrorBody {
-    /// RFC 6901, into the request body.
+    /// A JSON pointer (RFC 6901) into the request body.
     #[schema(example = "/steps/1/after/0")]
     pointer: String,
     #[schema(example = "there is no step \"reserv\"; did you mean \"reserve\"?")]
@@ -186,7 +187,7 @@ impl Problem {
         self
     }
 
-    /// The document, of the request with this id.
+    /// Renders the problem document for the request with this id.
     fn body(self, request_id: Option<&str>) -> String {
         let mut body = Map::new();
         let kind = self.kind;
@@ -246,7 +247,7 @@ impl From<StoreError> for Problem {
             StoreError::Panicked => Kind::Internal,
         };
         if let Kind::UnreadableRecord = kind {
-            tracing::error!(%error, "the store holds something that cannot be read");
+            tracing::error!(%error, "a record in the database cannot be read");
         }
         Self::new(kind, error.to_string())
     }
@@ -292,8 +293,8 @@ impl From<RegisterError> for Problem {
             RegisterError::Store(error) => return error.into(),
         };
         let detail = match &current {
-            Some(tag) => format!("what is registered under this name has the ETag {tag}"),
-            None => "nothing is registered under this name".to_owned(),
+            Some(tag) => format!("the resource registered under this name has the ETag {tag}"),
+            None => "no resource is registered under this name".to_owned(),
         };
         Self::new(Kind::PreconditionFailed, detail).with("etag", current)
     }
@@ -368,7 +369,7 @@ mod tests {
             .unwrap();
         assert_eq!(
             &*body,
-            br#"{"type":"/problems/wrong-step-state","title":"The step's state does not allow this","status":409,"detail":"no","state":"processing"}"#
+            br#"{"type":"/problems/wrong-step-state","title":"Step state does not allow this","status":409,"detail":"no","state":"processing"}"#
         );
     }
 

@@ -1,4 +1,5 @@
-//! What the `type` of a problem leads to: docs/problems.md, whole and by kind, which the service carries with it.
+//! The pages that the `type` of a problem refers to: docs/problems.md, whole and by kind, compiled into the
+//! service.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -34,10 +35,10 @@ pub fn section(slug: &str) -> Option<&'static str> {
     Some(text)
 }
 
-/// Read about all problems
+/// List all problem types
 ///
-/// The page of all kinds of problems, with cause and cure of each: as HTML for a browser, which asks for that in
-/// Accept, as Markdown otherwise.
+/// The page of all kinds of problems with their causes and cures: HTML for a browser, according to Accept,
+/// otherwise Markdown.
 #[utoipa::path(
     get, path = "/problems", tag = "service", operation_id = "list_problems",
     responses((status = 200, description = "The page", content(
@@ -49,10 +50,10 @@ async fn all(headers: HeaderMap) -> Response {
     page(&headers, "Problems", PAGE, "problems/")
 }
 
-/// Read about one kind of problem
+/// Get a problem type
 ///
-/// Where the `type` of a problem leads: its cause and its cure. As HTML for a browser, which asks for that in Accept,
-/// as Markdown otherwise.
+/// The page that the `type` of a problem refers to: its cause and its cure. HTML for a browser, according to
+/// Accept, otherwise Markdown.
 #[utoipa::path(
     get, path = "/problems/{kind}", tag = "service", operation_id = "get_problem",
     params(("kind" = String, Path, description = "The last part of the `type`", example = "wrong-step-state")),
@@ -61,7 +62,7 @@ async fn all(headers: HeaderMap) -> Response {
             (String = "text/markdown", example = json!("# wrong-step-state …")),
             (String = "text/html", example = json!("<!doctype html>…")),
         )),
-        (status = 404, description = "There is no such kind", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 404, description = "This kind does not exist", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 async fn one(params: RawPathParams, headers: HeaderMap) -> Result<Response, Problem> {
@@ -69,14 +70,14 @@ async fn one(params: RawPathParams, headers: HeaderMap) -> Result<Response, Prob
     let text = section(slug).ok_or_else(|| {
         Problem::new(
             Kind::NotFound,
-            format!("there is no kind of problem {slug:?}: GET /problems lists them"),
+            format!("problem type {slug:?} does not exist: GET /problems lists all of them"),
         )
     })?;
     let text = format!("# {slug}\n{text}");
     Ok(page(&headers, slug, &text, ""))
 }
 
-/// `below`: what leads from the page to those of the kinds.
+/// `below`: the relative path from this page to those of the kinds.
 fn page(headers: &HeaderMap, title: &str, markdown: &str, below: &str) -> Response {
     let (media_type, text) = match wants_html(headers) {
         true => ("text/html; charset=utf-8", rendered(title, markdown, below)),
@@ -99,7 +100,7 @@ fn page(headers: &HeaderMap, title: &str, markdown: &str, below: &str) -> Respon
     (headers, text).into_response()
 }
 
-/// Browsers name it first; programs say `*/*`, or nothing.
+/// Browsers list it first in Accept; other programs send `*/*`, or nothing.
 fn wants_html(headers: &HeaderMap) -> bool {
     let accepts = headers.get_all(header::ACCEPT).iter();
     let mut ranges = accepts.flat_map(|value| value.to_str().unwrap_or_default().split(','));
@@ -155,7 +156,7 @@ fn rendered(title: &str, markdown: &str, below: &str) -> String {
     page
 }
 
-/// Where a link of the page leads here; `None` where to is not carried along.
+/// The target of a link of the page, as it is served here; `None` if that page is not part of the service.
 fn target<'a>(link: &str, below: &str) -> Option<CowStr<'a>> {
     match link.strip_prefix('#') {
         Some(slug) => Some(format!("{below}{slug}").into()),

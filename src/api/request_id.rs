@@ -1,4 +1,4 @@
-//! The id of a request: what the caller, an answer, a problem and the lines of the log name it by.
+//! The id of a request: it appears in the response, in a problem and in the log.
 
 use axum::{
     extract::Request,
@@ -16,16 +16,16 @@ tokio::task_local! {
     static CURRENT: HeaderValue;
 }
 
-/// The id of the request that this task carries out.
+/// The id of the request that the current tokio task handles.
 pub fn current() -> Option<String> {
     let id = CURRENT.try_with(|id| id.to_str().map(str::to_owned));
     id.ok().and_then(Result::ok)
 }
 
-/// Carries out everything under the request's id, and answers it. Outside of all else that may answer.
+/// Handles the request with its id in scope, and returns the id in the response. The outermost middleware.
 pub async fn attach(request: Request, next: Next) -> Response {
     let id = of(request.headers());
-    // Whatever is logged at all is logged with it.
+    // Every log line of the request has this field.
     let span = error_span!("request", request_id = id.to_str().unwrap_or_default());
     let answered = CURRENT.scope(id.clone(), next.run(request).instrument(span));
     let mut response = answered.await;
@@ -33,7 +33,7 @@ pub async fn attach(request: Request, next: Next) -> Response {
     response
 }
 
-/// The caller's own, where it is one; else a new one.
+/// The caller's own id if it is valid; otherwise a new one.
 fn of(headers: &HeaderMap) -> HeaderValue {
     let mut given = headers.get_all(HEADER).iter();
     match (given.next(), given.next()) {
@@ -49,7 +49,7 @@ pub fn new() -> HeaderValue {
     HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("none"))
 }
 
-/// It stands in lines of the log, in JSON and in terminals: nothing in it may mean anything there.
+/// The id appears in log lines, in JSON and in terminals: no character may have a special meaning there.
 fn is_plain(id: &HeaderValue) -> bool {
     let harmless = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(byte);
     (1..=LONGEST).contains(&id.len()) && id.as_bytes().iter().all(harmless)

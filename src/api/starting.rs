@@ -1,4 +1,4 @@
-//! What is answered while the service starts and has no database yet: that it is alive, and to come back.
+//! The responses while the service starts and has no database yet: it is alive, and clients should retry.
 
 use axum::{
     Router,
@@ -11,7 +11,7 @@ use axum::{
 use super::{Problem, operations, problem::Kind, request_id};
 use crate::store::Health;
 
-/// Answers until [`super::router`] takes over.
+/// Serves requests until [`super::router`] replaces it.
 pub fn starting(health: Health) -> Router {
     Router::new()
         .route("/livez", get(operations::livez))
@@ -20,14 +20,14 @@ pub fn starting(health: Health) -> Router {
         .with_state(health)
 }
 
-/// Without a token too: there is nothing yet that one could protect.
+/// No token is needed: there is no data to protect yet.
 async fn not_yet(State(health): State<Health>) -> Response {
     if let Some(fault) = health.worst() {
         return Problem::from(fault.error()).into_response();
     }
     Problem::new(
         Kind::StoreUnavailable,
-        "the service is starting and has no database yet: its log says what it waits for",
+        "the service is starting and not connected to its database yet: its log says what it waits for",
     )
     .into_response()
 }

@@ -1,4 +1,4 @@
-//! What every handler can reach.
+//! The state that every handler can access.
 
 use std::sync::Arc;
 
@@ -24,10 +24,12 @@ use super::{
 };
 pub use super::{ended_tasks::EndedTasks, operations::Gauges, workflows::Workflows};
 
-/// A definition that is longer, in bytes, is compiled with a permit. Most are read in less time than that costs.
+/// A longer definition, in bytes, needs a permit to be compiled. Most definitions compile in less time than a
+/// permit costs.
 const LONG: usize = 16 * 1024;
 
-/// So is one that costs more to read, which shows when it is read: in units of the budget, about a millisecond.
+/// So does a definition that costs more to compile, which becomes known while it compiles: in units of the budget,
+/// about a millisecond.
 const AT_ONCE: u64 = Budget::EVALUATION / 16;
 
 /// Shared by all requests of an instance.
@@ -35,7 +37,7 @@ pub struct App {
     pub store: Store,
     pub agents: Arc<Agents>,
     pub registered: Arc<Registered>,
-    /// Who messages are written to, and whose requests are admitted: as SIGHUP read them last.
+    /// The receivers of messages and the tokens of callers, as the last SIGHUP or the start read them.
     pub receivers: Arc<ArcSwap<Receivers>>,
     pub tokens: Arc<ArcSwap<Vec<Token>>>,
     pub config: Config,
@@ -49,14 +51,14 @@ pub struct App {
     pub bulkhead: Bulkhead,
     pub instance: InstanceId,
     pub hold: Arc<Hold>,
-    /// Places for callers who wait for a task to change, or follow it. There are fewer than the listener takes
-    /// connections, so that however many wait, requests that end at once come through.
+    /// Permits for callers who wait for a task or follow it. There are fewer than connections, so that short
+    /// requests always get through.
     pub waits: Arc<Semaphore>,
 }
 
 impl App {
-    /// Compiles steps. An agent that is not known here may have just been registered at another
-    /// instance: before a fault is told, that is looked up.
+    /// Compiles steps. An agent that is unknown here may have just been registered at another instance: that is
+    /// checked before a fault is reported.
     pub async fn compile(
         &self,
         steps: &Payload,
@@ -95,10 +97,10 @@ impl App {
     }
 }
 
-/// A definition, or all that is wrong with it.
+/// The definition, or all its faults.
 type Compiled = Result<Definition, Vec<FieldFault>>;
 
-/// Who may be called, as policy and registration stand now.
+/// Which URLs may be called under the current policy and registrations.
 impl KnownAgents for App {
     fn knows(&self, agent: &AgentName) -> bool {
         self.agents.get(agent).is_some()

@@ -1,4 +1,4 @@
-//! The verdict on a definition, before anything is stored.
+//! The dry-run report: what a definition would do, without storing anything.
 #![expect(dead_code, reason = "the shapes are for the OpenAPI document")]
 
 use axum::{http::StatusCode, response::Response};
@@ -7,28 +7,27 @@ use utoipa::ToSchema;
 use super::{App, answer::json, bulkhead::Permit};
 use crate::domain::{Definition, DurationText, Method, Runs, TaskFields, WarningCode, verdict};
 
-/// What a definition would do. A forecast: nothing was stored.
+/// What a definition would do. This is a forecast: nothing was stored.
 #[derive(ToSchema)]
 #[schema(as = Verdict)]
 pub struct VerdictBody {
-    /// In an order in which they can run.
+    /// In a possible order of execution.
     steps: Vec<PlannedStepBody>,
     /// The chain of steps that takes longest in the worst case.
     #[schema(example = json!(["reserve", "charge", "ship"]))]
     critical_path: Vec<String>,
-    /// How long the critical path takes when every attempt but the last runs out of time. The
-    /// supervisor adds up to its interval to each failure.
+    /// The duration of the critical path if every attempt but the last runs out of time. The supervisor adds up to
+    /// its interval to each failure.
     #[schema(example = "6m21s")]
     worst_case: DurationText,
     #[schema(example = "15m")]
     complete_within: Option<DurationText>,
-    /// Whether the worst case ends within `complete_within`. True where there is no such limit.
+    /// Whether the worst case ends within `complete_within`. True if there is no such limit.
     #[schema(example = true)]
     fits: bool,
-    /// What would be called if the task were undone after all of its steps, or where there is a pivot, just
-    /// before it.
+    /// The calls of an undo after all steps have run or, if there is a pivot, just before it runs.
     undo: Vec<UndoStepBody>,
-    /// What its author may not have meant.
+    /// Possible mistakes in the definition.
     warnings: Vec<WarningBody>,
 }
 
@@ -44,10 +43,10 @@ pub struct UndoStepBody {
     agent: String,
     #[schema(example = "DELETE")]
     method: Method,
-    /// Counted from 1: those of a stage can run side by side once those before have ended.
+    /// Counted from 1: the calls of a stage can run in parallel once the earlier stages have ended.
     #[schema(example = 1)]
     stage: u32,
-    /// Whether a probe is asked first where the step's outcome is unknown.
+    /// Whether a probe runs first if it is unknown whether the step took effect.
     #[schema(example = false)]
     probe: bool,
 }
@@ -66,14 +65,14 @@ pub struct PlannedStepBody {
     /// The steps that must be done before this one.
     #[schema(example = json!(["reserve"]))]
     after: Vec<String>,
-    /// Counted from 1: the steps of a stage can run side by side once those before have ended.
+    /// Counted from 1: the steps of a stage can run in parallel once the earlier stages have ended.
     #[schema(example = 2)]
     stage: u32,
-    /// `always`; `conditionally`, where only the task's own data can tell; or `never`, where the
-    /// condition is false for the given input.
+    /// `always`; `conditionally`, if the condition depends on data of the task; or `never`, if the condition is
+    /// false for the given input.
     #[schema(example = "always")]
     runs: Runs,
-    /// How often it is claimed at most.
+    /// The most attempts.
     #[schema(example = 4)]
     attempts: u32,
     #[schema(example = "2m7s")]
@@ -85,14 +84,14 @@ pub struct PlannedStepBody {
 pub struct WarningBody {
     #[schema(example = "relies_on_idempotency_key")]
     code: WarningCode,
-    /// Missing where the warning is about several steps.
+    /// Absent if the warning is about several steps.
     #[schema(example = "charge")]
     step: Option<String>,
-    /// Where in the body it is: a JSON pointer, as in a fault.
+    /// A JSON pointer into the body, as in a fault.
     #[schema(example = "/steps/1")]
     pointer: String,
     #[schema(
-        example = "steps can be called more than once; make sure that the services behind these deduplicate by Idempotency-Key: charge"
+        example = "steps can be called more than once; make sure that their services deduplicate by Idempotency-Key: charge"
     )]
     message: String,
 }

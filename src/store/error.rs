@@ -9,7 +9,7 @@ use crate::domain::{Refusal, TaskId};
 #[derive(Clone, Debug, Error)]
 pub enum StoreError {
     #[error(
-        "the disk that holds the database is full, or the database has reached its size limit: free some space; the service goes on by itself"
+        "the disk that holds the database is full, or the database has reached its size limit: free some space; the service then continues automatically"
     )]
     Full,
     #[error("the store cannot do this right now: {0}")]
@@ -114,7 +114,7 @@ impl From<sqlx::Error> for StoreError {
 
 #[derive(Clone, Debug, Error)]
 pub enum CommandError {
-    #[error("there is no such task; ended tasks are deleted after the retention time")]
+    #[error("the task does not exist; ended tasks are deleted after the retention time")]
     NoTask,
     #[error("{refusal}")]
     Refused {

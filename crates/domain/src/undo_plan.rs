@@ -367,7 +367,7 @@ impl Planner<'_> {
             let message = "what undoes it was skipped: it stays as it is";
             (Why::UndoSkipped, message)
         } else if may_have {
-            let message = "it has no `undo`: what it did stays as it is";
+            let message = "it has no `undo`: its effect remains";
             (Why::NoUndo, message)
         } else if before.status() == StepStatus::Skipped {
             (Why::Skipped, "it was skipped")

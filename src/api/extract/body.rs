@@ -1,4 +1,4 @@
-//! JSON bodies: bounded, checked once, kept as text.
+//! JSON bodies: limited in size and time, validated once, kept as text.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,13 +28,13 @@ pub struct JsonBody(pub Box<RawValue>);
 #[derive(Debug)]
 pub struct OptionalJsonBody(pub Option<Box<RawValue>>);
 
-/// The longest body that is read, and how long its client may take for it.
+/// The longest body that is read, and how long its client may take to send it.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimit {
     /// In bytes.
     pub length: usize,
     pub whole: Duration,
-    /// For each pause.
+    /// For each pause between two parts.
     pub pause: Duration,
 }
 
@@ -110,7 +110,7 @@ fn must_say_json(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Problem> {
-    // Said in advance, it is refused without reading a byte.
+    // With Content-Length, too long a body is refused without reading a byte of it.
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > limit.length as u64) {
@@ -121,14 +121,16 @@ async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Problem> {
     {
         return Err(Problem::new(
             Kind::EncodedBody,
-            format!("Content-Encoding is {encoding:?}: send the body as it is, without one"),
+            format!(
+                "Content-Encoding is {encoding:?}: send the body uncompressed, without this header"
+            ),
         ));
     }
     let mut body = request.into_body();
     let mut read = Pieces::default();
     let mut patience = None;
     loop {
-        // Most bodies come with their heads: those need no clock.
+        // Most bodies arrive together with their headers and need no timer.
         let frame = match body.frame().now_or_never() {
             Some(frame) => frame,
             None => {
@@ -145,11 +147,11 @@ async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Problem> {
             Some(Err(error)) => {
                 return Err(Problem::new(
                     Kind::MalformedJson,
-                    format!("the body broke off before its end: {error}"),
+                    format!("the connection closed before the end of the body: {error}"),
                 ));
             }
         };
-        // Trailers say nothing here.
+        // Trailers have no meaning here.
         if let Ok(piece) = frame.into_data() {
             if piece.len() > limit.length - read.length {
                 return Err(limit.too_large());
@@ -175,15 +177,14 @@ impl BodyLimit {
         Problem::new(
             Kind::RequestTimeout,
             format!(
-                "only {length} bytes of the body came in: it may take {:?} in all \
-                 (listener.body_timeout) and pause for {:?} (listener.stall_timeout)",
+                "only {length} bytes of the body arrived: the limit is {:?} in total (listener.body_timeout) and {:?} between two parts (listener.stall_timeout)",
                 self.whole, self.pause
             ),
         )
     }
 }
 
-/// What has come in of a body. One that comes in one piece is not copied.
+/// The bytes of a body that have arrived. A body that arrives in one piece is not copied.
 #[derive(Default)]
 struct Pieces {
     length: usize,
@@ -232,7 +233,7 @@ fn parse(bytes: Bytes) -> Result<Box<RawValue>, Problem> {
     }
     RawValue::from_string(text).map_err(|error| {
         malformed(
-            // It ends in "at line 1 column 2", which is said apart.
+            // The message ends in "at line 1 column 2", which is reported separately.
             error
                 .to_string()
                 .split(" at line ")

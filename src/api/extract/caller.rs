@@ -1,4 +1,4 @@
-//! Who asks. The token check puts the caller into the request; handlers take it out again.
+//! The caller of a request. The token check puts it into the request's extensions; handlers extract it.
 
 use std::sync::{Arc, LazyLock};
 
@@ -13,7 +13,8 @@ use crate::{
     domain::Actor,
 };
 
-/// Where no tokens are configured, callers may say who they are: for the history, not for access.
+/// If no tokens are configured, callers may give their name in this header. It is recorded in the history and
+/// grants nothing.
 pub const ACTOR_HEADER: &str = "provost-actor";
 
 const LONGEST_NAME: usize = 64;
@@ -22,25 +23,25 @@ static ANONYMOUS: LazyLock<Arc<str>> = LazyLock::new(|| "anonymous".into());
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Caller {
-    /// The token's name; without tokens what `Provost-Actor` says.
+    /// The token's name; without tokens the value of `Provost-Actor`.
     pub name: Arc<str>,
     pub role: Role,
-    /// Whether a token says so.
+    /// Whether the name comes from a token.
     pub is_known: bool,
 }
 
 impl Caller {
-    /// As the history names who did it.
+    /// The caller's name as the history records it.
     pub fn operator(&self) -> Actor {
         Actor::operator(&self.name)
     }
 
-    /// The caller where nobody needs a token.
+    /// The caller if no tokens are configured.
     pub fn without_token(headers: &HeaderMap) -> Result<Self, Problem> {
         let name = match headers.get(ACTOR_HEADER) {
             None => ANONYMOUS.clone(),
             Some(value) => match value.to_str() {
-                // A tab is legal in a header, but is not printed.
+                // A tab is legal in a header, but is not printable.
                 Ok(name) if (1..=LONGEST_NAME).contains(&name.len()) && !name.contains('\t') => {
                     name.into()
                 }
@@ -48,7 +49,7 @@ impl Caller {
                     return Err(Problem::new(
                         Kind::InvalidQuery,
                         format!(
-                            "Provost-Actor must be 1 to {LONGEST_NAME} printable ASCII characters, such as your name; or leave it out"
+                            "Provost-Actor must be 1 to {LONGEST_NAME} printable ASCII characters, such as your name; or omit it"
                         ),
                     ));
                 }
@@ -66,12 +67,12 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        // Only a route that is open to all has no caller, and its handler asks for none.
+        // Only a public route has no caller, and its handler does not extract one.
         parts
             .extensions
             .get::<Caller>()
             .cloned()
-            .ok_or_else(|| Problem::new(Kind::Internal, "nobody checked who is calling"))
+            .ok_or_else(|| Problem::new(Kind::Internal, "the request has no authenticated caller"))
     }
 }
 

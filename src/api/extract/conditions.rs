@@ -1,4 +1,5 @@
-//! The headers that say under which conditions, and how, a request is to be carried out.
+//! The request headers that set conditions (If-Match, Idempotency-Key) and preferences (Prefer), and the trace
+//! context.
 
 use std::{fmt::Write, time::Duration};
 
@@ -18,23 +19,24 @@ use crate::{
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Conditions {
-    /// The version that the task must be at.
+    /// The version that the task must have.
     pub if_match: Option<u64>,
     pub idempotency_key: Option<String>,
-    /// How long the answer may wait for the task to settle.
+    /// How long the response may wait until the task has ended or needs an operator.
     pub prefer_wait: Option<Duration>,
     /// The trace that the caller is part of.
     pub trace: Option<Trace>,
 }
 
-/// Those of a submission, for its documentation: `params(ConditionHeaders)`.
+/// The headers of a submission, for the OpenAPI document: `params(ConditionHeaders)`.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "its fields are read by the documentation only")]
+#[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
 pub struct ConditionHeaders {
-    /// Any string of 1 to 255 visible ASCII characters, bare or in quotes, one for each intention. A repeat with
-    /// the same key is answered like the first, says `Idempotency-Replayed: true`, and changes nothing; with
-    /// another body it is refused. Another caller's token, or another path, may use the same key for itself.
+    /// Any string of 1 to 255 visible ASCII characters, with or without quotes. Use one key for each intended
+    /// operation. A repeated request with the same key gets the first response again, with `Idempotency-Replayed:
+    /// true`, and changes nothing; with a different body it is refused. Keys are separate for each token and each
+    /// path.
     #[param(
         rename = "Idempotency-Key",
         example = "order-1001-submit",
@@ -43,18 +45,18 @@ pub struct ConditionHeaders {
         pattern = "^[!-~]+$"
     )]
     idempotency_key: Option<String>,
-    /// `wait=10` lets the answer wait up to so many seconds for the task to settle, 60 at most;
-    /// `Preference-Applied` says how many it were.
+    /// With `wait=10` the response may wait up to 10 seconds (at most 60) until the task has ended or needs an
+    /// operator; `Preference-Applied` returns the wait that was applied.
     #[param(rename = "Prefer", example = "wait=10")]
     prefer: Option<String>,
 }
 
-/// That of a request about a task which it does not change: `params(TaskMatch)`.
+/// The header of a request that reads a task: `params(TaskMatch)`.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "its fields are read by the documentation only")]
+#[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
 pub struct TaskMatch {
-    /// The ETag of the task as it was last seen: the request is refused if the task has changed since.
+    /// The ETag of the task as you last read it: the request is refused if the task has changed since.
     #[param(
         rename = "If-Match",
         pattern = r#"^(\*|"[0-9]{1,18}")$"#,
@@ -63,25 +65,25 @@ pub struct TaskMatch {
     if_match: Option<String>,
 }
 
-/// Those of a trace: `params(TraceHeaders)`.
+/// The headers of a trace: `params(TraceHeaders)`.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "its fields are read by the documentation only")]
+#[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
 pub struct TraceHeaders {
-    /// W3C Trace Context: the task's calls join this trace, each with a span of its own and with the sampling flag
-    /// that is set here. More than one, or one that cannot be read, begins a new trace.
+    /// W3C Trace Context: the task's calls join this trace. Each call has its own span and the sampling flag that
+    /// is set here. An invalid or repeated header starts a new trace.
     #[param(example = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
     traceparent: Option<String>,
-    /// W3C Trace Context: kept with the task and sent with each of its calls, up to 512 characters and 32 members.
-    /// Nothing without `traceparent`.
+    /// W3C Trace Context: stored with the task and sent with each of its calls, up to 512 characters and 32
+    /// members. Ignored without `traceparent`.
     #[param(example = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE")]
     tracestate: Option<String>,
 }
 
-/// Those of a command on one task: `params(CommandHeaders)`.
+/// The headers of a command on one task: `params(CommandHeaders)`.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "its fields are read by the documentation only")]
+#[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
 pub struct CommandHeaders {
     /// The ETag that the task must still have.
     #[param(
@@ -90,7 +92,7 @@ pub struct CommandHeaders {
         example = "\"7\""
     )]
     if_match: Option<String>,
-    /// Makes a repeat harmless.
+    /// Makes it safe to repeat the request.
     #[param(
         rename = "Idempotency-Key",
         min_length = 1,
@@ -105,7 +107,7 @@ const PREFER: HeaderName = HeaderName::from_static("prefer");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 const LONGEST_KEY: usize = 255;
-/// Of a hash of caller and path, in hexadecimal digits: enough that no two of them are the same.
+/// The length of a hash of caller and path, in hexadecimal digits: long enough to avoid collisions.
 const SCOPE: usize = 32;
 
 const SUBMIT: &[u8] = b"/v1/tasks";
@@ -134,7 +136,7 @@ fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
         return Ok(None);
     };
     let value = value.to_str().unwrap_or_default().trim();
-    // Any version will do: the task itself must exist for everything that is asked of it.
+    // `*` matches any version: the task must exist in any case.
     if value == "*" {
         return Ok(None);
     }
@@ -145,7 +147,7 @@ fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     match version {
         Some(version) => Ok(Some(version)),
         None => Err(refused(
-            "If-Match must be one ETag as the task was answered with, such as \"7\" in its quotes",
+            "If-Match must be one ETag as the API returned it, such as \"7\" including the quotes",
         )),
     }
 }
@@ -157,13 +159,13 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     match value.to_str().ok().and_then(unquoted) {
         Some(key) if headers.get_all(IDEMPOTENCY_KEY).iter().count() == 1 => Ok(Some(key)),
         _ => Err(refused(
-            "Idempotency-Key must be one string of 1 to 255 visible ASCII characters, such as a UUID; quotes around it do not count",
+            "Idempotency-Key must be one string of 1 to 255 visible ASCII characters, such as a UUID; surrounding quotes are ignored",
         )),
     }
 }
 
-/// The key itself. `draft-ietf-httpapi-idempotency-key-header` has it in quotes, as a string of RFC 8941; most
-/// send it bare.
+/// The key itself. `draft-ietf-httpapi-idempotency-key-header` puts it in quotes, as an RFC 8941 string; most
+/// clients send it without.
 fn unquoted(value: &str) -> Option<String> {
     let mut key = String::with_capacity(value.len());
     match value.strip_prefix('"') {
@@ -184,7 +186,7 @@ fn unquoted(value: &str) -> Option<String> {
     usable.then_some(key)
 }
 
-/// RFC 7240. Preferences other than `wait` are not ours to judge.
+/// RFC 7240. Unknown preferences are ignored.
 fn prefer_wait(headers: &HeaderMap) -> Result<Option<Duration>, Problem> {
     for value in headers.get_all(PREFER) {
         for preference in value.to_str().unwrap_or_default().split([',', ';']) {
@@ -194,7 +196,7 @@ fn prefer_wait(headers: &HeaderMap) -> Result<Option<Duration>, Problem> {
             }
             let value = value.trim().trim_matches('"');
             let is_number = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
-            // However many digits it has, it is not below the longest wait.
+            // A number of any length is valid: it is capped at the longest wait.
             let seconds = is_number.then(|| value.parse().unwrap_or(u64::MAX));
             return match seconds {
                 Some(seconds) => Ok(Some(
@@ -212,7 +214,7 @@ fn prefer_wait(headers: &HeaderMap) -> Result<Option<Duration>, Problem> {
 fn trace(headers: &HeaderMap) -> Option<Trace> {
     let values = |name: HeaderName| {
         let values = headers.get_all(name).iter();
-        // What is no text is no valid value either.
+        // A value that is not text is not valid either.
         let values = values.map(|value| value.to_str().unwrap_or("?"));
         values.collect::<Vec<_>>()
     };
@@ -223,8 +225,8 @@ pub(super) fn refused(detail: &str) -> Problem {
     Problem::new(Kind::InvalidQuery, detail)
 }
 
-/// The caller's `Idempotency-Key`, kept apart from those of other callers and for other paths, with a fingerprint
-/// that tells a repeat from another request.
+/// The caller's `Idempotency-Key`, separated from those of other callers and paths, with a hash of the request that
+/// distinguishes a repeat from a different request.
 pub fn idempotency(
     conditions: &Conditions,
     caller: &Caller,
@@ -234,13 +236,13 @@ pub fn idempotency(
 ) -> Option<Idempotency> {
     let key = conditions.idempotency_key.as_deref()?;
     let (method, path) = (method.as_str().as_bytes(), path.as_bytes());
-    // None of these holds a line feed: no two requests give the same bytes.
+    // None of these contains a line feed, so different requests never hash the same bytes.
     let fingerprint = hash(&[method, b"\n", path, b"\n", body]);
-    // What callers say of themselves without a token keeps no keys apart.
+    // A name from `Provost-Actor` is not authenticated and does not separate keys.
     let name: &[u8] = if caller.is_known {
         caller.name.as_bytes()
     } else if path == SUBMIT {
-        // As all keys were stored once.
+        // The form in which all keys used to be stored.
         let key = key.to_owned();
         return Some(Idempotency { key, fingerprint });
     } else {
@@ -248,7 +250,7 @@ pub fn idempotency(
     };
     let mut scope = hash(&[name, b"\n", method, b"\n", path]);
     scope.truncate(SCOPE);
-    // A key holds no blank.
+    // A key contains no space.
     let key = format!("{key} {scope}");
     Some(Idempotency { key, fingerprint })
 }

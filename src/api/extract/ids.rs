@@ -1,4 +1,4 @@
-//! Lists of ids in a body: what a bulk request names.
+//! Lists of ids in a request body, as in a bulk command.
 
 use uuid::Uuid;
 
@@ -6,7 +6,7 @@ use crate::domain::{FieldFault, Fields};
 
 const MOST_IDS: usize = 1000;
 
-/// The field `ids`. Each that is none is at fault, with its place.
+/// Parses the field `ids`. Every invalid id is reported with its JSON pointer.
 pub fn ids(fields: &mut Fields<'_>, of: &str) -> Option<Vec<Uuid>> {
     let texts = fields.string_list("ids", 36)?;
     if texts.len() > MOST_IDS {

@@ -1,4 +1,4 @@
-//! Requests become domain values here, once; nothing deeper checks strings again. Every refusal is a
+//! Extractors turn requests into domain values, once; no deeper layer validates strings again. Every refusal is a
 //! [`Problem`](super::problem::Problem) that says what was found and what is allowed.
 
 mod body;

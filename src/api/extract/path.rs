@@ -1,4 +1,4 @@
-//! What the path names. A path that cannot name anything is answered as one that names nothing.
+//! Path parameters. A path parameter that no resource can have is handled as a resource that does not exist.
 
 use axum::{
     extract::{FromRequestParts, RawPathParams},
@@ -23,19 +23,19 @@ pub struct TaskPath(pub TaskId);
 #[derive(Clone, Debug)]
 pub struct TaskStepPath(pub TaskId, pub String);
 
-/// For the documentation of what is asked of a task: `params(TaskParams)`.
+/// For the OpenAPI document of a request about a task: `params(TaskParams)`.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "its fields are read by the documentation only")]
+#[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
 pub struct TaskParams {
     /// The task's id.
     id: Uuid,
 }
 
-/// For what is asked of a step: `params(StepParams)`.
+/// For the OpenAPI document of a request about a step: `params(StepParams)`.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "its fields are read by the documentation only")]
+#[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
 pub struct StepParams {
     /// The task's id.
     id: Uuid,
@@ -47,7 +47,7 @@ pub struct StepParams {
 #[derive(Clone, Debug)]
 pub struct NamePath(pub String);
 
-/// `{name}` and `{version}`. `None`: no version can be called so.
+/// `{name}` and `{version}`. `None`: the text cannot be a version.
 #[derive(Clone, Debug)]
 pub struct NameVersionPath(pub String, pub Option<u32>);
 
@@ -106,16 +106,16 @@ fn task_id(text: &str) -> Result<TaskId, Problem> {
     Uuid::try_parse(text).map(TaskId).map_err(|_| {
         Problem::new(
             Kind::NoSuchTask,
-            format!("{text:?} is not the id of a task: ids are UUIDs"),
+            format!("{text:?} is not a task id: ids are UUIDs"),
         )
     })
 }
 
-/// What agents and workflows may be called: safe in a URL, a header, a log line and a file name.
+/// The names that agents and workflows may have: safe in a URL, a header, a log line and a file name.
 pub const PLAIN_NAME: &str =
     "1 to 64 of the characters a-z A-Z 0-9 . _ -, the first one a letter or a digit";
 
-/// The same, for the documentation.
+/// The same rule, for the OpenAPI document.
 pub struct PlainName;
 
 impl PartialSchema for PlainName {
@@ -131,7 +131,7 @@ impl PartialSchema for PlainName {
 
 impl ToSchema for PlainName {}
 
-/// Refuses what is not [`PLAIN_NAME`].
+/// Refuses a name that is not a [`PLAIN_NAME`].
 pub fn plain_name(what: &str, name: &str) -> Result<(), Problem> {
     let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');

@@ -1,4 +1,4 @@
-//! If-Match and If-None-Match on what is registered, and where neither means anything.
+//! If-Match and If-None-Match on agents and workflows, and on operations that do not support them.
 
 use axum::{
     extract::FromRequestParts,
@@ -12,22 +12,21 @@ use crate::{
     domain::{ETags, MOST_ETAGS, Precondition},
 };
 
-/// The headers of a change of what is registered, for its documentation: `params(RegistrationHeaders)`.
+/// The headers of a change to an agent or a workflow, for the OpenAPI document: `params(RegistrationHeaders)`.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "its fields are read by the documentation only")]
+#[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
 pub struct RegistrationHeaders {
-    /// ETags, or `*`: refused unless what is registered has one of them, or is there at all. Judged in the
-    /// transaction that makes the change.
+    /// ETags, or `*`: the request is refused unless the resource has one of these ETags, or exists at all.
+    /// Evaluated in the transaction that makes the change.
     #[param(rename = "If-Match", example = "\"5f0c1d2e3fb7ad6b7169203331c80319\"")]
     if_match: Option<String>,
-    /// `*`: refused where something is registered under this name. ETags: refused where it has one of them.
+    /// `*`: the request is refused if the resource exists. ETags: it is refused if the resource has one of them.
     #[param(rename = "If-None-Match", example = "*")]
     if_none_match: Option<String>,
 }
 
-/// Which conditions on entity tags are judged by an operation that changes something. The documentation of the
-/// operation names them, and no others.
+/// The preconditions that an operation evaluates. Its documentation names these and no others.
 pub fn judged(method: &Method, route: &str) -> &'static [HeaderName] {
     match (method.as_str(), route) {
         ("PUT" | "DELETE", "/v1/agents/{name}" | "/v1/workflows/{name}") => {
@@ -38,8 +37,7 @@ pub fn judged(method: &Method, route: &str) -> &'static [HeaderName] {
     }
 }
 
-/// Refuses a condition that nothing here would judge: what it is about has no tag, so none can match. A caller who
-/// sends one relies on it.
+/// Refuses a precondition that the operation would not evaluate: the caller relies on it, and no ETag could match.
 pub fn must_be_judged(method: &Method, route: &str, headers: &HeaderMap) -> Result<(), Problem> {
     if method.is_safe() {
         return Ok(());
@@ -61,16 +59,14 @@ pub fn must_be_judged(method: &Method, route: &str, headers: &HeaderMap) -> Resu
             let name = titled(&name);
             return Err(Problem::new(
                 Kind::PreconditionFailed,
-                format!(
-                    "{method} {route} changes nothing that {name} could be about: leave it out"
-                ),
+                format!("{name} does not apply to {method} {route}: omit it"),
             ));
         }
     }
     Ok(())
 }
 
-/// What the headers of a change of what is registered ask of it.
+/// The preconditions of a change to an agent or a workflow.
 pub struct IfTagged(pub Precondition);
 
 impl<S: Send + Sync> FromRequestParts<S> for IfTagged {
@@ -84,7 +80,7 @@ impl<S: Send + Sync> FromRequestParts<S> for IfTagged {
     }
 }
 
-/// All lines of the header count as one list.
+/// All lines of the header form one list.
 fn etags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<ETags>, Problem> {
     let lines = headers.get_all(name).iter();
     let lines: Vec<_> = lines.map(|line| line.to_str().unwrap_or("?")).collect();
@@ -95,7 +91,7 @@ fn etags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<ETags>, Proble
     tags.map(Some).ok_or_else(|| {
         let name = titled(name);
         refused(&format!(
-            "{name} must be * or up to {MOST_ETAGS} ETags as they were answered, such as \"7\" in its quotes"
+            "{name} must be * or up to {MOST_ETAGS} ETags as the API returned them, such as \"7\" including the quotes"
         ))
     })
 }

@@ -1,4 +1,4 @@
-//! A strict reader of the URL's query: a parameter that is misspelt never silently does nothing.
+//! A strict parser of the query string: a misspelt parameter is always an error.
 
 use std::{fmt::Display, ops::RangeInclusive};
 
@@ -17,43 +17,43 @@ use crate::{
     domain::{SPAN_FORMS, Span, Timestamp},
 };
 
-/// No answer is held back longer: proxies on the way give up at about this time.
+/// The longest time that a response is delayed: proxies time out at about this time.
 pub const LONGEST_WAIT: Span = Span::from_secs(60);
 
 const MOST_ITEMS: i64 = 500;
 const USUAL_ITEMS: usize = 50;
 
-/// The parameters of one request. Ask for each one that the route knows, then [`Query::finish`].
+/// The parameters of one request. Get each one that the route knows, then call [`Query::finish`].
 #[derive(Debug)]
 pub struct Query {
     uri: Uri,
     pairs: Vec<(String, String)>,
     known: Vec<&'static str>,
-    /// A parameter that was given more than once but may only be given once.
+    /// A parameter that was repeated but may be given only once.
     repeated: Option<&'static str>,
 }
 
-/// For the documentation of a list: `params(PageQuery)`.
+/// For the OpenAPI document of a list: `params(PageQuery)`.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "its fields are read by the documentation only")]
+#[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
 pub struct PageQuery {
-    /// The most items of one page; 50 where it is left out.
+    /// The most items on one page; the default is 50.
     #[param(minimum = 1, maximum = 500, example = 50)]
     limit: Option<u32>,
-    /// `next_cursor` of the page before. Without it the list starts at its beginning.
+    /// `next_cursor` of the previous page. Without it the list starts at the beginning.
     #[param(pattern = "^[A-Za-z0-9_-]+$")]
     cursor: Option<String>,
 }
 
-/// The reader of pairs would put a replacement character in place of what is no UTF-8.
+/// The pair parser would replace bytes that are not UTF-8 by a replacement character.
 pub fn must_be_utf8(uri: &Uri) -> Result<(), Problem> {
     let raw = uri.query().unwrap_or_default();
     match percent_decode_str(raw).decode_utf8() {
         Ok(_) => Ok(()),
         Err(_) => Err(Problem::new(
             Kind::InvalidQuery,
-            "the query is not UTF-8 once its %-escapes are decoded: encode text as UTF-8",
+            "the query string is not UTF-8 after percent-decoding: encode text as UTF-8",
         )),
     }
 }
@@ -74,14 +74,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 }
 
 impl Query {
-    /// A parameter that may be given more than once.
+    /// A parameter that may be repeated.
     pub fn repeated(&mut self, name: &'static str) -> Vec<String> {
         self.known.push(name);
         let named = self.pairs.extract_if(.., |(key, _)| key == name);
         named.map(|(_, value)| value).collect()
     }
 
-    /// Given more than once, [`Query::finish`] refuses.
+    /// If it is repeated, [`Query::finish`] refuses the request.
     pub fn string(&mut self, name: &'static str) -> Option<String> {
         let mut values = self.repeated(name);
         if values.len() > 1 {
@@ -113,7 +113,7 @@ impl Query {
         )
     }
 
-    /// One of `all`, by the word that `word` gives for it.
+    /// One of `all`, identified by the word that `word` returns for it.
     pub fn one_of<T: Copy>(
         &mut self,
         name: &'static str,
@@ -132,13 +132,13 @@ impl Query {
         self.value(name, "true or false", |text| text.parse().ok())
     }
 
-    /// `limit`: how many items a page may hold.
+    /// `limit`: the most items on a page.
     pub fn limit(&mut self) -> Result<usize, Problem> {
         let limit = self.integer("limit", 1..=MOST_ITEMS)?;
         Ok(limit.map_or(USUAL_ITEMS, |limit| limit as usize))
     }
 
-    /// `cursor`: the last item of the page before, as `parse` reads it; and who writes the next one.
+    /// `cursor`: the last item of the previous page, parsed by `parse`, and the encoder of the next cursor.
     pub fn cursor<T>(
         &mut self,
         parse: impl Fn(&str) -> Option<T>,
@@ -148,12 +148,12 @@ impl Query {
             return Ok((None, cursors));
         };
         let item = cursors.read(&cursor)?;
-        // Nobody but this service writes one, unless on purpose.
+        // Only this service creates cursors; any other cursor is made up on purpose.
         let item = parse(&item).ok_or(Unusable::Altered)?;
         Ok((Some(item), cursors))
     }
 
-    /// One value that `parse` must understand.
+    /// One value that `parse` must accept.
     pub fn value<T>(
         &mut self,
         name: &'static str,
@@ -172,24 +172,24 @@ impl Query {
         }
     }
 
-    /// Refuses what nobody asked for.
+    /// Refuses unknown and repeated parameters.
     pub fn finish(self) -> Result<(), Problem> {
         if let Some(name) = self.repeated {
             return Err(Problem::new(
                 Kind::InvalidQuery,
-                format!("{name} is given more than once: give it once"),
+                format!("{name} is repeated: give it once"),
             ));
         }
         let Some((name, _)) = self.pairs.first() else {
             return Ok(());
         };
         let allowed = match self.known.as_slice() {
-            [] => "there are none here".to_owned(),
-            known => format!("known are {}", known.join(", ")),
+            [] => "this operation has none".to_owned(),
+            known => format!("the parameters are {}", known.join(", ")),
         };
         Err(Problem::new(
             Kind::InvalidQuery,
-            format!("there is no query parameter {name:?}: {allowed}"),
+            format!("unknown query parameter {name:?}: {allowed}"),
         ))
     }
 }

@@ -1,4 +1,4 @@
-//! The headers of answers, by what an answer is: each is described once, for all operations that give it.
+//! The headers of responses. Each header is described once, for all operations that return it.
 
 use axum::http::Method;
 use utoipa::openapi::{
@@ -8,12 +8,12 @@ use utoipa::openapi::{
 
 use super::operations_of;
 
-/// An answer, as far as its headers depend on it.
+/// The properties of a response that decide which headers it has.
 struct Answer<'a> {
     operation: &'a str,
     method: &'a Method,
     status: &'a str,
-    /// Of JSON: what it is.
+    /// For a JSON response: what it contains.
     schema: Option<&'a str>,
     /// Whether the request may have an Idempotency-Key.
     takes_key: bool,
@@ -24,7 +24,7 @@ impl Answer<'_> {
         matches!(self.schema, Some("Task" | "TaskOrVerdict"))
     }
 
-    /// A submission can wait.
+    /// Whether the request may wait for the task.
     fn is_submission(&self) -> bool {
         *self.method == Method::POST
             && matches!(self.operation, "submit" | "clone_task")
@@ -54,13 +54,13 @@ fn text(schema: ObjectBuilder) -> ObjectBuilder {
 const HEADERS: [HeaderOf; 9] = [
     HeaderOf {
         name: "X-Request-Id",
-        description: "The id of the request: the caller's own, where it sent one in X-Request-Id that is 1 to 128 letters, digits and `-_.:/+=@`, or a new one",
+        description: "The id of the request: the caller's own X-Request-Id if it is 1 to 128 letters, digits and `-_.:/+=@`, otherwise a new id",
         schema: |schema| text(schema).max_length(Some(128)),
         applies: |_| true,
     },
     HeaderOf {
         name: "ETag",
-        description: "The version of what is answered: of a task its `version`, in quotes; of an agent its specification, without the calls under way. For If-None-Match, and of tasks, agents and the latest version of a workflow for If-Match",
+        description: "The version of the resource: for a task its `version`, in quotes; for an agent a hash of its specification, which excludes the calls in flight. Use it in If-None-Match, and, for tasks, agents and the latest version of a workflow, in If-Match",
         schema: text,
         applies: |answer| {
             answer.is_task()
@@ -74,13 +74,13 @@ const HEADERS: [HeaderOf; 9] = [
     },
     HeaderOf {
         name: "Retry-After",
-        description: "Seconds after which to ask again: for a task while it is under way, or when the service may be able to answer",
+        description: "Seconds to wait before the next request: to poll a task that is still running, or to retry when the service could not serve the request",
         schema: |schema| schema.schema_type(Type::Integer).minimum(Some(0)),
         applies: |answer| answer.is_task() || answer.status == "503",
     },
     HeaderOf {
         name: "Location",
-        description: "Where to read what was made",
+        description: "The URL of the resource that was created",
         schema: |schema| {
             text(schema).format(Some(utoipa::openapi::SchemaFormat::Custom(
                 "uri-reference".to_owned(),
@@ -90,19 +90,19 @@ const HEADERS: [HeaderOf; 9] = [
     },
     HeaderOf {
         name: "Preference-Applied",
-        description: "With Prefer: wait, how long the answer waited at most, such as `wait=60`",
+        description: "With Prefer: wait, the longest time that the response waited, such as `wait=60`",
         schema: |schema| text(schema).pattern(Some("^wait=[0-9]+$")),
         applies: |answer| answer.is_submission(),
     },
     HeaderOf {
         name: "Idempotency-Replayed",
-        description: "`true` where the Idempotency-Key was seen before: nothing was changed by this request",
+        description: "`true` if the Idempotency-Key was used before: this request changed nothing",
         schema: |schema| text(schema).enum_values(Some(["true"])),
         applies: |answer| answer.takes_key && answer.is_task(),
     },
     HeaderOf {
         name: "Vary",
-        description: "The headers of the request that the answer depends on",
+        description: "The request headers that the response depends on",
         schema: text,
         applies: |answer| {
             answer.is_submission() || answer.is_picture() || answer.is_page_of_problems()
@@ -110,13 +110,13 @@ const HEADERS: [HeaderOf; 9] = [
     },
     HeaderOf {
         name: "WWW-Authenticate",
-        description: "How to say who you are: `Bearer`",
+        description: "The authentication scheme: `Bearer`",
         schema: text,
         applies: |answer| answer.status == "401",
     },
     HeaderOf {
         name: "Cache-Control",
-        description: "`no-cache`: ask again with If-None-Match before a copy is used",
+        description: "`no-cache`: revalidate with If-None-Match before using a cached copy",
         schema: text,
         applies: |answer| {
             matches!(answer.operation, "openapi_json" | "docs_page") || answer.is_page_of_problems()
@@ -124,7 +124,7 @@ const HEADERS: [HeaderOf; 9] = [
     },
 ];
 
-/// Adds to every answer its headers, and what follows from them: who is told an ETag may ask with it.
+/// Adds its headers to every response, and If-None-Match to the requests whose responses have an ETag.
 pub fn describe(document: &mut OpenApi) {
     let components = document.components.get_or_insert_default();
     for header in &HEADERS {
@@ -206,7 +206,7 @@ fn add_headers(method: &Method, operation: &mut Operation) {
     }
 }
 
-/// An answer with an ETag is not sent again to who has it.
+/// The 304 that replaces a response whose ETag the caller already has.
 fn answer_304(operation: &mut Operation) {
     let responses = &mut operation.responses.responses;
     let Some(RefOr::T(whole)) = responses.get("200") else {
@@ -216,14 +216,14 @@ fn answer_304(operation: &mut Operation) {
         return;
     }
     let mut same = ResponseBuilder::new()
-        .description("As it was: If-None-Match names its ETag")
+        .description("Not modified: If-None-Match contains the current ETag")
         .build();
     same.headers = whole.headers.clone();
     responses.insert("304".to_owned(), same.into());
     let parameter = ParameterBuilder::new()
         .name("If-None-Match")
         .parameter_in(ParameterIn::Header)
-        .description(Some("ETags of the copies that the caller has: where one is still right, the answer is 304 without a body"))
+        .description(Some("ETags of the caller's cached copies: if one of them is current, the response is 304 without a body"))
         .schema(Some(Object::with_type(Type::String)))
         .example(Some("\"7\"".into()));
     let parameters = operation.parameters.get_or_insert_default();

@@ -1,18 +1,18 @@
-//! What can be asked next with what an answer says.
+//! OpenAPI links: the requests that can follow a response.
 
 use serde_json::json;
 use utoipa::openapi::{OpenApi, RefOr, link::LinkBuilder};
 
 use super::operations_of;
 
-/// Each is the operation's id, and what it does with the task of the answer.
+/// Each link is the operation's id and a description of what it does with the task in the response.
 const OF_A_TASK: [(&str, &str); 3] = [
     ("get", "Poll the task, or wait for it with `wait`"),
     ("events", "Follow the task live"),
     ("cancel", "Cancel the task"),
 ];
 
-/// From the answer to a submission to the task that it made.
+/// From the response to a submission to the task that it created.
 pub fn add(document: &mut OpenApi) {
     for item in document.paths.paths.values_mut() {
         for (_, operation) in operations_of(item) {

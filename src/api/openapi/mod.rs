@@ -1,5 +1,5 @@
-//! The OpenAPI document: what the handlers say of themselves, completed by what holds for all of them.
-//! Problems and access are written here once, from the tables that the service itself goes by.
+//! The OpenAPI document: the handlers' own annotations, completed by what applies to all of them. Problems and
+//! access rules are added here once, from the tables that the service itself uses.
 
 mod headers;
 mod links;
@@ -26,27 +26,20 @@ use super::{
 };
 use crate::domain::{Form, LabelFilter};
 
-const DESCRIPTION: &str = "\
-Runs multi-step tasks across HTTP services so that each succeeds as a whole.
+const DESCRIPTION: &str = "Runs multi-step tasks across HTTP services so that each task succeeds as a whole or is undone as a whole.
 
-Durations are strings such as `250ms`, `30s`, `15m`, `24h`; times are RFC 3339 in UTC; ids are UUIDv7. \
-Unknown fields and parameters are refused by name. Errors are problem details (RFC 9457): `type` names \
-the kind and never changes its meaning, and every kind has a section in `docs/problems.md`, which the service answers at that `type`.
+Durations are strings such as `250ms`, `30s`, `15m`, `24h`; times are RFC 3339 in UTC; ids are UUIDv7. Unknown fields and query parameters are rejected by name. Errors are problem details (RFC 9457): `type` names the kind and never changes its meaning. Every kind has a section in `docs/problems.md`, which the service also serves at the URL in `type`.
 
-Every request has an id: send your own as `X-Request-Id` (1 to 128 letters, digits and `-_.:/+=@`), or one is made. \
-It is in the answer's header, in every problem as `request_id`, and in what the service logs for the request.
-
-`If-Match` and `If-None-Match` are judged where an operation lists them; on another that changes something, one that \
-names an ETag is refused (412). A URL that is too long is answered with 414, a head that is too large with 431, and \
-what is no HTTP with 400, on every path.";
+Every request has an id: the `X-Request-Id` that you send (1 to 128 letters, digits and `-_.:/+=@`), or a generated one. It is returned in the response header, in every problem as `request_id`, and is part of every log line about the request.
+\nThe service evaluates `If-Match` and `If-None-Match` on the operations that list them. On any other operation that changes something, a condition that names an ETag is refused with 412. On every path, a URL that is too long is refused with 414, headers that are too large with 431, and bytes that are not HTTP with 400.";
 
 const TAGS: [(&str, &str); 7] = [
-    ("tasks", "Submit tasks, and see how they go on"),
-    ("operate", "What an operator can do about a task"),
-    ("alerts", "What a person has to look at"),
+    ("tasks", "Submit tasks and follow their progress"),
+    ("operate", "Operator commands on a task"),
+    ("alerts", "Conditions that need a person's attention"),
     (
         "messages",
-        "Messages to submitters and alert webhooks that are not delivered",
+        "Undelivered messages to submitters and alert webhooks",
     ),
     ("workflows", "Registered definitions, versioned"),
     ("agents", "The remote services that steps call"),
@@ -55,13 +48,13 @@ const TAGS: [(&str, &str); 7] = [
 
 const BEARER: &str = "token";
 
-/// The problems that any operation of a kind may answer, beside those it names itself.
+/// The problems that any operation of a kind may return, in addition to those that the operation declares.
 struct CommonProblem {
     name: &'static str,
     kind: Kind,
     description: &'static str,
     detail: &'static str,
-    /// Whether an operation at this path, which needs this access, may answer it.
+    /// Whether an operation with this path and this access rule may return the problem.
     applies: fn(&Operation, &str, Access) -> bool,
 }
 
@@ -73,36 +66,36 @@ const COMMON: [CommonProblem; 11] = [
     CommonProblem {
         name: "BadRequest",
         kind: Kind::InvalidQuery,
-        description: "A parameter or a header cannot be used, or the body is not JSON",
+        description: "A query parameter or a header is invalid, or the body is not JSON",
         detail: "limit is \"0\", but must be a whole number, 1 to 500",
         applies: |operation, _, access| access != Access::Open || has_body(operation),
     },
     CommonProblem {
         name: "Unauthenticated",
         kind: Kind::Unauthenticated,
-        description: "Tokens are configured, and none that is known was sent",
+        description: "Tokens are configured, and the request has no valid token",
         detail: "send the token as `Authorization: Bearer <token>`",
         applies: |_, _, access| access != Access::Open,
     },
     CommonProblem {
         name: "Forbidden",
         kind: Kind::Forbidden,
-        description: "The token's role does not allow this (`forbidden`); or, without tokens, a page of another site asks (`cross-site`)",
+        description: "The token's role does not allow this (`forbidden`); or, without tokens, the request comes from a page of another site (`cross-site`)",
         detail: "this needs the role operate, or one that includes it: the token \"ci\" has the role submit",
         applies: |_, _, access| access != Access::Open,
     },
     CommonProblem {
         name: "NotFound",
         kind: Kind::NotFound,
-        description: "What the path names is not there",
-        detail: "there is no such task",
+        description: "The resource in the path does not exist",
+        detail: "task 0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f does not exist",
         applies: |_, path, _| path.contains('{'),
     },
     CommonProblem {
         name: "RequestTimeout",
         kind: Kind::RequestTimeout,
-        description: "The body did not come in whole in time",
-        detail: "only 512 bytes of the body came in: it may take 60s in all (listener.body_timeout) and pause for 20s (listener.stall_timeout)",
+        description: "The body did not arrive completely in time",
+        detail: "only 512 bytes of the body arrived: the limit is 60s in total (listener.body_timeout) and 20s between two parts (listener.stall_timeout)",
         applies: |operation, _, _| has_body(operation),
     },
     CommonProblem {
@@ -122,34 +115,34 @@ const COMMON: [CommonProblem; 11] = [
     CommonProblem {
         name: "Misdirected",
         kind: Kind::Misdirected,
-        description: "Without tokens: the request is for another host than this machine's loopback or `public_url`",
-        detail: "this service answers for localhost and loopback addresses, not for evil.example: ask for it under one of those; or set public_url to the URL under which it is reached, or tokens",
+        description: "Without tokens: the request names a host that is neither a loopback name or address nor the host of `public_url`",
+        detail: "this service accepts requests for localhost and loopback addresses, not for evil.example: use one of those, set public_url to the URL under which the service is reached, or configure tokens",
         applies: |_, _, _| true,
     },
     CommonProblem {
         name: "Invalid",
         kind: Kind::Invalid,
-        description: "The content is not valid; `errors` lists every fault with its JSON pointer",
+        description: "The content is invalid; `errors` lists every fault with its JSON pointer",
         detail: "/steps/1/after/0: there is no step \"reserv\"; did you mean \"reserve\"?",
         applies: |operation, _, _| has_body(operation),
     },
     CommonProblem {
         name: "Internal",
         kind: Kind::Internal,
-        description: "A fault in the service; its log says more",
-        detail: "the request could not be carried out because of a fault in the service; its log says more",
+        description: "An internal error; the service's log has the details",
+        detail: "an internal error prevented this request; the service's log has the details",
         applies: |_, path, _| path.starts_with("/v1/"),
     },
     CommonProblem {
         name: "Unavailable",
         kind: Kind::StoreUnavailable,
-        description: "The store cannot commit (`store-full`, `store-unavailable`) or the service is stopping (`stopping`); nothing was changed. Try again after `Retry-After`",
-        detail: "the disk that holds the database is full, or the database has reached its size limit: free some space; the service goes on by itself",
+        description: "The store cannot commit (`store-full`, `store-unavailable`) or the service is stopping (`stopping`). Nothing was changed. Retry after `Retry-After`",
+        detail: "the disk that holds the database is full, or the database has reached its size limit: free some space; the service then continues automatically",
         applies: |_, path, _| path.starts_with("/v1/"),
     },
 ];
 
-/// What the routes are added to.
+/// The document that the routes are added to.
 pub fn start() -> OpenApi {
     let license = LicenseBuilder::new()
         .name(env!("CARGO_PKG_LICENSE"))
@@ -172,16 +165,17 @@ fn tag((name, description): (&str, &str)) -> Tag {
         .build()
 }
 
-/// Adds to every operation what holds for all: problems, access.
+/// Adds to every operation what applies to all of them: problems and access rules.
 pub fn complete(mut document: OpenApi) -> OpenApi {
     let mut scheme = Http::new(HttpAuthScheme::Bearer);
     scheme.description = Some(
-        "One of the configured tokens. Where none is configured, the service is reachable from its own machine only and asks for none."
+        "One of the configured tokens. Without configured tokens the service is reachable only from its own machine and requires none."
             .to_owned(),
     );
     let components = document.components.get_or_insert_default();
     components.add_security_scheme(BEARER, SecurityScheme::Http(scheme));
-    // Bodies bring along the schemas that they refer to. Parameters, and what is written here, do not.
+    // utoipa collects the schemas that bodies refer to. It does not collect those of parameters and of what is
+    // written here.
     add::<ProblemBody>(components);
     add::<FieldErrorBody>(components);
     add::<Form>(components);
@@ -224,8 +218,8 @@ fn say_access(operation: &mut Operation, access: Access) {
         return;
     }
     let role = match access.role() {
-        "any" => "Where tokens are configured, any will do.".to_owned(),
-        role => format!("Where tokens are configured: role `{role}`, or one that includes it."),
+        "any" => "If tokens are configured: any token.".to_owned(),
+        role => format!("If tokens are configured: role `{role}`, or one that includes it."),
     };
     let description = operation.description.get_or_insert_default();
     if !description.is_empty() {

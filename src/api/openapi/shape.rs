@@ -1,5 +1,5 @@
-//! Schemas as generators of clients take them. What serde and the handlers say is true, but not all of it is
-//! understood: each function here says what it was done for.
+//! Adapts the schemas to client generators. What serde and the handlers declare is correct, but generators do not
+//! understand all of it: each function here explains what it works around.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,10 +15,10 @@ use super::operations_of;
 type Schemas = BTreeMap<String, RefOr<Schema>>;
 
 const PREFIX: &str = "#/components/schemas/";
-/// As generic pages are called, before their items.
+/// The names that utoipa gives to generic pages, without their items.
 const PAGE: &str = "Page_";
 
-/// All of it.
+/// Applies all adaptations.
 pub fn arrange(document: &mut OpenApi) {
     let webhooks = document.webhooks.iter_mut();
     let all = webhooks.chain([&mut document.paths]);
@@ -36,7 +36,7 @@ pub fn arrange(document: &mut OpenApi) {
     drop_unused(document);
 }
 
-/// An `Option` is a parameter that may be left out: none can be given as null.
+/// An `Option` parameter may be left out; it can never be sent as null.
 fn parameters_are_not_null(operation: &mut Operation) {
     for parameter in operation.parameters.iter_mut().flatten() {
         let RefOr::T(parameter) = parameter else {
@@ -51,8 +51,8 @@ fn parameters_are_not_null(operation: &mut Operation) {
     }
 }
 
-/// Pages are generic, and so are called `Page_Task` and hold a copy of the schema of their items. A page of tasks is
-/// a `TaskPage`, and its items are tasks.
+/// Pages are generic, so utoipa names them `Page_Task` and copies the schema of their items into them. This renames
+/// a page of tasks to `TaskPage` and makes its items references to `Task`.
 fn name_pages(document: &mut OpenApi) {
     let schemas = &mut document.components.get_or_insert_default().schemas;
     let generic = schemas.extract_if(.., |name, _| name.starts_with(PAGE));
@@ -121,8 +121,9 @@ fn without_null(schema: RefOr<Schema>) -> RefOr<Schema> {
     }
 }
 
-/// Of objects that are put together from parts, one object: a generator that makes a class of each part leaves out
-/// what it cannot inherit, and an object of parts cannot refuse fields that none of them knows.
+/// Merges an object that is composed of parts (`allOf`) into one object: a generator that makes a class of each
+/// part drops fields that it cannot inherit, and a composed object cannot reject fields that none of its parts
+/// knows.
 fn join_parts(schemas: &mut Schemas) {
     let before = schemas.clone();
     for schema in schemas.values_mut() {
@@ -134,7 +135,7 @@ fn join_parts(schemas: &mut Schemas) {
     }
 }
 
-/// `None` where a part is no object.
+/// `None` if a part is not an object.
 fn joined(parts: &AllOf, schemas: &Schemas) -> Option<Object> {
     let mut whole = Object::with_type(Type::Object);
     whole.description = parts.description.clone();
@@ -155,8 +156,8 @@ fn joined(parts: &AllOf, schemas: &Schemas) -> Option<Object> {
     Some(whole)
 }
 
-/// A default goes to the choice beside null that it stands for. Generators take a property that has one for a
-/// property that is always there, in requests too, where it is what may be left out.
+/// Moves a default from a nullable property to the alternative beside null. Generators treat a property with a
+/// default as always present, in requests too, where it is optional.
 fn move_defaults_inside(schemas: &mut Schemas) {
     for schema in schemas.values_mut() {
         let RefOr::T(Schema::Object(object)) = schema else {
@@ -206,7 +207,7 @@ fn plain(schema: RefOr<Schema>) -> RefOr<Schema> {
     }
 }
 
-/// The schemas that a body of a request is made of.
+/// The schemas that request bodies are made of.
 fn request_bodies(document: &OpenApi) -> BTreeSet<String> {
     let mut bodies = BTreeSet::new();
     for item in document.paths.paths.values() {
@@ -217,7 +218,7 @@ fn request_bodies(document: &OpenApi) -> BTreeSet<String> {
     bodies
 }
 
-/// The service refuses a body with a field that it does not know.
+/// The service rejects a body with an unknown field.
 fn refuse_other_fields(schemas: &mut Schemas, bodies: BTreeSet<String>) {
     let mut open: Vec<_> = bodies.into_iter().collect();
     let mut closed = BTreeSet::new();
@@ -237,7 +238,7 @@ fn refuse_other_fields(schemas: &mut Schemas, bodies: BTreeSet<String>) {
     }
 }
 
-/// What was only a part of others is no schema of its own.
+/// Removes schemas that only served as a part of others.
 fn drop_unused(document: &mut OpenApi) {
     loop {
         let used: BTreeSet<_> = references(&*document).collect();
@@ -250,7 +251,7 @@ fn drop_unused(document: &mut OpenApi) {
     }
 }
 
-/// The names of all schemas that are referred to.
+/// The names of all referenced schemas.
 fn references(part: &impl serde::Serialize) -> impl Iterator<Item = String> {
     fn collect(value: &Value, found: &mut BTreeSet<String>) {
         match value {

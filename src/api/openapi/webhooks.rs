@@ -1,4 +1,5 @@
-//! What Provost posts to others: the `webhooks` of the document. `docs/replies.md` says what receivers can rely on.
+//! The requests that Provost sends to receivers: the `webhooks` of the document. `docs/replies.md` says what
+//! receivers can rely on.
 #![allow(dead_code, reason = "only shapes, for the OpenAPI document")]
 
 use utoipa::{IntoParams, OpenApi, ToSchema};
@@ -6,26 +7,26 @@ use uuid::Uuid;
 
 use crate::domain::{ALERT_EVENTS, AlertNews, ReplyEvent, TaskNews};
 
-/// What an alert webhook is told.
+/// The events that an alert webhook receives.
 struct AlertEventType;
 
 /// The version of CloudEvents.
 struct CloudEvents;
 
-/// What the data of an event is.
+/// The media type of an event's data.
 struct EventData;
 
 crate::domain::words! {
     AlertEventType = "AlertEventType", "Whether an alert was raised or has closed", ALERT_EVENTS;
     CloudEvents = "CloudEventsVersion", "The version of CloudEvents", ["1.0"];
-    EventData = "EventDataType", "What the data of an event is", ["application/json"];
+    EventData = "EventDataType", "The media type of an event's data", ["application/json"];
 }
 
-/// Tells a submitter what became of a task: a CloudEvent.
+/// Reports a change of a task to its submitter, as a CloudEvent.
 #[derive(ToSchema)]
 struct TaskEvent {
     specversion: CloudEvents,
-    /// As `webhook-id`: the same each time that the event is delivered.
+    /// The same value as `webhook-id`: it is identical on every delivery of the event.
     id: Uuid,
     /// `/v1/tasks` under the public URL.
     #[schema(format = "uri-reference", example = "https://provost.example/v1/tasks")]
@@ -41,11 +42,11 @@ struct TaskEvent {
     data: TaskNews<'static>,
 }
 
-/// Tells people of an alert: a CloudEvent.
+/// Reports an alert, as a CloudEvent.
 #[derive(ToSchema)]
 struct AlertEvent {
     specversion: CloudEvents,
-    /// As `webhook-id`: the same each time that the event is delivered.
+    /// The same value as `webhook-id`: it is identical on every delivery of the event.
     id: Uuid,
     /// `/v1/alerts` under the public URL.
     #[schema(
@@ -55,7 +56,7 @@ struct AlertEvent {
     source: String,
     #[schema(rename = "type")]
     kind: AlertEventType,
-    /// The task's id; of an alert without a task, the alert's.
+    /// The task's id; for an alert without a task, the alert's id.
     subject: Uuid,
     #[schema(format = DateTime)]
     time: String,
@@ -64,7 +65,7 @@ struct AlertEvent {
     data: AlertNews<'static>,
 }
 
-/// A text for people, with `format = "slack"`.
+/// A plain text message, with `format = "slack"`.
 #[derive(ToSchema)]
 struct SlackText {
     #[schema(
@@ -76,46 +77,47 @@ struct SlackText {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 struct DeliveryHeaders {
-    /// The same each time that a message is delivered: a repetition is known by it.
+    /// Identical on every delivery of the same message: use it to recognise duplicates.
     #[param(rename = "webhook-id")]
     id: Uuid,
-    /// When this try was signed, in seconds since 1970.
+    /// When this delivery attempt was signed, in seconds since 1970.
     #[param(rename = "webhook-timestamp")]
     timestamp: u64,
-    /// `v1,` and an HMAC-SHA256 in base64 for each of the receiver's secrets, with blanks between them, as Standard
-    /// Webhooks has it. Left out where the receiver has no secret.
+    /// `v1,` and a base64 HMAC-SHA256 for each of the receiver's secrets, separated by spaces, as in Standard
+    /// Webhooks. Absent if the receiver has no secret.
     #[param(rename = "webhook-signature")]
     signature: Option<String>,
-    /// The number of this try, from 1.
+    /// The number of this delivery attempt, from 1.
     #[param(rename = "provost-try")]
     number: u32,
 }
 
-/// Tell a submitter of a task
+/// Notify a submitter about a task
 ///
-/// To the `reply_to` of the task, of each of its `events`, at least once, and in order for one task. Tried again until
-/// it is answered with 2xx, for a day; 410 says that no more is wanted.
+/// Sent to the `reply_to` of the task for each of its `events`, at least once, and in order for one task. Provost
+/// retries for a day until the receiver responds with 2xx; 410 means that the receiver wants no further messages.
 #[utoipa::path(
     post, path = "task_event", tag = "messages", operation_id = "task_event",
     params(DeliveryHeaders),
     request_body(content = TaskEvent, content_type = "application/cloudevents+json"),
     responses(
-        (status = 200, description = "Any 2xx within 15 s: taken"),
-        (status = 410, description = "The receiver wants no more: the message is a dead letter"),
+        (status = 200, description = "Any 2xx within 15 s: delivered"),
+        (status = 410, description = "The receiver wants no further messages: this message becomes a dead letter"),
     )
 )]
 async fn task_event() {}
 
-/// Tell people of an alert
+/// Notify people about an alert
 ///
-/// To each configured alert webhook, at least once. With `format = "slack"` a text, when an alert is raised.
+/// Sent to each configured alert webhook, at least once. With `format = "slack"` a text message is sent when an
+/// alert is raised.
 #[utoipa::path(
     post, path = "alert_event", tag = "alerts", operation_id = "alert_event",
     params(DeliveryHeaders),
     request_body(content((AlertEvent = "application/cloudevents+json"), (SlackText = "application/json"))),
     responses(
-        (status = 200, description = "Any 2xx within 15 s: taken"),
-        (status = 410, description = "The receiver wants no more: the message is a dead letter"),
+        (status = 200, description = "Any 2xx within 15 s: delivered"),
+        (status = 410, description = "The receiver wants no further messages: this message becomes a dead letter"),
     )
 )]
 async fn alert_event() {}
@@ -124,7 +126,7 @@ async fn alert_event() {}
 #[openapi(paths(task_event, alert_event))]
 struct Posted;
 
-/// Adds them, with their schemas.
+/// Adds the webhooks with their schemas.
 pub fn describe(document: &mut utoipa::openapi::OpenApi) {
     let posted = Posted::openapi();
     document.webhooks = Some(posted.paths);

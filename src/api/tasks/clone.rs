@@ -1,4 +1,4 @@
-//! A task submitted anew, with changes: what an operator does about one that went wrong for good.
+//! Clones a task with changes: an operator's remedy for a task that cannot succeed as it is.
 
 use std::sync::Arc;
 
@@ -26,31 +26,31 @@ use crate::{
     store::CommandError,
 };
 
-/// What is different; all else is as it was in the task.
+/// The changes; everything else is copied from the task.
 #[derive(utoipa::ToSchema)]
 #[schema(as = Clone)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct CloneBody {
-    /// In place of the task's whole input.
+    /// Replaces the task's whole input.
     #[schema(value_type = Json, required = false)]
     input: Option<String>,
-    /// Changes to the task's input, as a JSON Merge Patch (RFC 7396): members replace or join those of the
-    /// same name, null takes one away. Not together with `input`.
+    /// Changes to the task's input, as a JSON Merge Patch (RFC 7396): members are added or replaced, and null
+    /// removes a member. Not together with `input`.
     #[schema(value_type = Json, required = false, example = json!({"card": "tok_other"}))]
     input_patch: Option<String>,
     #[schema(example = "order-1001", max_length = 255)]
     key: Option<String>,
-    /// In place of all of the task's labels.
+    /// Replaces all of the task's labels.
     labels: Option<Labels<'static>>,
     #[schema(minimum = -100, maximum = 100)]
     priority: Option<i8>,
     #[schema(example = "15m")]
     complete_within: Option<DurationText>,
-    /// Another version of the task's workflow: its number, or `latest`. Left out: the task's own.
+    /// Another version of the task's workflow: its number, or `latest`. Default: the task's own version.
     workflow_version: Option<VersionBody>,
-    /// In place of the task's own; null: nobody is told.
+    /// Replaces the task's own `reply_to`; null: no messages are sent.
     reply_to: Option<ReplyToBody>,
-    /// For the history of the new task.
+    /// Recorded in the history of the new task.
     #[schema(example = "the first card was declined")]
     reason: Option<String>,
 }
@@ -73,20 +73,20 @@ pub enum Latest {
     Latest,
 }
 
-/// Submit a task anew, with changes
+/// Clone a task
 ///
-/// Makes a new task with the input, key, labels, priority, limit, reply address and definition of this one, except for what
-/// the body says. It is a submission like any other: durable before the answer, with calls under
-/// Idempotency-Keys of its own. Its history says from which task it was cloned. That task is not touched, and
-/// may have ended: what it did is neither undone nor taken over.
+/// Creates a new task with the input, key, labels, priority, time limit, reply address and definition of this one,
+/// except for the changes in the body. It is a submission like any other: durable before the response, with
+/// Idempotency-Keys of its own for its calls. Its history names the task it was cloned from. That task may have
+/// ended and is not changed: its effects are neither undone nor reused.
 #[utoipa::path(
     post, path = "/v1/tasks/{id}/clone", tag = "operate", operation_id = "clone_task",
     params(TaskParams, ConditionHeaders, TaskMatch, TraceHeaders),
-    request_body(content = Option<CloneBody>, description = "May be left out"),
+    request_body(content = Option<CloneBody>, description = "Optional"),
     responses(
-        (status = 202, description = "Accepted and durable; Location says where to poll", body = TaskView),
-        (status = 200, description = "With Prefer: wait, the new task came to rest in time", body = TaskView),
-        (status = 412, description = "The task has changed since If-Match", body = crate::api::problem::ProblemBody, content_type = "application/problem+json"),
+        (status = 202, description = "Accepted and durable; Location is the URL to poll", body = TaskView),
+        (status = 200, description = "With Prefer: wait, the new task ended or needed an operator in time", body = TaskView),
+        (status = 412, description = "The task has changed since the version in If-Match", body = crate::api::problem::ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn clone(
@@ -175,7 +175,7 @@ fn input(fields: &mut Fields<'_>, input: &Payload, longest: usize) -> Payload {
     }
 }
 
-/// Steps given in place are judged by what is allowed and registered today, as any submission's are.
+/// Inline steps are validated by the current rules and registrations, as in any submission.
 async fn definition(
     app: &App,
     fields: &mut Fields<'_>,
@@ -188,7 +188,7 @@ async fn definition(
             fields.value("workflow_version");
             fields.fault(
                 "workflow_version",
-                "only goes with a workflow, and the task has its steps in place: leave it out",
+                "requires a workflow, but the task has inline steps: omit it",
             );
         }
         let source = &details.definition.source;
@@ -215,7 +215,7 @@ async fn definition(
         None => {
             let name = &workflow.name;
             let message = format!(
-                "there is no such version of workflow {name:?}; GET /v1/workflows/{name} shows the latest"
+                "workflow {name:?} has no such version; GET /v1/workflows/{name} shows the latest"
             );
             fields.fault("workflow_version", message);
             Ok(before)
@@ -223,11 +223,11 @@ async fn definition(
     }
 }
 
-/// The faults are in the task's steps, which the body does not hold.
+/// Reports faults in the task's own steps, which the body does not contain.
 fn not_accepted(faults: Vec<FieldFault>) -> Problem {
     let faults = faults.into_iter().map(|fault| FieldFault {
         message: format!(
-            "{}: {}, in the steps of the task that is cloned",
+            "{}: {}, in the steps of the original task",
             fault.pointer, fault.message
         ),
         pointer: String::new(),

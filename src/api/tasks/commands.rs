@@ -1,4 +1,4 @@
-//! What an operator, or the submitter, asks of a task.
+//! Commands on one task, from operators and submitters.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::{
     store::{Apply, Submitted},
 };
 
-/// Who asks, how, and under which conditions: the same for every command.
+/// What every command has in common: the caller, the trace and the preconditions.
 pub(super) struct Asked {
     app: Arc<App>,
     caller: Caller,
@@ -63,7 +63,7 @@ impl FromRequest<Arc<App>> for Asked {
 }
 
 impl Asked {
-    /// Reads the body's fields; a body that is not given has none.
+    /// Parses the fields of the body; a missing body has none.
     fn fields<T>(&self, read: impl FnOnce(&mut Fields<'_>) -> T) -> Result<T, Problem> {
         let mut fields = match &self.body {
             Some(body) => Fields::of(body, "").map_err(Problem::invalid)?,
@@ -104,7 +104,7 @@ impl Asked {
     }
 }
 
-/// The step's place; which steps a task has never changes, so this need not be decided under lock.
+/// The step's index. The steps of a task never change, so this needs no lock.
 async fn find(app: &App, id: TaskId, name: &str) -> Result<(Arc<Task>, StepIndex), Problem> {
     let task = load(app, id).await?;
     match task.find(name) {
@@ -114,13 +114,16 @@ async fn find(app: &App, id: TaskId, name: &str) -> Result<(Arc<Task>, StepIndex
             let names: Vec<_> = steps.map(|step| step.name.as_str()).collect();
             Err(Problem::new(
                 Kind::NoSuchStep,
-                format!("the task has no step {name:?}; it has {}", names.join(", ")),
+                format!(
+                    "the task has no step {name:?}; its steps are {}",
+                    names.join(", ")
+                ),
             ))
         }
     }
 }
 
-/// Declares the handler of a command that takes an optional reason and needs no step.
+/// Declares the handler of a command that takes an optional reason and no step.
 macro_rules! task_command {
     ($name:ident, $path:literal, $summary:literal, $description:literal, $command:expr) => {
         #[doc = $summary]
@@ -129,11 +132,11 @@ macro_rules! task_command {
         #[utoipa::path(
             post, path = $path, tag = "operate",
             params(TaskParams, CommandHeaders),
-            request_body(content = Option<ReasonBody>, description = "May be left out"),
+            request_body(content = Option<ReasonBody>, description = "Optional"),
             responses(
-                (status = 200, description = "The task afterwards", body = TaskView),
-                (status = 409, description = "The task's state does not allow it; `state` says which it is", body = ProblemBody, content_type = "application/problem+json"),
-                (status = 412, description = "The task has changed since If-Match", body = ProblemBody, content_type = "application/problem+json"),
+                (status = 200, description = "The task after the command", body = TaskView),
+                (status = 409, description = "The task's state does not allow it; `state` is the current state", body = ProblemBody, content_type = "application/problem+json"),
+                (status = 412, description = "The task has changed since the version in If-Match", body = ProblemBody, content_type = "application/problem+json"),
             )
         )]
         pub(super) async fn $name(TaskPath(id): TaskPath, asked: Asked) -> Result<Response, Problem> {
@@ -144,7 +147,7 @@ macro_rules! task_command {
     };
 }
 
-/// Why, for the history.
+/// The reason, recorded in the history.
 #[derive(utoipa::ToSchema)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct ReasonBody {
@@ -156,62 +159,61 @@ task_command!(
     cancel,
     "/v1/tasks/{id}/cancel",
     "Cancel a task",
-    "Ends it where it is. Calls under way are dropped; whether they took effect is unknown. What is done stays done.",
+    "Ends the task where it is. Calls in flight are dropped; it is unknown whether they took effect. Completed steps are not undone.",
     |reason| Command::Cancel { reason }
 );
 task_command!(
     pause,
     "/v1/tasks/{id}/pause",
     "Pause a task",
-    "Calls under way may finish; nothing more of it is started until it is resumed.",
+    "Calls in flight may finish; no new call starts until the task is resumed.",
     |reason| Command::Pause { reason }
 );
 task_command!(
     resume,
     "/v1/tasks/{id}/resume",
     "Resume a paused task",
-    "Steps that are ready start at once.",
+    "Ready steps start at once.",
     |reason| Command::Resume { reason }
 );
 task_command!(
     undo,
     "/v1/tasks/{id}/undo",
     "Undo a task",
-    "Undoes every step that took effect, or may have: each after the steps that followed it. Steps without `undo` are passed over. `GET /v1/tasks/{id}/undo-plan` shows beforehand what will be called; with its `fingerprint` as If-Match the undo is refused if the task has moved since.",
+    "Undoes every step that took effect or may have taken effect; each step is undone after the steps that followed it. Steps without `undo` are skipped. `GET /v1/tasks/{id}/undo-plan` shows the calls in advance; send the plan's ETag as If-Match to refuse the undo if the task has changed since.",
     |reason| Command::Undo { reason }
 );
 
-/// Where a task goes on.
+/// Where the task continues.
 #[derive(utoipa::ToSchema)]
 #[schema(as = TaskRetry)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct TaskRetryBody {
-    /// This step and all that follow it run again, those that are done among them. Left out: the failed
-    /// steps alone.
+    /// Rerun this step and all steps that follow it, including completed ones. Default: only the failed steps.
     #[schema(example = "charge")]
     from: Option<String>,
     #[schema(example = "the prices were wrong")]
     reason: Option<String>,
 }
 
-/// Resubmit the failed steps of a task, or run it again from a step on
+/// Retry the failed steps of a task, or rerun it from a step
 ///
-/// Without `from`: the failures of every step in error are forgotten, and the task goes on from where it
-/// stood. With `from`: that step and all that follow it, near or far, run again, done or not. Failures count
-/// anew, conditions are judged again, and each output stands until it is replaced. The calls carry the
-/// Idempotency-Keys that they carried before: a service that remembers them may answer from its memory. A
-/// step that was done and has not run again yet is still undone when the task is.
+/// Without `from`: Provost clears the failures of every step in error, and the task continues where it stopped.
+/// With `from`: that step and all steps that depend on it, directly or indirectly, run again, including completed
+/// ones. Failures are counted from zero, conditions are evaluated again, and each output stays until a new one
+/// replaces it. The calls carry the same Idempotency-Keys as before: a service that remembers a key may return its
+/// recorded response. If the task is undone, a step that had completed and has not yet run again is undone too.
 ///
-/// `from` is refused while one of these steps is being called, where a pivot among them is done, and for a
-/// task that is being undone.
+/// `from` is refused while one of these steps is being called, if a completed pivot is among them, and if the task
+/// is being undone.
 #[utoipa::path(
     post, path = "/v1/tasks/{id}/retry", tag = "operate",
     params(TaskParams, CommandHeaders),
-    request_body(content = Option<TaskRetryBody>, description = "May be left out"),
+    request_body(content = Option<TaskRetryBody>, description = "Optional"),
     responses(
-        (status = 200, description = "The task afterwards", body = TaskView),
+        (status = 200, description = "The task after the command", body = TaskView),
         (status = 409, description = "The state of the task or of a step does not allow it", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 412, description = "The task has changed since If-Match", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "The task has changed since the version in If-Match", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn retry(
@@ -239,26 +241,25 @@ pub(super) async fn retry(
 #[derive(utoipa::ToSchema)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct RetryBody {
-    /// Sent as the request body in place of the rendered one, from now on.
+    /// Replaces the rendered request body, from now on.
     #[schema(value_type = Json, required = false, example = json!({"amount": 30, "card": "tok_visa"}))]
     input: Option<String>,
     #[schema(example = "the customer gave another card")]
     reason: Option<String>,
 }
 
-/// Resubmit a failed step
+/// Retry a failed step
 ///
-/// The step runs again under its stable Idempotency-Key, with its failures forgotten, and the task
-/// goes on from there. `input` replaces its rendered request body. A step that waits for a later try
-/// is tried at once.
+/// The step runs again under its stable Idempotency-Key with its failures cleared, and the task continues from
+/// there. `input` replaces its rendered request body. A step that waits for a later retry is retried at once.
 #[utoipa::path(
     post, path = "/v1/tasks/{id}/steps/{name}/retry", tag = "operate",
     params(StepParams, CommandHeaders),
-    request_body(content = Option<RetryBody>, description = "May be left out"),
+    request_body(content = Option<RetryBody>, description = "Optional"),
     responses(
-        (status = 200, description = "The task afterwards", body = TaskView),
+        (status = 200, description = "The task after the command", body = TaskView),
         (status = 409, description = "The step is not in error", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 412, description = "The task has changed since If-Match", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "The task has changed since the version in If-Match", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn retry_step(
@@ -277,28 +278,28 @@ pub(super) async fn retry_step(
     asked.send(id, command).await
 }
 
-/// What stands in for the step's own output.
+/// Replaces the step's own output.
 #[derive(utoipa::ToSchema)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct OutputBody {
-    /// What later steps see as its output; null if left out.
+    /// The step's output for later steps; the default is null.
     #[schema(value_type = Json, required = false, example = json!({"id": "ch_1"}))]
     output: Option<String>,
-    #[schema(example = "charged by hand in the payment console")]
+    #[schema(example = "charged manually in the payment console")]
     reason: Option<String>,
 }
 
-/// Go on without a step
+/// Skip a step
 ///
-/// The step counts as done for the steps that follow; they see `output`, or null.
+/// The steps that follow treat it as done; its output is `output`, or null.
 #[utoipa::path(
     post, path = "/v1/tasks/{id}/steps/{name}/skip", tag = "operate",
     params(StepParams, CommandHeaders),
-    request_body(content = Option<OutputBody>, description = "May be left out"),
+    request_body(content = Option<OutputBody>, description = "Optional"),
     responses(
-        (status = 200, description = "The task afterwards", body = TaskView),
+        (status = 200, description = "The task after the command", body = TaskView),
         (status = 409, description = "The step is neither in error nor pending", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 412, description = "The task has changed since If-Match", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "The task has changed since the version in If-Match", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn skip_step(
@@ -316,17 +317,18 @@ pub(super) async fn skip_step(
     asked.send(id, command).await
 }
 
-/// Say that a step was done by hand
+/// Resolve a step
 ///
-/// The step becomes processed with `output`, and the task goes on.
+/// Records that the step's work was done outside Provost: the step becomes processed with `output`, and the task
+/// continues.
 #[utoipa::path(
     post, path = "/v1/tasks/{id}/steps/{name}/resolve", tag = "operate",
     params(StepParams, CommandHeaders),
-    request_body(content = Option<OutputBody>, description = "May be left out"),
+    request_body(content = Option<OutputBody>, description = "Optional"),
     responses(
-        (status = 200, description = "The task afterwards", body = TaskView),
+        (status = 200, description = "The task after the command", body = TaskView),
         (status = 409, description = "The step is neither in error nor pending", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 412, description = "The task has changed since If-Match", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 412, description = "The task has changed since the version in If-Match", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn resolve_step(
@@ -348,10 +350,10 @@ fn outcome(asked: &Asked) -> Result<(Option<Payload>, Option<String>), Problem> 
     asked.fields(|fields| (fields.raw("output").map(Payload::new), reason(fields)))
 }
 
-/// More than any step's name has, with what undoes it.
+/// Longer than the name of any step, including its undo.
 pub(super) const LONGEST_STEP: usize = 100;
 
-/// The longest reason, in bytes: enough for a sentence or two, and it is kept for good.
+/// The longest reason, in bytes: enough for a sentence or two, because it is stored permanently.
 const LONGEST_REASON: usize = 1000;
 
 pub(super) fn reason(fields: &mut Fields<'_>) -> Option<String> {

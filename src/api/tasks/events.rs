@@ -1,4 +1,4 @@
-//! What happened to a task: as a list, and live.
+//! The history of a task: as a list, and as a live stream.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -27,9 +27,9 @@ use crate::{
     store::{Change, Interest, StoreError, Watch},
 };
 
-/// Changes read in one go.
+/// Changes that are read together.
 const PAGE: usize = 500;
-/// Between instances nothing announces a change: a stream looks this often by itself.
+/// No notification reaches every instance reliably, so a stream also polls at this interval.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// One entry of a task's history.
@@ -41,18 +41,18 @@ struct Entry {
     event: serde_json::Map<String, serde_json::Value>,
 }
 
-/// What the document says of an entry.
+/// The shape of an entry, for the OpenAPI document.
 #[derive(ToSchema)]
 #[schema(as = HistoryEntry)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct EntryBody {
-    /// The task's version that this change made, and its place in that change: `7.0`.
+    /// The task's version that this change created, and the entry's index within that change: `7.0`.
     #[schema(example = "3.1")]
     seq: String,
     #[schema(format = DateTime)]
     at: String,
-    /// `task.accepted`, `step.claimed`, `step.retrying`, `step.expired` and so on. Not closed: a later version may
-    /// have recorded others, which a client passes over.
+    /// `task.accepted`, `step.claimed`, `step.retrying`, `step.expired` and so on. An open set: later versions of
+    /// Provost may add types, which clients should ignore.
     #[serde(rename = "type")]
     #[schema(example = "step.claimed")]
     kind: String,
@@ -60,50 +60,50 @@ pub struct EntryBody {
     step: Option<String>,
     #[schema(example = 1)]
     attempt: Option<u32>,
-    /// The state of the step, or of the task, before. Not closed, as `type`.
+    /// The previous state of the step or of the task. An open set, as `type`.
     #[schema(example = "pending")]
     from: Option<String>,
-    /// The state of the step, or of the task, since then. Not closed, as `type`.
+    /// The new state of the step or of the task. An open set, as `type`.
     #[schema(example = "processing")]
     to: String,
-    /// `submitter`, or `scheduler:`, `supervisor:` or `operator:` and a name; the supervisor's with
-    /// its term, as in `supervisor:worker-1#4`.
+    /// `submitter`, or `scheduler:`, `supervisor:` or `operator:` and a name; for the supervisor with its term, as
+    /// in `supervisor:worker-1#4`.
     #[schema(example = "scheduler:node-1")]
     by: String,
     reason: Option<String>,
     #[schema(format = DateTime)]
     ready_at: Option<String>,
     failure_count: Option<u32>,
-    /// `unknown`: the step may have taken effect without its outcome being known.
+    /// `unknown`: the step may have taken effect; Provost does not know.
     outcome: Option<Effect>,
     error: Option<crate::domain::FaultBody>,
 }
 
-/// The whole history of a task, oldest first.
+/// The history of a task, oldest first.
 #[derive(Serialize, ToSchema)]
 #[schema(as = HistoryPage)]
 pub(super) struct HistoryPage {
     #[schema(value_type = Vec<EntryBody>)]
     items: Vec<Entry>,
-    /// Pass it as `cursor` for the next page; null on the last.
+    /// Pass it as `cursor` to get the next page; null on the last page.
     #[schema(required, pattern = "^[A-Za-z0-9_-]+$")]
     next_cursor: Option<String>,
 }
 
-/// Read a task's history
+/// Get a task's history
 ///
-/// Every change in order: what, when, by whom and why. Entries of one `seq` before the dot were saved
-/// together.
+/// Every change in order: what changed, when, by whom and why. Entries with the same `seq` before the dot were
+/// saved together.
 #[utoipa::path(
     get, path = "/v1/tasks/{id}/history", tag = "tasks",
     params(
         TaskParams,
-        ("limit" = Option<u32>, Query, minimum = 1, maximum = 500, description = "Changes of one page; 500 where it is left out", example = 500),
-        ("cursor" = Option<String>, Query, pattern = "^[A-Za-z0-9_-]+$", description = "`next_cursor` of the page before. Without it the history starts at its beginning"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 500, description = "The most changes on one page; the default is 500", example = 500),
+        ("cursor" = Option<String>, Query, pattern = "^[A-Za-z0-9_-]+$", description = "`next_cursor` of the previous page. Without it the history starts at its beginning"),
     ),
     responses(
         (status = 200, description = "A page of the history, oldest first", body = HistoryPage),
-        (status = 404, description = "There is no such task", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 404, description = "The task does not exist", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn history(
@@ -131,20 +131,20 @@ pub(super) async fn history(
 
 /// Follow a task live
 ///
-/// The history as server-sent events: `id` is the entry's `seq`, `event` its type, `data` the entry.
-/// A client that reconnects sends `Last-Event-ID` and misses nothing. The stream closes when the task
-/// has ended; who comes back then, as a browser does, gets 204 and is done.
+/// The history as server-sent events: `id` is the entry's `seq`, `event` its type, `data` the entry. A client that
+/// reconnects with `Last-Event-ID` misses nothing. The stream closes when the task has ended; a client that
+/// reconnects after that, as browsers do, gets 204 and stops.
 #[utoipa::path(
     get, path = "/v1/tasks/{id}/events", tag = "tasks",
     params(
         TaskParams,
-        ("Last-Event-ID" = Option<String>, Header, pattern = r"^[0-9]{1,18}\.[0-9]{1,18}$", description = "The `seq` of the last entry that was seen", example = "3.1"),
+        ("Last-Event-ID" = Option<String>, Header, pattern = r"^[0-9]{1,18}\.[0-9]{1,18}$", description = "The `seq` of the last entry that the client received", example = "3.1"),
     ),
     responses(
         (status = 200, description = "Server-sent events", body = String, content_type = "text/event-stream"),
-        (status = 204, description = "The task has ended, and everything was seen"),
-        (status = 404, description = "There is no such task", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "Too many callers wait or follow already", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 204, description = "The task has ended, and the client has received everything"),
+        (status = 404, description = "The task does not exist", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "Too many callers wait for tasks or follow them already", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn events(
@@ -161,13 +161,12 @@ pub(super) async fn events(
     let place = app.waits.clone().try_acquire_owned().map_err(|_| {
         Problem::new(
             Kind::TooManyWaiting,
-            "as many callers wait for tasks, or follow them, as connections are kept for that; \
-             poll GET /v1/tasks/{id}/history, or raise listener.max_connections",
+            "the limit of callers that wait for tasks or follow them is reached; poll GET /v1/tasks/{id}/history, or raise listener.max_connections",
         )
     })?;
-    // Armed before the history is read: a change between the two must not be missed.
+    // Subscribes before it reads the history: a change between the two must not be missed.
     let watch = app.store.watchers.watch(id, Interest::Any);
-    // A task that is not there is a plain 404, not a stream that ends.
+    // A task that does not exist is a plain 404, not an empty stream.
     let task = load(&app, id).await?;
     let mut follow = Follow {
         app,
@@ -179,7 +178,7 @@ pub(super) async fn events(
         _place: place,
     };
     if follow.has_ended {
-        // Nothing is waited for. A browser connects again until it is told that there is no more.
+        // The client has everything. Without this 204 a browser would keep reconnecting.
         return Ok(match follow.next().await {
             None => StatusCode::NO_CONTENT.into_response(),
             Some(events) => {
@@ -194,7 +193,7 @@ pub(super) async fn events(
         .into_response())
 }
 
-/// How far a client has read: all of `version` up to and including `place`.
+/// The client's position: it has every entry of `version` up to and including index `place`.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     version: u64,
@@ -202,7 +201,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// No further than the task itself has come: of a task that was restored from a backup since, say.
+    /// Limited to the task's current version, in case the task was since restored from a backup.
     fn within(self, version: u64) -> Self {
         match self.version > version {
             true => Self {
@@ -234,7 +233,7 @@ struct Follow {
     id: TaskId,
     watch: Watch,
     seen: Seen,
-    /// The task had ended before: nothing comes that is not there.
+    /// The task had already ended: no further events follow.
     has_ended: bool,
     over: bool,
     _place: OwnedSemaphorePermit,
@@ -249,10 +248,10 @@ impl Follow {
         .flatten()
     }
 
-    /// The next events, as soon as there are some; `None` once the task has ended, or is gone.
+    /// The next events as soon as there are some; `None` once the task has ended or no longer exists.
     async fn next(&mut self) -> Option<Vec<ServerSentEvent>> {
         while !self.over {
-            // The version of the last event again, in case the client saw only part of it.
+            // Reads the version of the last event again, in case the client received only part of it.
             let after = self.seen.version.saturating_sub(1);
             let changes = match read(&self.app, self.id, after, PAGE).await {
                 Ok(changes) => changes,
@@ -262,7 +261,7 @@ impl Follow {
                 Ok(events) if !events.is_empty() => return Some(events),
                 Ok(_) => {}
                 Err(error) => {
-                    warn!(task = %self.id, %error, "its history cannot be read");
+                    warn!(task = %self.id, %error, "cannot read the history");
                     return None;
                 }
             }
@@ -327,7 +326,7 @@ fn entries(change: &Change) -> Result<Vec<Entry>, StoreError> {
     Ok(entries.collect())
 }
 
-/// Whether the event tells of a task's end: nothing comes behind it.
+/// Whether this event ends the task: it is the last one.
 fn ends_task(kind: &str) -> bool {
     TaskStatus::ALL
         .into_iter()

@@ -1,4 +1,4 @@
-//! A task as a picture.
+//! Draws a task.
 
 use std::sync::Arc;
 
@@ -16,12 +16,11 @@ use crate::{
 
 /// Draw a task
 ///
-/// Its steps in the colours of their states, what follows what and what undoes what, as Mermaid or as DOT
-/// for Graphviz.
+/// Its steps coloured by state, with their dependencies and undo actions, as Mermaid or as DOT for Graphviz.
 #[utoipa::path(
     get, path = "/v1/tasks/{id}/graph", tag = "tasks", operation_id = "task_graph",
     params(TaskParams, PictureQuery),
-    responses((status = 200, description = "The picture; the task's version is the ETag",
+    responses((status = 200, description = "The diagram; the task's version is the ETag",
         content((String = "text/vnd.mermaid"), (String = "text/vnd.graphviz")))),
 )]
 pub(super) async fn graph(

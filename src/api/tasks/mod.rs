@@ -1,4 +1,4 @@
-//! Tasks: submitted, read, commanded.
+//! Tasks: submission, reads and commands.
 
 mod bulk;
 mod clone;
@@ -28,7 +28,7 @@ use crate::{
     store::{Interest, Submitted, Watch},
 };
 
-/// How many seconds later a caller may ask again for a task that is under way.
+/// Retry-After, in seconds, for a task that is still running.
 const POLL_AFTER: &str = "1";
 
 pub fn routes() -> OpenApiRouter<Arc<App>> {
@@ -64,11 +64,11 @@ async fn load(app: &App, id: TaskId) -> Result<Arc<Task>, Problem> {
 fn no_such_task(id: TaskId) -> Problem {
     Problem::new(
         super::problem::Kind::NoSuchTask,
-        format!("there is no task {id}; ended tasks are deleted after the retention time"),
+        format!("task {id} does not exist; ended tasks are deleted after the retention time"),
     )
 }
 
-/// The task that an accepted command concerns.
+/// The task that a successful command changed.
 async fn accepted(app: &App, accepted: Submitted) -> Result<Arc<Task>, Problem> {
     match accepted {
         Submitted::New(task) => Ok(task),
@@ -76,16 +76,17 @@ async fn accepted(app: &App, accepted: Submitted) -> Result<Arc<Task>, Problem> 
     }
 }
 
-/// What came of waiting for a task.
+/// The result of waiting for a task.
 #[derive(PartialEq)]
 enum Waited {
     Settled(Arc<Task>),
     InVain,
-    /// Too many wait already.
+    /// Too many callers wait already.
     Refused,
 }
 
-/// Waits until the task has come to rest since `known`, the service stops, or the wait is over.
+/// Waits until the task has settled since `known` (it ended or needs an operator), the service stops, or the time
+/// is over.
 async fn settled(app: &App, watch: &mut Watch, known: &Task, wait: Duration) -> Waited {
     let Ok(_place) = app.waits.try_acquire() else {
         return Waited::Refused;
@@ -108,13 +109,14 @@ fn watch(app: &App, id: TaskId) -> Watch {
     app.store.watchers.watch(id, Interest::Settled)
 }
 
-/// The task as body, its version as ETag. It reads nothing more: this is on the way of every submission.
+/// Renders the task as the body and its version as the ETag. It reads nothing else: every submission takes this
+/// path.
 async fn render(app: &App, status: StatusCode, task: &Task) -> Response {
     let view = view(app, task).await;
     with_etag(to_poll(json(status, &view), task), task)
 }
 
-/// While a task is under way, when to ask for it again.
+/// When to poll a task that is still running.
 fn to_poll(mut response: Response, task: &Task) -> Response {
     if !task.is_settled() {
         let headers = response.headers_mut();
@@ -123,18 +125,18 @@ fn to_poll(mut response: Response, task: &Task) -> Response {
     response
 }
 
-/// As [`render`], with the places of its steps in the queues of their agents.
+/// As [`render`], with the positions of its steps in the queues of their agents.
 async fn render_with_places(app: &App, task: &Task) -> Response {
     let mut view = view(app, task).await;
-    // The task was read: without these places it is worth an answer as well.
+    // The task itself was read: it is worth returning without these positions.
     if let Err(error) = count_ahead(&mut view, task, &*app.store.reader).await {
-        debug!(%error, "places in the queues of agents could not be counted");
+        debug!(%error, "could not count positions in agent queues");
     }
     with_etag(to_poll(json(StatusCode::OK, &view), task), task)
 }
 
 async fn view<'a>(app: &App, task: &'a Task) -> TaskView<'a> {
-    // What was committed is answered for, even if the store cannot be asked any more.
+    // What was committed is returned even if the store has become unreachable.
     let now = app.store.reader.now().await.unwrap_or(task.created_at);
     let mut view = TaskView::new(task, now);
     let knows = |agent: &AgentName| app.agents.get(agent).is_some();
@@ -150,7 +152,7 @@ fn with_etag(mut response: Response, task: &Task) -> Response {
 }
 
 fn json<T: serde::Serialize>(status: StatusCode, body: &T) -> Response {
-    // Everything that is answered has string keys and finite numbers, and so always serialises.
+    // Every response has string keys and finite numbers, and therefore always serialises.
     let body = serde_json::to_vec(body).unwrap_or_default();
     let headers = [(
         header::CONTENT_TYPE,

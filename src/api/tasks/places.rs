@@ -1,18 +1,18 @@
-//! The places of a task's steps in the queues of their agents: only the store knows them. To find them out is
-//! one piece of work of a bounded size, however long the queues are and however many steps the task has; and
-//! it is done where one task is read, never on the way of a submission.
+//! The positions of a task's steps in the queues of their agents, which only the store knows. The cost is bounded,
+//! however long the queues are and however many steps the task has. Only a read of a single task pays it, never a
+//! submission.
 
 use crate::{
     domain::{AgentName, Blocked, Task, TaskView},
     store::{Reader, StoreError},
 };
 
-/// Steps of other tasks that are counted in one queue.
+/// The most steps of other tasks that are counted in one queue.
 const MOST_AHEAD: usize = 1000;
-/// Queues that are counted for one task.
+/// The most queues that are counted for one task.
 const MOST_QUEUES: usize = 4;
 
-/// Says of steps that wait for no free place what they wait for: an agent that nobody has registered, or the
+/// Explains what a step waits for if it does not wait for a free slot: an agent that is not registered, or the
 /// release of this instance.
 pub fn tell_other_reasons(
     view: &mut TaskView<'_>,
@@ -31,11 +31,11 @@ pub fn tell_other_reasons(
     }
 }
 
-/// One queue that steps of the task wait in.
+/// One queue that contains steps of the task.
 struct Queue {
     agent: AgentName,
     of_others: u64,
-    /// Steps of the task itself that were passed already: they are claimed in their order.
+    /// Steps of the task itself that come earlier: they are claimed in order.
     of_this: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Reading tasks: one with all its steps, many in pages.
+//! Reads tasks: one with all its steps, many in pages.
 
 use std::sync::Arc;
 
@@ -22,25 +22,25 @@ use crate::{
 #[schema(as = TaskPage)]
 pub(super) struct Page<'a> {
     items: Vec<SummaryView<'a>>,
-    /// Pass it as `cursor` for the next page, also where this one has few items or none; null on the last.
+    /// Pass it as `cursor` to get the next page, even if this one has few items or none; null on the last page.
     #[schema(required, pattern = "^[A-Za-z0-9_-]+$")]
     next_cursor: Option<String>,
 }
 
-/// Read a task with all its steps
+/// Get a task with all its steps
 ///
-/// With `wait`, the answer comes when the task has ended or needs an operator, or when the wait is
-/// over, whichever is first. A step that is not running says why in `blocked_by`; here, and nowhere else, that
-/// counts how many steps its agent's queue holds before it.
+/// With `wait`, the response comes when the task has ended or needs an operator, or when the time is over,
+/// whichever is first. A step that is not running has the reason in `blocked_by`; only this operation also counts
+/// the steps that are ahead of it in its agent's queue.
 #[utoipa::path(
     get, path = "/v1/tasks/{id}", tag = "tasks",
     params(
         TaskParams,
-        ("wait" = Option<DurationText>, Query, description = "At most this long; more than `60s` counts as `60s`", example = "30s"),
+        ("wait" = Option<DurationText>, Query, description = "The longest wait; more than `60s` is treated as `60s`", example = "30s"),
     ),
     responses(
         (status = 200, description = "The task; its version is the ETag", body = TaskView),
-        (status = 404, description = "There is no such task", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 404, description = "The task does not exist", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn get(
@@ -50,7 +50,7 @@ pub(super) async fn get(
 ) -> Result<Response, Problem> {
     let wait = query.span("wait")?;
     query.finish()?;
-    // Armed before the task is read: an end between the two must not be missed.
+    // Subscribes before it reads the task: an end between the two must not be missed.
     let mut watching = wait.map(|_| watch(&app, id));
     let mut task = load(&app, id).await?;
     if let (Some(wait), Some(watching)) = (wait, &mut watching)
@@ -66,24 +66,24 @@ pub(super) async fn get(
 
 /// List tasks, newest first
 ///
-/// Every filter that is given must hold. Cursors are stable: a task submitted meanwhile never shifts
-/// a page. A page looks at 10,000 tasks at most: where filters seldom hold, as that for an agent or two that rarely
-/// meet, it has fewer items than `limit`, or none, and a `next_cursor` all the same. The last page is the one without.
+/// A task is listed if it matches every given filter. Cursors are stable: a task submitted in the meantime never
+/// shifts a page. A page examines at most 10,000 tasks: if few tasks match, it may have fewer items than `limit`,
+/// or none, and still a `next_cursor`. Only the last page has none.
 #[utoipa::path(
     get, path = "/v1/tasks", tag = "tasks",
     params(
-        ("state" = Option<TaskStatus>, Query, description = "Tasks in this state", example = "error"),
+        ("state" = Option<TaskStatus>, Query, description = "The state of the tasks", example = "error"),
         ("workflow" = Option<String>, Query, description = "A registered workflow's name", example = "order"),
         ("key" = Option<String>, Query, description = "The caller's own id", example = "order-1001"),
         ("agent" = Option<String>, Query, description = "Tasks with a step of this agent", example = "payments"),
         ("label" = Option<Vec<LabelFilter>>, Query, description = "`name:value`; may be given several times", example = json!(["customer:acme"])),
-        ("created_after" = Option<String>, Query, format = DateTime, description = "RFC 3339"),
-        ("created_before" = Option<String>, Query, format = DateTime, description = "RFC 3339"),
+        ("created_after" = Option<String>, Query, format = DateTime, description = "A time in RFC 3339"),
+        ("created_before" = Option<String>, Query, format = DateTime, description = "A time in RFC 3339"),
         PageQuery,
     ),
     responses(
         (status = 200, description = "A page of tasks without their input and steps", body = Page),
-        (status = 400, description = "A parameter cannot be used", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 400, description = "A query parameter is invalid", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn list(

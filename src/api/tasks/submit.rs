@@ -1,4 +1,4 @@
-//! Submission (P4): the details and the first state records of a task, in one transaction.
+//! Submission: saves a task and the first state of its steps in one transaction.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -29,41 +29,41 @@ use crate::{
     store::{Idempotency, Submitted},
 };
 
-/// What a caller hands in.
+/// The body of a submission.
 #[derive(utoipa::ToSchema)]
 #[schema(as = Submission)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct SubmissionBody {
-    /// A registered workflow; or give `steps`.
+    /// A registered workflow; alternatively give `steps`.
     #[schema(example = "order")]
     workflow: Option<String>,
-    /// The workflow's version; the latest if left out.
+    /// The workflow's version; the default is the latest.
     #[schema(minimum = 1)]
     workflow_version: Option<u32>,
-    /// The steps in place, instead of a workflow.
+    /// Inline steps, instead of a workflow.
     steps: Option<Vec<definition::StepBody>>,
-    /// The caller's own id: searchable, and sent to agents as Provost-Task-Key.
+    /// The caller's own id: searchable, and sent with every call as Provost-Task-Key.
     #[schema(example = "order-1001", max_length = 255)]
     key: Option<String>,
-    /// What the steps' expressions see as `input`.
+    /// The value of `input` in the steps' expressions.
     #[schema(value_type = Json, required = false, example = json!({"sku": "book-7", "quantity": 1, "card": "tok_visa"}))]
     input: Option<String>,
-    /// Higher is claimed first.
+    /// Steps of tasks with a higher priority are claimed first.
     #[schema(default = 0, example = 0, minimum = -100, maximum = 100)]
     priority: Option<i8>,
-    /// The limit for the whole task; the workflow's if left out.
+    /// The time limit of the whole task; the default is the workflow's.
     #[schema(value_type = Option<DurationText>, example = "15m")]
     complete_within: Option<String>,
-    /// With steps in place; a workflow has its own.
+    /// Only with inline steps; a workflow has its own.
     #[serde(flatten)]
     policies: definition::PoliciesBody,
-    /// Up to 32, to find tasks by.
+    /// Up to 32 labels, which filters can use.
     labels: Option<Labels<'static>>,
-    /// Where to tell what becomes of the task: signed CloudEvents, at least once, in order.
+    /// Where to send messages about the task: signed CloudEvents, at least once, in order.
     reply_to: Option<ReplyToBody>,
 }
 
-/// The task where it was stored; the verdict where `dry_run` asked for it.
+/// The stored task; with `dry_run`, the dry-run report.
 #[derive(utoipa::ToSchema)]
 #[serde(untagged)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
@@ -72,7 +72,7 @@ pub enum TaskOrVerdict<'a> {
     Verdict(verdict::VerdictBody),
 }
 
-/// A submission, read and checked.
+/// A parsed and validated submission.
 pub(super) struct Submission {
     pub workflow: Option<WorkflowRef>,
     pub definition: Arc<Definition>,
@@ -82,21 +82,20 @@ pub(super) struct Submission {
     pub complete_within: Option<Span>,
     pub labels: BTreeMap<String, String>,
     pub reply_to: Option<ReplyTo>,
-    /// For its history.
+    /// The caller, for the history.
     pub reason: Option<String>,
 }
 
 /// Submit a task
 ///
-/// The task and the state of each of its steps are on disk before the answer. With
-/// `Prefer: wait=10` the answer comes when the task has ended or needs an operator (200), or after ten
-/// seconds with the task as it is (202). With `Idempotency-Key` a repeat creates nothing and answers
-/// with the task that the first one created. With `dry_run=true` nothing is stored: the answer says
-/// what would run, and how long it may take.
+/// The task and the state of each of its steps are on disk before the response. With `Prefer: wait=10` the response
+/// comes when the task has ended or needs an operator (200), or after ten seconds with the task as it is (202).
+/// With `Idempotency-Key`, a repeated request creates nothing and returns the task that the first one created. With
+/// `dry_run=true` nothing is stored: the response says what would run, and how long it may take.
 #[utoipa::path(
     post, path = "/v1/tasks", tag = "tasks",
     params(
-        ("dry_run" = Option<bool>, Query, description = "Only answer the verdict", example = false),
+        ("dry_run" = Option<bool>, Query, description = "Return only a dry-run report", example = false),
         ConditionHeaders,
         TraceHeaders,
     ),
@@ -107,12 +106,12 @@ pub(super) struct Submission {
         "labels": { "customer": "acme" },
     })),
     responses(
-        (status = 202, description = "Accepted and durable; Location says where to poll", body = TaskView),
-        (status = 200, description = "With Prefer: wait, the task came to rest in time; with dry_run, the verdict", body = TaskOrVerdict),
+        (status = 202, description = "Accepted and durable; Location is the URL to poll", body = TaskView),
+        (status = 200, description = "With Prefer: wait, the task ended or needed an operator in time; with dry_run, the dry-run report", body = TaskOrVerdict),
         (status = 400, description = "The body is not JSON", body = ProblemBody, content_type = "application/problem+json"),
         (status = 413, description = "The body is too large", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 422, description = "The content is not valid; `errors` lists every fault with its JSON pointer", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 503, description = "The store cannot commit (`store-full`, `store-unavailable`), the service is stopping (`stopping`), or too many definitions that are long or costly to read are being read at once (`busy`); nothing was accepted, unless the detail says that it may have been", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 422, description = "The content is invalid; `errors` lists every fault with its JSON pointer", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 503, description = "The store cannot commit (`store-full`, `store-unavailable`), the service is stopping (`stopping`), or too many long or costly definitions are being compiled (`busy`). Nothing was accepted, unless the detail says that it may have been", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn submit(
@@ -151,7 +150,7 @@ pub(super) async fn submit(
     accept(&app, submission, &conditions, idempotency).await
 }
 
-/// Stores a submission and answers with its task, at once or when it has come to rest.
+/// Stores a submission and returns its task, at once or when the task has ended or needs an operator.
 pub(super) async fn accept(
     app: &App,
     submission: Submission,
@@ -161,7 +160,7 @@ pub(super) async fn accept(
     if app.stop.is_cancelled() {
         return Err(Problem::new(
             Kind::Stopping,
-            "the service is stopping and takes no more tasks: submit it to another instance, or to this one once it runs again",
+            "the service is stopping and accepts no more tasks: submit to another instance, or to this one after its restart",
         ));
     }
     let Some(wait) = conditions.prefer_wait else {
@@ -174,14 +173,14 @@ pub(super) async fn accept(
         return Ok(response);
     };
     let id = app.store.new_task_id();
-    // Armed before the task exists: it may end before this code runs on.
+    // Subscribes before the task exists: the task may end before this code continues.
     let mut watching = watch(app, id);
     let stored = store(app, submission, id, conditions, idempotency).await?;
     let replayed = matches!(stored, Submitted::Replayed(_));
     let mut task = accepted(app, stored).await?;
     if replayed {
         watching = watch(app, task.id());
-        // It may have come to rest before the watch was armed.
+        // The task may have settled before the subscription.
         task = super::load(app, task.id()).await?;
     }
     let mut has_waited = true;
@@ -241,7 +240,7 @@ async fn store(
     Ok(app.store.submit(details, reason, idempotency).await?)
 }
 
-/// Reads a submission with all its faults at once.
+/// Parses a submission and reports all its faults at once.
 async fn read(
     app: &App,
     body: &RawValue,
@@ -265,7 +264,7 @@ async fn read(
             if policies.as_json().is_some() {
                 fields.fault(
                     "workflow",
-                    "says its policies itself: leave out on_exhausted, on_permanent and on_deadline",
+                    "has its own policies: omit on_exhausted, on_permanent and on_deadline",
                 );
             }
             let name = WorkflowName::new(name);
@@ -277,16 +276,16 @@ async fn read(
                 None => fields.fault(
                     "workflow",
                     match (version, app.workflows.nearest(&name)) {
-                        (None, Some(meant)) => format!("there is no workflow {name:?}; did you mean {meant:?}?"),
-                        (Some(version), _) => format!("there is no version {version} of workflow {name:?}; GET /v1/workflows/{name} shows the latest"),
-                        (None, None) => format!("there is no workflow {name:?}; register it with PUT /v1/workflows/{name}, or give steps in place"),
+                        (None, Some(meant)) => format!("workflow {name:?} does not exist; did you mean {meant:?}?"),
+                        (Some(version), _) => format!("workflow {name:?} has no version {version}; GET /v1/workflows/{name} shows the latest"),
+                        (None, None) => format!("workflow {name:?} does not exist; register it with PUT /v1/workflows/{name}, or give inline steps"),
                     },
                 ),
             }
         }
         (None, Some(steps)) => {
             if workflow_version.is_some() {
-                fields.fault("workflow_version", "only goes with workflow; leave it out");
+                fields.fault("workflow_version", "requires workflow: omit it");
             }
             match app.compile(&Payload::new(steps), &policies, permit).await? {
                 Ok(definition) => chosen = Some((None, Arc::new(definition), None)),
@@ -296,15 +295,13 @@ async fn read(
         (Some(_), Some(_)) => {
             fields.fault("steps", "give either workflow or steps, not both");
         }
-        (None, None) => {
-            fields.missing("workflow", "give the name of a workflow, or steps in place")
-        }
+        (None, None) => fields.missing("workflow", "give the name of a workflow, or inline steps"),
     }
     fields.finish().map_err(Problem::invalid)?;
     let Some((workflow, definition, default_within)) = chosen else {
         return Err(Problem::invalid(vec![FieldFault {
             pointer: String::new(),
-            message: "give the name of a workflow, or steps in place".to_owned(),
+            message: "give the name of a workflow, or inline steps".to_owned(),
         }]));
     };
     Ok(Submission {

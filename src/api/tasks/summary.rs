@@ -8,7 +8,7 @@ use crate::{
     store::TaskSummary,
 };
 
-/// A task in a list: all but its input and its steps.
+/// A task in a list: without its input and its steps.
 #[derive(Serialize, ToSchema)]
 #[schema(as = TaskSummary)]
 pub struct SummaryView<'a> {

@@ -1,4 +1,4 @@
-//! What an undo would do, shown before it is asked for.
+//! The plan of an undo: what it would do, before it is requested.
 #![expect(dead_code, reason = "the shapes are for the OpenAPI document")]
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -36,24 +36,24 @@ pub struct UndoPlanBody {
     task: String,
     #[schema(example = "processing")]
     state: TaskStatus,
-    /// Pass it as If-Match to `POST /v1/tasks/{id}/undo`: it is refused if the task has moved since. The
-    /// task's ETag.
+    /// The task's ETag. Send it as If-Match to `POST /v1/tasks/{id}/undo`, which is then refused if the task has
+    /// changed since.
     #[schema(example = "\"7\"")]
     fingerprint: String,
-    /// Whether an undo would begin if it were asked for now.
+    /// Whether an undo would start if it were requested now.
     possible: bool,
-    /// The undo has begun: the plan is what is left of it.
+    /// The undo has started: the plan contains what remains to be done.
     under_way: bool,
-    /// Why it is not possible: the task has ended, is past its pivot, or is being undone already.
+    /// The reason if it is not possible: the task has ended, is past its pivot, or is being undone already.
     reason: Option<String>,
-    /// Calls under way.
+    /// Calls in flight.
     running: Vec<RunningBody>,
-    /// What would be called, in an order in which it could be.
+    /// The calls of the undo, in a possible order.
     calls: Vec<PlannedUndoBody>,
     passed_over: Vec<PassedOverBody>,
 }
 
-/// A call under way, and what becomes of it.
+/// A call in flight, and what happens to it.
 #[derive(ToSchema)]
 #[schema(as = RunningCall)]
 pub struct RunningBody {
@@ -61,7 +61,7 @@ pub struct RunningBody {
     step: String,
     #[schema(format = DateTime)]
     complete_by: String,
-    /// `wait`: it is waited for until its complete-by; `drop`: it is dropped at once.
+    /// `wait`: the undo waits for it until its complete-by; `drop`: the call is dropped at once.
     #[schema(example = "wait")]
     on_undo: OnUndo,
 }
@@ -73,33 +73,33 @@ pub struct PlannedUndoBody {
     step: String,
     #[schema(example = "charge")]
     undoes: String,
-    /// The state of what undoes the step; `waiting` before the undo has begun.
+    /// The state of the step's undo; `waiting` before the undo has started.
     #[schema(example = "waiting")]
     state: StepStatus,
-    /// Counted from 1: the calls of a stage can be made side by side once those before have ended.
+    /// Counted from 1: the calls of a stage can run in parallel once the earlier stages have ended.
     #[schema(example = 1)]
     stage: u32,
-    /// What must be over before: what undoes the steps that followed, and their calls under way.
+    /// What must end before this call: the undos of the steps that followed, and their calls in flight.
     #[schema(example = json!(["ship.undo"]))]
     after: Vec<String>,
-    /// `processed`: the step is done; `unknown`: it may have taken effect; `running`: its call is under way,
-    /// and how that ends decides.
+    /// `processed`: the step is done; `unknown`: it may have taken effect; `running`: its call is in flight, and
+    /// its result decides.
     #[schema(example = "processed")]
     because: Because,
     #[schema(example = "30s")]
     complete_within: DurationText,
-    /// Asked before: it says whether there is anything to undo.
+    /// The request that is made first, to find out whether there is anything to undo.
     probe: Option<PlannedProbeBody>,
-    /// The call, where it can be shown.
+    /// The call, if it can be rendered.
     request: Option<PlannedRequestBody>,
-    /// Why it cannot be shown.
+    /// The reason why the call cannot be rendered.
     cannot_render: Option<CannotRenderBody>,
 }
 
 #[derive(ToSchema)]
 #[schema(as = PlannedProbe)]
 pub struct PlannedProbeBody {
-    /// Only asked if the call under way ends without an answer.
+    /// Only made if the call in flight ends without a response.
     only_if_unknown: bool,
     request: Option<PlannedRequestBody>,
     cannot_render: Option<CannotRenderBody>,
@@ -112,34 +112,34 @@ pub struct PlannedRequestBody {
     /// The agent, or the origin of the step's URL.
     #[schema(example = "payments")]
     agent: String,
-    /// The step's URL, where it has one.
+    /// The step's URL, if it has one.
     #[schema(example = "http://127.0.0.1:9000")]
     url: Option<String>,
     #[schema(example = "DELETE")]
     method: Method,
-    /// Behind the agent's endpoint, or the URL.
+    /// The path, appended to the agent's endpoint or the URL.
     #[schema(example = "/charges/ch_1")]
     path: String,
-    /// What the definition says. `***` stands for a value whose name hints at a secret.
+    /// The headers in the definition. `***` replaces a value whose name suggests a secret.
     #[schema(example = json!({}))]
     headers: BTreeMap<String, String>,
     #[schema(value_type = Json, required = false, example = json!({"charge": "ch_1"}))]
     body: Option<String>,
-    /// The length of a body of more than 64 KiB, which is not shown.
+    /// The length of a body that is too long to show (more than 64 KiB).
     body_bytes: Option<u32>,
     #[schema(example = "019c7a5e-0000-7000-8000-000000000000:charge.undo")]
     idempotency_key: Option<String>,
-    /// Sent as Provost-Undoes: the key of the calls that are undone.
+    /// Sent as Provost-Undoes: the Idempotency-Key of the step that is undone.
     #[schema(example = "019c7a5e-0000-7000-8000-000000000000:charge")]
     undoes_key: Option<String>,
-    /// Sent as Provost-Probes: the key of the calls that are asked about.
+    /// Sent as Provost-Probes: the Idempotency-Key of the step that is probed.
     probes_key: Option<String>,
 }
 
 #[derive(ToSchema)]
 #[schema(as = CannotRender)]
 pub struct CannotRenderBody {
-    /// `call_ended`: the undo reads the output of a call under way; `probe_answered`: the probe will give it;
+    /// `call_ended`: the undo uses the output of a call in flight; `probe_answered`: the probe will return it;
     /// `never`: the undo would fail and need an operator.
     #[schema(example = "probe_answered")]
     until: Until,
@@ -152,25 +152,25 @@ pub struct CannotRenderBody {
 pub struct PassedOverBody {
     #[schema(example = "notify")]
     step: String,
-    /// `never_began`; `took_no_effect`, where its service refused it for good or its probe said so;
-    /// `skipped`; `no_undo`, where it stays as it is; `undo_skipped`, likewise; or `undone` already.
+    /// `never_began`; `took_no_effect` (the service refused it permanently, or the probe said so); `skipped`;
+    /// `no_undo` (its effect remains); `undo_skipped` (its effect remains); or `undone` already.
     #[schema(example = "no_undo")]
     why: Why,
-    #[schema(example = "it has no `undo`: what it did stays as it is")]
+    #[schema(example = "it has no `undo`: its effect remains")]
     message: String,
 }
 
-/// See what an undo would do
+/// Get the plan of an undo
 ///
-/// The calls that it would make, in their order, with the probes that are asked first; which calls under way
-/// are waited for or dropped; which steps are passed over, and why. Nothing is changed. Pass the
-/// `fingerprint` as If-Match when you ask for the undo: it is then refused if the task has moved in the
-/// meantime (412). Of a task that is being undone it shows what is left to do. Of one that cannot be undone,
+/// The calls that an undo would make, in order, with the probes that come first; which calls in flight it waits for
+/// or drops; and which steps it skips, and why. Nothing is changed. Send the plan's ETag (`fingerprint`) as
+/// If-Match when you request the undo: the undo is then refused with 412 if the task has changed in the meantime.
+/// For a task that is being undone, the plan contains what remains to be done. For a task that cannot be undone,
 /// `possible` is false and `reason` says why.
 #[utoipa::path(
     get, path = "/v1/tasks/{id}/undo-plan", tag = "operate", operation_id = "undo_plan",
     params(TaskParams),
-    responses((status = 200, description = "The plan; its fingerprint is the ETag too", body = UndoPlanBody)),
+    responses((status = 200, description = "The plan; `fingerprint` is also its ETag", body = UndoPlanBody)),
 )]
 pub(super) async fn show(
     State(app): State<Arc<App>>,
@@ -178,7 +178,7 @@ pub(super) async fn show(
     query: Query,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    // Before the task is loaded: many of them could wait in line otherwise.
+    // Taken before the task is loaded: otherwise many loaded tasks could queue here.
     let permit = app.bulkhead.enter().await?;
     let task = load(&app, id).await?;
     let now = app.store.reader.now().await?;

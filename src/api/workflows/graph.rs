@@ -1,4 +1,4 @@
-//! A workflow as a picture.
+//! Draws a workflow.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use crate::{
 
 /// Draw a workflow
 ///
-/// Its steps with their agents and conditions, what follows what, what undoes what (dashed) and the point of
-/// no return, as Mermaid or as DOT for Graphviz.
+/// Its steps with their agents and conditions, their dependencies, their undo actions (dashed) and the pivot, as
+/// Mermaid or as DOT for Graphviz.
 #[utoipa::path(
     get, path = "/v1/workflows/{name}/graph", tag = "workflows", operation_id = "workflow_graph",
     params(
         ("name" = PlainName, Path, description = "The workflow's name", example = "order"),
-        ("version" = Option<u32>, Query, minimum = 1, description = "Counted from 1; the latest if left out", example = 3),
+        ("version" = Option<u32>, Query, minimum = 1, description = "Counted from 1; the default is the latest", example = 3),
         PictureQuery,
     ),
-    responses((status = 200, description = "The picture",
+    responses((status = 200, description = "The diagram",
         content((String = "text/vnd.mermaid"), (String = "text/vnd.graphviz")))),
 )]
 pub(super) async fn graph(

@@ -1,4 +1,4 @@
-//! Workflows ready to make tasks of, so that a submission reads and compiles nothing.
+//! A cache of compiled workflows, so that a submission reads and compiles nothing.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -15,17 +15,16 @@ use crate::{
     store::{StoreError, WorkflowRecord},
 };
 
-/// A version of a workflow, ready to make tasks of.
+/// A compiled version of a workflow.
 #[derive(Clone, Debug)]
 pub struct Known {
     pub workflow: WorkflowRef,
     pub definition: Arc<Definition>,
-    /// What its tasks get where they name no limit of their own.
+    /// The time limit of its tasks that set none of their own.
     pub complete_within: Option<Span>,
 }
 
-/// The latest versions, so that a submission reads and compiles nothing. As many as are registered
-/// and in use: only an administrator can make them more.
+/// The latest versions of all workflows in use. It is bounded because only an administrator can register workflows.
 #[derive(Default)]
 pub struct Workflows(ArcSwap<HashMap<WorkflowName, Known>>);
 
@@ -34,18 +33,18 @@ impl Workflows {
         self.0.load().get(name).cloned()
     }
 
-    /// Of those in use here, the one that was probably meant.
+    /// Among the workflows in use here, the one whose name is most similar.
     pub fn nearest(&self, name: &WorkflowName) -> Option<WorkflowName> {
         let known = self.0.load();
         nearest(name.as_str(), known.keys().map(WorkflowName::as_str)).map(WorkflowName::new)
     }
 
-    /// Another instance may have registered newer versions: they are read when they are next used.
+    /// Other instances may have registered newer versions: they are loaded on next use.
     pub fn forget(&self) {
         self.0.store(Arc::default());
     }
 
-    /// A slower reader never puts an older version in place of a newer one.
+    /// A slower reader never replaces a newer version by an older one.
     pub(super) fn learn(&self, known: &Known) {
         self.0.rcu(|latest| {
             let mut next = HashMap::clone(latest);
@@ -60,8 +59,8 @@ impl Workflows {
     }
 }
 
-/// The latest version of a workflow, or the one named; `None` where there is none. From memory for
-/// the latest, once it has been used or registered in this process.
+/// The latest version of a workflow, or the given version; `None` if it does not exist. The latest comes from
+/// memory once this process has used or registered it.
 pub async fn resolve(
     app: &App,
     name: &WorkflowName,
@@ -83,7 +82,8 @@ pub async fn resolve(
     Ok(Some(known))
 }
 
-/// A stored workflow was accepted once: it is compiled without asking who is known today.
+/// A stored workflow was validated when it was registered: it is compiled without checking whether its agents exist
+/// now.
 fn compile(app: &App, record: &WorkflowRecord) -> Result<Known, Problem> {
     let workflow = WorkflowRef {
         name: record.name.clone(),
@@ -125,15 +125,14 @@ fn corrupt(record: &WorkflowRecord, why: &str) -> StoreError {
     ))
 }
 
-/// What the store keeps: the canonical form of what was sent, so that the same content is the same
-/// text.
+/// The stored form: canonical JSON, so that equal content has equal text.
 #[derive(Serialize, Deserialize)]
 pub(super) struct StoredBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complete_within: Option<Span>,
-    /// What is said for all steps, as [`Policies::as_json`] gives it.
+    /// The defaults for all steps, as [`Policies::as_json`] returns them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policies: Option<Box<RawValue>>,
     pub steps: Box<RawValue>,

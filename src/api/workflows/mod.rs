@@ -1,5 +1,5 @@
-//! Workflows: registered definitions. A version never changes; what changed is a new version, and
-//! tasks keep the one they began with.
+//! Workflows: registered definitions. A version never changes; changed content becomes a new version, and tasks
+//! keep the version that they started with.
 
 mod graph;
 mod known;
@@ -51,17 +51,17 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(validate))
 }
 
-/// A workflow as it is registered.
+/// The body of a registration.
 #[derive(ToSchema)]
 #[schema(as = WorkflowInput)]
 #[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct WorkflowInput {
-    /// A step that names no `after` follows the one above it.
+    /// A step without `after` follows the previous step in the list.
     #[schema(min_items = 1)]
     steps: Vec<StepBody>,
     #[schema(example = "Reserve, charge, ship", max_length = 4096)]
     description: Option<String>,
-    /// The limit for a whole task of this workflow that names none of its own.
+    /// The time limit of a whole task of this workflow that sets none of its own.
     #[schema(example = "15m")]
     complete_within: Option<DurationText>,
     #[serde(flatten)]
@@ -76,8 +76,8 @@ pub struct WorkflowView<'a> {
     head: WorkflowHead<'a>,
     #[serde(flatten)]
     policies: PoliciesView,
-    /// As they were registered. To other roles than `admin`, `***` stands for the value of a header whose name
-    /// hints at a secret, and for the query of a `url`.
+    /// The steps as they were registered. Only `admin` sees all of it: for other roles, `***` replaces the value of
+    /// a header whose name suggests a secret, and the query of a `url`.
     #[schema(value_type = Vec<StepBody>)]
     steps: &'a RawValue,
 }
@@ -112,7 +112,7 @@ impl<'a> WorkflowHead<'a> {
     }
 }
 
-/// What was said for all steps, as it was registered.
+/// The defaults for all steps, as they were registered.
 #[derive(Default, Serialize, Deserialize, ToSchema)]
 pub struct PoliciesView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -129,20 +129,20 @@ pub struct PoliciesView {
 impl PoliciesView {
     fn new(stored: &StoredBody) -> Self {
         let policies = stored.policies.as_deref();
-        // They were checked before they were stored.
+        // Definitions were validated before they were stored.
         policies
             .and_then(|policies| serde_json::from_str(policies.get()).ok())
             .unwrap_or_default()
     }
 }
 
-/// A body that was read and checked.
+/// A parsed and validated body.
 struct Checked {
     definition: Definition,
     stored: StoredBody,
 }
 
-/// Reads a body with all its faults at once.
+/// Parses a body and reports all its faults at once.
 async fn check(
     app: &App,
     body: &RawValue,
@@ -174,7 +174,7 @@ async fn check(
     })
 }
 
-/// The same JSON without the white space between its parts. Numbers and strings stay as written.
+/// The same JSON without insignificant white space. Numbers and strings are unchanged.
 fn compact(json: &str) -> Option<Payload> {
     let mut compact = String::with_capacity(json.len());
     let mut in_string = false;
@@ -199,18 +199,18 @@ fn compact(json: &str) -> Option<Payload> {
 
 /// Register a workflow
 ///
-/// Makes a new version where the content differs from the latest one (201), and changes nothing where
-/// it does not (200). Every fault of the definition is reported at once. Tasks under way keep the
-/// version they began with. `If-None-Match: *` registers it only where there is none; `If-Match` with the ETag
-/// of the version that you have read makes no version after one that you have not.
+/// Creates a new version if the content differs from the latest version (201), and changes nothing otherwise (200).
+/// Every fault of the definition is reported at once. Running tasks keep the version that they started with. With
+/// `If-None-Match: *` the workflow is registered only if it does not exist; with `If-Match` and the ETag of the
+/// version that you have read, a new version is created only if that version is still the latest.
 #[utoipa::path(
     put, path = "/v1/workflows/{name}", tag = "workflows", operation_id = "put_workflow",
-    params(("name" = PlainName, Path, description = "What it is called", example = "order"), RegistrationHeaders),
-    request_body(content = WorkflowInput, description = "The steps, and what holds for all tasks made of them"),
+    params(("name" = PlainName, Path, description = "The workflow's name", example = "order"), RegistrationHeaders),
+    request_body(content = WorkflowInput, description = "The steps, and the settings of all tasks of this workflow"),
     responses(
-        (status = 201, description = "A new version was made", body = WorkflowView),
-        (status = 200, description = "The latest version has this content already", body = WorkflowView),
-        (status = 412, description = "The latest version is not as If-Match or If-None-Match demands; `etag` is what it has", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 201, description = "A new version was created", body = WorkflowView),
+        (status = 200, description = "The latest version already has this content", body = WorkflowView),
+        (status = 412, description = "A precondition (If-Match, If-None-Match) failed; `etag` is that of the latest version", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 async fn put(
@@ -254,7 +254,7 @@ async fn put(
 
 /// List workflows
 ///
-/// The latest version of each, by name, without its steps.
+/// The latest version of each workflow, by name, without its steps.
 #[utoipa::path(
     get, path = "/v1/workflows", tag = "workflows", operation_id = "list_workflows",
     params(PageQuery),
@@ -273,9 +273,9 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
     Ok(json(StatusCode::OK, &page))
 }
 
-/// Read the latest version of a workflow
+/// Get the latest version of a workflow
 ///
-/// With its steps, as they were registered.
+/// With its steps as they were registered.
 #[utoipa::path(
     get, path = "/v1/workflows/{name}", tag = "workflows", operation_id = "get_workflow",
     params(("name" = PlainName, Path, description = "The workflow's name", example = "order")),
@@ -298,9 +298,9 @@ async fn get_latest(
     .await
 }
 
-/// Read one version of a workflow
+/// Get one version of a workflow
 ///
-/// Versions are kept: tasks that began with one go on with it.
+/// All versions are kept: tasks continue with the version that they started with.
 #[utoipa::path(
     get, path = "/v1/workflows/{name}/versions/{version}", tag = "workflows",
     operation_id = "get_workflow_version",
@@ -308,7 +308,7 @@ async fn get_latest(
         ("name" = PlainName, Path, description = "The workflow's name", example = "order"),
         ("version" = u32, Path, minimum = 1, description = "Counted from 1", example = 3),
     ),
-    responses((status = 200, description = "That version", body = WorkflowView)),
+    responses((status = 200, description = "The requested version", body = WorkflowView)),
 )]
 async fn get_version(
     State(app): State<Arc<App>>,
@@ -318,7 +318,7 @@ async fn get_version(
 ) -> Result<Response, Problem> {
     query.finish()?;
     let name = WorkflowName::new(name);
-    // Versions count from 1: what is no number is as absent as version 0.
+    // Versions count from 1: text that is not a number is treated as a version that does not exist.
     one(
         &app,
         &name,
@@ -336,7 +336,7 @@ fn no_such_workflow(name: &WorkflowName, version: Option<u32>) -> Problem {
         ),
         None => {
             format!(
-                "there is no workflow {name:?}: GET /v1/workflows lists them, PUT registers one"
+                "workflow {name:?} does not exist: GET /v1/workflows lists the workflows, PUT registers one"
             )
         }
     };
@@ -354,7 +354,7 @@ async fn one(
         return Err(no_such_workflow(name, version));
     };
     let stored = StoredBody::read(&record)?;
-    // Who may register one reads it to register it again, changed.
+    // A role that may register a workflow needs it unmasked, to register it again with changes.
     let hidden = match caller.role {
         Role::Admin => None,
         _ => without_secrets(&stored.steps),
@@ -372,17 +372,16 @@ async fn one(
     Ok(tagged(json(status, &view), &tag))
 }
 
-/// Check a workflow without storing it
+/// Validate a workflow without storing it
 ///
-/// Takes the body of a registration and answers what would run, the critical path, the worst case in
-/// time against `complete_within`, and warnings. Nothing is stored, and the name need not be
-/// registered.
+/// Takes the body of a registration and returns a dry-run report: what would run, the critical path, the worst-case
+/// duration against `complete_within`, and warnings. Nothing is stored, and the name need not be registered.
 #[utoipa::path(
     post, path = "/v1/workflows/{name}/validate", tag = "workflows",
     operation_id = "validate_workflow",
     params(("name" = PlainName, Path, description = "The workflow's name", example = "order")),
     request_body(content = WorkflowInput, description = "As for a registration"),
-    responses((status = 200, description = "It is valid; this is what it would mean", body = VerdictBody)),
+    responses((status = 200, description = "The definition is valid; this is what it would do", body = VerdictBody)),
 )]
 async fn validate(
     State(app): State<Arc<App>>,

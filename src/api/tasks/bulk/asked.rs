@@ -1,4 +1,4 @@
-//! Which tasks a bulk command means, and what it asks of each.
+//! Parses a bulk command: the selection of tasks, and the command for each of them.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ use crate::{
 
 /// The longest name or label, in bytes.
 const LONGEST: usize = 255;
-/// How many tasks one request works through.
+/// The most tasks that one request processes.
 const LIMIT: std::ops::RangeInclusive<i64> = 1..=100_000;
 const USUAL_LIMIT: i64 = 10_000;
 
-/// What is done to each of many tasks.
+/// The command that a bulk request applies to each task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Deed {
     Retry,
@@ -40,8 +40,8 @@ impl Deed {
         }
     }
 
-    /// The states of tasks that it can be done to. Only these are looked through: done and ended tasks may
-    /// be many.
+    /// The states in which a task accepts the command. Only tasks in these states are searched: there may be many
+    /// ended ones.
     fn states(self) -> &'static [TaskStatus] {
         use TaskStatus::{Error, Paused, Pending, Processing, Undoing};
         match self {
@@ -52,30 +52,30 @@ impl Deed {
     }
 }
 
-/// A bulk command, read and checked.
+/// A parsed and validated bulk command.
 pub(super) struct Asked {
     pub which: Which,
     pub command: Command,
     pub dry_run: bool,
-    /// The last task of the request before.
+    /// The last task of the previous request.
     pub after: Option<TaskId>,
     pub cursors: Cursors,
     pub limit: usize,
 }
 
 pub(super) enum Which {
-    /// In order, each once.
+    /// Sorted, without duplicates.
     Ids(Vec<TaskId>),
     Filter(TaskFilter),
 }
 
 impl Asked {
-    /// How many tasks one request looks at to find those that match.
+    /// The most tasks that one request examines to find those that match.
     pub fn most_looked_at(&self) -> usize {
         self.limit.max(MOST_LOOKED_AT)
     }
 
-    /// Reads the body with all its faults at once.
+    /// Parses the body and reports all its faults at once.
     pub fn read(deed: Deed, body: &RawValue) -> Result<Self, Problem> {
         let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
         let which = which(deed, &mut fields);
@@ -113,7 +113,7 @@ fn skip(fields: &mut Fields<'_>, reason: Option<String>) -> Command {
     if output.is_some() && step.is_none() {
         fields.fault(
             "output",
-            "is the output of one step: name it in `step`, or leave the output out",
+            "is the output of one step: name the step in `step`, or omit the output",
         );
     }
     Command::SkipFailed {
@@ -138,7 +138,7 @@ fn which(deed: Deed, fields: &mut Fields<'_>) -> Which {
         (Some(_), true) => fields.fault("ids", "give either ids or filters, not both"),
         (None, false) => fields.missing(
             "all",
-            "give ids or a filter, or \"all\": true to mean every task that this can be done to",
+            "give ids or a filter, or \"all\": true for every task in a suitable state",
         ),
         _ => {}
     }
@@ -152,7 +152,7 @@ fn which(deed: Deed, fields: &mut Fields<'_>) -> Which {
     }
 }
 
-/// The filters of the list.
+/// The same filters as for the list of tasks.
 fn filter(deed: Deed, fields: &mut Fields<'_>) -> TaskFilter {
     let states: Vec<_> = deed
         .states()
@@ -170,8 +170,8 @@ fn filter(deed: Deed, fields: &mut Fields<'_>) -> TaskFilter {
     }
 }
 
-/// Of what is asked: with another cursor a command would pass over tasks that it is meant for. How many a request
-/// works through, and why, may differ from one to the next.
+/// Identifies the command and its selection: with the cursor of another command, tasks would be skipped. The limit
+/// and the reason may differ between requests.
 fn cursors(deed: Deed, body: &RawValue) -> Cursors {
     let mut asked: BTreeMap<String, Value> = serde_json::from_str(body.get()).unwrap_or_default();
     asked.retain(|name, _| !["cursor", "limit", "reason"].contains(&name.as_str()));

@@ -1,6 +1,6 @@
-//! One command for many tasks. A request works through them oldest first, in batches that leave room for
-//! others in the writer, and answers after a number of tasks or a time, with a cursor to go on with: its
-//! memory and its time are bounded however many tasks there are.
+//! One command for many tasks. A request processes them oldest first, in batches that leave room for other commands
+//! in the writer. It returns after a number of tasks or a time, with a cursor for the next request: its memory and
+//! its time are bounded however many tasks there are.
 
 mod asked;
 
@@ -30,24 +30,24 @@ use crate::{
     store::{Apply, CommandError, Look, StoreError, TaskFilter},
 };
 
-/// Tasks that are looked for in one go.
+/// Tasks that are found in one query.
 const LOOK: usize = 1000;
-/// Tasks asked in one go; the writer saves them together. Few enough for others to get a word in.
+/// Tasks that are commanded together; the writer saves them together. Few enough to let other commands in between.
 const BATCH: usize = 100;
-/// Tasks that are loaded together to be judged by a dry run: they may be large.
+/// Tasks that a dry run loads together: they may be large.
 const JUDGED: usize = 10;
-/// After so long a request answers what it has done, before proxies on the way lose their patience.
+/// After this time a request returns its progress, before proxies on the way time out.
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// Which tasks, and how far to go.
+/// The selection of tasks, and the limits of the request.
 #[derive(ToSchema)]
 #[schema(as = Bulk)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct BulkBody {
-    /// These tasks; or give filters, all of which must hold.
+    /// These tasks; alternatively use filters. A task is selected if it matches every filter.
     #[schema(max_items = 1000)]
     ids: Option<Vec<Uuid>>,
-    /// One of the states that this can be done to; all of them if left out.
+    /// One of the states in which the command is possible; the default is all of them.
     #[schema(example = "error")]
     state: Option<TaskStatus>,
     #[schema(example = "order")]
@@ -60,69 +60,69 @@ pub struct BulkBody {
     created_after: Option<String>,
     #[schema(format = DateTime)]
     created_before: Option<String>,
-    /// In place of ids and filters: every task that this can be done to.
+    /// Instead of ids and filters: every task in a state in which the command is possible.
     #[schema(default = false)]
     all: Option<bool>,
-    /// Change nothing: say for how many it would be done, and why not for the others.
+    /// Change nothing: count the tasks that would accept the command, and the reasons of the others.
     #[schema(default = false, example = true)]
     dry_run: Option<bool>,
-    /// Why, for the history of each task.
+    /// The reason, recorded in the history of each task.
     reason: Option<String>,
-    /// Answer after so many tasks at the latest. As many are looked at, or 10,000 where that is more, to find those that
-    /// match.
+    /// The most tasks to process in this request. To find those that match, the request examines as many tasks, or
+    /// 10,000 if that is more.
     #[schema(default = 10000, minimum = 1, maximum = 100_000)]
     limit: Option<u32>,
-    /// `next_cursor` of the answer before, to go on from there. The rest of the body stays the same, but for
-    /// `limit` and `reason`.
+    /// `next_cursor` of the previous response, to continue there. Repeat the rest of the body; only `limit` and
+    /// `reason` may differ.
     #[schema(pattern = "^[A-Za-z0-9_-]+$")]
     cursor: Option<String>,
 }
 
-/// Which failed steps to go on without, and of which tasks.
+/// The failed steps to skip, and the selection of tasks.
 #[derive(ToSchema)]
 #[schema(as = BulkSkip)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct BulkSkipBody {
-    /// Only this step, where it is in error. Left out: every step in error.
+    /// Skip only this step, if it is in error. Default: every step in error.
     #[schema(example = "notify")]
     step: Option<String>,
-    /// With `step`: what later steps see as its output.
+    /// With `step`: the step's output for later steps.
     #[schema(value_type = Json, required = false, example = json!({"sent": false}))]
     output: Option<String>,
     #[serde(flatten)]
     which: BulkBody,
 }
 
-/// How far a bulk command got.
+/// The progress of a bulk command.
 #[derive(Serialize, ToSchema)]
 pub struct BulkResult {
-    /// Tasks that this request came to.
+    /// Tasks that this request processed.
     #[schema(example = 12)]
     matched: u64,
-    /// Those for which it was done; in a dry run: would be.
+    /// Tasks that accepted the command; in a dry run: would accept it.
     #[schema(example = 11)]
     accepted: u64,
-    /// Those for which it was not, because their state does not allow it, or they are not there.
+    /// Tasks that refused the command, because of their state or because they do not exist.
     #[schema(example = 1)]
     refused: u64,
-    /// The refused ones by the kind of problem.
+    /// The refused tasks by kind of problem.
     #[schema(example = json!({"past-pivot": 1}))]
     refusals: BTreeMap<&'static str, u64>,
     #[schema(example = false)]
     dry_run: bool,
-    /// In a dry run with filters: how many tasks match from here on, also beyond this answer.
+    /// In a dry run with filters: how many tasks match from here on, including those after this response.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = 12)]
     total: Option<u64>,
-    /// Whether there may be more than `total`: as many tasks were looked at as one request may, and these are those
-    /// among them that match.
+    /// Whether there may be more than `total`: the request examined as many tasks as it may, and `total` counts the
+    /// matches among them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = false)]
     total_is_at_least: Option<bool>,
-    /// There may be more, also where `matched` is 0: pass it as `cursor` to go on. Null once all is done.
+    /// There may be more tasks, even if `matched` is 0: pass it as `cursor` to continue. Null when all are done.
     #[schema(required, pattern = "^[A-Za-z0-9_-]+$")]
     next_cursor: Option<String>,
-    /// The last task that it came to.
+    /// The last task that was processed.
     #[serde(skip)]
     last: Option<TaskId>,
 }
@@ -134,18 +134,19 @@ macro_rules! bulk_command {
         ///
         #[doc = $description]
         ///
-        /// Takes ids, or the filters of the list. Each task is changed by itself, oldest first; whatever
-        /// does not allow it is refused for that task alone and counted by the kind of problem. One request
-        /// works through at most `limit` tasks and for about 20 seconds; `next_cursor` then says where to go
-        /// on. To find them it looks at as many tasks, or 10,000 where that is more: where filters seldom hold, as that for
-        /// an agent or two that rarely meet, `matched` may be small, or 0, and there is a `next_cursor` all the same. It is safe to repeat: what was done is in another state, and is not done again. With
-        /// `dry_run` each task is judged by the same rules and nothing is changed.
+        /// Select tasks by ids, or by the filters of the list. Each task is changed separately, oldest first; a
+        /// task that refuses the command is counted by the kind of problem and does not affect the others. One
+        /// request processes at most `limit` tasks and takes about 20 seconds; `next_cursor` then continues. To
+        /// find matching tasks it examines as many tasks, or 10,000 if that is more: if few tasks match, `matched`
+        /// may be small, or 0, with a `next_cursor` all the same. It is safe to repeat: tasks that accepted the
+        /// command are in another state and are not changed again. With `dry_run` the same rules are evaluated for
+        /// each task and nothing is changed.
         #[utoipa::path(
             post, path = $path, tag = "operate",
             request_body(content = $body, example = $example),
             responses(
-                (status = 200, description = "How far it got", body = BulkResult),
-                (status = 503, description = "The store cannot commit. `matched`, `accepted` and `next_cursor` say how far it got: go on from there", body = ProblemBody, content_type = "application/problem+json"),
+                (status = 200, description = "The progress", body = BulkResult),
+                (status = 503, description = "The store cannot commit. `matched`, `accepted` and `next_cursor` are the progress: continue from there", body = ProblemBody, content_type = "application/problem+json"),
             )
         )]
         pub(super) async fn $name(
@@ -166,8 +167,8 @@ bulk_command!(
     BulkBody,
     json!({"workflow": "order", "agent": "payments", "dry_run": true}),
     Deed::Retry,
-    "Resubmit the failed steps of many tasks",
-    "For tasks in error, also those whose undo failed."
+    "Retry the failed steps of many tasks",
+    "For tasks in error, including those whose undo failed."
 );
 bulk_command!(
     undo_tasks,
@@ -185,7 +186,7 @@ bulk_command!(
     json!({"workflow": "order", "state": "paused", "dry_run": true}),
     Deed::Cancel,
     "Cancel many tasks",
-    "For tasks that have not ended. What is done stays done, and what is half undone stays so."
+    "For tasks that have not ended. Completed steps are not undone, and a half-finished undo stops."
 );
 bulk_command!(
     skip_tasks,
@@ -193,7 +194,7 @@ bulk_command!(
     BulkSkipBody,
     json!({"step": "notify", "workflow": "order", "dry_run": true}),
     Deed::Skip,
-    "Go on without the failed steps of many tasks",
+    "Skip the failed steps of many tasks",
     "For tasks in error: skips every step in error, or the one that `step` names. Steps that are not in error are never skipped."
 );
 
@@ -241,7 +242,8 @@ async fn count(app: &App, asked: &Asked, filter: &TaskFilter) -> Result<(u64, bo
     }
 }
 
-/// Until all is done, or enough for one request. The result is right at every moment, whatever breaks.
+/// Continues until all tasks are done, or enough for one request. The progress is correct at every moment, whatever
+/// fails.
 async fn walk(
     app: &App,
     caller: &Caller,
@@ -298,7 +300,8 @@ fn listed(ids: &[TaskId], after: Option<TaskId>, wanted: usize) -> Look<Vec<Task
     }
 }
 
-/// Has the writer do it. A task that another instance or operator was faster with is refused by its state.
+/// Sends the commands to the writer. If another instance or operator has changed a task first, its state refuses
+/// the command.
 async fn command(
     app: &App,
     caller: &Caller,
@@ -314,13 +317,13 @@ async fn command(
             if_version: None,
             idempotency: None,
         };
-        // The tasks may be large: each is let go at once.
+        // Tasks may be large: each one is dropped at once.
         app.store.apply(apply).await.map(drop)
     });
     let mut broken = None;
     for outcome in join_all(asked).await {
         match outcome {
-            // The others of the batch may be through: all of them are counted.
+            // The rest of the batch may have been saved: all of them are counted.
             Err(CommandError::Store(error)) if !error.is_of_one_task() => broken = Some(error),
             outcome => result.count(outcome),
         }
@@ -328,7 +331,7 @@ async fn command(
     broken.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// As the writer would decide, on copies.
+/// Decides as the writer would, on copies.
 async fn judge(
     app: &App,
     caller: &Caller,
@@ -342,7 +345,8 @@ async fn judge(
         result.count(Err(CommandError::NoTask));
     }
     for unreadable in loaded.unreadable {
-        // It can be cancelled where the damage does not go too deep: only the command itself finds out.
+        // A task with a damaged record can be cancelled if the damage is not too deep: only the real command finds
+        // out.
         result.count(Err(StoreError::Task(unreadable).into()));
     }
     for task in loaded.tasks {
