@@ -1,4 +1,4 @@
-//! The words of the command line and their help.
+//! The arguments of the command line and their help.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -9,23 +9,22 @@ use crate::{
     domain::{SPAN_FORMS, Span, TaskStatus, WorkflowName},
 };
 
-/// Runs multi-step tasks across HTTP services, so that each succeeds as a whole or waits, with all
-/// it has done so far on record, for someone who can fix it.
+/// Runs multi-step tasks across HTTP services, so that each task succeeds as a whole, is undone as a whole, or
+/// waits for an operator with everything it has done on record.
 ///
-/// One process and one SQLite file; or many, which share a PostgreSQL database. A task is a list of HTTP calls; Provost makes them in order,
-/// retries what fails for a moment, notices what never answers, and carries on after a crash from
-/// the point it had reached.
+/// Provost runs as one process over one SQLite file, or as several processes that share a PostgreSQL database. A
+/// task is a graph of HTTP calls. Provost makes them in order, retries transient errors, detects calls that never
+/// return, and continues after a crash where it stopped.
 #[derive(Parser)]
 #[command(
     name = "provost",
     version,
     disable_help_subcommand = true,
-    after_help = "\
-New here? This shows everything at work, with three small services that it brings along:
+    after_help = "New here? This command shows everything at work, with three small services of its own:
 
   provost demo
 
-Then start your own, and give it something to do:
+Then start a service, and submit a task:
 
   provost serve
   python3 -m http.server 9000 --bind 127.0.0.1
@@ -33,7 +32,7 @@ Then start your own, and give it something to do:
     \"steps\": [{ \"name\": \"hello\", \"url\": \"http://127.0.0.1:9000\",
                  \"request\": { \"method\": \"GET\", \"path\": \"/\" } }] }'
 
-The API with every field explained is at http://127.0.0.1:8080/docs while it runs."
+While it runs, http://127.0.0.1:8080/docs documents every field of the API."
 )]
 pub struct Arguments {
     #[command(subcommand)]
@@ -43,44 +42,41 @@ pub struct Arguments {
 #[derive(clap::Subcommand)]
 pub enum Subcommand {
     /// Start the service: API, scheduler and supervisor over one database
-    #[command(after_help = "\
-Everything works without a flag. Settings come from provost.toml, then from the environment, then
-from flags; the later wins. Every setting has a variable: PROVOST_LISTEN, PROVOST_SUPERVISOR__INTERVAL
-(two underscores between table and name). provost.toml.example explains them all.
+    #[command(after_help = "No flag is required. Provost reads settings from provost.toml, then from the environment, then from
+flags; the later source wins. Every setting has a variable: PROVOST_LISTEN, PROVOST_SUPERVISOR__INTERVAL
+(two underscores between table and name). provost.toml.example documents all settings.
 
 Examples:
   provost serve
   provost serve --listen 127.0.0.1:9090 --database-url sqlite:///var/lib/provost/provost.db
   PROVOST_TOKENS=\"ci:submit:$(openssl rand -hex 32)\" provost serve --listen 0.0.0.0:8080 --log-json
 
-SIGTERM or Ctrl-C stops it in order: running calls may finish, everything else is handed back.")]
+SIGTERM or Ctrl-C stops it gracefully: running calls may finish, and other steps are released.")]
     Serve(ServeFlags),
 
-    /// Watch twenty orders succeed, recover, and fail, with services that this command brings along
-    #[command(after_help = "\
-Uses a database of its own that is gone afterwards, and needs no network.
+    /// Watch twenty orders succeed, recover and fail, with built-in example services
+    #[command(after_help = "Uses a temporary database and needs no network.
 
 Examples:
   provost demo
   provost demo --exit && echo 'every order ended as it should'")]
     Demo(DemoOptions),
 
-    /// Measure a server: tasks per second, latency, CPU and memory, beside the raw ceiling
-    #[command(after_help = "\
-Without --url it starts a server of its own: this program, default settings, a database that is gone
-afterwards. The remote service is brought along too, and answers at once.
+    /// Measure a server: tasks per second, latency, CPU and memory, compared with plain HTTP calls
+    #[command(after_help = "Without --url, the benchmark starts a server: this program with default settings and a temporary
+database. It also starts the remote service, which responds at once.
 
-With --database-url the servers that are started use that PostgreSQL, which should be one of its own: what
-else it does is measured too. With --instances there are several, and the report says how they shared the
-work.
+With --database-url the servers that it starts use that PostgreSQL. The PostgreSQL should have no other
+load, which would be measured too. With --instances it starts several servers, and the report says how they
+shared the work.
 
-A server that is given with --url must be allowed to call the remote service: a server that listens on
-loopback is. A server or a database that is given gets an agent and a workflow named `bench`; the agent
-is removed afterwards, the workflow and the tasks stay.
+A server that you give with --url must be allowed to call the remote service; a server that listens on
+loopback is. The benchmark registers an agent and a workflow named `bench` there; it removes the agent
+afterwards, and leaves the workflow and the tasks.
 
-With --backlog two servers are measured in turns: one with so many steps in the queue of an agent whose
-service never answers, and one whose queue is empty. It shows submissions, reads, lists and the tasks of
-another agent on both, and the ratio of the two, which should be near 1; and the memory.
+With --backlog it measures two servers in turns: one with that many steps in the queue of an agent whose
+service never responds, and one with an empty queue. The report shows submissions, reads, lists and the
+tasks of another agent on both servers, their ratio, which should be near 1, and the memory.
 
 Examples:
   provost bench
@@ -96,29 +92,25 @@ Example:
   provost openapi > openapi.json")]
     Openapi,
 
-    /// Check the settings that `serve` would start with, and print each with where it comes from
-    #[command(after_help = "\
-Secrets are not shown. Ends with 2 and says why when `serve` would not start.
-
-Examples:
+    /// Validate the settings that `serve` would use, and print each with its source
+    #[command(after_help = "Secrets are hidden. If `serve` would not start, the command prints the reason and exits with 2.
+\nExamples:
   provost check-config
   provost check-config --config /etc/provost/provost.toml")]
     CheckConfig(ServeFlags),
 
-    /// Bring the schema of the database up to date, and say what that meant
-    #[command(after_help = "\
-`serve` does this by itself at its start, unless postgres.migrate is false. Run it as a user that may change
-the schema. Several at once do no harm. It does not wait for a database that cannot be reached.
+    /// Migrate the schema of the database to the current version, and print what was changed
+    #[command(after_help = "`serve` does this at its start, unless postgres.migrate is false. Run the command as a database user that may
+change the schema. It is safe to run several at once. It does not wait for an unreachable database.
 
 Examples:
   provost migrate
   provost migrate --database-url postgres://owner@db.example/provost")]
     Migrate(DatabaseFlags),
-    /// Copy the database to a new file, while the service goes on
-    #[command(after_help = "\
-For SQLite. The copy is one moment of the record, complete, and on the disk when this ends with 0. It finds
-the database by the same settings as `serve`, and must be run by a user who may read and write there. To
-restore, stop the service and put the copy in the place of the database: docs/deploy.md goes through it.
+    /// Copy the SQLite database to a new file while the service runs
+    #[command(after_help = "For SQLite. The copy is a consistent snapshot, complete and on disk when the command exits with 0. The command
+finds the database by the same settings as `serve`; run it as a user that may read and write there. To
+restore, stop the service and replace the database with the copy: see docs/deploy.md.
 
 Examples:
   provost backup --to /backup/provost-$(date +%F).db
@@ -126,14 +118,14 @@ Examples:
     Backup(BackupFlags),
 
     /// Delete tasks that ended long ago, whether the service runs or not
-    #[command(after_help = "\
-The service does this by itself ([retention] in provost.toml); this does it now, or for a service that is
-stopped. Deleted are tasks that ended, with their history; what may still go on is never deleted. Without
---older-than the settings decide. A workflow with a rule of its own in the settings is kept for that long all the
-same, unless --workflow names it. While a service uses the database, it goes slowly, so that others hardly notice.
+    #[command(after_help = "The service deletes ended tasks automatically ([retention] in provost.toml); this command does it now, or for a
+stopped service. It deletes ended tasks with their history, never tasks that may still continue. Without
+--older-than the settings apply. A workflow with its own retention setting keeps its tasks for that long, unless
+--workflow names it. While a service uses the database, the command deletes slowly, so that requests are hardly
+delayed.
 
-An SQLite file does not get smaller by itself at once: a running service gives free space back over time, and
---shrink writes the file anew, for which the service must be stopped.
+An SQLite file does not shrink at once: a running service returns free space to the disk over time, and
+--shrink rewrites the file, for which the service must be stopped.
 
 Examples:
   provost purge --older-than 30d --dry-run
@@ -142,9 +134,8 @@ Examples:
   provost purge --shrink")]
     Purge(PurgeFlags),
 
-    /// Ask the server on this machine whether it is ready; ends with 0 if it is, 1 if not
-    #[command(after_help = "\
-Finds the server by the same settings as `serve`. Meant for containers, which have no curl.
+    /// Check whether the server on this machine is ready; exits with 0 if it is, 1 if not
+    #[command(after_help = "Finds the server by the same settings as `serve`. Intended for containers, which have no curl.
 
 Example, in a Dockerfile:
   HEALTHCHECK CMD [\"provost\", \"healthcheck\"]")]
@@ -153,7 +144,7 @@ Example, in a Dockerfile:
 
 #[derive(Args, Debug)]
 struct FileFlag {
-    /// Read settings from this file, which must exist [default: provost.toml, where it exists]
+    /// Read settings from this file, which must exist [default: provost.toml, if it exists]
     #[arg(
         long,
         value_name = "PATH",
@@ -163,7 +154,7 @@ struct FileFlag {
     config: Option<PathBuf>,
 }
 
-/// Where the settings are, and the address among them.
+/// The sources of the settings, one of which is the address.
 #[derive(Args, Debug)]
 pub struct PlaceFlags {
     #[command(flatten)]
@@ -179,7 +170,7 @@ pub struct DatabaseFlags {
     #[command(flatten)]
     file: FileFlag,
 
-    /// The database [default: the one of the settings]
+    /// The database [default: from the settings]
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
 }
@@ -203,7 +194,7 @@ impl DatabaseFlags {
 
 #[derive(Args, Debug)]
 pub struct BackupFlags {
-    /// Write this file, which must not be there yet
+    /// Write to this file, which must not exist yet
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
 
@@ -212,7 +203,7 @@ pub struct BackupFlags {
 }
 
 impl BackupFlags {
-    /// Where the settings come from, and the file to write.
+    /// The sources of the settings, and the file to write.
     pub fn sources(self, env: Vec<(String, String)>) -> (Sources, PathBuf) {
         (self.database.sources(env), self.to)
     }
@@ -220,23 +211,23 @@ impl BackupFlags {
 
 #[derive(Args, Debug)]
 pub struct PurgeFlags {
-    /// Delete what ended longer ago than this, such as 30d, 12h or 0s [default: as the settings say]
+    /// Delete tasks that ended longer ago than this, such as 30d, 12h or 0s [default: from the settings]
     #[arg(long, value_name = "DURATION", value_parser = span)]
     older_than: Option<Span>,
 
-    /// Only tasks that ended so; may be given several times
+    /// Only tasks that ended in this state; may be repeated
     #[arg(long, value_name = "STATE", value_parser = end_state)]
     state: Vec<TaskStatus>,
 
-    /// Only tasks of this workflow; may be given several times
+    /// Only tasks of this workflow; may be repeated
     #[arg(long, value_name = "NAME")]
     workflow: Vec<String>,
 
-    /// Delete nothing, and say what would be deleted
+    /// Delete nothing, and print what would be deleted
     #[arg(long)]
     dry_run: bool,
 
-    /// Afterwards, give the space that is free in an SQLite file back; the service must be stopped
+    /// Afterwards return free space of an SQLite file to the disk; the service must be stopped
     #[arg(long, conflicts_with = "dry_run")]
     shrink: bool,
 
@@ -245,7 +236,7 @@ pub struct PurgeFlags {
 }
 
 impl PurgeFlags {
-    /// Where the settings come from, and what is asked for.
+    /// The sources of the settings, and the tasks to delete.
     pub fn sources(self, env: Vec<(String, String)>) -> (Sources, PurgeOptions) {
         let options = PurgeOptions {
             older_than: self.older_than,
@@ -258,7 +249,7 @@ impl PurgeFlags {
     }
 }
 
-/// Which ended tasks to delete.
+/// The ended tasks to delete.
 #[derive(Clone, Debug)]
 pub struct PurgeOptions {
     pub older_than: Option<Span>,
@@ -286,7 +277,7 @@ pub struct ServeFlags {
     #[command(flatten)]
     place: PlaceFlags,
 
-    /// Keep tasks in this database [default: sqlite://provost.db]
+    /// Use this database [default: sqlite://provost.db]
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
 
@@ -294,29 +285,29 @@ pub struct ServeFlags {
     #[arg(long, value_name = "NAME")]
     instance_id: Option<String>,
 
-    /// Start without calling or delivering anything, until POST /v1/hold/release: for a restored copy
+    /// Start without calling or delivering anything, until POST /v1/hold/release: for a restored backup
     #[arg(long)]
     hold: bool,
 
-    /// Log this much: a level, or levels for modules as in warn,provost::scheduler=debug [default: info]
+    /// Log level, or levels of modules as in warn,provost::scheduler=debug [default: info]
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
 
-    /// Log one JSON object for each event, for machines to read
+    /// Log one JSON object per event
     #[arg(long)]
     log_json: bool,
 
-    /// Let running calls go on for this long after SIGTERM [default: 20s]
+    /// Let running calls continue for this long after SIGTERM [default: 20s]
     #[arg(long, value_name = "DURATION")]
     shutdown_grace: Option<String>,
 
-    /// Listen where other machines can reach it without asking anyone for a token
+    /// Listen where other machines can connect without a token
     #[arg(long)]
     insecure: bool,
 }
 
 impl PlaceFlags {
-    /// What is checked, and what wins, is up to the configuration: here nothing is.
+    /// The arguments are only parsed here; the configuration validates them and decides which source wins.
     pub fn sources(self, env: Vec<(String, String)>) -> Sources {
         let mut sources = Sources {
             file: self.file.config,
@@ -378,50 +369,51 @@ fn set(sources: &mut Sources, flag: &'static str, setting: &'static str, value: 
 
 #[derive(Args, Debug)]
 pub struct DemoOptions {
-    /// End after the summary, with 0 only if every order ended as it should
+    /// Exit after the summary, with 0 only if every order ended as it should
     #[arg(long)]
     pub exit: bool,
 
-    /// Serve the API here; port 0 takes any that is free
+    /// Serve the API here; port 0 chooses a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
 }
 
 #[derive(Args)]
 pub struct BenchOptions {
-    /// The server to measure [default: one that is started for the bench]
+    /// The server to measure [default: a server that the benchmark starts]
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
 
-    /// The database of the servers that are started: PostgreSQL, over TLS where its sslmode says so [default: an SQLite file that is gone afterwards]
+    /// The PostgreSQL database of the servers that the benchmark starts, over TLS if its sslmode says so [default:
+    /// a temporary SQLite file]
     #[arg(long, value_name = "URL", conflicts_with = "url")]
     pub database_url: Option<String>,
 
-    /// Servers to start on one PostgreSQL; the load goes to all alike
+    /// Servers to start on one PostgreSQL; the load is spread evenly over them
     #[arg(long, value_name = "COUNT", default_value_t = 1, conflicts_with = "url", value_parser = value_parser!(u8).range(1..=16))]
     pub instances: u8,
 
-    /// The remote service answers here; port 0 takes any that is free
+    /// The address of the remote service; port 0 chooses a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     pub stub_listen: SocketAddr,
 
-    /// Tasks to submit at full load in all rounds together, each of three steps
+    /// Tasks to submit at full load in all rounds together; each task has three steps
     #[arg(long, value_name = "COUNT", default_value_t = 20_000, value_parser = value_parser!(u32).range(1..=10_000_000))]
     pub tasks: u32,
 
-    /// Tasks that are under way at once
+    /// The most tasks that run at once
     #[arg(long, value_name = "COUNT", default_value_t = 128, value_parser = value_parser!(u32).range(1..=10_000))]
     pub in_flight: u32,
 
-    /// Turns in which the raw ceiling and the server are measured, one after the other
+    /// Rounds; each one measures first plain HTTP calls and then the server
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
     pub rounds: u32,
 
-    /// Tasks to submit one after another, for the latency at rest
+    /// Tasks to submit one after another, for the latency without load
     #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub at_rest: u32,
 
-    /// Measure a server with so many steps in the queue of an agent that is dead, beside one with none
+    /// Measure a server with this many steps in the queue of a dead agent, and one with an empty queue
     #[arg(long, value_name = "STEPS", conflicts_with_all = ["url", "instances"], value_parser = value_parser!(u32).range(1..=10_000_000))]
     pub backlog: Option<u32>,
 
@@ -429,7 +421,7 @@ pub struct BenchOptions {
     #[arg(long, value_name = "URL", requires = "backlog")]
     pub backlog_database_url: Option<String>,
 
-    /// A token of the server, if it asks for one
+    /// A token of the server, if it requires one
     #[arg(
         long,
         value_name = "TOKEN",

@@ -1,4 +1,4 @@
-//! `provost backup`: a copy of the database while the service goes on.
+//! `provost backup`: copies the database while the service runs.
 
 use std::{path::Path, process::ExitCode};
 
@@ -7,15 +7,14 @@ use crate::{config::DatabaseUrl, interrupt, output::say, store::sqlite};
 pub async fn run(database: DatabaseUrl, to: &Path) -> ExitCode {
     let DatabaseUrl::Sqlite(path) = &database else {
         eprintln!(
-            "provost: {database} is PostgreSQL, which has tools of its own: pg_dump for one moment of it, \
-             pg_basebackup with WAL archiving for any moment; docs/deploy.md goes through both"
+            "provost: {database} is PostgreSQL; use its own tools: pg_dump for a snapshot, pg_basebackup with WAL archiving for point-in-time recovery; see docs/deploy.md"
         );
         return ExitCode::FAILURE;
     };
     let copied = tokio::select! {
         copied = sqlite::backup(path, to) => copied,
         () = interrupt::wait() => {
-            eprintln!("provost: interrupted, and {} was not written", to.display());
+            eprintln!("provost: interrupted; {} was not written", to.display());
             return ExitCode::FAILURE;
         }
     };

@@ -1,4 +1,4 @@
-//! The files and folders that settings name, looked at before a start would miss them.
+//! Checks the files and folders that the settings name, before a start would fail to find them.
 
 use std::path::Path;
 
@@ -21,9 +21,9 @@ pub fn faults(config: &Config) -> Vec<String> {
         let folder = folder.display();
         match found {
             Ok(found) if found.is_dir() => {}
-            Ok(_) => faults.push(format!("database_url: {folder} is no folder")),
+            Ok(_) => faults.push(format!("database_url: {folder} is not a folder")),
             Err(error) => faults.push(format!(
-                "database_url: the folder {folder}: {error}; make it, or name another"
+                "database_url: the folder {folder}: {error}; create it, or choose another"
             )),
         }
     }

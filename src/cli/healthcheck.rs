@@ -1,4 +1,4 @@
-//! `provost healthcheck`: one request to `/readyz`, without anything that a container may lack.
+//! `provost healthcheck`: one request to `/readyz`, with nothing that a container may lack.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -20,24 +20,24 @@ use crate::config::Listen;
 #[derive(Debug, thiserror::Error)]
 pub enum Unready {
     #[error(
-        "nothing answers at {address}: {error}; is `provost serve` running with the same settings?"
+        "no response from {address}: {error}; is `provost serve` running with the same settings?"
     )]
     Silent { address: Listen, error: io::Error },
     #[error("the server at {address} is not ready: {status}; its log says why")]
     Refused { address: Listen, status: String },
 }
 
-/// For connecting, for sending and for the answer each: together less than a container runtime waits.
+/// The timeout of connecting, of sending and of the response: together shorter than a container runtime waits.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The server that is asked.
+/// The server to check.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Target {
     pub listen: Listen,
     pub tls: bool,
 }
 
-/// Asks the server whether it can take and run tasks.
+/// Asks the server whether it is ready.
 pub fn check(target: &Target) -> Result<(), Unready> {
     let address = match &target.listen {
         Listen::Tcp(address) => Listen::Tcp(reachable(*address)),
@@ -50,7 +50,7 @@ pub fn check(target: &Target) -> Result<(), Unready> {
     }
 }
 
-/// A server that listens everywhere is asked where only this machine is.
+/// A server that listens on all addresses is checked on loopback.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -60,7 +60,7 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// The status line of the answer.
+/// The status line of the response.
 fn ask(address: &Listen, tls: bool) -> io::Result<String> {
     match address {
         Listen::Unix(path) => {
@@ -82,7 +82,7 @@ fn ask(address: &Listen, tls: bool) -> io::Result<String> {
 }
 
 fn exchange(mut stream: impl Read + Write, host: &str) -> io::Result<String> {
-    // In one piece: a server may answer and close before a second one.
+    // Sent in one write: a server may respond and close before a second one.
     let request = format!("GET /readyz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut status = String::new();
@@ -105,8 +105,8 @@ fn encrypted(
     Ok(StreamOwned::new(connection, stream))
 }
 
-/// Takes whatever certificate the server has: it is one for the name that callers use, and here it is
-/// asked by its address. Nothing secret is sent, and all that is learned is whether it is ready.
+/// Accepts any certificate: the server's is for the name that callers use, and this check uses its address. It
+/// sends no secret, and learns only whether the server is ready.
 #[derive(Debug)]
 struct AnyCertificate;
 

@@ -1,5 +1,5 @@
-//! The command line: a person's first contact. It turns arguments, environment and files into one
-//! typed [`Command`]; what a command does is written elsewhere.
+//! The command line. It turns arguments, environment and files into one typed [`Command`]; other modules run the
+//! command.
 
 mod args;
 pub mod backup;
@@ -15,17 +15,17 @@ use clap::Parser;
 use crate::config::{self, Config, ConfigError, DatabaseUrl, Sources};
 pub use args::{BenchOptions, DemoOptions, PurgeOptions};
 
-/// What the process is asked to do.
+/// The command to run.
 pub enum Command {
-    /// With where the settings come from: they are read again.
+    /// With the sources of the settings, which SIGHUP reads again.
     Serve(Box<Config>, Box<Sources>),
     Demo(DemoOptions),
     Bench(BenchOptions),
     /// Print the OpenAPI document.
     Openapi,
-    /// Print these settings, which have been checked, and look for the files that they name.
+    /// Print these validated settings, and check the files that they name.
     CheckConfig(String, Box<Config>),
-    /// Bring the schema of this database up to date.
+    /// Migrate the schema of this database.
     Migrate(DatabaseUrl),
     /// Copy this database to a new file.
     Backup {
@@ -34,18 +34,17 @@ pub enum Command {
     },
     /// Delete ended tasks of the database of these settings.
     Purge(Box<Config>, PurgeOptions),
-    /// Ask the server that listens here whether it is ready.
+    /// Check whether the server that listens here is ready.
     Healthcheck(healthcheck::Target),
 }
 
-/// The exit code of a start that a wrong argument or setting stopped; clap uses the same.
+/// The exit code for a wrong argument or setting; clap uses the same.
 pub const MISUSE: u8 = 2;
 
-/// Reads the arguments and environment of this process. Prints help, and the fault of an argument,
-/// by itself and ends the process then.
+/// Reads the arguments and environment of this process. Prints help and argument errors itself, and then exits.
 pub fn parse() -> Result<Command, ConfigError> {
     let variables = std::env::vars_os().filter_map(|(name, value)| {
-        // A name that is no UTF-8 is none of ours; a value of ours that is none will be refused.
+        // A name that is not UTF-8 is not one of ours; a value of ours that is not UTF-8 will be refused.
         Some((
             name.into_string().ok()?,
             value.to_string_lossy().into_owned(),

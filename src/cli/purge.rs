@@ -1,4 +1,4 @@
-//! `provost purge`: deletes tasks that ended long ago, beside a service or without one.
+//! `provost purge`: deletes tasks that ended long ago, with or without a running service.
 
 use std::{num::NonZeroUsize, process::ExitCode, sync::Arc};
 
@@ -15,7 +15,7 @@ use crate::{
     store::{Definitions, Health, OpenError, StoreError, postgres, sqlite},
 };
 
-/// The kinds of tasks that a dry run lists.
+/// The most kinds of tasks that a dry run lists.
 const MOST_KINDS: usize = 50;
 
 #[derive(Debug, Error)]
@@ -23,34 +23,34 @@ enum PurgeError {
     #[error(transparent)]
     Open(#[from] OpenError),
     #[error(
-        "{0}; what was deleted before stays deleted, and the same command goes on with the rest"
+        "{0}; what was deleted before stays deleted, and the same command continues with the rest"
     )]
     Store(#[from] StoreError),
     #[error(
-        "the disk is full, and deleting needs a little room beside the database file: free some MiB; the same command then goes on with the rest"
+        "the disk is full, and deleting needs some room next to the database file: free a few MiB; the same command then continues with the rest"
     )]
     Full,
     #[error(
-        "{0} is in use by a service, and --shrink writes the whole file anew: stop the service for it. Nothing was deleted"
+        "{0} is in use by a service, and --shrink rewrites the whole file: stop the service first. Nothing was deleted"
     )]
     InUse(String),
     #[error(
-        "--shrink is for an SQLite file; PostgreSQL uses free space again by itself (VACUUM FULL, or pg_repack, gives it back to the disk)"
+        "--shrink is for an SQLite file; PostgreSQL reuses free space itself (VACUUM FULL, or pg_repack, returns it to the disk)"
     )]
     NoFile,
     #[error(
-        "there is no workflow {0:?}, and nothing was deleted: GET /v1/workflows lists all there are"
+        "workflow {0:?} does not exist, and nothing was deleted: GET /v1/workflows lists all workflows"
     )]
     NoWorkflow(String),
     #[error(
-        "{0} cannot be deleted, because a part of the database is damaged: docs/deploy.md, \"A part that cannot be read\""
+        "{0} cannot be deleted, because a part of the database is damaged: see docs/deploy.md, \"A part that cannot be read\""
     )]
     Damaged(String),
     #[error(transparent)]
     Shrink(#[from] sqlite::ShrinkError),
 }
 
-/// A database, and whether a service may use it meanwhile.
+/// A database, and whether a service may be using it.
 struct Opened {
     store: DirectStore,
     pacing: Pacing,
@@ -67,7 +67,7 @@ pub async fn run(config: Config, options: PurgeOptions) -> ExitCode {
     });
     match purge(&config, &options, &stop).await {
         Ok(()) if stop.is_cancelled() => {
-            eprintln!("provost: interrupted; the same command goes on with the rest");
+            eprintln!("provost: interrupted; the same command continues with the rest");
             ExitCode::FAILURE
         }
         Ok(()) => ExitCode::SUCCESS,
@@ -106,7 +106,7 @@ async fn purge(
     if let (DatabaseUrl::Sqlite(path), true, false) = (url, options.shrink, stop.is_cancelled()) {
         let shrunk = sqlite::shrink(path).await?;
         say!(
-            "wrote {url} anew: {} bytes, before {}",
+            "rewrote {url}: {} bytes, previously {}",
             shrunk.after_bytes,
             shrunk.before_bytes
         );
@@ -135,11 +135,11 @@ async fn open(config: &Config) -> Result<Opened, OpenError> {
             });
         }
     };
-    // A service would make it; here it is most often a wrong name.
+    // A service would create the file; here the name is most likely wrong.
     if !tokio::fs::try_exists(path).await.unwrap_or(true) {
         return Err(OpenError::Unusable {
             database: config.database_url.to_string(),
-            reason: "there is no such file; is this where the service keeps it?".to_owned(),
+            reason: "the file does not exist; is this the service's database?".to_owned(),
         });
     }
     let max_size = config.store.max_size.map(|size| size.as_u64());
@@ -197,7 +197,7 @@ async fn delete(
     refuse_damaged(swept)
 }
 
-/// What to delete, and which dead letters.
+/// Which tasks to delete, and which dead letters.
 fn asked(config: &Config, options: &PurgeOptions) -> (Retention, Option<Span>) {
     let rules = config.retention.rules();
     let is_all = options.states.is_empty() && options.workflows.is_empty();
@@ -212,7 +212,7 @@ fn asked(config: &Config, options: &PurgeOptions) -> (Retention, Option<Span>) {
     (retention, letters)
 }
 
-/// Who looks only at the exit code must learn of it.
+/// The exit code must report it to scripts.
 fn refuse_damaged(swept: Swept) -> Result<(), PurgeError> {
     match swept.damaged {
         0 => Ok(()),

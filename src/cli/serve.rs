@@ -1,5 +1,5 @@
-//! `provost serve`: starts an instance and runs it until it is told to stop. SIGHUP has it read again what
-//! can be changed meanwhile.
+//! `provost serve`: starts an instance and runs it until it is stopped. On SIGHUP it reloads the settings that can
+//! change at run time.
 
 use std::process::ExitCode;
 
@@ -19,7 +19,7 @@ pub enum ServeError {
     Start(#[from] StartError),
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
-    #[error("a part of the service failed, see the log; start it again: nothing accepted is lost")]
+    #[error("a component of the service failed, see the log; restart it: no accepted task is lost")]
     PartFailed,
     #[error("the process cannot be set up: {0}")]
     Process(#[from] std::io::Error),
@@ -45,9 +45,9 @@ async fn serve(config: Config, sources: &Sources) -> Result<(), ServeError> {
     warn_of_ignored_variables(sources);
     let metrics = Metrics::install()?;
     let systemd = Systemd::from_env();
-    // From here on SIGHUP does not end the process; one that comes during the start waits for its end.
+    // From here on SIGHUP does not end the process; one that arrives during the start is handled after it.
     let mut hangup = signal(SignalKind::hangup())?;
-    // Listened to before the start: a signal that comes meanwhile stops it in order.
+    // Installed before the start: a signal that arrives during the start stops the service gracefully.
     let mut interrupted = std::pin::pin!(interrupt::wait());
     let started = tokio::select! {
         biased;
@@ -77,8 +77,8 @@ async fn serve(config: Config, sources: &Sources) -> Result<(), ServeError> {
 }
 
 fn reload(service: &mut Service, sources: &Sources) {
-    info!("SIGHUP: reading the settings anew");
-    const KEPT: &str = "the settings were read anew and cannot be used; the old ones stay in force";
+    info!("SIGHUP: reloading the settings");
+    const KEPT: &str = "the reloaded settings are invalid; the previous ones stay in force";
     match config::load(sources) {
         Ok(config) => {
             if let Err(error) = service.reload(config) {
@@ -95,8 +95,7 @@ fn warn_of_ignored_variables(sources: &Sources) {
     if !ignored.is_empty() {
         warn!(
             variables = ignored.join(", "),
-            "environment variables that begin with PROVOST_ are no settings and are ignored; \
-             Kubernetes sets some for each service, unless the pod's spec says enableServiceLinks: false"
+            "environment variables that begin with PROVOST_ but are not settings are ignored; Kubernetes sets some for each service, unless the pod's spec says enableServiceLinks: false"
         );
     }
 }

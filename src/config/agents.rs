@@ -1,4 +1,4 @@
-//! What an agent of the configuration file must be, beyond its form: what one of the API must be.
+//! Validates agents of the configuration file, beyond their form, by the rules for agents of the API.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::domain::{AgentName, AgentSpec};
 
-/// What is wrong with one agent: the path below `agents`, what was found, what is allowed.
+/// The fault of one agent: its path below `agents`, what was found, what is allowed.
 pub struct AgentFault {
     pub path: String,
     pub found: String,

@@ -1,4 +1,4 @@
-//! `calls.allow`: what may be called although its address is private.
+//! `calls.allow`: private addresses that steps and messages may call all the same.
 
 use figment::value::Value;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -25,16 +25,16 @@ impl<'de> Deserialize<'de> for AllowList {
     }
 }
 
-/// Every entry that is none, with what is wrong with it; or that the whole is no list.
+/// Every invalid entry with its fault; or that the whole value is not a list.
 pub fn faults(value: &Value) -> Vec<String> {
     let Value::Array(_, entries) = value else {
         return vec![match value.as_str() {
-            Some(text) => format!("{text:?}, which is no list; did you mean [{text:?}]?"),
-            None => "something that is no list".to_owned(),
+            Some(text) => format!("{text:?}, which is not a list; did you mean [{text:?}]?"),
+            None => "a value that is not a list".to_owned(),
         }];
     };
     let fault = |entry: &Value| match entry.as_str() {
-        None => Some("an entry that is no text: put quotation marks around it".to_owned()),
+        None => Some("an entry that is not text: put quotation marks around it".to_owned()),
         Some(text) => AllowedAddress::parse(text)
             .err()
             .map(|why| format!("{text:?}, which {why}")),

@@ -1,14 +1,13 @@
-//! What is said when settings do not allow a start: which one, where it came from, what was found
-//! and what is allowed.
+//! The report about settings that prevent a start: which setting, its source, what was found and what is allowed.
 
 use std::{fmt, path::PathBuf};
 
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("the configuration file {} cannot be read: {reason}\nName an existing file with --config, or leave --config out to go without one.", path.display())]
+    #[error("the configuration file {} cannot be read: {reason}\nName an existing file with --config, or omit --config to start without one.", path.display())]
     Unreadable { path: PathBuf, reason: String },
 
-    #[error("the configuration file {} is not TOML: line {line}: {reason}\nprovost.toml.example shows every setting in its form.", path.display())]
+    #[error("the configuration file {} is not TOML: line {line}: {reason}\nprovost.toml.example shows the form of every setting.", path.display())]
     NotToml {
         path: PathBuf,
         line: usize,
@@ -19,10 +18,10 @@ pub enum ConfigError {
     Settings(Vec<Fault>),
 }
 
-/// One setting that stops the start.
+/// One setting that prevents the start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// As it is written in the file, tables joined by dots.
+    /// The path in the file, tables joined by dots.
     pub setting: String,
     pub origin: String,
     /// Never a secret.

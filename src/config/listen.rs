@@ -1,4 +1,4 @@
-//! Where the API listens: an address and a port, or a Unix socket.
+//! The address of the API: an IP address and a port, or a Unix socket.
 
 use std::{
     fmt,
@@ -9,18 +9,18 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The longest path that the kernel takes for a Unix socket.
+/// The longest path that the kernel accepts for a Unix socket.
 const LONGEST_PATH: usize = 107;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Listen {
     Tcp(SocketAddr),
-    /// The path of a socket, which is made.
+    /// The path of the socket to create.
     Unix(PathBuf),
 }
 
 impl Listen {
-    /// Whether only programs on this machine can reach it.
+    /// Whether only programs on this machine can connect to it.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
@@ -91,7 +91,7 @@ impl FromStr for UnixMode {
     fn from_str(text: &str) -> Result<Self, ()> {
         let digits = text.bytes().all(|b| matches!(b, b'0'..=b'7'));
         let mode = u32::from_str_radix(text, 8).map_err(|_| ())?;
-        // Whoever may write may connect: without that right for its own user it is of no use.
+        // Connecting needs the right to write: without it for its own user, the socket would be useless.
         let usable =
             digits && matches!(text.len(), 3 | 4) && mode & 0o600 == 0o600 && mode <= 0o777;
         usable.then_some(Self(mode)).ok_or(())

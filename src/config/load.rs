@@ -1,4 +1,4 @@
-//! From file, environment and flags to one checked [`Config`].
+//! Loads file, environment and flags into one validated [`Config`].
 
 use std::{fs, io, path::PathBuf};
 
@@ -19,22 +19,22 @@ use super::{
 };
 use crate::domain::nearest;
 
-/// Read where it exists, when no file was named.
+/// Read if it exists and no other file was named.
 pub const DEFAULT_FILE: &str = "provost.toml";
 
-/// Where settings come from, weakest first. All of it is handed in, so that nothing here depends on
-/// the process that it runs in.
+/// The sources of settings, weakest first. They are all passed in, so that nothing here depends on the process that
+/// it runs in.
 #[derive(Default)]
 pub struct Sources {
     /// The file that was named; `None` is [`DEFAULT_FILE`], which need not exist.
     pub file: Option<PathBuf>,
-    /// All variables of the process; those that are not Provost's are passed over.
+    /// All variables of the process; those that are not Provost's are ignored.
     pub env: Vec<(String, String)>,
     pub flags: Vec<FlagValue>,
 }
 
 impl Sources {
-    /// A file that is there now must be there whenever it is read again.
+    /// A file that exists now must exist whenever the settings are reloaded.
     pub fn keep_file(&mut self) {
         if self.file.is_none() && fs::exists(DEFAULT_FILE).unwrap_or(false) {
             self.file = Some(DEFAULT_FILE.into());
@@ -54,7 +54,7 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
     read(sources).map(|(config, _)| config)
 }
 
-/// The variables that look like Provost's and are no settings, for a warning.
+/// Variables that look like Provost's but are not settings, for a warning.
 pub fn ignored_variables(env: &[(String, String)]) -> Vec<&str> {
     env.iter()
         .filter(|(name, value)| variable(name, value) == Variable::NoSetting)
@@ -62,7 +62,7 @@ pub fn ignored_variables(env: &[(String, String)]) -> Vec<&str> {
         .collect()
 }
 
-/// Every setting in force in the form of the file, each with where it comes from, secrets hidden.
+/// Every setting in force in the form of the file, each with its source; secrets are hidden.
 pub fn describe(sources: &Sources) -> Result<String, ConfigError> {
     let (config, layers) = read(sources)?;
     let all = Value::serialize(&config).unwrap_or_else(|_| Value::from(Dict::new()));
@@ -72,7 +72,7 @@ pub fn describe(sources: &Sources) -> Result<String, ConfigError> {
         Some(value) => format!(
             "{path} = {}  # {}\n",
             show::toml(&value),
-            // The table that it is in may be there for the sake of another.
+            // The table that it is in may exist because of another setting.
             layers
                 .find_metadata(path)
                 .map_or("default", |metadata| &metadata.name)
@@ -80,7 +80,7 @@ pub fn describe(sources: &Sources) -> Result<String, ConfigError> {
     });
     let ignored = ignored_variables(&sources.env).into_iter();
     let ignored =
-        ignored.map(|name| format!("# environment {name} is no setting and is ignored\n"));
+        ignored.map(|name| format!("# environment {name} is not a setting and is ignored\n"));
     Ok(lines.chain(ignored).collect())
 }
 
@@ -119,7 +119,7 @@ fn read(sources: &Sources) -> Result<(Config, Figment), ConfigError> {
     }
 }
 
-/// Values that one source gives, with the name under which faults speak of it.
+/// The values of one source, with its name for error reports.
 struct Layer {
     origin: String,
     values: Dict,
@@ -142,7 +142,7 @@ impl Provider for Layer {
     }
 }
 
-/// The defaults are no layer: they are what [`Config`] fills in where no layer says anything.
+/// The defaults are not a layer: [`Config`] fills them in where no layer has a value.
 fn layers(sources: &Sources, faults: &mut Vec<Fault>) -> Result<Figment, ConfigError> {
     let mut layers = Figment::new();
     if let Some(layer) = file(sources)? {
@@ -193,7 +193,7 @@ fn file(sources: &Sources) -> Result<Option<Layer>, ConfigError> {
             return Err(ConfigError::Unreadable { path, reason });
         }
     };
-    // The parser's own report quotes the line, which may hold a secret: only its words are kept.
+    // The parser's own report quotes the line, which may contain a secret: only its message is kept.
     let values = Toml::from_str(&text).map_err(|error| ConfigError::NotToml {
         path: path.clone(),
         line: 1 + error.span().map_or(0, |span| {
@@ -227,8 +227,8 @@ fn misspelt(path: String, origin: String, meant: Option<String>) -> Fault {
 
 fn does_not_exist(meant: Option<&str>) -> String {
     match meant {
-        Some(meant) => format!("a setting that does not exist; did you mean {meant}?"),
-        None => "a setting that does not exist".to_owned(),
+        Some(meant) => format!("an unknown setting; did you mean {meant}?"),
+        None => "an unknown setting".to_owned(),
     }
 }
 
@@ -240,14 +240,14 @@ fn value_of_variable(path: &str, text: &str) -> Option<Value> {
     }
 }
 
-/// What text from outside a file stands for: a number, a switch, a list as JSON or in the form
-/// `[{name="shop",url="…"}]`, or itself.
+/// The meaning of text from the environment or a flag: a number, a switch, a list as JSON or in the form
+/// `[{name="shop",url="…"}]`, or the text itself.
 fn typed(path: &str, text: &str) -> Value {
     let setting = SETTINGS.iter().find(|setting| setting.path == path);
     if setting.is_some_and(|setting| setting.rule.is_text()) {
         return Value::from(text);
     }
-    // figment takes the names of a JSON object with their quotes.
+    // figment includes the quotes in the names of a JSON object.
     let is_list = text.trim_start().starts_with(['[', '{']);
     if is_list && let Ok(value) = serde_json::from_str(text) {
         return value;
@@ -270,7 +270,7 @@ fn find_unknown(layers: &Figment, prefix: &str, table: &Value, faults: &mut Vec<
             continue;
         }
         let (found, allowed) = if is_table {
-            let found = "one value, where a table is expected".to_owned();
+            let found = "one value, but a table is expected".to_owned();
             (found, names_inside(&below))
         } else {
             let known = names_inside(prefix);
@@ -308,10 +308,10 @@ fn wrong(layers: &Figment, setting: &Setting, value: &Value) -> Fault {
     }
 }
 
-/// What the types of the lists refused: everything else has been checked by its rule before.
+/// What the types of the lists refused: every other setting has been checked by its rule before.
 fn malformed(layers: &Figment, merged: &Value, error: figment::Error) -> Fault {
     let mut path = error.path.join(".");
-    // What a value there was may be a secret. What is not there is none, nor is the name of a setting.
+    // A value that was found may be a secret. A missing value is not, nor is the name of a setting.
     let is_about_names = matches!(error.kind, Kind::UnknownField(..) | Kind::MissingField(_));
     let allowed = match path.split('.').next() {
         Some("tokens") => Some(tokens::ALLOWED.to_owned()),
@@ -343,7 +343,7 @@ fn malformed(layers: &Figment, merged: &Value, error: figment::Error) -> Fault {
             (found.to_string(), allowed)
         }
         other => (
-            value.unwrap_or_else(|| "something else".to_owned()),
+            value.unwrap_or_else(|| "another value".to_owned()),
             other.to_string(),
         ),
     };
@@ -355,10 +355,10 @@ fn malformed(layers: &Figment, merged: &Value, error: figment::Error) -> Fault {
     }
 }
 
-/// The most lengths of time that ended tasks are kept for. Each of them is a walk over all that is kept longer.
+/// The most different retention times. Each of them is a scan over everything that is kept longer.
 const MOST_PERIODS: usize = 32;
 
-/// What is wrong with settings that are right one by one.
+/// Faults of settings that are each valid alone.
 fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
     let mut faults: Vec<Fault> = agents::faults(&config.agents)
         .into_iter()
@@ -397,7 +397,7 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
             setting: "retention.workflows".to_owned(),
             origin: origin(layers, "retention.workflows"),
             found: format!("{periods} different lengths of time"),
-            allowed: format!("at most {MOST_PERIODS} different ones: each is looked for by itself"),
+            allowed: format!("at most {MOST_PERIODS} different ones: each needs a scan of its own"),
         });
     }
     if config.courier.retry_max < config.courier.retry_initial {
@@ -430,7 +430,7 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
         faults.push(Fault {
             setting: missing.to_owned(),
             origin: origin(layers, present),
-            found: format!("nothing, while {present} is set"),
+            found: format!("no value, while {present} is set"),
             allowed: "both of them for TLS, or neither".to_owned(),
         });
     }
@@ -448,16 +448,14 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
             setting: "listen".to_owned(),
             origin: origin(layers, "listen"),
             found: format!("\"{}\", which other machines can reach, and no tokens", config.listen),
-            allowed: "a loopback address such as \"127.0.0.1:8080\"; or any address together with tokens: \
-                      [[tokens]] in the file or PROVOST_TOKENS=\"name:role:token\"; or with insecure = true, \
-                      where something else keeps strangers away from it"
+            allowed: "a loopback address such as \"127.0.0.1:8080\"; or any address with tokens: [[tokens]] in the file or PROVOST_TOKENS=\"name:role:token\"; or with insecure = true, if something else restricts access to it"
                 .to_owned(),
         });
     }
     faults
 }
 
-/// Who set this, or the table or list that it is in.
+/// The source of this value, or of the table or list that contains it.
 fn origin(layers: &Figment, path: &str) -> String {
     let parents = std::iter::successors(Some(path), |path| Some(path.rsplit_once('.')?.0));
     let named = parents.filter_map(|path| layers.find_metadata(path)).next();

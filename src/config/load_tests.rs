@@ -122,7 +122,7 @@ fn what_kubernetes_puts_beside_a_service_called_provost_is_passed_over() {
     assert_eq!(load_from("", &env, &[]), Ok(Config::default()));
     let shown = with_sources("", &env, &[], describe).unwrap();
     assert!(
-        shown.contains("# environment PROVOST_PORT is no setting and is ignored\n"),
+        shown.contains("# environment PROVOST_PORT is not a setting and is ignored\n"),
         "{shown}"
     );
 }
@@ -175,7 +175,7 @@ fn an_unknown_setting_is_refused_by_name_with_those_that_exist_beside_it() {
     assert_eq!(unknown.setting, "supervisor.intervall");
     assert_eq!(
         unknown.found,
-        "a setting that does not exist; did you mean interval?"
+        "an unknown setting; did you mean interval?"
     );
     assert_eq!(unknown.allowed, "interval, batch");
     for (text, meant) in [
@@ -193,7 +193,7 @@ fn an_unknown_setting_is_refused_by_name_with_those_that_exist_beside_it() {
         assert!(unknown.found.ends_with(&expected), "{text}: {unknown}");
     }
     let unknown = fault("colour = 1", &[]);
-    assert_eq!(unknown.found, "a setting that does not exist");
+    assert_eq!(unknown.found, "an unknown setting");
 
     let unknown = fault("", &[("PROVOST_LISTENS", "s3cret")]);
     assert_eq!(unknown.setting, "listens");
@@ -209,11 +209,11 @@ fn an_unknown_setting_is_refused_by_name_with_those_that_exist_beside_it() {
 
     assert_eq!(
         unknown.found,
-        "a setting that does not exist; did you mean PROVOST_LISTEN?"
+        "an unknown setting; did you mean PROVOST_LISTEN?"
     );
 
     let unknown = fault("supervisor = \"1s\"", &[]);
-    assert_eq!(unknown.found, "one value, where a table is expected");
+    assert_eq!(unknown.found, "one value, but a table is expected");
 }
 
 #[test]

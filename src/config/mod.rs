@@ -1,6 +1,6 @@
-//! The settings of a running Provost: what they are, what they are when nobody says otherwise, and
-//! where they come from. Checked as a whole before anything starts; nothing deeper checks them again.
-//! `provost.toml.example` explains each one to the person who sets it.
+//! The settings of a running Provost: their types, their defaults and their sources. They are validated as a whole
+//! before anything starts; nothing deeper validates them again. `provost.toml.example` documents each one for the
+//! person who sets it.
 
 mod agents;
 mod allow_list;
@@ -37,19 +37,19 @@ pub use values::{Auto, ByteSize, DatabaseUrl, LogFilter};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub listen: Listen,
-    /// Allows a `listen` that others can reach without any token. Never on by itself.
+    /// Allows a `listen` address that other machines can reach without a token. Never enabled implicitly.
     pub insecure: bool,
     pub database_url: DatabaseUrl,
-    /// What `locked_by` holds. Left out, each start makes up a new one.
+    /// The value of `locked_by`. Default: a new one at each start.
     pub instance_id: Option<InstanceId>,
     /// Starts without calling or delivering anything, until it is released.
     pub hold: bool,
     /// `info`, or a level for each module as in `warn,provost::scheduler=debug`.
     pub log: LogFilter,
     pub log_json: bool,
-    /// How long running calls may go on after SIGTERM.
+    /// How long running calls may continue after SIGTERM.
     pub shutdown_grace: Span,
-    /// Where people reach the service: links in messages lead there.
+    /// The URL under which people reach the service, for links in messages.
     pub public_url: Option<String>,
     pub listener: ListenerConfig,
     pub tls: TlsConfig,
@@ -62,10 +62,10 @@ pub struct Config {
     pub courier: DeliveryConfig,
     pub store: StoreConfig,
     pub postgres: PostgresConfig,
-    /// Once there is one token, every request needs one.
+    /// If there is a token, every request needs one.
     pub tokens: Vec<Token>,
     pub agents: BTreeMap<AgentName, AgentSpec>,
-    /// Who messages are written to, and what they are signed with.
+    /// The receivers of messages, with the secrets that sign them.
     pub receivers: Vec<ReceiverConfig>,
     pub alert_webhooks: Vec<AlertWebhookConfig>,
 }
@@ -107,7 +107,7 @@ impl Config {
         self.listen.is_local()
     }
 
-    /// Whether strangers can reach it and nothing keeps them out, although nobody wanted that.
+    /// Whether other machines can reach it without a token, although no setting allows that.
     pub fn is_open_to_all(&self) -> bool {
         !self.listens_on_loopback() && self.tokens.is_empty() && !self.insecure
     }
@@ -127,7 +127,7 @@ impl Config {
             .or(self.listens_on_loopback())
     }
 
-    /// Whether a step may name a URL in place of a registered agent.
+    /// Whether a step may name a URL instead of a registered agent.
     pub fn allows_url_steps(&self) -> bool {
         self.calls.allow_url_steps.or(self.listens_on_loopback())
     }
@@ -137,26 +137,26 @@ impl Config {
         self.courier.allow_urls.or(self.listens_on_loopback())
     }
 
-    /// Whether messages may go out that no secret signs.
+    /// Whether messages may be sent without a signature.
     pub fn allows_unsigned(&self) -> bool {
         self.courier.allow_unsigned.or(self.listens_on_loopback())
     }
 }
 
-/// How many connections there may be to `listen`, and how long each may keep the service waiting.
+/// The most connections to `listen`, and the time limits of each.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ListenerConfig {
     pub max_connections: usize,
-    /// Of those, the most that have not sent any request.
+    /// The most connections among them that have not sent a request yet.
     pub max_without_request: usize,
-    /// For the head of a request, and before the first for a TLS handshake too.
+    /// For the head of a request, and for the TLS handshake before the first one.
     pub head_timeout: Span,
     /// For the whole body of a request.
     pub body_timeout: Span,
-    /// For each pause while a body comes in, or an answer is read.
+    /// For each pause while a body is received, or a response is sent.
     pub stall_timeout: Span,
-    /// For the next request on a connection that is kept alive.
+    /// For the next request on a keep-alive connection.
     pub idle_timeout: Span,
     /// The permissions of a Unix socket.
     pub unix_mode: UnixMode,
@@ -188,7 +188,7 @@ pub struct TlsConfig {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct InstanceConfig {
-    /// How long others wait for an instance that has fallen silent.
+    /// How long other instances wait for one that has stopped renewing its lease.
     pub lease: Span,
 }
 
@@ -203,7 +203,7 @@ impl Default for InstanceConfig {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SchedulerConfig {
-    /// How often pending steps are looked for when nothing has announced any.
+    /// The polling interval for pending steps, in case a notification was lost.
     pub poll: Span,
 }
 
@@ -218,9 +218,9 @@ impl Default for SchedulerConfig {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SupervisorConfig {
-    /// How often expired steps are looked for (P22).
+    /// The polling interval for expired steps.
     pub interval: Span,
-    /// The most steps expired by one command.
+    /// The most steps that one command expires.
     pub batch: usize,
 }
 
@@ -236,20 +236,20 @@ impl Default for SupervisorConfig {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetentionConfig {
-    /// How long an ended task is kept after its end.
+    /// How long an ended task is kept.
     pub keep: Keep,
-    /// For tasks that ended so, instead of `keep`.
+    /// For tasks that ended in this state, instead of `keep`.
     pub processed: Option<Keep>,
     pub undone: Option<Keep>,
     pub cancelled: Option<Keep>,
     /// For tasks of one workflow, instead of all of the above.
     pub workflows: BTreeMap<WorkflowName, WorkflowRetention>,
     pub interval: Span,
-    /// The most tasks purged in one transaction.
+    /// The most tasks that are purged in one transaction.
     pub batch: usize,
 }
 
-/// What a workflow leaves out is as for all tasks.
+/// A workflow's missing values are those for all tasks.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkflowRetention {
@@ -303,7 +303,7 @@ pub struct LimitsConfig {
     pub max_request: ByteSize,
     /// The most steps of one task.
     pub max_steps: usize,
-    /// The longest answer of a remote service that is kept as a step's output.
+    /// The longest response of a remote service that is kept as a step's output.
     pub max_output: ByteSize,
 }
 
@@ -323,7 +323,7 @@ pub struct CallsConfig {
     pub connect_timeout: Span,
     /// See [`Config::allows_private_addresses`].
     pub allow_private_addresses: Auto,
-    /// May be called although their addresses are such.
+    /// Private addresses that may be called all the same.
     pub allow: AllowList,
     /// See [`Config::allows_url_steps`].
     pub allow_url_steps: Auto,
@@ -344,16 +344,16 @@ impl Default for CallsConfig {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeliveryConfig {
-    /// How often messages are looked for when nothing has announced any.
+    /// The polling interval for messages, in case a notification was lost.
     pub poll: Span,
-    /// How long a receiver may take to answer.
+    /// How long a receiver may take to respond.
     pub timeout: Span,
-    /// The most messages under way to one address.
+    /// The most messages in flight to one address.
     pub max_in_flight: usize,
-    /// The longest wait after the first failure of a message; it doubles with each.
+    /// The longest wait after the first failure of a message; it doubles with each failure.
     pub retry_initial: Span,
     pub retry_max: Span,
-    /// How long a message is tried, or waits for an address that fails, before it is a dead letter.
+    /// How long a message is retried, or waits for a failing address, before it becomes a dead letter.
     pub give_up_after: Span,
     /// See [`Config::allows_reply_urls`].
     pub allow_urls: Auto,
@@ -379,11 +379,11 @@ impl Default for DeliveryConfig {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreConfig {
-    /// The most tasks kept in memory. More means fewer reads, fewer means less memory.
+    /// The most tasks in the cache. More means fewer reads; fewer means less memory.
     pub cache_tasks: usize,
-    /// The most memory that they may take, with their inputs and outputs.
+    /// The most memory of the cached tasks, with their inputs and outputs.
     pub cache_bytes: ByteSize,
-    /// The largest the database file may grow. Beyond it submissions are refused as on a full disk.
+    /// The largest size of the database file. Beyond it submissions are refused as on a full disk.
     pub max_size: Option<ByteSize>,
 }
 
@@ -397,15 +397,15 @@ impl Default for StoreConfig {
     }
 }
 
-/// What holds only where `database_url` is a PostgreSQL database.
+/// Settings that only apply if `database_url` is a PostgreSQL database.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PostgresConfig {
-    /// For what callers read. What keeps tasks moving has six of its own besides.
+    /// Connections for the reads of callers. Provost uses six more for its own work.
     pub max_connections: u32,
-    /// Hear at once what other instances announce.
+    /// Listen for notifications of other instances.
     pub listen: bool,
-    /// Bring the schema up to date at start.
+    /// Migrate the schema at start.
     pub migrate: bool,
 }
 

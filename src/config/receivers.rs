@@ -1,5 +1,5 @@
-//! Who messages are written to, and the secrets that sign them. Neither a secret nor the address of a
-//! webhook, which often is one, is ever shown.
+//! The receivers of messages, and the secrets that sign them. A secret is never shown, nor is the address of a
+//! webhook, which often is a secret too.
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -9,19 +9,19 @@ use super::{
 };
 use crate::domain::{AlertFormat, SECRET_FORM, Secret, WebAddress};
 
-/// Somebody whom submitters may have messages sent to.
+/// A receiver that submitters may name.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReceiverConfig {
-    /// What `reply_to.receiver` says.
+    /// The value of `reply_to.receiver`.
     pub name: String,
-    /// Everything below it is this receiver's. Left out: every address that no other receiver covers.
+    /// This receiver covers every URL below it. Default: every URL that no other receiver covers.
     pub url: Option<String>,
-    /// Each signs every message; the receiver needs to know one of them.
+    /// Each secret signs every message; the receiver needs to know one of them.
     pub secrets: Vec<Secret>,
 }
 
-/// Who is told of alerts.
+/// A webhook that receives alerts.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AlertWebhookConfig {
@@ -33,7 +33,7 @@ pub struct AlertWebhookConfig {
     pub secrets: Vec<Secret>,
 }
 
-/// An address whose path may be a secret.
+/// A URL whose path may be a secret.
 #[derive(Clone, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct HiddenUrl(pub WebAddress);
@@ -58,7 +58,7 @@ impl std::fmt::Debug for HiddenUrl {
     }
 }
 
-/// What is said of every receiver that cannot be read. What was found may hold a secret.
+/// The report about a receiver that cannot be parsed. The value may contain a secret.
 pub fn allowed(list: &str) -> String {
     match list {
         "receivers" => format!(
@@ -70,7 +70,7 @@ pub fn allowed(list: &str) -> String {
     }
 }
 
-/// What is wrong with one of a list: the path, what was found, what is allowed.
+/// The fault of one entry of a list: the path, what was found, what is allowed.
 pub type ListFault = (String, String, String);
 
 pub fn faults(receivers: &[ReceiverConfig], webhooks: &[AlertWebhookConfig]) -> Vec<ListFault> {
@@ -99,7 +99,7 @@ pub fn faults(receivers: &[ReceiverConfig], webhooks: &[AlertWebhookConfig]) -> 
         faults.push((
             "receivers".to_owned(),
             "more than one without a url".to_owned(),
-            "one at most: it covers every address that no other does".to_owned(),
+            "at most one: it covers every URL that no other receiver covers".to_owned(),
         ));
     }
     faults
@@ -118,8 +118,8 @@ fn check_names<'n>(
         } else if known.contains(&name.as_str()) {
             faults.push((
                 path,
-                format!("{name:?} again"),
-                "a name of its own".to_owned(),
+                format!("{name:?}, which another one has already"),
+                "a unique name".to_owned(),
             ));
         }
         known.push(name);

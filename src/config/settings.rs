@@ -1,5 +1,5 @@
-//! Every setting that holds one value, with what is allowed for it. The text that a person reads and
-//! the check that a value must pass come from the same rule.
+//! Every setting with a single value, and the rule for it. The text that a person reads and the check that a value
+//! must pass come from the same rule.
 
 use std::fmt;
 
@@ -13,17 +13,17 @@ use super::{
 use crate::domain::{ALLOWED_ADDRESSES, Span};
 
 pub struct Setting {
-    /// Tables joined by dots.
+    /// The path, tables joined by dots.
     pub path: &'static str,
     pub rule: Rule,
 }
 
 pub enum Rule {
     Address,
-    /// A list of what may be called.
+    /// A list of addresses that may be called.
     Addresses,
     Database,
-    /// The path of one.
+    /// The path of a file.
     File,
     Instance,
     Log,
@@ -41,15 +41,15 @@ const fn setting(path: &'static str, rule: Rule) -> Setting {
     Setting { path, rule }
 }
 
-/// A loop that turns more often is a busy loop.
+/// A shorter interval would make a loop busy.
 const SOON: Span = Span::from_millis(10);
-/// A wait for a client that is shorter would close healthy connections.
+/// A shorter client timeout would close healthy connections.
 const WAIT: Span = Span::from_millis(100);
 const MINUTE: Span = Span::from_secs(60);
 const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(86_400);
 
-/// The order is that of `provost.toml.example`.
+/// In the order of `provost.toml.example`.
 pub static SETTINGS: [Setting; 49] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
@@ -132,7 +132,7 @@ pub static SETTINGS: [Setting; 49] = [
     setting("postgres.migrate", Rule::Switch),
 ];
 
-/// The settings that hold many values, checked by their own types.
+/// Settings with many values, validated by their own types.
 pub const LISTS: [&str; 5] = [
     "tokens",
     "agents",
@@ -178,8 +178,8 @@ impl Rule {
         }
     }
 
-    /// Whether a value from the environment or a flag is taken as text even where it looks like a
-    /// number: the instance `007` is not the instance `7`.
+    /// Whether a value from the environment or a flag is text even if it looks like a number: the instance `007` is
+    /// not the instance `7`.
     pub fn is_text(&self) -> bool {
         matches!(
             self,
@@ -206,7 +206,7 @@ pub fn is_plain_name(text: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
-/// What is said where [`is_plain_name`] is not met.
+/// The text of the rule that [`is_plain_name`] checks.
 pub const PLAIN_NAME: &str = "1 to 64 of the characters a-z A-Z 0-9 . _ -";
 
 impl fmt::Display for Rule {

@@ -1,4 +1,4 @@
-//! How a setting is shown to a person: in the form of the file, and without what must stay secret.
+//! Formats a setting for a person: in the form of the file, with secrets hidden.
 
 use figment::value::Value;
 use serde_json::Value as Json;
@@ -11,7 +11,7 @@ pub fn json(value: &Value) -> Json {
     serde_json::to_value(value).unwrap_or_default()
 }
 
-/// What was found for a setting that is wrong.
+/// The value that was found for a wrong setting.
 pub fn found(path: &str, value: &Value) -> String {
     if path == "calls.allow" {
         return allow_list::faults(value).join("; ");
@@ -23,7 +23,7 @@ pub fn found(path: &str, value: &Value) -> String {
     }
 }
 
-/// The URL of another kind of database may hold a password anywhere.
+/// The URL of another kind of database may contain a password anywhere.
 fn database_without_secrets(url: &str) -> String {
     match url.split_once("://") {
         Some((scheme, _)) if scheme != "sqlite" => {
@@ -60,7 +60,7 @@ pub fn toml(value: &Json) -> String {
         Json::Object(fields) => {
             let fields: Vec<_> = fields
                 .iter()
-                // TOML has no word for what is not set.
+                // TOML cannot express a setting without a value.
                 .filter(|(_, value)| !value.is_null())
                 .map(|(name, value)| format!("{} = {}", key(name), toml(value)))
                 .collect();
@@ -70,7 +70,7 @@ pub fn toml(value: &Json) -> String {
     }
 }
 
-/// A JSON string is a basic string of TOML.
+/// A JSON string is a valid basic string of TOML.
 fn quoted(text: &str) -> String {
     Json::from(text).to_string()
 }

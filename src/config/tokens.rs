@@ -1,6 +1,6 @@
-//! Who may do what. A token is known by its SHA-256 only, so that neither a log, a crash dump nor
-//! the configuration file itself has to hold it. A plain hash suffices because tokens are random and
-//! long, not chosen by people; that is why short ones are refused.
+//! Tokens and their roles. Provost keeps only the SHA-256 of a token, so that no log, crash dump or configuration
+//! file has to contain it. A plain hash suffices because tokens are random and long, not chosen by people; that is
+//! why short ones are refused.
 
 use std::fmt;
 
@@ -21,10 +21,10 @@ pub enum Role {
 /// The shortest token that cannot be guessed from its hash.
 const SHORTEST: usize = 16;
 
-/// What stands in place of a secret wherever settings are shown.
+/// Replaces a secret wherever settings are shown.
 pub const HIDDEN: &str = "(hidden)";
 
-/// What is said of every wrong token. What was found is never shown.
+/// The report about any wrong token. The value is never shown.
 pub const ALLOWED: &str = "each of [[tokens]] needs a `name` of its own, a `role` (submit, read, operate or admin), \
      and either `token`, random and at least 16 characters, or `sha256`, its SHA-256 as 64 hex digits; \
      make one with: openssl rand -hex 32";
@@ -38,8 +38,8 @@ pub struct Token {
 }
 
 impl Token {
-    /// Whether `presented` is this token. What the comparison's time tells is about the hash of
-    /// what was presented, from which no token can be worked out.
+    /// Whether `presented` is this token. The duration of the comparison reveals something about the hash of
+    /// `presented` only, from which no token can be derived.
     pub fn is(&self, presented: &str) -> bool {
         self.sha256 == hash(presented)
     }
@@ -54,7 +54,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// For showing settings: without the secret, so what is written does not read back.
+/// For showing settings: without the secret, so the output cannot be parsed back.
 impl Serialize for Token {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut fields = serializer.serialize_struct("Token", 3)?;
@@ -69,7 +69,7 @@ fn hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// A token as people write it.
+/// A token as a person writes it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -110,7 +110,7 @@ fn from_hex(hex: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// Two tokens with one name could not be told apart in the history, two with one secret not at all.
+/// Two tokens with the same name could not be distinguished in the history; two with the same secret, not at all.
 pub fn are_distinct(tokens: &[Token]) -> bool {
     tokens.iter().enumerate().all(|(at, token)| {
         tokens[..at]
@@ -119,7 +119,7 @@ pub fn are_distinct(tokens: &[Token]) -> bool {
     })
 }
 
-/// Reads `PROVOST_TOKENS`: `name:role:token`, several joined by commas. `None` where a part is missing.
+/// Parses `PROVOST_TOKENS`: `name:role:token`, several joined by commas. `None` if a part is missing.
 pub fn from_env(text: &str) -> Option<Value> {
     text.split(',')
         .map(|entry| {

@@ -1,5 +1,5 @@
-//! Settings that are more than a number or a word: sizes, switches that decide for themselves, how
-//! long to keep, and where the database is. Each reads back exactly as it is written.
+//! Settings that are more than a number or a word: sizes, switches with an automatic value, retention times, and
+//! the database URL. Each one parses back exactly as it is written.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -8,7 +8,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use crate::store::postgres;
 
-/// A number of bytes: `65536`, `64KiB`, `1MiB`, `2GiB`. Units are binary, and say so.
+/// A number of bytes: `65536`, `64KiB`, `1MiB`, `2GiB`. Units are binary and named accordingly.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ByteSize(u64);
 
@@ -36,7 +36,7 @@ impl ByteSize {
         self.0
     }
 
-    /// For limits on memory: what does not fit is no limit.
+    /// For limits on memory: a size that does not fit in `usize` is no limit.
     pub fn as_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
@@ -50,7 +50,7 @@ impl FromStr for ByteSize {
             .iter()
             .find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, *scale)))
             .unwrap_or((text, 1));
-        // `u64` would take a sign.
+        // `u64` would accept a sign.
         if !number.bytes().all(|b| b.is_ascii_digit()) {
             return Err(());
         }
@@ -108,7 +108,7 @@ impl<'de> Deserialize<'de> for ByteSize {
     }
 }
 
-/// `true`, `false`, or `"auto"`: what is right depends on another setting.
+/// `true`, `false`, or `"auto"`: the value then depends on another setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Auto {
     Auto,
@@ -160,12 +160,12 @@ impl<'de> Deserialize<'de> for Auto {
     }
 }
 
-/// Where the state store is: `sqlite://provost.db` is beside the process, `sqlite:///data/provost.db`
-/// anywhere else, `postgres://user@host/name` a PostgreSQL database that several instances share.
+/// The location of the state store: `sqlite://provost.db` is in the working directory, `sqlite:///data/provost.db`
+/// an absolute path, `postgres://user@host/name` a PostgreSQL database that several instances share.
 #[derive(Clone, PartialEq, Eq)]
 pub enum DatabaseUrl {
     Sqlite(PathBuf),
-    /// May hold a password: it is shown nowhere.
+    /// May contain a password: never shown.
     Postgres(String),
 }
 
@@ -184,8 +184,8 @@ impl Default for DatabaseUrl {
 impl FromStr for DatabaseUrl {
     type Err = ();
 
-    /// Refuses `:memory:` because what was accepted would not outlive the process, and parameters of
-    /// SQLite because they would change what a commit means.
+    /// Refuses `:memory:`, because accepted tasks would not survive the process, and parameters of SQLite, because
+    /// they would change the durability of a commit.
     fn from_str(text: &str) -> Result<Self, ()> {
         if postgres::is_url(text) {
             let url = || Self::Postgres(text.to_owned());
@@ -223,14 +223,14 @@ impl Serialize for DatabaseUrl {
 
 impl<'de> Deserialize<'de> for DatabaseUrl {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The text is not repeated: it may hold a password.
+        // The text is not repeated: it may contain a password.
         String::deserialize(deserializer)?
             .parse()
             .map_err(|()| de::Error::custom("not a URL such as \"sqlite://provost.db\""))
     }
 }
 
-/// How much is logged: `info`, or `warn,provost::scheduler=debug`.
+/// The log filter: `info`, or `warn,provost::scheduler=debug`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LogFilter {
     text: String,
@@ -255,8 +255,7 @@ impl Default for LogFilter {
 impl FromStr for LogFilter {
     type Err = ();
 
-    /// A lone word must be a level: taken for a module, as tracing would, `inof` would silence
-    /// everything else without a word.
+    /// A single word must be a level: tracing would treat `inof` as a module and silence everything else.
     fn from_str(text: &str) -> Result<Self, ()> {
         let is_clear = text.split(',').all(|part| {
             let level = part.rsplit_once('=').map_or(part, |(_, level)| level);

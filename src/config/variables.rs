@@ -1,30 +1,30 @@
-//! Which variables of the environment are settings. Others may bear the prefix too: Kubernetes describes the
-//! service `provost`, and every service whose name begins with `provost-`, to each pod beside it in variables
-//! such as `PROVOST_SERVICE_HOST`. Those are passed over with a warning. A misspelt setting stops the start:
-//! passed over, it would silently not hold.
+//! Decides which environment variables are settings. Others may have the prefix too: Kubernetes describes the
+//! service `provost`, and every service whose name begins with `provost-`, to each pod in variables such as
+//! `PROVOST_SERVICE_HOST`. Those are ignored with a warning. A misspelt setting prevents the start: if it were
+//! ignored, it would silently not apply.
 
 use super::settings::{LISTS, SETTINGS};
 use crate::domain::nearest;
 
 const PREFIX: &str = "PROVOST_";
 
-/// What flags that are no settings read from the environment by themselves.
+/// Flags that are not settings but read the environment.
 const FLAGS: [&str; 2] = ["CONFIG", "BENCH_TOKEN"];
 
-/// What a variable is to the configuration.
+/// The meaning of a variable.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Variable {
     /// The setting at this path: `supervisor.interval` for `PROVOST_SUPERVISOR__INTERVAL`.
     Setting(String),
-    /// Nothing, but somebody probably meant a setting.
+    /// Unknown, but probably a misspelt setting.
     Misspelt {
         path: String,
-        /// The variable of the setting that is nearest, where one is near.
+        /// The variable of the most similar setting, if there is one.
         meant: Option<String>,
     },
-    /// It has the prefix, and is not for Provost.
+    /// It has the prefix, but is not for Provost.
     NoSetting,
-    /// Nothing to warn about: it has no such prefix, or a flag reads it.
+    /// No warning needed: it has no such prefix, or a flag reads it.
     Unrelated,
 }
 
@@ -36,7 +36,7 @@ pub fn variable(name: &str, value: &str) -> Variable {
         return Variable::Unrelated;
     }
     let path = key.to_lowercase().replace("__", ".");
-    // The case of a name is lost here, and a workflow under another name would be kept by another rule.
+    // A variable does not preserve case, and a workflow under another name would get another rule.
     if path != WORKFLOWS && is_in(WORKFLOWS, &path) {
         return Variable::Misspelt {
             path,
@@ -74,16 +74,16 @@ fn is_in(table: &str, path: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The variable that sets what is at this path.
+/// The variable for the setting at this path.
 fn name_of(path: &str) -> String {
     format!("{PREFIX}{}", path.replace('.', "__").to_uppercase())
 }
 
-/// Whether Kubernetes makes variables of this form for a service: `…SERVICE_HOST`, `…SERVICE_PORT`, one
-/// `…SERVICE_PORT_<NAME>` for each named port, and for each port what Docker's links had: `…PORT`,
-/// `…PORT_8080_TCP` and this with `_ADDR`, `_PORT` or `_PROTO`. What precedes is the rest of the service's name.
+/// Whether Kubernetes creates variables of this form for a service: `…SERVICE_HOST`, `…SERVICE_PORT`, one
+/// `…SERVICE_PORT_<NAME>` for each named port, and for each port the variables of Docker's links: `…PORT`,
+/// `…PORT_8080_TCP` and this with `_ADDR`, `_PORT` or `_PROTO`. The part before is the rest of the service's name.
 fn is_service_link(key: &str, value: &str) -> bool {
-    // `PORT` alone could be a slip of the finger: its value is told by its form, `tcp://10.0.0.1:8080`.
+    // A lone `PORT` could be a typing error: its value has a recognisable form, `tcp://10.0.0.1:8080`.
     let has_address = value.contains("://");
     let parts: Vec<&str> = key.split('_').collect();
     (0..parts.len()).any(|at| match parts[at..] {

@@ -1,4 +1,4 @@
-//! The loops of an instance: claimer, supervisor, delivery, retention, upkeep of the metrics.
+//! The loops of an instance: claimer, supervisor, delivery, retention, and upkeep of the metrics.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ pub(super) fn start(
     }
     let retention = config.retention.rules();
     if retention.periods().is_empty() {
-        info!("retention is off: ended tasks are kept for ever");
+        info!("retention is off: ended tasks are kept forever");
     } else {
         let keep = config.retention.keep;
         info!(%keep, rules = retention.workflows.len(), "retention: tasks are deleted, with their history, this long after they ended (retention.keep)");
@@ -62,7 +62,7 @@ pub(super) fn start(
     running
 }
 
-/// Begins the work when the instance is not held, or not any more; not at all if it is stopped before.
+/// Starts the loops once the instance is not held; not at all if it is stopped before.
 pub(super) fn once_released<F>(
     hold: &Arc<Hold>,
     stop: &CancellationToken,
@@ -122,7 +122,7 @@ fn supervise(
     })
 }
 
-/// As often as the lease is renewed: what was taken over while it could not be is dropped soon after.
+/// As often as the lease is renewed: steps that were taken over during a lapse are dropped soon after it.
 fn reconcile(
     config: &Config,
     local: &Arc<Local>,
@@ -137,8 +137,8 @@ fn reconcile(
     })
 }
 
-/// Keeps this instance one of those that run, until `left`; from `stop` on it does not supervise. Ends
-/// before that only if another process has its id.
+/// Keeps this instance registered until `left`; after `stop` it no longer supervises. Ends earlier only if another
+/// process has the same id.
 pub(super) async fn renew_leases(
     member: Arc<Membership>,
     stop: CancellationToken,
@@ -158,7 +158,7 @@ pub(super) async fn renew_leases(
     .await;
 }
 
-/// Deletes what ended long ago. Of several instances the one that supervises does.
+/// Deletes tasks that ended long ago. Of several instances, only the supervisor does this.
 fn purge(
     config: &Config,
     retention: Retention,

@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Compiled workflow versions kept in memory.
+/// Compiled workflow versions that are kept in memory.
 const DEFINITIONS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 pub(super) struct Database {
@@ -20,7 +20,7 @@ pub(super) struct Database {
     pub readers: Readers,
     pub definitions: Arc<Definitions>,
     pub listener: Option<NotificationListener>,
-    /// Of a database that is a file.
+    /// For a database that is a file.
     pub keeper: Option<sqlite::Keeper>,
 }
 
@@ -56,7 +56,7 @@ pub(super) async fn open(config: &Config, health: &Health) -> Result<Database, O
     }
 }
 
-/// Brings the schema up to date and says what that meant.
+/// Migrates the schema and reports what was changed.
 pub async fn migrate(url: &DatabaseUrl) -> Result<(), OpenError> {
     let (before, after) = match url {
         DatabaseUrl::Sqlite(path) => sqlite::migrate(path).await?,
@@ -65,7 +65,7 @@ pub async fn migrate(url: &DatabaseUrl) -> Result<(), OpenError> {
     if before == after {
         say!("{url} is up to date: migration {after}");
     } else {
-        say!("{url} was brought from migration {before} to {after}");
+        say!("{url} was migrated from migration {before} to {after}");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Keeps an eye on the store: on a database that is a file, and on what is told of its health.
+//! Monitors the store: the database file, and the health that clients and alerts report.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::store::{Health, sqlite::Keeper};
 
-/// How often the database file is looked at.
+/// The interval of checks of the database file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Looks after the database file, at once when a fault is raised and every second.
+/// Checks the database file every second, and at once when a fault is raised.
 pub(super) async fn keep(mut keeper: Keeper, health: Health, stop: CancellationToken) {
     let mut changes = health.subscribe();
     loop {
-        // Never cut off: it may be writing the last copy of a database that was deleted.
+        // Never cancelled: it may be writing the last copy of a deleted database.
         keeper.look().await;
         tokio::select! {
             () = stop.cancelled() => break,
@@ -22,6 +22,6 @@ pub(super) async fn keep(mut keeper: Keeper, health: Health, stop: CancellationT
             Ok(()) = changes.changed() => {}
         }
     }
-    // What happened since the last look: what is only open here is saved before it is closed.
+    // Anything since the last check: data that exists only in the open file is saved before the file is closed.
     keeper.look_a_last_time().await;
 }

@@ -1,4 +1,4 @@
-//! The one shape of a periodic loop: wake, act, report, rest longer after errors, stop.
+//! The shape of every periodic loop: wake, act, report, rest longer after errors, stop.
 
 use std::time::Duration;
 
@@ -26,14 +26,14 @@ pub async fn every<W, F>(
         if stop.run_until_cancelled(sleep(rest)).await.is_none() {
             return;
         }
-        // The work itself is not cut off: it may hold an answer that it has to act on.
+        // The work itself is not cancelled: it may hold a result that it has to act on.
         rest = match work().await {
             Ok(()) => interval,
             Err(error) => {
                 let next = rest
                     .saturating_mul(2)
                     .clamp(interval, LONGEST_REST.max(interval));
-                warn!(part = name, %error, again_in = ?next, "could not do its round");
+                warn!(part = name, %error, again_in = ?next, "a background loop failed; it will be retried");
                 next
             }
         };

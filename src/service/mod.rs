@@ -1,4 +1,4 @@
-//! One instance of Provost, put together: store, scheduler, supervisor and API in one process.
+//! One instance of Provost: store, scheduler, supervisor and API in one process.
 
 mod background;
 mod database;
@@ -39,9 +39,9 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// The most commands of one transaction.
+/// The most commands in one transaction.
 const BATCH: usize = 512;
-/// How long open HTTP exchanges may take to end once everything else has.
+/// How long open HTTP exchanges may take to end after everything else has.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Error)]
@@ -52,7 +52,7 @@ pub enum StartError {
     Store(#[from] StoreError),
     #[error("{0}")]
     Instance(#[from] JoinError),
-    #[error("listen: {address} cannot be used: {reason}; choose another with --listen")]
+    #[error("listen: {address} cannot be used: {reason}; choose another address with --listen")]
     Listen { address: Listen, reason: String },
     #[error("{0}")]
     Tls(#[from] TlsError),
@@ -64,18 +64,18 @@ pub struct Service {
     live: Live,
     agents: Arc<Agents>,
     parts: Parts,
-    /// Stops the API, once no call can need it any more.
+    /// Stops the API, after the last call that could need it.
     goodbye: CancellationToken,
     dispatcher: JoinHandle<()>,
     background: Vec<JoinHandle<()>>,
     server: JoinHandle<()>,
     member: Arc<Membership>,
-    /// Ends the renewal of the leases, once nothing runs under them.
+    /// Ends the renewal of the leases, after the last work that depends on them.
     left: CancellationToken,
     leases: JoinHandle<()>,
     store: Option<Store>,
     writer: JoinHandle<()>,
-    /// Nothing is written any more.
+    /// Nothing is written after this.
     closed: CancellationToken,
     keeper: Option<JoinHandle<()>>,
 }
@@ -100,7 +100,8 @@ impl Service {
         let tokens = Arc::new(ArcSwap::from_pointee(config.tokens.clone()));
         let agents = Arc::new(Agents::new(calls));
         let parts = Parts::new();
-        // If the start fails, what was started has not failed: it is told before it loses its store.
+        // If the start fails, components that were already started are stopped before the store closes, so that
+        // they do not report a failure.
         let undone = parts.stop.clone().drop_guard();
         let closed = CancellationToken::new();
         let unopened = closed.clone().drop_guard();
@@ -160,13 +161,13 @@ impl Service {
         let leases = background::renew_leases(member.clone(), parts.stop.clone(), left.clone());
         let leases = parts.spawn("leases", leases);
         let expect = || store.expect_recoveries();
-        start::insist(&store, "read what could not be decided on", expect).await?;
+        start::insist(&store, "list tasks with unreadable records", expect).await?;
         let resume = || scheduler::resume_interrupted(&local, &store);
-        start::insist(&store, "resume what was interrupted", resume).await?;
-        // As with steps: what a process of this id held, or on a store of its own anybody, is held by
-        // nobody now.
+        start::insist(&store, "resume interrupted steps", resume).await?;
+        // As with steps: messages that an earlier process with this id claimed, or any process on an unshared
+        // store, are released.
         let free = || store.release_queues(store.is_shared.then(|| instance.clone()));
-        start::insist(&store, "take up messages under way", free).await?;
+        start::insist(&store, "release interrupted messages", free).await?;
 
         let goodbye = CancellationToken::new();
         let dispatcher = Dispatcher {
@@ -248,46 +249,46 @@ impl Service {
         })
     }
 
-    /// Waits until a part of the instance has failed. What was accepted is safe; the process should
-    /// end, and the next one recovers.
+    /// Waits until a component of the instance has failed. Accepted tasks are safe; the process should exit, and
+    /// the next one recovers.
     pub async fn failed(&self) {
         self.parts.failed().await;
     }
 
-    /// Puts in force what can be changed while it runs. An error leaves everything as it was.
+    /// Applies the settings that can change at run time. On an error nothing changes.
     pub fn reload(&mut self, config: Config) -> Result<(), ReloadError> {
         self.live.reload(config)
     }
 
-    /// Stops claiming, lets running calls end within the grace period, hands back the rest, closes.
+    /// Stops claiming, lets running calls end within the grace period, releases the rest, closes.
     pub async fn stop(mut self) {
-        info!("stopping: no more claims; calls under way may end");
+        info!("stopping: no more claims; running calls may finish");
         self.agents.close();
         self.parts.stop.cancel();
         for task in self.background.drain(..).chain([self.dispatcher]) {
             if let Err(error) = task.await {
-                warn!(%error, "a part did not stop in order");
+                warn!(%error, "a component did not stop in time");
             }
         }
-        // Not before its last call has ended: until then others must leave its steps alone.
+        // Not before its last call has ended: until then other instances must leave its steps alone.
         self.left.cancel();
         let left = async {
             let _ = (&mut self.leases).await;
             self.member.leave().await;
         };
         if tokio::time::timeout(GOODBYE, left).await.is_err() {
-            warn!("the leases could not be given up in time; they run out by themselves");
+            warn!("the leases could not be released in time; they will expire");
             self.leases.abort();
         }
         drop(self.member);
         self.goodbye.cancel();
         let _ = self.server.await;
-        // The last handle: the writer saves what it has, and ends.
+        // The last handle: the writer saves its remaining commands, and ends.
         self.store.take();
         if tokio::time::timeout(GOODBYE, self.writer).await.is_err() {
-            warn!("the writer did not end in time; what it was asked last was not answered");
+            warn!("the writer did not end in time; its last commands got no response");
         }
-        // For as long as it takes: it may be writing the last copy of a database that was deleted.
+        // Without a time limit: it may be writing the last copy of a deleted database.
         self.closed.cancel();
         if let Some(keeper) = self.keeper {
             let _ = keeper.await;
@@ -296,7 +297,7 @@ impl Service {
     }
 }
 
-/// Listens, and answers from now on that the service is alive and starting.
+/// Binds the address, and responds from now on that the service is alive and starting.
 fn open(config: &Config, health: Health) -> Result<(Server, Listen, Option<Arc<Tls>>), StartError> {
     let unusable = |error: io::Error| StartError::Listen {
         address: config.listen.clone(),
@@ -317,10 +318,10 @@ fn open(config: &Config, health: Health) -> Result<(Server, Listen, Option<Arc<T
     Ok((server, address, tls))
 }
 
-/// Says that this instance is held, and has the claimer look at once when it is not any more.
+/// Reports that this instance is held, and wakes the claimer when it is released.
 fn held(hold: &Arc<Hold>, local: &Arc<Local>, parts: &Parts) -> impl Future<Output = ()> + use<> {
     warn!(
-        "held: no step is called, no message is delivered and nothing is recovered or deleted until POST /v1/hold/release"
+        "held: this instance calls no step, delivers no message, and recovers and deletes nothing until POST /v1/hold/release"
     );
     let local = local.clone();
     let look = async move { local.look_everywhere() };
@@ -328,12 +329,12 @@ fn held(hold: &Arc<Hold>, local: &Arc<Local>, parts: &Parts) -> impl Future<Outp
     let stop = parts.stop.clone();
     async move {
         look.await;
-        // A part lasts until the stop.
+        // A component runs until the stop.
         stop.cancelled().await;
     }
 }
 
-/// Which addresses calls and messages may go to: never back to this service or to its database.
+/// The addresses that calls and messages may use: never those of this service or its database.
 fn addresses(config: &Config, address: &Listen) -> AddressPolicy {
     let own = Own {
         listener: address.tcp(),
@@ -346,7 +347,7 @@ fn addresses(config: &Config, address: &Listen) -> AddressPolicy {
     AddressPolicy::new(config.allows_private_addresses(), allow, own)
 }
 
-/// Where links in messages lead: where nobody says it, to the address at hand, if it is one.
+/// The base URL of links in messages; without public_url the listening address, if it is an IP address.
 fn public_url(config: &Config, address: &Listen) -> Option<String> {
     if let Some(url) = &config.public_url {
         return Some(url.trim_end_matches('/').to_owned());
@@ -357,7 +358,7 @@ fn public_url(config: &Config, address: &Listen) -> Option<String> {
     let Some(address) = reachable else {
         if !config.alert_webhooks.is_empty() {
             warn!(
-                "alerts are told without links: set public_url to where people reach this service"
+                "alerts are sent without links: set public_url to the URL under which people reach this service"
             );
         }
         return None;

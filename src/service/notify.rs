@@ -1,5 +1,5 @@
-//! What systemd is told of the service (sd_notify(3)): that it is ready, reads its settings anew, stops,
-//! and is alive. Without systemd nothing of it happens.
+//! Reports to systemd (sd_notify(3)) that the service is ready, reloads its settings, stops, and is alive. Does
+//! nothing without systemd.
 
 use std::{
     env, io,
@@ -14,20 +14,20 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::warn;
 
-/// Where the messages go. Copied from the environment once: it does not change.
+/// The socket for the messages. Copied from the environment once: it does not change.
 pub struct Systemd {
     socket: Option<(UnixDatagram, SocketAddr)>,
 }
 
 impl Systemd {
-    /// As the environment names it: `NOTIFY_SOCKET` is a path, or a name without a file after an `@`.
+    /// The value of `NOTIFY_SOCKET`: a path, or an abstract name after an `@`.
     pub fn from_env() -> Self {
         let Some(name) = env::var_os("NOTIFY_SOCKET") else {
             return Self { socket: None };
         };
         let opened = open(name.as_encoded_bytes());
         if let Err(error) = &opened {
-            warn!(%error, "NOTIFY_SOCKET cannot be used: systemd is told nothing");
+            warn!(%error, "NOTIFY_SOCKET cannot be used: systemd gets no notifications");
         }
         Self {
             socket: opened.ok(),
@@ -38,7 +38,7 @@ impl Systemd {
         self.say("READY=1\nSTATUS=ready");
     }
 
-    /// That it reads its settings anew, until [`Systemd::ready`].
+    /// Reports a reload, until [`Systemd::ready`].
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
@@ -46,10 +46,10 @@ impl Systemd {
     }
 
     pub fn stopping(&self) {
-        self.say("STOPPING=1\nSTATUS=stopping: calls under way may end");
+        self.say("STOPPING=1\nSTATUS=stopping: running calls may finish");
     }
 
-    /// Says twice in the time of the watchdog that it is alive, if there is one. Never ends.
+    /// Reports twice per watchdog interval that the service is alive, if there is a watchdog. Never ends.
     pub async fn keep_alive(&self) {
         let Some(longest) = watchdog() else {
             return std::future::pending().await;
@@ -67,7 +67,7 @@ impl Systemd {
             return;
         };
         if let Err(error) = socket.send_to_addr(message.as_bytes(), address) {
-            warn!(%error, message, "systemd could not be told");
+            warn!(%error, message, "could not notify systemd");
         }
     }
 }
@@ -81,12 +81,12 @@ fn open(name: &[u8]) -> io::Result<(UnixDatagram, SocketAddr)> {
         }
     };
     let socket = UnixDatagram::unbound()?;
-    // A message that finds no room is lost: nothing here may wait for it.
+    // If the socket's buffer is full, the message is dropped: nothing here may block.
     socket.set_nonblocking(true)?;
     Ok((socket, address))
 }
 
-/// How long systemd waits for a sign of life, if it waits for one of this process.
+/// The watchdog interval, if systemd watches this process.
 fn watchdog() -> Option<Duration> {
     let number = |name: &str| env::var(name).ok()?.parse::<u64>().ok();
     let of_another = number("WATCHDOG_PID").is_some_and(|pid| pid != u64::from(std::process::id()));

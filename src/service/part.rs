@@ -1,11 +1,11 @@
-//! The parts of an instance, watched: one that ends before the stop has failed, and an instance that
-//! lacks a part must not go on as if it had it.
+//! The components of an instance, and a watch over them: a component that ends before the stop has failed, and an
+//! instance must not continue without one.
 
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-/// Spawns the parts of one instance.
+/// Spawns the components of one instance.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
     pub stop: CancellationToken,
@@ -20,7 +20,7 @@ impl Parts {
         }
     }
 
-    /// Runs a part that only ends after the stop; by a panic, too, it ends.
+    /// Runs a component that ends only after the stop; a panic ends it too.
     pub fn spawn(
         &self,
         name: &'static str,
@@ -36,7 +36,7 @@ impl Parts {
         })
     }
 
-    /// Waits until a part has failed.
+    /// Waits until a component has failed.
     pub async fn failed(&self) {
         self.failed.cancelled().await;
     }
@@ -52,7 +52,7 @@ impl Drop for Watched {
         if !self.parts.stop.is_cancelled() {
             error!(
                 part = self.name,
-                "a part ended by itself; the process ends, so that a new one recovers"
+                "a component ended unexpectedly; the process exits, so that a new one recovers"
             );
             self.parts.failed.cancel();
         }

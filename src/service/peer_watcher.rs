@@ -75,7 +75,7 @@ impl PeerWatcher {
         running
     }
 
-    /// Takes over agents and workflows that other instances registered.
+    /// Loads agents and workflows that other instances registered.
     async fn register(self, notified: Arc<Notify>, stop: CancellationToken) {
         loop {
             tokio::select! {
@@ -85,13 +85,13 @@ impl PeerWatcher {
             }
             self.workflows.forget();
             if let Err(error) = self.registered.refresh(&*self.store.housekeeping).await {
-                debug!(%error, "what other instances registered could not be looked at");
+                debug!(%error, "could not load what other instances registered");
             }
         }
     }
 }
 
-/// So that instances on one store do not all look at once.
+/// Spreads the polls of instances that share a store.
 fn jittered(rest: Duration) -> Duration {
     rest.mul_f64(rand::rng().random_range(0.75..1.25))
 }
@@ -110,16 +110,16 @@ async fn look_at_drops(
         .is_some()
     {
         if let Err(error) = scheduler::reconcile_drops(&local, &store).await {
-            debug!(%error, "what other instances gave up could not be looked at");
+            debug!(%error, "could not load what other instances gave up");
         }
-        // Under load many come together.
+        // Under load many notifications arrive together.
         if stop.run_until_cancelled(sleep(REST)).await.is_none() {
             return;
         }
     }
 }
 
-/// Tells those who wait for tasks. Costs nothing while nobody does.
+/// Wakes callers that wait for tasks. Costs nothing if nobody waits.
 async fn watch(store: Store, notified: Arc<Notify>, stop: CancellationToken) {
     loop {
         tokio::select! {
@@ -128,7 +128,7 @@ async fn watch(store: Store, notified: Arc<Notify>, stop: CancellationToken) {
             () = sleep(jittered(LOOK)) => {}
         }
         if let Err(error) = store.watchers.look(&*store.reader).await {
-            debug!(%error, "what other instances changed could not be looked at");
+            debug!(%error, "could not load what other instances changed");
         }
         if stop.run_until_cancelled(sleep(REST)).await.is_none() {
             return;

@@ -1,5 +1,5 @@
-//! What SIGHUP changes in a running instance: tokens, receivers, alert webhooks and certificates. The rest
-//! of the settings holds until a restart, and the log says which of them have changed.
+//! Reloads tokens, receivers, alert webhooks and certificates in a running instance on SIGHUP. All other settings
+//! need a restart, and the log names those that have changed.
 
 use std::sync::Arc;
 
@@ -16,20 +16,20 @@ use crate::{
     listener::{Tls, TlsError},
 };
 
-/// The settings that are read again. Of TLS, what is in the files is; which files is decided at the start.
+/// The settings that can be reloaded. Of TLS, the contents of the files; their paths are fixed at the start.
 const LIVE: [&str; 3] = ["tokens", "receivers", "alert_webhooks"];
 
 #[derive(Debug, Error)]
 pub enum ReloadError {
     #[error(
-        "no token is left, and without one everybody who reaches the service may do everything: leave one in [[tokens]], or restart to run without"
+        "no token is left, and without one everybody who can connect may do everything: leave one in [[tokens]], or restart to run without"
     )]
     NoTokenLeft,
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
-/// What can be replaced while the instance runs.
+/// What can be replaced at run time.
 pub(super) struct Live {
     pub config: Config,
     pub tokens: Arc<ArcSwap<Vec<Token>>>,
@@ -40,7 +40,7 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Puts in force what `new` says, as far as it can be. An error leaves everything as it was.
+    /// Applies `new` as far as possible. On an error nothing changes.
     pub fn reload(&mut self, new: Config) -> Result<(), ReloadError> {
         let config = Config {
             tokens: new.tokens.clone(),
@@ -48,7 +48,7 @@ impl Live {
             alert_webhooks: new.alert_webhooks.clone(),
             ..self.config.clone()
         };
-        // A file that is empty because it is being written must not open the door.
+        // A file that is empty because it is being rewritten must not disable authentication.
         if config.tokens.is_empty() && !self.config.tokens.is_empty() {
             return Err(ReloadError::NoTokenLeft);
         }
@@ -68,7 +68,7 @@ impl Live {
             receivers = config.receivers.len(),
             alert_webhooks = config.alert_webhooks.len(),
             certificate = self.tls.is_some(),
-            "read tokens, receivers, alert webhooks and certificates anew"
+            "reloaded tokens, receivers, alert webhooks and certificates"
         );
         if !restart.is_empty() {
             let settings = restart.join(", ");
@@ -81,7 +81,7 @@ impl Live {
         Ok(())
     }
 
-    /// What `new` says differently without being heard.
+    /// The settings that differ in `new` but need a restart.
     fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
         let value = |config: &Config| serde_json::to_value(config).unwrap_or_default();
         let (old_values, new_values) = (value(&self.config), value(new));

@@ -1,7 +1,6 @@
-//! A start that meets a database which is away waits for it, as a running instance does: whoever starts
-//! both at once, or restarts instances during a failover, need not care for the order. So does a start on a full
-//! disk. What only a person
-//! can mend (a wrong password, a schema that is too new) ends the start.
+//! A start while the database is unreachable waits for it, as a running instance does, so the order in which both
+//! start, or a failover during a restart, does not matter. A start on a full disk waits too. A fault that only a
+//! person can fix (a wrong password, a schema that is too new) ends the start.
 
 use std::{fmt::Display, time::Duration};
 
@@ -18,10 +17,10 @@ use crate::{
 
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// How often it is said again that nothing has changed.
+/// The interval at which an unchanged reason is logged again.
 const SAY_AGAIN: Duration = Duration::from_secs(30);
 
-/// The waits between tries, and what is said meanwhile: each new reason, and the same one now and then.
+/// The backoff between attempts, and the log lines meanwhile: each new reason, and the same one now and then.
 struct Patience {
     wait: Duration,
     tries: u32,
@@ -37,7 +36,7 @@ impl Patience {
         }
     }
 
-    /// Waits before the next try. `say` is called with the reason where that is worth a line.
+    /// Waits before the next attempt. Calls `say` with the reason if it is worth a log line.
     async fn wait(&mut self, error: impl Display, say: impl FnOnce(&str)) {
         self.tries += 1;
         let reason = error.to_string();
@@ -46,7 +45,7 @@ impl Patience {
             say(&reason);
             self.said = Some((reason, Instant::now()));
         }
-        // Jitter, so that instances do not all come at once.
+        // Jitter, so that instances do not all retry at the same moment.
         sleep(self.wait.mul_f64(rand::rng().random_range(0.5..1.0))).await;
         self.wait = (self.wait * 2).min(LONGEST_WAIT);
     }
@@ -63,21 +62,21 @@ pub(super) async fn open(
         match database::open(config, health).await {
             Err(error @ OpenError::Unreachable { .. }) => {
                 let say = |reason: &str| {
-                    warn!(%address, "{reason}. Trying on until it can be reached; until then /livez answers 200 and all else 503");
+                    warn!(%address, "{reason}. Retrying until the database can be reached; until then /livez returns 200 and everything else 503");
                 };
                 patience.wait(error, say).await;
             }
             Err(error @ OpenError::Full { .. }) => {
                 health.raise(StoreFault::Full, error.to_string());
                 let say = |reason: &str| {
-                    warn!(%address, "{reason}. Trying on until there is room; until then /livez answers 200 and all else 503");
+                    warn!(%address, "{reason}. Retrying until there is room; until then /livez returns 200 and everything else 503");
                 };
                 patience.wait(error, say).await;
             }
             Ok(database) => {
                 health.clear(StoreFault::Full);
                 if patience.tries > 0 {
-                    info!(tries = patience.tries, "the database can be used");
+                    info!(tries = patience.tries, "the database is available");
                 }
                 return Ok(database);
             }
@@ -86,7 +85,7 @@ pub(super) async fn open(
     }
 }
 
-/// Does one piece of the start, again and again while the database is away.
+/// Runs one part of the start, and retries it while the database is unreachable.
 pub(super) async fn insist<T, E, F>(
     store: &Store,
     what: &str,
@@ -99,11 +98,11 @@ where
     let mut patience = Patience::new();
     loop {
         match work().await {
-            // A file has no other trouble that passes by itself than those.
+            // These are the only faults of a file that can go away without a person.
             Err(error)
                 if error.may_pass() && (store.is_shared || store.health.worst().is_some()) =>
             {
-                let say = |reason: &str| warn!(reason, "cannot {what} yet; trying on");
+                let say = |reason: &str| warn!(reason, "cannot {what} yet; retrying");
                 patience.wait(error, say).await;
             }
             done => return done,
@@ -111,7 +110,7 @@ where
     }
 }
 
-/// Whether an error may be over in a moment.
+/// Whether an error may be transient.
 pub(super) trait MayPass {
     fn may_pass(&self) -> bool;
 }

@@ -1,5 +1,5 @@
-//! Gives space of deleted tasks back to the disk while the service runs, on SQLite. What is worth it, and how much at
-//! once, is said in [`crate::domain::Vacuuming`].
+//! Returns the space of deleted tasks to the disk while the service runs, on SQLite. [`crate::domain::Vacuuming`]
+//! decides when it is worthwhile, and how much at once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     store::{Store, StoreError, StoreFault},
 };
 
-/// How often it is looked how much is free.
+/// The interval of checks for free space.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The longest rest after errors.
 const LONGEST_REST: Duration = Duration::from_secs(600);
@@ -23,7 +23,7 @@ pub(super) async fn run(store: Store, hold: Arc<Hold>, stop: CancellationToken) 
     let mut part = Part::new(store, hold);
     let mut after_error = LOOK_EVERY;
     loop {
-        // Never cut off: it may wait for the answer to a step.
+        // Never cancelled: it may wait for the result of a statement.
         let rest = match part.look().await {
             Ok(rest) => {
                 after_error = LOOK_EVERY;
@@ -32,7 +32,7 @@ pub(super) async fn run(store: Store, hold: Arc<Hold>, stop: CancellationToken) 
             Err(error) => {
                 let rest = after_error;
                 after_error = (rest * 2).min(LONGEST_REST);
-                warn!(part = "vacuum", %error, again_in = ?rest, "could not give back free space of the database file");
+                warn!(part = "vacuum", %error, again_in = ?rest, "could not return free space of the database file to the disk");
                 rest
             }
         };
@@ -46,7 +46,7 @@ struct Part {
     store: Store,
     hold: Arc<Hold>,
     vacuuming: Vacuuming,
-    /// How long the file was when it began to give back.
+    /// The length of the file when the current run started.
     before: Option<u64>,
     has_said_older: bool,
     bytes: Gauge,
@@ -58,12 +58,12 @@ impl Part {
         describe_gauge!(
             "provost_database_bytes",
             Unit::Bytes,
-            "How long the SQLite database file is, without its -wal"
+            "The length of the SQLite database file, without its -wal"
         );
         describe_gauge!(
             "provost_database_free_bytes",
             Unit::Bytes,
-            "What is free inside of the SQLite database file, for what comes next"
+            "Free space inside the SQLite database file, available for new data"
         );
         Self {
             store,
@@ -76,13 +76,13 @@ impl Part {
         }
     }
 
-    /// Does what is to be done now; answers how long to rest after it.
+    /// Does one piece of work; returns how long to rest after it.
     async fn look(&mut self) -> Result<Duration, StoreError> {
         let Some(space) = self.store.housekeeping.file_space().await? else {
             return Ok(LOOK_EVERY);
         };
         self.show(&space);
-        // A damaged file is left as it is: moving pages would make it harder to rescue.
+        // A damaged file is left unchanged: moving pages would make it harder to rescue.
         let health = &self.store.health;
         let is_damaged = health.has(StoreFault::Unreadable) || health.check_write().is_err();
         if is_damaged || self.hold.is_held() {
@@ -93,7 +93,7 @@ impl Part {
         match next {
             Vacuum::Rest => Ok(LOOK_EVERY),
             Vacuum::Fold => {
-                // As long as the disk takes: on the connections of callers it holds up nobody else.
+                // Takes as long as the disk does: on the connections of callers it blocks nobody else.
                 let began = Instant::now();
                 self.store.reader.fold().await?;
                 Ok(match self.vacuuming.is_under_way() && !space.is_held_up {
@@ -114,12 +114,12 @@ impl Part {
         match self.before {
             None if self.vacuuming.is_under_way() => {
                 let (bytes, free) = (space.file_bytes, space.free_bytes());
-                info!(bytes, free, "giving back free space of the database file");
+                info!(bytes, free, "returning free space of the database file to the disk");
                 self.before = Some(bytes);
             }
             Some(before) if !self.vacuuming.is_under_way() && is_cut_off => {
                 let bytes = space.file_bytes;
-                info!(before, bytes, "gave back free space of the database file");
+                info!(before, bytes, "returned free space of the database file to the disk");
                 self.before = None;
             }
             _ => {}
@@ -134,7 +134,7 @@ impl Part {
             info!(
                 bytes = space.file_bytes,
                 free = space.free_bytes(),
-                "the database file was made by an older version and cannot give back what is free in it while the service runs; new tasks use it. To make the file smaller, stop the service and run `provost purge --shrink`"
+                "the database file was created by an older version and cannot shrink while the service runs; new tasks reuse its free space. To make the file smaller, stop the service and run `provost purge --shrink`"
             );
         }
     }

@@ -1,5 +1,5 @@
-//! What Provost says about itself: log lines for operators, metrics for Prometheus. What is logged
-//! and counted is decided where it happens; here is only where it goes.
+//! Log lines for operators and metrics for Prometheus. The code that logs or counts decides what to report; this
+//! module decides where it goes.
 
 mod one_line;
 mod process;
@@ -21,17 +21,17 @@ use one_line::OneLine;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    #[error("logging has been started before in this process: start it once, in main")]
+    #[error("logging is already started in this process: start it once, in main")]
     Logging(#[from] tracing_subscriber::util::TryInitError),
-    #[error("metrics are recorded already in this process: install the recorder once, in main")]
+    #[error("metrics are already recorded in this process: install the recorder once, in main")]
     Recording,
     #[error("the buckets of a histogram are wrong: {0}")]
     Buckets(#[from] BuildError),
 }
 
-/// Sends log lines to stderr: one readable line for each event, or one JSON object.
+/// Writes log lines to stderr: one readable line for each event, or one JSON object.
 ///
-/// `RUST_LOG` is not read, so that what is logged is known from the settings alone.
+/// `RUST_LOG` is ignored, so that the settings alone decide what is logged.
 pub fn start_logging(filter: &Targets, json: bool) -> Result<(), TelemetryError> {
     logging(filter, json, stderr_has_colours(), io::stderr).try_init()?;
     Ok(())
@@ -66,7 +66,7 @@ const SECONDS: [f64; 18] = [
     5.0, 15.0, 60.0, 300.0,
 ];
 
-/// Counts of things in one batch.
+/// Counts of items in one batch.
 const SIZES: [f64; 11] = [
     1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0,
 ];
@@ -82,7 +82,7 @@ const BYTES: [f64; 8] = [
     16_777_216.0,
 ];
 
-/// Histograms keep every value until they are drained: seldom enough to cost nothing.
+/// Histograms keep every value until they are drained: rarely enough to cost nothing.
 const DRAIN_EVERY: Duration = Duration::from_secs(1);
 
 fn recorder() -> Result<PrometheusRecorder, BuildError> {
@@ -93,18 +93,18 @@ fn recorder() -> Result<PrometheusRecorder, BuildError> {
         .build_recorder())
 }
 
-/// Everything that was counted in this process since [`Metrics::install`].
+/// All metrics of this process since [`Metrics::install`].
 #[derive(Clone)]
 pub struct Metrics(PrometheusHandle);
 
 impl Metrics {
-    /// Makes `metrics::counter!` and its like record. Names that end in `_seconds`, `_size` or
-    /// `_bytes` get buckets of their kind.
+    /// Installs the recorder of `metrics::counter!` and similar macros. Names that end in `_seconds`, `_size` or
+    /// `_bytes` get suitable buckets.
     pub fn install() -> Result<Self, TelemetryError> {
         let recorder = recorder()?;
         let handle = recorder.handle();
         metrics::set_global_recorder(recorder).map_err(|_| TelemetryError::Recording)?;
-        metrics::describe_gauge!("provost_build_info", "1, with the version that runs");
+        metrics::describe_gauge!("provost_build_info", "1, with the running version");
         metrics::gauge!("provost_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
         Ok(Self(handle))
     }
@@ -118,7 +118,7 @@ impl Metrics {
 
     pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-    /// Drains histograms until `stop`: without it, a service that nobody scrapes grows forever.
+    /// Drains histograms until `stop`: otherwise they would grow forever in a service that nobody scrapes.
     pub async fn keep(self, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(DRAIN_EVERY);
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {

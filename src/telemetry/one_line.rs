@@ -1,5 +1,5 @@
-//! Keeps an event on one line, whatever text of a remote service is in it: otherwise an answer could
-//! write log lines of its own.
+//! Keeps an event on one line, whatever text of a remote service it contains: otherwise a response could forge log
+//! lines.
 
 use std::io::{self, Write};
 

@@ -1,13 +1,12 @@
-//! What the operating system knows of this process, under the names that Prometheus' own client
-//! libraries use. Read from `/proc` at each scrape; where there is none, left out.
+//! Metrics of this process from the operating system, under the names that Prometheus' own client libraries use.
+//! Read from `/proc` at each scrape; omitted if there is none.
 
 use std::{
     fmt::{Display, Write},
     fs,
 };
 
-/// Linux reports time to programs in hundredths of a second, on every architecture that Rust's
-/// standard library supports.
+/// Linux reports CPU time in hundredths of a second, on every architecture that Rust's standard library supports.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Appends the metrics in the text format.
@@ -17,7 +16,7 @@ pub fn render(text: &mut String) {
             text,
             "process_resident_memory_bytes",
             "gauge",
-            "Memory that is in RAM, in bytes.",
+            "Resident memory size in bytes.",
             bytes,
         );
     }
@@ -26,14 +25,14 @@ pub fn render(text: &mut String) {
             text,
             "process_cpu_seconds_total",
             "counter",
-            "CPU time used so far, by the program and by the system for it, in seconds.",
+            "Total user and system CPU time in seconds.",
             times.cpu_seconds,
         );
         metric(
             text,
             "process_start_time_seconds",
             "gauge",
-            "When the process started, in seconds since the Unix epoch.",
+            "Start time of the process since the Unix epoch in seconds.",
             times.started_at,
         );
     }
@@ -42,7 +41,7 @@ pub fn render(text: &mut String) {
             text,
             "process_open_fds",
             "gauge",
-            "File descriptors that are open.",
+            "Number of open file descriptors.",
             count,
         );
     }
@@ -77,8 +76,8 @@ impl Times {
         Self::parse(&stat, &boot)
     }
 
-    /// Fields 14, 15 and 22 of proc_pid_stat(5). They are counted from behind the program's name,
-    /// field 2, because a name may hold spaces and parentheses.
+    /// Fields 14, 15 and 22 of proc_pid_stat(5). They are counted from the end of the program's name, field 2,
+    /// because a name may contain spaces and parentheses.
     fn parse(stat: &str, boot: &str) -> Option<Self> {
         let (_, fields) = stat.rsplit_once(") ")?;
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
@@ -91,7 +90,7 @@ impl Times {
     }
 }
 
-/// Without the one that is open for the counting.
+/// Without the descriptor that is open for the counting.
 fn open_files() -> Option<usize> {
     fs::read_dir("/proc/self/fd").ok()?.count().checked_sub(1)
 }

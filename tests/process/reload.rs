@@ -42,7 +42,7 @@ async fn tokens_change_and_what_is_wrong_changes_nothing() {
         "[[tokens]]\nname = \"new\"\nrole = \"king\"\ntoken = \"other-0123456789abcdef\"\n",
     );
     provost
-        .says("cannot be used; the old ones stay in force")
+        .says("the reloaded settings are invalid; the previous ones stay in force")
         .await;
     assert!(admits(&provost, "new").await);
     assert!(

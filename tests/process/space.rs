@@ -13,8 +13,8 @@ use crate::harness::{
 
 const MIB: u64 = 1 << 20;
 const PAGE: usize = 8192;
-const BEGINS: &str = "giving back free space of the database file";
-const ENDS: &str = "gave back free space of the database file";
+const BEGINS: &str = "returning free space of the database file to the disk";
+const ENDS: &str = "returned free space of the database file to the disk";
 
 /// Some KiB each: many of them make a large file.
 fn large(remote: &Remote, card: &str) -> Value {
@@ -229,7 +229,7 @@ async fn a_damaged_page_ends_the_giving_back_and_nothing_else() {
     let path = provost.database();
     damage_last_map(&path);
     provost.restart_with(at_once).await;
-    let warning = "could not give back free space of the database file";
+    let warning = "could not return free space of the database file to the disk";
     provost.says(warning).await;
     pass(&provost, &remote, 40).await;
     let log = provost.log();

@@ -1,4 +1,4 @@
-//! What alert webhooks are told: that an alert was raised, and that it has closed (P32).
+//! The messages to alert webhooks: an alert was raised, or it has closed.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::{
 const RAISED: &str = "alert.raised";
 const CLOSED: &str = "alert.closed";
 
-/// What alert webhooks are told.
+/// The events that an alert webhook receives.
 pub const ALERT_EVENTS: [&str; 2] = [RAISED, CLOSED];
 
-/// Who is told of alerts.
+/// The receivers of alerts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AlertWebhook {
     pub receiver: ReceiverName,
@@ -31,24 +31,22 @@ pub enum AlertFormat {
     /// The CloudEvents `alert.raised` and `alert.closed`.
     #[default]
     Generic,
-    /// A text, as the incoming webhooks of Slack and those that are compatible take it, when an alert
-    /// is raised.
+    /// A text message when an alert is raised, in the format of Slack's incoming webhooks and compatible ones.
     Slack,
 }
 
 impl AlertWebhook {
-    /// The queue of a webhook's messages. A name that nobody can configure for a receiver, and that is
-    /// no origin.
+    /// The queue of a webhook's messages. No receiver can be configured under this name, and it is not an origin.
     pub fn queue_of(name: &str) -> ReceiverName {
         ReceiverName::new(format!("alerts:{name}"))
     }
 }
 
-/// An alert as it is told.
+/// An alert as messages contain it.
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 pub struct AlertNotice {
     pub id: Uuid,
-    /// As of an alert that is listed, or of the store itself: `store.` and what is wrong.
+    /// The same kinds as in the list of alerts, and those about the store itself: `store.` and the fault.
     #[schema(example = "task.error")]
     pub kind: String,
     #[schema(example = "the service refused: 402 Payment Required")]
@@ -60,28 +58,28 @@ pub struct AlertNotice {
     pub raised_at: Timestamp,
     #[schema(required, value_type = Option<String>, format = DateTime)]
     pub closed_at: Option<Timestamp>,
-    /// Of an alert about a task.
+    /// Only of an alert about a task.
     #[schema(required, value_type = Option<Uuid>)]
     pub task: Option<TaskId>,
-    /// The task's.
+    /// The task's key.
     #[schema(required, value_type = Option<String>, example = "order-1001")]
     pub key: Option<Arc<str>>,
-    /// The task's.
+    /// The task's labels.
     #[schema(required, example = "order")]
     pub workflow: Option<String>,
     #[schema(required, value_type = Option<String>, example = "charge")]
     pub step: Option<StepName>,
-    /// Of an alert about messages that are not delivered.
+    /// Only of an alert about messages that are not delivered.
     #[schema(required, value_type = Option<String>, example = "shop")]
     pub receiver: Option<ReceiverName>,
 }
 
-/// What an alert webhook is told.
+/// The data of an alert message.
 #[derive(Serialize, ToSchema)]
 pub struct AlertNews<'a> {
     #[schema(value_type = AlertNotice)]
     alert: &'a AlertNotice,
-    /// Where to look: under the public URL, where one is set.
+    /// A link to the subject of the alert, if a public URL is configured.
     #[schema(
         format = "uri-reference",
         example = "https://provost.example/v1/tasks/0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c"
@@ -116,12 +114,12 @@ impl AlertNotice {
         }
     }
 
-    /// What the messages about it are about: told in order.
+    /// The subject of its messages, which are delivered in order.
     fn subject(&self) -> Uuid {
         self.task.map_or(self.id, |task| task.0)
     }
 
-    /// Where to look at what is wrong.
+    /// A link to the subject.
     fn path(&self) -> String {
         match (&self.task, &self.receiver) {
             (Some(task), _) => format!("/v1/tasks/{task}"),
@@ -138,8 +136,8 @@ impl AlertNotice {
 }
 
 impl Sender {
-    /// What each webhook is told of an alert that was raised or closed at `at`. `version` is that of
-    /// its task; a later call for one subject has a higher one.
+    /// The messages to each webhook about an alert that was raised or closed at `at`. `version` is that of its
+    /// task; a later call for the same subject has a higher one.
     pub fn alert(
         &self,
         alert: &AlertNotice,
@@ -197,13 +195,13 @@ impl Sender {
         }
         text.push_str(&format!(": {}", escaped(&alert.message)));
         if self.public_url.is_some() {
-            text.push_str(&format!("\n<{}|Look at it>", self.link(&alert.path())));
+            text.push_str(&format!("\n<{}|View it>", self.link(&alert.path())));
         }
         text
     }
 }
 
-/// The three characters that mean something to Slack.
+/// Escapes the three characters that have a special meaning in Slack.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -1,4 +1,4 @@
-//! Why a step is not running, in one word and one sentence.
+//! Why a step is not running, as one word and one sentence.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -10,7 +10,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// `blocked_by` of a step in an answer.
+/// `blocked_by` of a step.
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Blocked {
@@ -20,36 +20,36 @@ pub enum Blocked {
         #[schema(value_type = Vec<String>, example = json!(["reserve"]))]
         steps: Vec<StepName>,
     },
-    /// It is tried again at a later time.
+    /// It will be retried later.
     #[schema(title = "BlockedByTime")]
     Time {
         #[schema(value_type = String, format = DateTime)]
         until: Timestamp,
     },
-    /// Its agent has no free place: it waits in the agent's queue.
+    /// Its agent has no free slot: the step is in the agent's queue.
     #[schema(title = "BlockedByCapacity")]
     Capacity {
         #[schema(value_type = String, example = "payments")]
         agent: AgentName,
-        /// How many steps the agent's queue holds before this one. It is counted where one task is read, for
-        /// the first four agents whose queues the task waits in; everywhere else it is null.
+        /// How many steps are ahead of this one in the agent's queue. Counted only when a single task is read, for
+        /// the first four agents in whose queues the task has steps; null everywhere else.
         #[schema(required, example = 12)]
         ahead: Option<u64>,
-        /// Whether the count of `ahead` was ended at a thousand steps of other tasks: there may be more.
+        /// Whether the count of `ahead` stopped at a thousand steps of other tasks: there may be more.
         #[schema(example = false)]
         ahead_is_at_least: bool,
     },
-    /// The instance that was asked is held: it claims nothing until `POST /v1/hold/release`.
+    /// The instance that returned this response is held: it claims nothing until `POST /v1/hold/release`.
     #[schema(title = "BlockedByHeld")]
     Held,
-    /// No agent of that name is registered any more.
+    /// Its agent is no longer registered.
     #[schema(title = "BlockedByAgent")]
     Agent {
         #[schema(value_type = String, example = "payments")]
         agent: AgentName,
     },
-    /// It undoes a step whose call is being dropped: `instance` has yet to confirm that no try can follow. If it
-    /// falls silent, its lease runs out, and the step is recovered.
+    /// It undoes a step whose call is being dropped: `instance` has yet to confirm that the call has ended. If the
+    /// instance is lost, its lease ends and the step is recovered.
     #[schema(title = "BlockedByDrop")]
     Drop {
         #[schema(value_type = String, example = "charge")]
@@ -78,8 +78,8 @@ impl Task {
         }
     }
 
-    /// `None` for a step that is running or over. The place of a step in its agent's queue is left open: only
-    /// the store knows it, and to count it costs a read.
+    /// `None` for a step that is running or has ended. The position in the agent's queue is not filled in: only the
+    /// store knows it, and counting it costs a read.
     pub fn blocked_by(&self, index: StepIndex, now: Timestamp) -> Option<Blocked> {
         match self.step(index).state {
             StepState::Waiting if self.is_to_be_dropped(self.subject(index)) => {

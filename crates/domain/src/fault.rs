@@ -1,26 +1,26 @@
-//! What went wrong with a step or a task, in the words an operator reads.
+//! What went wrong with a step or a task, in terms that an operator understands.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{ids::StepName, time::Timestamp};
 
-/// The longest excerpt of a remote answer that a fault keeps, in bytes.
+/// The longest excerpt of a remote response that a fault keeps, in bytes.
 pub const BODY_EXCERPT: usize = 4096;
 
-/// What kind of fault it is.
+/// The kind of fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
-    /// Worth another try: 408, 425, 429, 5xx, a refused or broken connection. Never ends a step.
+    /// Worth a retry: 408, 425, 429, 5xx, a refused or broken connection. Never ends a step.
     Transient,
-    /// The service refused for good, or the request could not be made.
+    /// The service refused permanently, or the request could not be made.
     Permanent,
     /// More failures than the step allows.
     Exhausted,
     /// The task's own complete-by passed.
     Deadline,
-    /// On a task: a step that undoes another is in error.
+    /// On a task: an undo step is in error.
     UndoFailed,
 }
 
@@ -61,14 +61,14 @@ impl Effect {
     }
 }
 
-/// `error` of a task or step in an answer.
+/// `error` of a task or step.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Fault {
     pub kind: FaultKind,
     pub message: String,
-    /// The HTTP status that the remote service answered, if it answered.
+    /// The HTTP status of the remote service, if it responded.
     pub status: Option<u16>,
-    /// The first [`BODY_EXCERPT`] bytes of the remote answer, as text.
+    /// The first [`BODY_EXCERPT`] bytes of the remote response, as text.
     pub body: Option<String>,
     pub at: Timestamp,
     /// Whether it is known what the step did. Stored and shown as `outcome`, where it is unknown.

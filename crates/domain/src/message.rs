@@ -1,5 +1,5 @@
-//! Messages: what is said of a change, and to whom (P32, P34). Which ones a change makes is decided
-//! here; they are saved with it, and sent by the delivery loop.
+//! Messages: which messages a change causes, for whom, and their contents. They are decided here, saved with the
+//! change, and sent by the delivery loop.
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -16,23 +16,23 @@ use crate::{
     web_address::LONGEST_URL,
 };
 
-/// One message to one receiver, on its way into the outbox.
+/// One message to one receiver, to be added to the outbox.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Message {
-    /// Stable across redeliveries: a receiver knows a repetition by it.
+    /// Identical on every redelivery: receivers recognise duplicates by it.
     pub id: Uuid,
     /// Its queue: the messages of one receiver about one subject are delivered in order.
     pub receiver: ReceiverName,
-    /// The task; of an alert without one, the alert.
+    /// The task; for an alert without a task, the alert.
     pub subject: Uuid,
-    /// Its place in the queue.
+    /// Its position in the queue.
     pub place: i64,
     pub task: Option<TaskId>,
     /// `task.processed` and so on.
     pub kind: String,
-    /// Left out where the receiver's name says where.
+    /// Absent if the receiver's configuration has the URL.
     pub url: Option<String>,
-    /// What is sent, byte for byte, each time.
+    /// The body, byte for byte the same at each attempt.
     pub body: String,
     pub at: Timestamp,
 }
@@ -43,7 +43,7 @@ impl Message {
     }
 }
 
-/// Where the messages of a receiver go that name this URL, or none.
+/// The destination of messages to receivers that name this URL, or none.
 pub fn destination_of(receiver: &ReceiverName, url: Option<&str>) -> Destination {
     match url {
         None => Destination::new(receiver.shared().clone()),
@@ -57,16 +57,16 @@ pub fn destination_of(receiver: &ReceiverName, url: Option<&str>) -> Destination
     }
 }
 
-/// Who says it: what holds for all messages of an instance.
+/// The sender: settings that apply to all messages of an instance.
 #[derive(Debug, Default)]
 pub struct Sender {
-    /// Where people reach the service, without a slash at its end.
+    /// The URL under which people reach the service, without a slash at its end.
     pub public_url: Option<String>,
-    /// Who is told of alerts.
+    /// The receivers of alerts.
     pub webhooks: Vec<AlertWebhook>,
 }
 
-/// The envelope, as <https://cloudevents.io> 1.0 has it in JSON.
+/// The envelope: CloudEvents 1.0 in JSON, <https://cloudevents.io>.
 #[derive(Serialize)]
 pub(super) struct CloudEvent<'a, D> {
     specversion: &'static str,
@@ -107,7 +107,7 @@ impl<'a, D: Serialize> CloudEvent<'a, D> {
     }
 }
 
-/// What a submitter is told of its task.
+/// The data of a message to a submitter.
 #[derive(Serialize, ToSchema)]
 pub struct TaskNews<'a> {
     /// The caller's own id.
@@ -117,16 +117,15 @@ pub struct TaskNews<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "charge")]
     step: Option<&'a StepName>,
-    /// As it was when the event was saved: without `blocked_by`.
+    /// The task when the event was saved, without `blocked_by`.
     #[schema(value_type = TaskView)]
     task: &'a TaskView<'a>,
 }
 
-/// A task is changed less often than this at once: what is told of one change keeps its order.
+/// One change of a task causes fewer messages than this, so their positions keep the order of changes.
 const PLACES: i64 = 1 << 16;
 
-/// A message's place in its queue: by the version of the task that it tells of, whatever the clocks of
-/// instances say.
+/// A message's position in its queue: derived from the version of its task, whatever the clocks of instances say.
 pub(super) fn place(version: u64, at: usize) -> i64 {
     let version = i64::try_from(version).unwrap_or(i64::MAX / PLACES);
     version
@@ -140,8 +139,8 @@ impl Sender {
         format!("{}{path}", self.public_url.as_deref().unwrap_or_default())
     }
 
-    /// What the submitter is told of a change: of each of its events that was chosen. The task is told
-    /// as it was saved with them.
+    /// The messages to the submitter about a change: one for each of its events that the submitter chose. They
+    /// contain the task as it was saved with the events.
     pub fn replies(
         &self,
         task: &Task,
@@ -186,8 +185,7 @@ impl Sender {
     }
 }
 
-/// Under which name an event of the history is told to submitters. To them, a step that was done by
-/// hand is done.
+/// The type under which submitters receive an event of the history. To them, a resolved step is done.
 fn told_as(event: &Event) -> Option<&str> {
     match &*event.kind {
         "step.resolved" => Some("step.processed"),

@@ -1,5 +1,5 @@
-//! Named schemas of the OpenAPI document: the words that the domain knows, and the values that many bodies share.
-//! The document lists the words that the code goes by.
+//! Named schemas of the OpenAPI document: the enumerations of the domain, and the values that many bodies share.
+//! The document lists the same words that the code uses.
 
 use std::borrow::Cow;
 
@@ -51,11 +51,11 @@ pub fn one_of_words(about: &str, words: impl IntoIterator<Item = &'static str>) 
     schema.build().into()
 }
 
-/// What follows when trying to undo a step is over.
+/// What happens when an undo step has no retries left.
 pub struct UndoPolicy;
-/// What follows when the task's own complete-by passes.
+/// What happens when the task's own complete-by passes.
 pub struct DeadlinePolicy;
-/// What a submitter can be told of a task.
+/// The events that a submitter can receive about a task.
 pub struct ReplyEvent;
 
 fn policies(allowed: &'static [Policy]) -> impl Iterator<Item = &'static str> {
@@ -70,23 +70,23 @@ words! {
         StepStatus::ALL.map(StepStatus::as_str);
     Method = "Method", "The method of a request",
         Method::ALL.map(Method::as_str);
-    Form = "PictureFormat", "The language of a picture",
+    Form = "PictureFormat", "The format of a diagram",
         Form::ALL.map(Form::as_str);
-    AlertKind = "AlertKind", "What an alert is about",
+    AlertKind = "AlertKind", "The cause of an alert",
         AlertKind::ALL.map(AlertKind::as_str);
-    ReplyEvent = "ReplyEvent", "What can be told of a task",
+    ReplyEvent = "ReplyEvent", "An event about a task",
         REPLIES;
     Policy = "Policy",
-        "`error` needs an operator, `undo` undoes the whole task, `skip` goes on without the step",
+        "`error` stops the task until an operator acts, `undo` undoes the whole task, `skip` continues without the step",
         Policy::WORDS.map(|(word, _)| word);
     UndoPolicy = "UndoPolicy",
-        "`error` needs an operator, `skip` leaves the step as it is",
+        "`error` stops the task until an operator acts, `skip` leaves the effect of the step",
         policies(&[Policy::Error, Policy::Skip]);
     DeadlinePolicy = "DeadlinePolicy",
-        "`error` needs an operator, `undo` undoes the whole task",
+        "`error` stops the task until an operator acts, `undo` undoes the whole task",
         policies(&[Policy::Error, Policy::Undo]);
     OnUndo = "OnUndo",
-        "`wait` for a call under way until its complete-by, so that its outcome is known, or `drop` it at once",
+        "`wait` for a call in flight until its complete-by, so that its outcome is known, or `drop` it at once",
         OnUndo::WORDS.map(|(word, _)| word);
 }
 
@@ -105,10 +105,10 @@ impl PartialSchema for Json {
 
 impl ToSchema for Json {}
 
-/// A length of time, as [`super::Span`] reads it.
+/// A duration, as [`super::Span`] parses it.
 pub struct DurationText;
 
-/// What [`super::Span::parse`] takes.
+/// The syntax that [`super::Span::parse`] accepts.
 pub const DURATION: &str = "^([0-9]+(ms|s|m|h|d))+$";
 
 impl PartialSchema for DurationText {
@@ -116,7 +116,7 @@ impl PartialSchema for DurationText {
         let schema = ObjectBuilder::new()
             .schema_type(Type::String)
             .description(Some(
-                "A length of time: `250ms`, `30s`, `15m`, `24h`, `30d`, or several units joined as in `1h30m`",
+                "A duration: `250ms`, `30s`, `15m`, `24h`, `30d`, or several units as in `1h30m`",
             ))
             .pattern(Some(DURATION))
             .examples(["30s"]);
@@ -146,7 +146,7 @@ impl PartialSchema for Labels<'_> {
         let name = text().pattern(Some("^[^:]*$")).build();
         let schema = ObjectBuilder::new()
             .schema_type(Type::Object)
-            .description(Some("Names and values that a task is found by"))
+            .description(Some("Names and values by which tasks can be found"))
             .property_names(Some(name))
             .additional_properties(Some(AdditionalProperties::from(text())))
             .max_properties(Some(MOST_LABELS))
@@ -157,7 +157,7 @@ impl PartialSchema for Labels<'_> {
 
 impl ToSchema for Labels<'_> {}
 
-/// A label that tasks are filtered by.
+/// A label for filtering tasks.
 pub struct LabelFilter;
 
 impl PartialSchema for LabelFilter {

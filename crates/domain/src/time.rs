@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// A length of time: `250ms`, `30s`, `15m`, `24h`, `30d`, or several units joined as in `1h30m`.
+/// A duration: `250ms`, `30s`, `15m`, `24h`, `30d`, or several units as in `1h30m`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Span(Duration);
 

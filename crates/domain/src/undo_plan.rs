@@ -1,6 +1,6 @@
-//! What an undo would do, said before it is asked for: the calls in their order, which of them a probe
-//! decides about, and which steps are passed over. Nothing is decided here: the undo is begun on a copy of
-//! the task, by the rules, and its calls are made as the claims would make them.
+//! The plan of an undo, before it is requested: the calls in their order, which of them depend on a probe, and
+//! which steps are skipped. It decides nothing itself: the undo is started on a copy of the task, by the rules, and
+//! its calls are rendered as the claims would render them.
 
 use std::{cell::Cell, collections::BTreeMap};
 
@@ -23,19 +23,19 @@ use crate::{
     time::{Span, Timestamp},
 };
 
-/// The answer to the question what an undo would do.
+/// The plan of an undo.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct UndoPlan {
-    /// Whether an undo would begin if it were asked for now.
+    /// Whether an undo would start if it were requested now.
     pub possible: bool,
-    /// The undo has begun: this is what is left of it.
+    /// The undo has started: the plan contains what remains to be done.
     pub under_way: bool,
     /// Why it is not possible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Calls under way, and what becomes of them.
+    /// Calls in flight, and what happens to them.
     pub running: Vec<Running>,
-    /// What would be called, in an order in which it could be.
+    /// The calls of the undo, in a possible order.
     pub calls: Vec<PlannedUndo>,
     pub passed_over: Vec<PassedOver>,
 }
@@ -44,7 +44,7 @@ pub struct UndoPlan {
 pub struct Running {
     pub step: StepName,
     pub complete_by: Timestamp,
-    /// Whether its call is waited for or dropped.
+    /// Whether the undo waits for the call or drops it.
     pub on_undo: OnUndo,
 }
 
@@ -53,13 +53,13 @@ pub struct PlannedUndo {
     pub step: StepName,
     pub undoes: StepName,
     pub state: &'static str,
-    /// Counted from 1: those of a stage can run side by side once those before have ended.
+    /// Counted from 1: the calls of a stage can run in parallel once the earlier stages have ended.
     pub stage: usize,
-    /// What must be over before: what undoes the steps that followed, and their calls under way.
+    /// What must end before this call: the undos of the steps that followed, and their calls in flight.
     pub after: Vec<StepName>,
     pub because: Because,
     pub complete_within: Span,
-    /// Asked before, where it says whether there is anything to undo.
+    /// The probe that runs first, if it decides whether there is anything to undo.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<PlannedProbe>,
     #[serde(flatten)]
@@ -73,21 +73,21 @@ pub struct PlannedUndo {
 pub enum Because {
     /// The step is done.
     Processed,
-    /// It may have taken effect without its outcome being known.
+    /// It may have taken effect; Provost does not know.
     Unknown,
-    /// Its call is under way: how that ends decides.
+    /// Its call is in flight, and its result decides.
     Running,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PlannedProbe {
-    /// Only asked if the call under way ends without an answer.
+    /// Only made if the call in flight ends without a response.
     pub only_if_unknown: bool,
     #[serde(flatten)]
     pub call: PlannedCall,
 }
 
-/// A request, or why it cannot be shown.
+/// A request, or the reason why it cannot be shown.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PlannedCall {
@@ -97,45 +97,45 @@ pub enum PlannedCall {
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct CannotRender {
-    /// What has to be known first.
+    /// What must be known first.
     pub until: Until,
     pub message: String,
 }
 
-/// What has to happen before a call can be shown.
+/// What must happen before a call can be shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = RenderableAfter)]
 pub enum Until {
     /// The step's call has ended: the undo reads its output.
     CallEnded,
-    /// The probe has answered: it gives the output.
+    /// The probe has responded: it returns the output.
     ProbeAnswered,
-    /// Nothing will make it possible: the undo would fail, and need an operator.
+    /// Nothing makes it possible: the undo would fail, and need an operator.
     Never,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PlannedRequest {
     pub agent: AgentName,
-    /// Where the step names an address in place of an agent.
+    /// If the step has a URL instead of an agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
     pub method: &'static str,
     pub path: String,
-    /// What the definition says; values that may be secret are not shown.
+    /// The headers in the definition; values that may be secret are masked.
     pub headers: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Payload>,
-    /// The length of a body that is too long to be shown.
+    /// The length of a body that is too long to show.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_bytes: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
-    /// The key of the calls that are undone.
+    /// The Idempotency-Key of the step that is undone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub undoes_key: Option<String>,
-    /// The key of the calls that are asked about.
+    /// The Idempotency-Key of the step that is probed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probes_key: Option<String>,
 }
@@ -147,34 +147,34 @@ pub struct PassedOver {
     pub message: String,
 }
 
-/// Why nothing is called for a step.
+/// Why the undo makes no call for a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = PassedOverBecause)]
 pub enum Why {
     NeverBegan,
-    /// It was tried, and did not take effect: its service refused it for good, or its probe said so.
+    /// It was attempted and did not take effect: its service refused it permanently, or its probe said so.
     TookNoEffect,
     Skipped,
-    /// It took effect, or may have, and nothing undoes it: it stays as it is.
+    /// It took effect, or may have, and has no undo: its effect remains.
     NoUndo,
-    /// What undoes it was skipped: it stays as it is.
+    /// Its undo was skipped: its effect remains.
     UndoSkipped,
     /// It is undone already.
     Undone,
 }
 
-/// No body is shown that is longer, in bytes: a plan of many steps must not grow without bound.
+/// The longest body that is shown, in bytes: a plan of many steps must not grow without bound.
 const LONGEST_BODY: usize = 64 * 1024;
 
-/// What rendering all calls of a plan may cost: each, the undo or the probe of a step, what one evaluation may.
+/// The budget for rendering all calls of a plan: one evaluation for each undo and each probe.
 const WHOLE_PLAN: u64 = 4 * Budget::EVALUATION;
 
-/// What all calls that a plan shows may be long, in bytes.
+/// The longest total of all calls that a plan shows, in bytes.
 const LONGEST_PLAN: usize = 8 << 20;
 
-/// The fingerprint of a plan is the version of the task that it was made from: all that it says follows
-/// from that record.
+/// The plan's ETag is the version of the task that it was made from: everything in the plan follows from that
+/// record.
 pub fn undo_plan(task: &Task, now: Timestamp) -> UndoPlan {
     let mut plan = UndoPlan {
         possible: false,
@@ -218,8 +218,7 @@ pub fn undo_plan(task: &Task, now: Timestamp) -> UndoPlan {
     plan
 }
 
-/// The task as it is once every doubt is gone: what an undo calls when its probe said that there is
-/// something to undo.
+/// The task with every unknown outcome resolved: the calls of an undo whose probe found something to undo.
 fn settled(task: &Task) -> Task {
     let mut settled = task.clone();
     for index in settled.indexes() {
@@ -228,7 +227,7 @@ fn settled(task: &Task) -> Task {
     settled
 }
 
-/// The task as it is where every step's outcome is unknown: what is called then first.
+/// The task with every step's outcome unknown: the probes that run first.
 fn doubted(task: &Task) -> Task {
     let mut doubted = task.clone();
     for index in doubted.details.definition.forward() {
@@ -240,14 +239,14 @@ fn doubted(task: &Task) -> Task {
 struct Planner<'t> {
     /// As it is now.
     before: &'t Task,
-    /// Once its undo has begun.
+    /// After its undo has started.
     task: &'t Task,
     settled: Task,
     doubted: Task,
     now: Timestamp,
     /// All calls of the plan are rendered from it.
     budget: Budget,
-    /// What is left of [`LONGEST_PLAN`].
+    /// What remains of [`LONGEST_PLAN`].
     room: Cell<usize>,
 }
 
@@ -364,7 +363,7 @@ impl Planner<'_> {
         let (why, message) = if step.status() == StepStatus::Undone {
             (Why::Undone, "it is undone already")
         } else if may_have && undo.is_some() {
-            let message = "what undoes it was skipped: it stays as it is";
+            let message = "its undo was skipped: its effect remains";
             (Why::UndoSkipped, message)
         } else if may_have {
             let message = "it has no `undo`: its effect remains";

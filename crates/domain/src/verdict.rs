@@ -1,5 +1,5 @@
-//! What a definition would do, said before anything is submitted: the order, the worst case in time,
-//! and what its author may not have meant. A forecast only: nothing here decides anything at run time.
+//! The dry-run report: what a definition would do, before anything is submitted. It contains the order, the
+//! worst-case duration, and possible mistakes. It is a forecast only: nothing at run time depends on it.
 
 mod reading;
 mod undo;
@@ -21,21 +21,21 @@ use crate::{
     time::Span,
 };
 
-/// The answer to a dry run.
+/// The result of a dry run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Verdict {
-    /// In an order in which they can run.
+    /// In a possible order of execution.
     pub steps: Vec<PlannedStep>,
     /// The chain of steps that takes longest in the worst case.
     pub critical_path: Vec<StepName>,
-    /// How long the critical path takes when every attempt but the last runs out of time. The
-    /// supervisor adds up to its interval to each failure.
+    /// The duration of the critical path if every attempt but the last runs out of time. The supervisor adds up to
+    /// its interval to each failure.
     pub worst_case: Span,
     pub complete_within: Option<Span>,
-    /// Whether the worst case ends within `complete_within`. True where there is no such limit.
+    /// Whether the worst case ends within `complete_within`. True if there is no such limit.
     pub fits: bool,
-    /// What would be called if the task were undone after all of its steps, or where there is a pivot, just
-    /// before it: in an order in which it could be.
+    /// The calls of an undo after all steps have run or, if there is a pivot, just before it runs: in a possible
+    /// order.
     pub undo: Vec<UndoStep>,
     pub warnings: Vec<Warning>,
 }
@@ -46,10 +46,10 @@ pub struct PlannedStep {
     pub agent: AgentName,
     pub method: &'static str,
     pub after: Vec<StepName>,
-    /// Counted from 1: the steps of a stage can run side by side once those before have ended.
+    /// Counted from 1: the steps of a stage can run in parallel once the earlier stages have ended.
     pub stage: usize,
     pub runs: Runs,
-    /// How often it is claimed at most.
+    /// The most attempts.
     pub attempts: u32,
     pub worst_case: Span,
 }
@@ -60,7 +60,7 @@ pub struct PlannedStep {
 #[schema(as = StepRuns)]
 pub enum Runs {
     Always,
-    /// If its condition holds, which only the task's own data can tell.
+    /// It runs if its condition is true, which depends on data of the task.
     Conditionally,
     /// Its condition is false for the given input.
     Never,
@@ -69,10 +69,10 @@ pub enum Runs {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Warning {
     pub code: WarningCode,
-    /// Missing where the warning is about several steps.
+    /// Absent if the warning is about several steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<StepName>,
-    /// Where in the body it is, as in a fault: RFC 6901.
+    /// A JSON pointer (RFC 6901) into the body, as in a fault.
     pub pointer: String,
     pub message: String,
 }
@@ -81,43 +81,43 @@ pub struct Warning {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WarningCode {
-    /// Some steps are harmless to repeat only if their service deduplicates.
+    /// Some steps are only safe to repeat if their service deduplicates.
     ReliesOnIdempotencyKey,
-    /// A GET whose output nobody reads does nothing.
+    /// A GET is useless if no step reads its output.
     OutputUnread,
     /// One attempt may take longer than the whole task.
     OutlivesTask,
-    /// An expression that reads nothing is always the same.
+    /// An expression that reads nothing always has the same value.
     Constant,
-    /// The given input lacks what the step needs.
+    /// The given input lacks a value that the step needs.
     CannotRender,
-    /// The agent's first wait may be longer than the attempt.
+    /// The agent's first backoff may be longer than the attempt.
     NoTimeToRetry,
-    /// The task may be undone, but not some of what it did.
+    /// The task may be undone, but some of its effects remain.
     NotUndoable,
-    /// A policy undoes the task where nothing of it can be undone.
+    /// A policy undoes the task although none of its steps can be undone.
     NothingToUndo,
-    /// The undo reads an output that is not there where the step's outcome is unknown.
+    /// The undo reads an output that does not exist if the step's outcome is unknown.
     UndoNeedsOutput,
-    /// Nothing is undone behind a pivot.
+    /// No step after a pivot is undone.
     UndoNeverRuns,
-    /// Nobody is told where the undo fails: what the step did stays.
+    /// If the undo fails, no operator is alerted, and the effect of the step remains.
     UndoMayBeSkipped,
     /// The step needs the output of a step that `when` may skip.
     ReadsSkipped,
-    /// What the expressions need of the input, which nothing makes a submission give.
+    /// The expressions need an input that a submission may omit.
     InputNeeded,
-    /// A text that is an expression in another language, and is sent as it stands.
+    /// Text that looks like an expression of another language is sent literally.
     LooksLikeExpression,
 }
 
-/// What evaluating all that can be evaluated beforehand may cost: of each step what one evaluation may.
+/// The budget for evaluating everything that can be evaluated in advance: one evaluation per step.
 const WHOLE_VERDICT: u64 = 4 * Budget::EVALUATION;
 
-/// No verdict has more warnings: a definition may have tens of thousands of expressions.
+/// The most warnings of a report: a definition may have tens of thousands of expressions.
 const MOST_WARNINGS: usize = 1000;
 
-/// What a task would be made of besides its definition, as far as it is known.
+/// The known data of the task, in addition to its definition.
 #[derive(Clone, Copy, Default)]
 pub struct TaskFields<'s> {
     pub complete_within: Option<Span>,
@@ -126,7 +126,7 @@ pub struct TaskFields<'s> {
     pub labels: Option<&'s BTreeMap<String, String>>,
 }
 
-/// `retry_of` gives the waits of an agent, where it is known.
+/// `retry_of` returns the backoff of an agent, if it is known.
 pub fn verdict(
     definition: &Definition,
     fields: &TaskFields<'_>,
@@ -177,7 +177,7 @@ pub fn verdict(
             });
         };
         if step.request.method == Method::Get && !read.contains(&StepIndex(*index as u16)) {
-            let message = "no step reads what this GET gives: leave it out, or read its output";
+            let message = "no step reads the output of this GET: remove the step, or read its output";
             warn(WarningCode::OutputUnread, message.to_owned());
         }
         if let Some(limit) = complete_within
@@ -193,7 +193,7 @@ pub fn verdict(
             && retry.initial >= step.complete_within
         {
             let message = format!(
-                "agent `{}` waits up to {} before it tries again, but an attempt ends after {}: the agent may never retry",
+                "agent `{}` waits up to {} before it retries, but an attempt ends after {}: the agent may never retry",
                 step.agent(),
                 retry.initial,
                 step.complete_within
@@ -202,7 +202,7 @@ pub fn verdict(
         }
         for place in constants(step) {
             let message = format!(
-                "`{place}` has an expression that reads nothing, so it never changes: write what it gives"
+                "`{place}` has an expression that reads nothing, so it never changes: write its value instead"
             );
             warn(WarningCode::Constant, message);
         }
@@ -230,7 +230,7 @@ fn name(definition: &Definition, index: StepIndex) -> StepName {
     definition.steps[index.at()].name.clone()
 }
 
-/// The earliest stage of each step: one behind the latest of those that it waits for.
+/// The earliest stage of each step: one after the latest of its dependencies.
 fn stages(definition: &Definition) -> Vec<usize> {
     let steps = &definition.steps;
     let mut stages = vec![1; steps.len()];
@@ -258,8 +258,7 @@ fn attempts(step: &StepDefinition) -> u32 {
     step.max_failures + 1 + extensions
 }
 
-/// Every attempt takes all its time: with the supervisor's waits between them, and the extended ones
-/// after that.
+/// Every attempt takes all its time, and the supervisor's waits and the extended periods are added.
 fn worst_case(step: &StepDefinition) -> Span {
     let trying = step.complete_within.saturating_mul(attempts(step));
     let resting = (1..=step.max_failures)
@@ -293,7 +292,7 @@ fn critical_path(
     (path, last.map_or(Span::default(), |index| ends[index].0))
 }
 
-/// Only the task's own data can tell more than this, so only what reads nothing but the input is tried.
+/// More depends on the task's data, so only expressions that read nothing but the input are evaluated.
 fn runs(step: &StepDefinition, input: Option<&Payload>, budget: &Budget) -> Runs {
     match (&step.when, input) {
         (None, _) => Runs::Always,
@@ -339,7 +338,7 @@ fn reads_only_input(reads: &Reads) -> bool {
     reads.names.iter().all(|name| name == "input")
 }
 
-/// As one evaluation: what it costs is shared by all that is looked at, as in a claim.
+/// Treated as one evaluation: everything that is evaluated shares its budget, as in a claim.
 fn with_scope<T>(input: &Payload, budget: &Budget, look: impl FnOnce(&Scope<'_>) -> T) -> T {
     budget.next();
     look(&Scope {
@@ -348,7 +347,7 @@ fn with_scope<T>(input: &Payload, budget: &Budget, look: impl FnOnce(&Scope<'_>)
     })
 }
 
-/// What the templates of a request read, with their places in it.
+/// What the templates of a request read, with their JSON pointers.
 fn expressions(request: &RequestTemplate) -> Vec<(String, Reads)> {
     let mut all = Vec::new();
     let texts = std::iter::once(("path".to_owned(), &request.path)).chain(
@@ -384,7 +383,7 @@ fn constants(step: &StepDefinition) -> Vec<String> {
         .collect()
 }
 
-/// One warning for all: most steps are of this kind, and each is right once its service deduplicates.
+/// One warning for all: most steps are of this kind, and each is safe if its service deduplicates.
 fn relies_on_idempotency_key(definition: &Definition, warnings: &mut Vec<Warning>) {
     let names: Vec<_> = definition
         .steps
@@ -398,7 +397,7 @@ fn relies_on_idempotency_key(definition: &Definition, warnings: &mut Vec<Warning
             step: None,
             pointer: "/steps".to_owned(),
             message: format!(
-                "steps can be called more than once; make sure that the services behind these deduplicate by Idempotency-Key: {}",
+                "steps can be called more than once; make sure that their services deduplicate by Idempotency-Key: {}",
                 names.join(", ")
             ),
         });

@@ -1,5 +1,5 @@
-//! A task as callers see it, in answers and in messages. Written straight from the aggregate: payloads
-//! go out as they came in.
+//! A task as callers see it, in responses and in messages. Serialised directly from the aggregate: payloads are
+//! returned exactly as they were received.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -27,38 +27,38 @@ use crate::{
 pub struct TaskView<'a> {
     #[serde(flatten)]
     head: Head<'a>,
-    /// What was submitted.
+    /// The input as it was submitted.
     #[schema(value_type = Json, example = json!({"sku": "book-7", "quantity": 1}))]
     input: &'a RawValue,
-    /// Where the submitter is told of it; null where nobody is.
+    /// The receiver of messages about the task; null if there is none.
     #[schema(required, value_type = Option<ReplyToBody>)]
     reply_to: Option<ReplyToView<'a>>,
-    /// That the task is undone, and why; null while it is not.
+    /// Who requested the undo of the task, and why; null if it is not being undone.
     #[schema(required)]
     undo: Option<UndoView<'a>>,
-    /// In the order of the definition. Once the task is undone, what undoes them stands behind them.
+    /// In the order of the definition. When the task is undone, the undo steps follow after them.
     pub steps: Vec<StepView<'a>>,
 }
 
-/// What every form of a task shows.
+/// The fields that every form of a task has.
 #[derive(Serialize, ToSchema)]
 #[schema(as = TaskHead)]
 pub struct Head<'a> {
-    /// UUIDv7, given at submission.
+    /// A UUIDv7, assigned at submission.
     #[schema(value_type = String, format = Uuid)]
     pub id: uuid::Uuid,
     /// The caller's own id.
     #[schema(required, example = "order-1001")]
     pub key: Option<&'a str>,
-    /// The registered workflow, or null where the steps were given in place.
+    /// The registered workflow, or null if the task has inline steps.
     #[schema(required, example = "order")]
     pub workflow: Option<&'a str>,
-    /// The workflow's version that this task keeps.
+    /// The workflow version that this task uses.
     #[schema(required, example = 3)]
     pub workflow_version: Option<u32>,
     #[schema(value_type = TaskStatus, example = "processing")]
     pub state: &'static str,
-    /// -100 to 100; higher is claimed first.
+    /// -100 to 100; tasks with a higher priority are claimed first.
     #[schema(example = 0)]
     pub priority: i64,
     #[schema(value_type = Labels)]
@@ -74,7 +74,7 @@ pub struct Head<'a> {
     /// Counts the saved changes; the ETag is this number in quotes.
     #[schema(example = 7)]
     pub version: u64,
-    /// In state error: the first fault that an operator has to mend.
+    /// In state error: the first fault that an operator has to resolve.
     #[schema(required, value_type = Option<FaultBody>)]
     pub error: Option<&'a Fault>,
 }
@@ -90,19 +90,19 @@ pub enum Labels<'a> {
 #[derive(Serialize, ToSchema)]
 #[schema(as = TaskUndo)]
 pub struct UndoView<'a> {
-    /// Since when.
+    /// When the undo started.
     #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
-    /// Who asked for it: a scheduler or supervisor whose step's policy says so, or an operator.
+    /// Who requested it: a scheduler or supervisor because of a step's policy, or an operator.
     #[schema(value_type = String, example = "operator:alice")]
     by: &'a Actor,
-    /// In the words of whoever asked.
+    /// The reason that the operator gave.
     #[schema(required, example = "the customer withdrew")]
     reason: Option<&'a str>,
-    /// What went wrong, where a policy asked for it.
+    /// The fault that made a policy request it.
     #[schema(required, value_type = Option<FaultBody>)]
     error: Option<&'a Fault>,
-    /// Steps that took effect, or may have, and have no `undo`: they stay as they are.
+    /// Steps that took effect, or may have, and have no `undo`: their effects remain.
     #[schema(example = json!(["notify"]))]
     passed_over: Vec<&'a str>,
 }
@@ -116,7 +116,7 @@ pub struct StepView<'a> {
     /// The agent, or the origin of the step's URL.
     #[schema(example = "payments")]
     agent: &'a str,
-    /// On what undoes a step, `processed` means that the step is undone.
+    /// For an undo step, `processed` means that the step it belongs to is undone.
     #[schema(value_type = StepStatus, example = "processed")]
     state: &'static str,
     /// The step that this one undoes.
@@ -132,44 +132,45 @@ pub struct StepView<'a> {
     /// How often it did not succeed within `complete_within`, or lost the instance that ran it.
     #[schema(example = 1)]
     failure_count: u32,
-    /// More failures than this, and `on_exhausted` decides.
+    /// After more failures than this, `on_exhausted` applies.
     #[schema(example = 3)]
     max_failures: u32,
     /// `unknown`: an attempt expired, broke off, was lost or dropped, and may have taken effect.
     #[schema(required, value_type = Option<Effect>, example = "unknown")]
     outcome: Option<&'static str>,
-    /// What every attempt sends as `Idempotency-Key`.
+    /// The `Idempotency-Key` of every attempt.
     #[schema(example = "019c7a5e-0000-7000-8000-000000000000:charge")]
     idempotency_key: String,
     /// The instance that runs it now.
     #[schema(required)]
     locked_by: Option<&'a str>,
-    /// When the attempt under way must be finished.
+    /// When the current attempt must be finished.
     #[schema(required, value_type = Option<String>, format = DateTime)]
     complete_by: Option<Timestamp>,
-    /// Pending: from when on it may be claimed. After a transient fault, `last_fault` says why it waits.
+    /// Pending: the earliest time of the next claim. After a transient fault, `last_fault` has the reason for the
+    /// wait.
     #[schema(required, value_type = Option<String>, format = DateTime)]
     ready_at: Option<Timestamp>,
-    /// The first claim.
+    /// The time of the first claim.
     #[schema(required, value_type = Option<String>, format = DateTime)]
     started_at: Option<Timestamp>,
     #[schema(required, value_type = Option<String>, format = DateTime)]
     ended_at: Option<Timestamp>,
-    /// Why it is not running; null while it runs and once it is over.
+    /// Why it is not running; null while it runs and after it has ended.
     #[schema(required)]
     pub blocked_by: Option<Blocked>,
-    /// What the remote service answered; while the step is run again, what it answered before.
+    /// The output from the remote service; during a rerun, the previous output.
     #[schema(required, value_type = Json, example = json!({"id": "ch_1"}))]
     output: Option<&'a RawValue>,
     /// In state error: what went wrong.
     #[schema(required, value_type = Option<FaultBody>)]
     error: Option<&'a Fault>,
-    /// The last transient fault, kept although a later try may have succeeded.
+    /// The last transient fault, kept even if a later attempt succeeded.
     #[schema(required, value_type = Option<FaultBody>)]
     last_fault: Option<&'a Fault>,
 }
 
-/// [`ReplyTo`] as it is shown to everybody who may read the task.
+/// [`ReplyTo`] as everybody who may read the task sees it.
 #[derive(Serialize)]
 struct ReplyToView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -189,7 +190,7 @@ impl<'a> ReplyToView<'a> {
     }
 }
 
-/// Where the submitter is told of the task.
+/// The receiver of messages about the task.
 #[derive(ToSchema)]
 #[schema(as = ReplyTo)]
 #[allow(
@@ -197,13 +198,13 @@ impl<'a> ReplyToView<'a> {
     reason = "only the shape of ReplyTo, for the OpenAPI document"
 )]
 pub struct ReplyToBody {
-    /// An address; or name a `receiver`. Its query is not shown: `***` stands for it.
+    /// A URL; alternatively a `receiver`. `***` replaces its query.
     #[schema(example = "http://127.0.0.1:9000/replies")]
     url: Option<String>,
     /// A configured receiver.
     #[schema(example = "shop")]
     receiver: Option<String>,
-    /// Left out: `task.processed`, `task.error`, `task.undone` and `task.cancelled`.
+    /// Default: `task.processed`, `task.error`, `task.undone` and `task.cancelled`.
     #[schema(value_type = Option<Vec<ReplyEvent>>, min_items = 1, example = json!(["task.processed", "task.error"]))]
     events: Option<Vec<String>>,
 }
@@ -220,15 +221,15 @@ pub struct FaultBody {
     kind: FaultKind,
     #[schema(example = "the service refused: 402 Payment Required")]
     message: String,
-    /// The remote service's HTTP status, if it answered.
+    /// The HTTP status of the remote service, if it responded.
     #[schema(required, example = 402)]
     status: Option<u16>,
-    /// The beginning of its answer, as text.
+    /// The beginning of its response, as text.
     #[schema(required, example = "{\"error\":\"card declined\"}")]
     body: Option<String>,
     #[schema(format = DateTime)]
     at: String,
-    /// `unknown`: it may have taken effect all the same. Left out where it has not.
+    /// `unknown`: the step may have taken effect all the same. Absent if it has not.
     #[schema(example = "unknown")]
     outcome: Option<Effect>,
     /// On a task: the step that failed.
@@ -241,7 +242,7 @@ impl<'a> TaskView<'a> {
         Self::seen(task, Some(now))
     }
 
-    /// For who reads it at some later time: what holds up a step at this moment is left out.
+    /// For readers at a later time: omits what blocks a step at this moment.
     pub fn snapshot(task: &'a Task) -> Self {
         Self::seen(task, None)
     }

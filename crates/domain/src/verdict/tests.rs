@@ -213,7 +213,7 @@ fn a_verdict_is_written_in_the_words_of_the_api() {
             "complete_within": null,
             "fits": true,
             "undo": [],
-            "warnings": [{ "code": "output_unread", "step": "a", "pointer": "/steps/0", "message": "no step reads what this GET gives: leave it out, or read its output" }]
+            "warnings": [{ "code": "output_unread", "step": "a", "pointer": "/steps/0", "message": "no step reads the output of this GET: remove the step, or read its output" }]
         })
     );
 }
