@@ -40,8 +40,7 @@ pub struct Own {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AddressRefused {
     #[error(
-        "{host} is {kind} address ({address}), which may not be called; add \"{}\", or a network or host that \
-         covers it, to `calls.allow`, or set `calls.allow_private_addresses = true` to allow all such addresses",
+        "{host} is {kind} address ({address}), which may not be called; add \"{}\", or a network or host that covers it, to `calls.allow`, or set `calls.allow_private_addresses = true` to allow all such addresses",
         SocketAddr::new(*address, *port)
     )]
     Inner {

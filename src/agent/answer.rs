@@ -25,8 +25,7 @@ pub(super) enum Verdict {
 pub(super) fn verdict(status: StatusCode, headers: &HeaderMap, now: Timestamp) -> Verdict {
     match status.as_u16() {
         202 if answers_later(headers) => Verdict::Permanent {
-            message: "the service wants to answer later (202 with Provost-Async): \
-                      answers that come later are not available in this version"
+            message: "the service wants to respond later (202 with Provost-Async), which this version does not support"
                 .to_owned(),
         },
         200..=299 => Verdict::Success,
@@ -59,8 +58,8 @@ fn answers_later(headers: &HeaderMap) -> bool {
 
 fn answered(status: StatusCode) -> String {
     match status.canonical_reason() {
-        Some(reason) => format!("the service answered {} {reason}", status.as_u16()),
-        None => format!("the service answered {}", status.as_u16()),
+        Some(reason) => format!("the service responded {} {reason}", status.as_u16()),
+        None => format!("the service responded {}", status.as_u16()),
     }
 }
 
@@ -69,7 +68,7 @@ fn redirect(status: StatusCode, headers: &HeaderMap) -> String {
         Some(location) => format!(" to {}", excerpt(location.as_bytes()).unwrap_or_default()),
         None => String::new(),
     };
-    format!("{}{to}: redirects are never followed", answered(status))
+    format!("{}{to}: Provost never follows redirects", answered(status))
 }
 
 /// The output in the body of a success, or why there is none to be had.
@@ -81,8 +80,7 @@ pub(super) fn output(headers: &HeaderMap, body: &[u8]) -> Result<Payload, String
     let error = match serde_json::from_slice::<&RawValue>(body) {
         Ok(_) if too_deep(body).is_some() => {
             return Err(format!(
-                "the answer is nested deeper than {DEEPEST} levels, so it cannot be an output: \
-                 answer with less nesting, or with the inner part as text"
+                "the response is nested deeper than {DEEPEST} levels, so it cannot be an output: reduce the nesting, or send the inner part as text"
             ));
         }
         Ok(json) => return Ok(Payload::new(json.to_owned())),
@@ -90,13 +88,13 @@ pub(super) fn output(headers: &HeaderMap, body: &[u8]) -> Result<Payload, String
     };
     if says_json(headers) {
         return Err(format!(
-            "the answer says it is JSON but does not parse: {error}"
+            "the response claims to be JSON but cannot be parsed: {error}"
         ));
     }
     match std::str::from_utf8(body) {
         Ok(text) => Ok(Payload::from_string(text)),
         Err(_) => {
-            Err("the answer is neither JSON nor UTF-8 text, so it cannot be an output".to_owned())
+            Err("the response is neither JSON nor UTF-8 text, so it cannot be an output".to_owned())
         }
     }
 }
@@ -116,8 +114,7 @@ fn says_json(headers: &HeaderMap) -> bool {
 
 pub(super) fn too_large(limit: usize) -> String {
     format!(
-        "the answer is larger than an output may be ({limit} bytes); \
-         answer with less, or raise the setting `limits.max_output`"
+        "the response is longer than an output may be ({limit} bytes); send less, or raise the setting `limits.max_output`"
     )
 }
 
@@ -173,10 +170,7 @@ mod tests {
     #[test]
     fn an_answer_that_would_come_later_is_refused() {
         let refused = message(of(202, &[("provost-async", "True")]));
-        assert!(
-            refused.contains("not available in this version"),
-            "{refused}"
-        );
+        assert!(refused.contains("does not support"), "{refused}");
         assert_eq!(of(202, &[("provost-async", "false")]), Verdict::Success);
     }
 
@@ -185,7 +179,7 @@ mod tests {
         for status in [300, 301, 302, 303, 304, 307, 308] {
             let refused = message(of(status, &[("location", "http://elsewhere/x")]));
             assert!(
-                refused.contains("to http://elsewhere/x: redirects are never followed"),
+                refused.contains("to http://elsewhere/x: Provost never follows redirects"),
                 "{refused}"
             );
         }
@@ -213,7 +207,7 @@ mod tests {
         }
         assert_eq!(
             message(of(402, &[])),
-            "the service answered 402 Payment Required"
+            "the service responded 402 Payment Required"
         );
     }
 
@@ -254,7 +248,7 @@ mod tests {
             for body in [&b"{\"a\":"[..], b"say hi", b"{\"a\":\"\xff\"}"] {
                 let refused = output_of(Some(content_type), body).unwrap_err();
                 assert!(
-                    refused.contains("says it is JSON but does not parse"),
+                    refused.contains("claims to be JSON but cannot be parsed"),
                     "{refused}"
                 );
             }

@@ -265,7 +265,7 @@ impl Agents {
             Some(agent) => agent.call(call, body, deadline, permission).await,
             None => {
                 let message =
-                    format!("the agent {name} is not registered; register it, then retry the step");
+                    format!("agent `{name}` is not registered; register it, then retry the step");
                 let unsent = Try {
                     call,
                     deadline,

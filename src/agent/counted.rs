@@ -23,7 +23,7 @@ const LONGEST_HEAD: usize = 256 << 10;
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the service sent more than {} KiB of interim answers (1xx) and headers, and no answer",
+    "the service sent more than {} KiB of interim responses (1xx) and headers, but no final response",
     LONGEST_HEAD >> 10
 )]
 struct HeadTooLong;

@@ -76,7 +76,7 @@ pub(super) fn request(
     };
     let target = &url[Position::BeforePath..Position::AfterQuery];
     let target = PathAndQuery::try_from(target)
-        .map_err(|error| format!("{target:?} cannot be asked for: {error}"))?;
+        .map_err(|error| format!("{target:?} is not a valid request target: {error}"))?;
     let mut headers = headers(host, call, traceparent)?;
     let body = match body {
         Some(body) => {
@@ -107,7 +107,7 @@ impl AsRef<[u8]> for Held {
 /// What the `Host` header of requests to this URL says.
 pub(super) fn host(url: &Url) -> Result<HeaderValue, Unmakeable> {
     let host = &url[Position::BeforeHost..Position::AfterPort];
-    HeaderValue::from_str(host).map_err(|_| format!("{host:?} is not the name of a host"))
+    HeaderValue::from_str(host).map_err(|_| format!("{host:?} is not a valid host name"))
 }
 
 fn method(method: Method) -> ::http::Method {
@@ -143,7 +143,7 @@ fn join(base: &Url, path: &str) -> Result<Url, Unmakeable> {
         let below = url.path().strip_prefix(prefix);
         if !below.is_some_and(|below| below.starts_with('/')) {
             return Err(format!(
-                "the path {path:?} leads out of the base path {prefix:?}"
+                "the path {path:?} leads outside of the base path {prefix:?}"
             ));
         }
     }
@@ -159,7 +159,10 @@ fn own_base(origin: &Url, url: &str) -> Result<Url, Unmakeable> {
     if parsed.origin() == origin.origin() {
         Ok(parsed)
     } else {
-        Err(format!("{url:?} does not lead to {:?}", origin.as_str()))
+        Err(format!(
+            "{url:?} does not have the origin {:?}",
+            origin.as_str()
+        ))
     }
 }
 
@@ -206,7 +209,7 @@ fn headers(host: &HeaderValue, call: &Call, traceparent: &str) -> Result<HeaderM
 
 fn own_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), Unmakeable> {
     let parsed = HeaderName::from_bytes(name.as_bytes())
-        .map_err(|_| format!("{name:?} is not the name of a header"))?;
+        .map_err(|_| format!("{name:?} is not a valid header name"))?;
     if is_reserved(&parsed) {
         return Err(format!(
             "the header {name:?} is set by Provost and cannot be set by a step"
@@ -214,7 +217,9 @@ fn own_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), Unma
     }
     let value = HeaderValue::from_str(value).map_err(|_| {
         // The value may hold a secret, so it is not repeated.
-        format!("the value of the header {name:?} holds characters that no header may hold")
+        format!(
+            "the value of the header {name:?} contains characters that are not allowed in a header"
+        )
     })?;
     Ok((parsed, value))
 }

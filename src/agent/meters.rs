@@ -185,20 +185,20 @@ impl Drop for CallMeter<'_> {
 pub fn describe() {
     metrics::describe_counter!(
         "provost_agent_tries_total",
-        "Tries of calls to remote services, by how they ended"
+        "Attempts of calls to remote services, by result"
     );
     metrics::describe_counter!(
         "provost_agent_retries_total",
-        "Tries that were made again after a transient fault"
+        "Retries after a transient fault"
     );
     metrics::describe_gauge!(
         "provost_agent_in_flight",
-        "Slots of an agent's bulkhead that are taken"
+        "Occupied slots of an agent's bulkhead"
     );
     metrics::describe_histogram!(
         "provost_agent_call_seconds",
         metrics::Unit::Seconds,
-        "Length of a call"
+        "Duration of a call"
     );
 }
 

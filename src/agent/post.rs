@@ -94,7 +94,7 @@ impl Post {
         let (url, way) = self.find(url).map_err(NotPosted::Refused)?;
         let target = PathAndQuery::try_from(&url[Position::BeforePath..Position::AfterQuery]);
         let target = target.map_err(|error| {
-            NotPosted::Refused(format!("its path cannot be asked for: {error}"))
+            NotPosted::Refused(format!("its path is not a valid request target: {error}"))
         })?;
         let mut request = Request::new(Body::from(body));
         *request.method_mut() = Method::POST;
@@ -108,7 +108,7 @@ impl Post {
             Ok(answered) => answered.map_err(|error| broken(&error))?,
             Err(_) => {
                 let within = self.timeout;
-                return Err(NotPosted::Broken(format!("no answer within {within:?}")));
+                return Err(NotPosted::Broken(format!("no response within {within:?}")));
             }
         };
         let status = answer.head.status;

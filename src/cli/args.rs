@@ -42,7 +42,8 @@ pub struct Arguments {
 #[derive(clap::Subcommand)]
 pub enum Subcommand {
     /// Start the service: API, scheduler and supervisor over one database
-    #[command(after_help = "No flag is required. Provost reads settings from provost.toml, then from the environment, then from
+    #[command(
+        after_help = "No flag is required. Provost reads settings from provost.toml, then from the environment, then from
 flags; the later source wins. Every setting has a variable: PROVOST_LISTEN, PROVOST_SUPERVISOR__INTERVAL
 (two underscores between table and name). provost.toml.example documents all settings.
 
@@ -51,7 +52,8 @@ Examples:
   provost serve --listen 127.0.0.1:9090 --database-url sqlite:///var/lib/provost/provost.db
   PROVOST_TOKENS=\"ci:submit:$(openssl rand -hex 32)\" provost serve --listen 0.0.0.0:8080 --log-json
 
-SIGTERM or Ctrl-C stops it gracefully: running calls may finish, and other steps are released.")]
+SIGTERM or Ctrl-C stops it gracefully: running calls may finish, and other steps are released."
+    )]
     Serve(ServeFlags),
 
     /// Watch twenty orders succeed, recover and fail, with built-in example services
@@ -63,7 +65,8 @@ Examples:
     Demo(DemoOptions),
 
     /// Measure a server: tasks per second, latency, CPU and memory, compared with plain HTTP calls
-    #[command(after_help = "Without --url, the benchmark starts a server: this program with default settings and a temporary
+    #[command(
+        after_help = "Without --url, the benchmark starts a server: this program with default settings and a temporary
 database. It also starts the remote service, which responds at once.
 
 With --database-url the servers that it starts use that PostgreSQL. The PostgreSQL should have no other
@@ -83,7 +86,8 @@ Examples:
   provost bench --backlog 200000 --tasks 6000
   provost bench --tasks 100000 --in-flight 256
   provost bench --database-url postgres://provost@db.example/bench --instances 4
-  PROVOST_BENCH_TOKEN=… provost bench --url http://127.0.0.1:8080")]
+  PROVOST_BENCH_TOKEN=… provost bench --url http://127.0.0.1:8080"
+    )]
     Bench(BenchOptions),
 
     /// Print the OpenAPI 3.1 document of the API
@@ -93,32 +97,39 @@ Example:
     Openapi,
 
     /// Validate the settings that `serve` would use, and print each with its source
-    #[command(after_help = "Secrets are hidden. If `serve` would not start, the command prints the reason and exits with 2.
+    #[command(
+        after_help = "Secrets are hidden. If `serve` would not start, the command prints the reason and exits with 2.
 \nExamples:
   provost check-config
-  provost check-config --config /etc/provost/provost.toml")]
+  provost check-config --config /etc/provost/provost.toml"
+    )]
     CheckConfig(ServeFlags),
 
     /// Migrate the schema of the database to the current version, and print what was changed
-    #[command(after_help = "`serve` does this at its start, unless postgres.migrate is false. Run the command as a database user that may
+    #[command(
+        after_help = "`serve` does this at its start, unless postgres.migrate is false. Run the command as a database user that may
 change the schema. It is safe to run several at once. It does not wait for an unreachable database.
 
 Examples:
   provost migrate
-  provost migrate --database-url postgres://owner@db.example/provost")]
+  provost migrate --database-url postgres://owner@db.example/provost"
+    )]
     Migrate(DatabaseFlags),
     /// Copy the SQLite database to a new file while the service runs
-    #[command(after_help = "For SQLite. The copy is a consistent snapshot, complete and on disk when the command exits with 0. The command
+    #[command(
+        after_help = "For SQLite. The copy is a consistent snapshot, complete and on disk when the command exits with 0. The command
 finds the database by the same settings as `serve`; run it as a user that may read and write there. To
 restore, stop the service and replace the database with the copy: see docs/deploy.md.
 
 Examples:
   provost backup --to /backup/provost-$(date +%F).db
-  provost backup --to copy.db --database-url sqlite:///var/lib/provost/provost.db")]
+  provost backup --to copy.db --database-url sqlite:///var/lib/provost/provost.db"
+    )]
     Backup(BackupFlags),
 
     /// Delete tasks that ended long ago, whether the service runs or not
-    #[command(after_help = "The service deletes ended tasks automatically ([retention] in provost.toml); this command does it now, or for a
+    #[command(
+        after_help = "The service deletes ended tasks automatically ([retention] in provost.toml); this command does it now, or for a
 stopped service. It deletes ended tasks with their history, never tasks that may still continue. Without
 --older-than the settings apply. A workflow with its own retention setting keeps its tasks for that long, unless
 --workflow names it. While a service uses the database, the command deletes slowly, so that requests are hardly
@@ -131,14 +142,17 @@ Examples:
   provost purge --older-than 30d --dry-run
   provost purge --older-than 7d --state processed
   provost purge --older-than 0s --workflow import-test
-  provost purge --shrink")]
+  provost purge --shrink"
+    )]
     Purge(PurgeFlags),
 
     /// Check whether the server on this machine is ready; exits with 0 if it is, 1 if not
-    #[command(after_help = "Finds the server by the same settings as `serve`. Intended for containers, which have no curl.
+    #[command(
+        after_help = "Finds the server by the same settings as `serve`. Intended for containers, which have no curl.
 
 Example, in a Dockerfile:
-  HEALTHCHECK CMD [\"provost\", \"healthcheck\"]")]
+  HEALTHCHECK CMD [\"provost\", \"healthcheck\"]"
+    )]
     Healthcheck(PlaceFlags),
 }
 

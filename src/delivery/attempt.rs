@@ -64,9 +64,9 @@ impl DeliveryAttempt {
         let sent = AssertUnwindSafe(send(&self.receivers, &self.post, &claim, next, began));
         // An attempt that panics has failed like any other: its slot is free again, and the message waits.
         let result = sent.catch_unwind().await.unwrap_or_else(|_| {
-            error!(message_id = %message, receiver = %claim.receiver, "the service panicked at a delivery");
+            error!(message_id = %message, receiver = %claim.receiver, "the service panicked during a delivery");
             DeliveryResult::Failed {
-                reason: "the service failed because of a fault of its own; its log says more"
+                reason: "the delivery failed because of an internal error; the service's log has the details"
                     .to_owned(),
                 retry_after: None,
                 receiver_failing: false,
@@ -123,13 +123,13 @@ pub fn report(claim: &QueueClaim, kind: &str, message: uuid::Uuid, decision: &De
     let (receiver, subject, tries) = (&claim.receiver, claim.subject, claim.tries);
     match decision {
         DeliveryDecision::Delivered => {
-            debug!(message_id = %message, kind, %receiver, %subject, tries, "a message was delivered")
+            debug!(message_id = %message, kind, %receiver, %subject, tries, "delivered a message")
         }
         DeliveryDecision::Retry { at, reason } => {
-            info!(message_id = %message, kind, %receiver, %subject, tries, %at, reason, "a message could not be delivered; it is tried again");
+            info!(message_id = %message, kind, %receiver, %subject, tries, %at, reason, "could not deliver a message; it will be retried");
         }
         DeliveryDecision::Dead { reason } => {
-            warn!(message_id = %message, kind, %receiver, %subject, tries, reason, "a message is dead: GET /v1/messages?state=dead lists it");
+            warn!(message_id = %message, kind, %receiver, %subject, tries, reason, "a message became a dead letter: GET /v1/messages?state=dead lists it");
         }
     }
 }

@@ -19,19 +19,19 @@ impl Meters {
         let result = |result: &'static str| counter!("provost_messages_total", "result" => result);
         metrics::describe_counter!(
             "provost_messages_total",
-            "Tries of messages to receivers, by what became of the message: delivered, failed (tried again) or dead"
+            "Delivery attempts by result: delivered, failed (will be retried) or dead"
         );
         metrics::describe_histogram!(
             "provost_message_try_seconds",
             metrics::Unit::Seconds,
-            "How long a receiver took to answer"
+            "How long a receiver took to respond"
         );
         metrics::describe_histogram!(
             "provost_message_lag_seconds",
             metrics::Unit::Seconds,
-            "From the change that a message tells of to its delivery"
+            "Time from a change to the delivery of its message"
         );
-        metrics::describe_gauge!("provost_messages_in_flight", "Messages under way now");
+        metrics::describe_gauge!("provost_messages_in_flight", "Messages in flight");
         Self {
             delivered: result("delivered"),
             failed: result("failed"),

@@ -81,7 +81,7 @@ impl Receivers {
                 secrets: &known.secrets,
             }),
             None => Err(format!(
-                "no receiver {receiver} with a url is configured any more: add it to [[receivers]] again"
+                "no receiver {receiver} with a url is configured: add it to [[receivers]] again"
             )),
         }
     }
@@ -131,7 +131,7 @@ impl KnownReceivers for Receivers {
         }
         if !self.allow_unsigned && self.secrets_for(address).is_empty() {
             return Err(
-                "has no secret that could sign messages to it: give it one in [[receivers]], or set courier.allow_unsigned"
+                "has no secret to sign messages with: give it one in [[receivers]], or set courier.allow_unsigned"
                     .to_owned(),
             );
         }

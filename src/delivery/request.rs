@@ -80,11 +80,11 @@ fn classify(posted: Result<Posted, NotPosted>) -> DeliveryResult {
         return DeliveryResult::Delivered;
     }
     let mut reason = match status.canonical_reason() {
-        Some(words) => format!("the receiver answered {} {words}", status.as_u16()),
-        None => format!("the receiver answered {}", status.as_u16()),
+        Some(words) => format!("the receiver responded {} {words}", status.as_u16()),
+        None => format!("the receiver responded {}", status.as_u16()),
     };
     if status.is_redirection() {
-        reason.push_str("; redirects are never followed");
+        reason.push_str("; Provost never follows redirects");
     }
     if let Some(excerpt) = &posted.excerpt {
         let excerpt: String = excerpt.chars().take(LONGEST_EXCERPT).collect();
@@ -123,7 +123,7 @@ mod tests {
         for status in [200, 202, 204] {
             assert_eq!(answered(status), DeliveryResult::Delivered);
         }
-        let reason = "the receiver answered 410 Gone: why".to_owned();
+        let reason = "the receiver responded 410 Gone: why".to_owned();
         assert_eq!(answered(410), DeliveryResult::Refused { reason });
         for (status, failing) in [
             (500, true),

@@ -288,7 +288,7 @@ impl DeliveryLoop {
         for expiry in expiries {
             let destination = without_query(expiry.destination.as_str());
             let (messages, reason) = (expiry.messages, &expiry.reason);
-            warn!(%destination, messages, reason, "messages are dead: GET /v1/messages?state=dead lists them");
+            warn!(%destination, messages, reason, "messages became dead letters: GET /v1/messages?state=dead lists them");
             self.meters.dead.increment(messages);
             if expiry.has_more {
                 self.unsaved.expire_more(expiry);

@@ -68,7 +68,7 @@ impl StoreAlerts {
         for tries in 1..=TRIES {
             let reason = match self.try_once(&message, tries).await {
                 DeliveryResult::Delivered => {
-                    info!(receiver = %message.receiver, kind = message.kind, "an alert about the store was delivered");
+                    info!(receiver = %message.receiver, kind = message.kind, "delivered an alert about the store");
                     return;
                 }
                 DeliveryResult::Failed { .. } if tries < TRIES => {
@@ -80,7 +80,7 @@ impl StoreAlerts {
                     reason
                 }
             };
-            warn!(receiver = %message.receiver, kind = message.kind, tries, reason, "an alert about the store could not be delivered");
+            warn!(receiver = %message.receiver, kind = message.kind, tries, reason, "could not deliver an alert about the store");
             return;
         }
     }

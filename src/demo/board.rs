@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn an_order_under_way_shows_each_step_and_the_trouble_at_hand() {
-        let busy = json!({ "message": "the service answered 503", "at": "" });
+        let busy = json!({ "message": "the service responded 503", "at": "" });
         let row = row(
             "processing",
             Value::Null,
@@ -152,13 +152,13 @@ mod tests {
                 step("ship", "waiting", 0, Value::Null),
             ]),
         );
-        let shown = "  order-1001  reserve ✓  charge ↻  ship    the service answered 503";
+        let shown = "  order-1001  reserve ✓  charge ↻  ship    the service responded 503";
         assert_eq!(line(&row, PLAIN), shown);
     }
 
     #[test]
     fn trouble_that_is_over_is_not_shown() {
-        let busy = json!({ "message": "the service answered 503", "at": "" });
+        let busy = json!({ "message": "the service responded 503", "at": "" });
         let row = row(
             "processed",
             Value::Null,
@@ -176,13 +176,13 @@ mod tests {
 
     #[test]
     fn an_order_that_failed_says_why_and_what_it_needs() {
-        let fault = json!({ "message": "the service answered 402", "at": "" });
+        let fault = json!({ "message": "the service responded 402", "at": "" });
         let row = row(
             "error",
             fault,
             json!([step("reserve", "error", 0, Value::Null)]),
         );
-        assert!(line(&row, PLAIN).ends_with("  needs an operator: the service answered 402"));
+        assert!(line(&row, PLAIN).ends_with("  needs an operator: the service responded 402"));
     }
 
     #[test]

@@ -98,12 +98,12 @@ mod tests {
     #[test]
     fn the_same_fault_twice_in_a_row_is_told_once() {
         let busy = json!({ "type": "step.retrying", "step": "charge", "by": "scheduler:a",
-            "error": { "message": "the service answered 503", "at": "" } });
+            "error": { "message": "the service responded 503", "at": "" } });
         let lost = json!({ "type": "step.retrying", "step": "ship", "by": "scheduler:a",
             "error": { "message": "the call broke off", "at": "" } });
         let history = history(json!([busy, busy, lost]));
         let told = [
-            "charge: the service answered 503; tried again twice",
+            "charge: the service responded 503; tried again twice",
             "ship: the call broke off; tried again",
         ];
         assert_eq!(story(&history), told);
@@ -123,10 +123,10 @@ mod tests {
     fn a_refusal_is_told_with_what_the_service_said_and_what_is_needed() {
         let history = history(
             json!([{ "type": "step.error", "step": "charge", "by": "scheduler:a",
-            "error": { "message": "the service answered 402", "body": "{\"error\":1}", "at": "" } }]),
+            "error": { "message": "the service responded 402", "body": "{\"error\":1}", "at": "" } }]),
         );
         let told = [
-            "charge: the service answered 402 {\"error\":1}; not tried again: it waits for an operator",
+            "charge: the service responded 402 {\"error\":1}; not tried again: it waits for an operator",
         ];
         assert_eq!(story(&history), told);
     }

@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(250);
 #[derive(Debug, Error)]
 pub enum JoinError {
     #[error(
-        "instance_id: {instance} is in use by another process that is alive ({process}): stop that one, or give this one a name of its own with --instance-id, or none"
+        "instance_id: {instance} is in use by another running process ({process}): stop that process, or give this one another name with --instance-id, or none"
     )]
     InUse {
         instance: InstanceId,
@@ -100,7 +100,7 @@ impl Membership {
                 None => {
                     let lease = other.lease.until.since(now);
                     info!(instance = %member.holder.instance, process = other.process, ?lease,
-                        "the last process under this id left a lease: waiting until it has run out");
+                        "the previous process with this id left a lease: waiting until it expires");
                     waited_for = Some(other);
                 }
                 Some(first) if first.lease == other.lease => {}
@@ -142,7 +142,7 @@ impl Membership {
                 self.local_lease.lost();
                 error!(
                     process = other.process,
-                    "another process has taken up this instance's id while its lease had lapsed: this one ends"
+                    "another process took over this instance's id while its lease had expired: this process exits"
                 );
                 return Err(IdLost);
             }
@@ -150,7 +150,7 @@ impl Membership {
             Err(error) => {
                 let mut state = self.state();
                 if !state.failing {
-                    warn!(%error, "the leases of this instance could not be renewed; trying on");
+                    warn!(%error, "could not renew the leases of this instance; retrying");
                 }
                 state.failing = true;
                 state.due = None;
@@ -163,7 +163,7 @@ impl Membership {
     pub async fn leave(&self) {
         self.local_lease.lost();
         if let Err(error) = self.store.give_up(self.holder.clone()).await {
-            warn!(%error, "the leases of this instance could not be given up; they run out by themselves");
+            warn!(%error, "could not release the leases of this instance; they will expire");
         }
     }
 
@@ -197,8 +197,8 @@ impl Membership {
             let mut state = self.state();
             if term != state.term {
                 match term {
-                    Some(term) => info!(term = term.0, "this instance supervises"),
-                    None => info!("this instance supervises no more"),
+                    Some(term) => info!(term = term.0, "this instance is now the supervisor"),
+                    None => info!("this instance is no longer the supervisor"),
                 }
             }
             *state = RenewalState {

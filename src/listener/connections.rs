@@ -63,7 +63,7 @@ impl Connections {
         );
         metrics::describe_counter!(
             "provost_http_connections_closed_total",
-            "Connections to the API that were closed before their clients did, by reason"
+            "Connections to the API that the service closed, by reason"
         );
         let shared = Arc::new(Shared::default());
         shared.set_now(1);
@@ -234,7 +234,7 @@ impl Connections {
         sometimes(&mut said, SAY_AGAIN, || {
             warn!(
                 limit,
-                closing, "too many connections: closing those that do least to make room"
+                closing, "too many connections: closing idle ones to make room"
             );
         });
     }

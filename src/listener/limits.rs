@@ -32,7 +32,7 @@ impl Limits {
                 descriptors,
                 max_connections,
                 configured = config.max_connections,
-                "fewer connections than listener.max_connections: the process may open too few files; raise its limit (ulimit -n, LimitNOFILE=)"
+                "the process may open too few files for listener.max_connections, so fewer connections are accepted; raise its limit (ulimit -n, LimitNOFILE=)"
             );
         }
         Self {
@@ -62,7 +62,7 @@ fn raise_descriptors() -> u64 {
         let old = limit.current;
         limit.current = limit.maximum;
         if let Err(error) = setrlimit(Resource::Nofile, limit) {
-            warn!(%error, "the limit of open files stays as it is");
+            warn!(%error, "the limit of open files could not be raised");
             limit.current = old;
         }
     }

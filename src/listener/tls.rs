@@ -34,7 +34,7 @@ pub enum TlsError {
         path: PathBuf,
         error: io::Error,
     },
-    #[error("{setting}: {} holds no {wanted} in PEM form: {error}", path.display())]
+    #[error("{setting}: {} contains no {wanted} in PEM form: {error}", path.display())]
     NotPem {
         setting: &'static str,
         path: PathBuf,
@@ -42,7 +42,7 @@ pub enum TlsError {
         error: pem::Error,
     },
     #[error(
-        "tls.certificate and tls.key cannot be used together: {0}; the first certificate of the file must be the one of the key"
+        "tls.certificate and tls.key cannot be used together: {0}; the first certificate of the file must belong to the key"
     )]
     Unusable(rustls::Error),
 }
@@ -95,11 +95,11 @@ impl Tls {
                 match self.reload() {
                     Ok(()) => info!(
                         certificate = %self.files.certificate.display(),
-                        "the certificate has changed; new connections get the new one"
+                        "reloaded the certificate; new connections use it"
                     ),
                     Err(error) => error!(
                         %error,
-                        "the certificate has changed and cannot be used; the old one stays in use until the files are put right"
+                        "the new certificate is invalid; the previous one stays in use until the files are corrected"
                     ),
                 }
             }

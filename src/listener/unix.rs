@@ -83,7 +83,7 @@ fn remove_left_behind(path: &Path) -> io::Result<()> {
     if !found.file_type().is_socket() {
         return Err(io::Error::new(
             ErrorKind::AlreadyExists,
-            "there is a file of that name that is no socket; it is left alone",
+            "a file of that name exists that is not a socket; it is left unchanged",
         ));
     }
     match UnixStream::connect(path) {

@@ -255,7 +255,7 @@ impl Sweep {
                 }
                 Err(error) if error.is_damage() => {
                     let task = batch[0].ended.task;
-                    warn!(%task, %error, "a task that ended long ago cannot be deleted");
+                    warn!(%task, %error, "cannot delete a task that ended long ago");
                     self.swept.damaged += 1;
                     self.walks[at].has_left = true;
                 }
@@ -284,7 +284,7 @@ impl Sweep {
                 let damaged = reader.ended(after, before, 1, false).await?;
                 let last = damaged.last().map(|task| task.ended);
                 if let Some(ended) = last {
-                    warn!(task = %ended.task, %error, "a task that ended cannot be read, and is not deleted");
+                    warn!(task = %ended.task, %error, "an ended task cannot be read, and is not deleted");
                 }
                 Ok(Page {
                     tasks: Vec::new(),
@@ -368,12 +368,12 @@ const LAG: &str = "provost_purge_lag_seconds";
 pub fn describe() {
     metrics::describe_counter!(
         TASKS,
-        "Tasks that this instance deleted because they were kept long enough"
+        "Tasks that this instance deleted after their retention time"
     );
     metrics::describe_gauge!(
         LAG,
         metrics::Unit::Seconds,
-        "For how long the tasks that are being deleted should have been gone; 0 where none is left to delete"
+        "How long ago the oldest expired task should have been deleted; 0 if there is none"
     );
     metrics::counter!(TASKS).increment(0);
     metrics::gauge!(LAG).set(0.0);

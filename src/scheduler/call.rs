@@ -60,7 +60,7 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     drop(permit);
     if let CallOutcome::Transient { fault, wait } = &outcome {
         debug!(task = %step.task, step = %call.step_name, attempt = attempt.0, status = fault.status,
-            "{}; tried again in {wait:?}", fault.message);
+            "{}; retried in {wait:?}", fault.message);
     }
     let command = Command::Reply {
         step: step.step,
@@ -72,12 +72,11 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
 
 fn panicked(call: &Call, store: &Store) -> CallOutcome {
     error!(task = %call.step.task, step = %call.step_name, attempt = call.attempt.0,
-        "the service panicked at a call; the attempt counts as failed");
+        "the service panicked during a call; the attempt counts as failed");
     CallOutcome::Crashed(Fault {
         kind: FaultKind::Transient,
-        message:
-            "the service failed during the call because of a fault of its own; its log says more"
-                .to_owned(),
+        message: "the call failed because of an internal error; the service's log has the details"
+            .to_owned(),
         status: None,
         body: None,
         at: store
@@ -110,7 +109,7 @@ async fn save(store: &Store, call: &Call, command: Command, by: &Actor, deadline
             }
             Err(error) => {
                 debug!(task = %call.step.task, step = %call.step_name, attempt = call.attempt.0, %error,
-                    late = Instant::now() > deadline, "an answer changed nothing");
+                    late = Instant::now() > deadline, "a late reply changed nothing");
                 return;
             }
         }
@@ -180,7 +179,7 @@ impl Permission for HeldCalls<'_> {
                     Ok(holding) => {
                         let key = (call.step, call.attempt);
                         debug!(task = %call.step.task, step = %call.step_name, attempt = call.attempt.0,
-                            ?holding, "not called: its attempt is over by the record, or its task is undone");
+                            ?holding, "the call was skipped: its attempt is over in the record, or its task is being undone");
                         match holding {
                             Holding::ToBeDropped => self.local.drop_and_confirm(key),
                             Holding::Held | Holding::Over => self.local.running.abort(key),
@@ -188,7 +187,7 @@ impl Permission for HeldCalls<'_> {
                         // Aborted: this is as far as it gets.
                         return std::future::pending().await;
                     }
-                    Err(error) => debug!(%error, "whether a step is still held cannot be asked"),
+                    Err(error) => debug!(%error, "could not find out whether a step is still held"),
                 }
             }
             sleep(LOOK_AGAIN).await;

@@ -68,7 +68,7 @@ impl Dispatcher {
         calls.close();
         let under_way = self.local.running.len();
         if under_way > 0 {
-            info!(calls = under_way, grace = ?self.grace, "waiting for calls under way");
+            info!(calls = under_way, grace = ?self.grace, "waiting for running calls");
         }
         let in_time = tokio::time::timeout(self.grace, calls.wait()).await;
         let mut left = HashSet::new();
@@ -91,7 +91,7 @@ impl Dispatcher {
         if in_time.is_err() {
             warn!(
                 calls = left.len(),
-                "calls did not end in time; their steps are handed back"
+                "calls did not end in time; their steps are released"
             );
         }
         let by = self.local.actor().clone();
@@ -111,7 +111,7 @@ impl Dispatcher {
         for outcome in join_all(released).await {
             if let Err(error) = outcome {
                 // The supervisor, or the next start, recovers it.
-                warn!(%error, "a step could not be handed back");
+                warn!(%error, "could not release a step");
             }
         }
     }

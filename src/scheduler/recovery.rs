@@ -32,7 +32,7 @@ pub async fn resume_interrupted(local: &Local, store: &Store) -> Result<(), Stor
     loop {
         let orphans = match store.housekeeping.processing(own, after, BATCH).await {
             Err(error) if error.is_damage() => {
-                warn!(%error, "steps that were running when the last process ended could not be looked for; the supervisor will recover them");
+                warn!(%error, "could not find the steps that were running when the last process ended; the supervisor will recover them");
                 break;
             }
             orphans => orphans?,
@@ -89,13 +89,13 @@ pub async fn reconcile_drops(local: &Local, store: &Store) -> Result<Vec<Key>, S
         match held.get(&call.key) {
             None if local.running.abort(call.key) => {
                 debug!(task = %step.task, step = step.step.0, attempt = attempt.0,
-                    "dropped a call: its attempt is over by the record");
+                    "dropped a call: its attempt is over in the record");
             }
             Some(undoing)
                 if *undoing && call.is_dropped_by_undo && local.drop_and_confirm(call.key) =>
             {
                 debug!(task = %step.task, step = step.step.0, attempt = attempt.0,
-                    "dropped a call: its task is undone by another instance");
+                    "dropped a call: another instance is undoing its task");
             }
             _ => {}
         }
@@ -175,7 +175,7 @@ async fn release(local: &Local, store: &Store, held: Vec<Key>, why: Release) {
             // It ended meanwhile.
             Err(CommandError::Refused { .. }) => {}
             Err(error) => {
-                warn!(%error, "a step could not be handed back; the supervisor will recover it");
+                warn!(%error, "could not release a step; the supervisor will recover it");
             }
         }
     }

@@ -114,12 +114,18 @@ impl Part {
         match self.before {
             None if self.vacuuming.is_under_way() => {
                 let (bytes, free) = (space.file_bytes, space.free_bytes());
-                info!(bytes, free, "returning free space of the database file to the disk");
+                info!(
+                    bytes,
+                    free, "returning free space of the database file to the disk"
+                );
                 self.before = Some(bytes);
             }
             Some(before) if !self.vacuuming.is_under_way() && is_cut_off => {
                 let bytes = space.file_bytes;
-                info!(before, bytes, "returned free space of the database file to the disk");
+                info!(
+                    before,
+                    bytes, "returned free space of the database file to the disk"
+                );
                 self.before = None;
             }
             _ => {}

@@ -12,31 +12,31 @@ pub enum StoreError {
         "the disk that holds the database is full, or the database has reached its size limit: free some space; the service then continues automatically"
     )]
     Full,
-    #[error("the store cannot do this right now: {0}")]
+    #[error("the store is unavailable: {0}")]
     Unavailable(String),
     /// Whether the transaction was saved is not known, and nobody can be asked: another try could do
     /// all of it twice.
     #[error(
-        "{0}; what was asked for may have been done: look, or send it again under the same Idempotency-Key"
+        "{0}; the command may have been carried out: check, or send it again under the same Idempotency-Key"
     )]
     CommitUnknown(String),
     /// Nothing of the transaction was saved, and another try may well succeed: the writer makes it.
     #[error("the transaction was interrupted: {0}")]
     Retryable(String),
     #[error(
-        "a record in the database cannot be read ({0}): it is damaged, or a newer version wrote it. All else goes on; docs/deploy.md, \"A part that cannot be read\", says what to do"
+        "a record in the database cannot be read ({0}): it is damaged, or a newer version wrote it. Other tasks are not affected; see docs/deploy.md, \"A part that cannot be read\""
     )]
     Corrupt(String),
     #[error(transparent)]
     Task(#[from] UnreadableTask),
     /// Nothing was changed. The writer has said in the log what it was.
     #[error(
-        "the service failed because of a fault of its own, and its log says more: nothing was changed; report it, and try again once it is corrected"
+        "an internal error prevented this, and nothing was changed; the service's log has the details: report it, and retry once it is fixed"
     )]
     Panicked,
     /// A page of the database file is damaged, or the disk does not give it back.
     #[error(
-        "a part of the database cannot be read ({0}): what is elsewhere in it goes on; docs/deploy.md, \"A part that cannot be read\", says what to do"
+        "a part of the database cannot be read ({0}): tasks in other parts continue; see docs/deploy.md, \"A part that cannot be read\""
     )]
     Unreadable(String),
     #[error("the service is stopping")]
@@ -46,7 +46,7 @@ pub enum StoreError {
 /// A task that is there, and whose record cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error(
-    "task {task} cannot be read ({reason}): its record in the database is damaged, or a newer version wrote it. It is left alone, and all other tasks go on. Cancel it if it need not go on (POST /v1/tasks/{task}/cancel), or repair the database: docs/deploy.md, \"A part that cannot be read\""
+    "task {task} cannot be read ({reason}): its record in the database is damaged, or a newer version wrote it. The task is left unchanged, and all other tasks continue. Cancel it if it is not needed (POST /v1/tasks/{task}/cancel), or repair the database: docs/deploy.md, \"A part that cannot be read\""
 )]
 pub struct UnreadableTask {
     pub task: TaskId,
@@ -101,7 +101,7 @@ impl From<sqlx::Error> for StoreError {
             | sqlx::Error::ColumnNotFound(_)
             | sqlx::Error::Decode(_) => StoreError::Corrupt(message),
             sqlx::Error::PoolTimedOut => StoreError::Unavailable(
-                "no connection to read with was to be had in time: either the database cannot be reached, or more is read at once than there are connections (of PostgreSQL: postgres.max_connections)".to_owned(),
+                "timed out waiting for a read connection: either the database cannot be reached, or there are more reads at once than connections (on PostgreSQL: postgres.max_connections)".to_owned(),
             ),
             // Of a connection to a server.
             sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => {
@@ -128,7 +128,7 @@ pub enum CommandError {
     KeyReused,
     /// The decision panicked. Other commands are not concerned.
     #[error(
-        "the service failed at this command because of a fault of its own: the command changed nothing, its log says more, and an alert names the task where there is one; report it, and send the command again once it is corrected"
+        "an internal error prevented this command, which changed nothing; the service's log has the details, and if the command was about a task, an alert names it: report it, and send the command again once it is fixed"
     )]
     Panicked,
     #[error(transparent)]

@@ -94,7 +94,7 @@ impl Default for Health {
     fn default() -> Self {
         describe_gauge!(
             "provost_store_fault",
-            "1 while the store has this fault, and /readyz says 503 because of it"
+            "1 while the store has this fault, which makes /readyz return 503"
         );
         for fault in StoreFault::ALL {
             show(fault, false);
@@ -133,7 +133,7 @@ impl Health {
             self.raise(
                 StoreFault::Unreadable,
                 format!(
-                    "a part of the database cannot be read ({reason}): the disk or its file is damaged. Tasks in other parts go on. Look at the disk, stop the service, keep a copy of all files of the database, then restore a backup, or rescue what can be read with `sqlite3 provost.db .recover`: docs/deploy.md, \"A part that cannot be read\""
+                    "a part of the database cannot be read ({reason}): the disk or the file is damaged. Tasks in other parts continue. Check the disk, stop the service, keep a copy of all files of the database, then restore a backup, or rescue what can be read with `sqlite3 provost.db .recover`: see docs/deploy.md, \"A part that cannot be read\""
                 ),
             );
         }
@@ -149,7 +149,7 @@ impl Health {
         if faults.len() == before {
             return;
         }
-        info!(fault = fault.as_str(), "a fault of the store is over");
+        info!(fault = fault.as_str(), "a fault of the store is resolved");
         show(fault, false);
         self.0
             .is_faulty
@@ -225,7 +225,7 @@ mod tests {
         assert!(health.check_submission().is_ok());
         health.raise(StoreFault::Full, "full");
         assert!(matches!(health.check_submission(), Err(StoreError::Full)));
-        assert!(health.check_write().is_ok(), "what was accepted goes on");
+        assert!(health.check_write().is_ok(), "running tasks continue");
         health.raise(StoreFault::Missing, "gone");
         let refused = health.check_write().unwrap_err();
         assert!(refused.to_string().contains("gone"), "{refused}");

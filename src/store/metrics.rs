@@ -49,17 +49,17 @@ const COUNTED: [&str; 23] = [
 fn describe() {
     describe_counter!(
         "provost_events_total",
-        "What happened to tasks and steps, by the type that the history gives it"
+        "Changes of tasks and steps, by their type in the history"
     );
     describe_counter!(
         "provost_late_replies_total",
-        "Answers that came when their attempt was over; they count for nothing"
+        "Replies that arrived after their attempt was over; they change nothing"
     );
-    describe_histogram!("provost_store_batch_size", "Commands of one commit");
+    describe_histogram!("provost_store_batch_size", "Commands per commit");
     describe_gauge!(
         "provost_cache_bytes",
         Unit::Bytes,
-        "What the tasks held in memory take"
+        "Memory used by the cached tasks"
     );
     for (name, what) in [
         (
@@ -68,7 +68,7 @@ fn describe() {
         ),
         (
             "provost_step_seconds",
-            "Time from a step's claim to its answer",
+            "Time from a step's claim to its reply",
         ),
         (
             "provost_task_seconds",
@@ -76,7 +76,7 @@ fn describe() {
         ),
         (
             "provost_claim_lag_seconds",
-            "Time from when a step was due to its claim",
+            "Time from when a step became due to its claim",
         ),
     ] {
         describe_histogram!(name, Unit::Seconds, what);

@@ -5,22 +5,22 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum OpenError {
     #[error(
-        "{database} is in use by another process ({holder}): stop that one, or give this one a database of its own with --database-url"
+        "{database} is in use by another process ({holder}): stop that process, or use another database with --database-url"
     )]
     InUse { database: String, holder: String },
     #[error(
-        "{database} has {names} names (hard links): SQLite finds what was written last by the name, so the others would lead to an old state; keep the name that its -wal and -shm lie beside, or where there are none the one that the service used, and remove the others (`find / -xdev -samefile {database}` lists them)"
+        "{database} has {names} names (hard links): SQLite finds its latest data by the name, so the other names would lead to an old state; keep the name that its -wal and -shm are next to, or if there are none the one that the service used, and remove the others (`find / -xdev -samefile {database}` lists them)"
     )]
     SeveralNames { database: String, names: u64 },
     #[error(
-        "{database} is mounted as a single file: SQLite keeps what was written last in files beside it, which would stay behind; mount the folder that holds them all"
+        "{database} is mounted as a single file: SQLite keeps its latest data in files next to it, which would be left out; mount the folder that contains them all"
     )]
     Mounted { database: String },
     /// There may be room again in a moment.
     #[error("{database} cannot be opened because its disk is full ({reason}): free some space")]
     Full { database: String, reason: String },
     #[error(
-        "{database} was written by a newer version of provost (its schema has migration {found}, this version knows up to {known}): start the newer version again, or restore a backup made before the upgrade"
+        "{database} was written by a newer version of provost (its schema has migration {found}, this version supports up to {known}): start the newer version again, or restore a backup made before the upgrade"
     )]
     NewerSchema {
         database: String,
@@ -45,16 +45,16 @@ pub enum OpenError {
     },
     /// It may be there again in a moment.
     #[error(
-        "{database} cannot be reached: {reason}; see that it runs, takes writes, and is at this address"
+        "{database} cannot be reached: {reason}; check that it runs, accepts writes, and has this address"
     )]
     Unreachable { database: String, reason: String },
     #[error(
-        "{database} is damaged and cannot be opened ({reason}): look at the disk, keep a copy of all files that begin with its name, then restore a backup, or rescue what can be read with `sqlite3 {database} .recover`: docs/deploy.md, \"A part that cannot be read\""
+        "{database} is damaged and cannot be opened ({reason}): check the disk, keep a copy of all files that begin with its name, then restore a backup, or rescue what can be read with `sqlite3 {database} .recover`: see docs/deploy.md, \"A part that cannot be read\""
     )]
     Damaged { database: String, reason: String },
     /// What is left of a database shows that there was one.
     #[error(
-        "{database} is {lost}, but {leftovers} of it is there: provost makes no new database beside what is left of another. Restore a backup in its place: docs/deploy.md, \"Restore, step by step\". To begin anew, move all files that begin with its name elsewhere"
+        "{database} is {lost}, but {leftovers} of it exists: provost creates no new database next to the remains of another. Restore a backup in its place: see docs/deploy.md, \"Restore, step by step\". To start with an empty database, move all files that begin with its name elsewhere"
     )]
     Lost {
         database: String,
@@ -64,7 +64,7 @@ pub enum OpenError {
     },
     /// It was deleted while the service used it, and the service has saved a copy.
     #[error(
-        "{database} is missing, and {rescued} is there: a copy of all that was accepted, which provost wrote when the database was deleted under it. Give it the name of the database to go on with it (mv {rescued} {database}), or move it elsewhere"
+        "{database} is missing, but {rescued} exists: a copy of all accepted tasks, which provost wrote when the database was deleted while it ran. Rename it to continue with it (mv {rescued} {database}), or move it elsewhere"
     )]
     Rescued { database: String, rescued: String },
     #[error("{database} cannot be opened: {reason}")]

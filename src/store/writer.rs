@@ -234,7 +234,7 @@ impl Writer {
             None => 0,
         };
         *complained = Some((now, 0));
-        error!(%error, commands, unsaid, "a batch could not be saved");
+        error!(%error, commands, unsaid, "could not save a batch");
     }
 
     fn forget(&self, tasks: impl IntoIterator<Item = TaskId>) {
@@ -384,7 +384,7 @@ impl<'w> Committer<'w> {
                     continue;
                 }
                 Err(Halted::Damaged(_)) => Err(Failed::Save(StoreError::Unreadable(
-                    "the batch needs what was left out of it".to_owned(),
+                    "the batch needs a task that it did not load".to_owned(),
                 ))),
             };
             let mut draft = match outcome {
@@ -427,7 +427,7 @@ impl<'w> Committer<'w> {
             if let Err(message) = told {
                 error!(
                     message,
-                    "the service panicked after a commit; the claims of the batch are handed back later"
+                    "the service panicked after a commit; the claims of the batch are released later"
                 );
                 writer.forget(draft.batch.changes.iter().map(|change| change.task.id()));
             }
@@ -437,7 +437,7 @@ impl<'w> Committer<'w> {
         }
         let reason = interrupted
             .unwrap_or_else(|| "other instances kept changing the same tasks".to_owned());
-        warn!(reason, "a batch could not be saved {TRIES} times");
+        warn!(reason, "could not save a batch {TRIES} times");
         Err(Failed::Save(StoreError::Unavailable(reason)))
     }
 
@@ -475,7 +475,9 @@ impl<'w> Committer<'w> {
             let moved = stale_refusals.stale_tasks(batch, tx.as_mut()).await?;
             if !moved.is_empty() {
                 drop(tx);
-                debug!("a cached task that refused was stale; the batch is decided again");
+                debug!(
+                    "a cached task that refused a command was stale; the batch is decided again"
+                );
                 writer.forget(moved);
                 return Ok(None);
             }

@@ -63,7 +63,7 @@ impl Supervisor {
             }
         }
         if recovered > 0 {
-            debug!(recovered, "asked for recovery");
+            debug!(recovered, "requested a recovery");
         }
         Ok(recovered)
     }

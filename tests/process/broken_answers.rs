@@ -53,7 +53,7 @@ async fn interim_answers_without_end_break_the_call_off_with_a_clear_fault() {
     let fault = &step(&task, "only")["last_fault"];
     assert_eq!(fault["kind"], "transient", "{task:#}");
     let message = fault["message"].as_str().unwrap();
-    assert!(message.contains("interim answers (1xx)"), "{message}");
+    assert!(message.contains("interim responses (1xx)"), "{message}");
     assert_eq!(fault["outcome"], "unknown", "{task:#}");
 }
 

@@ -112,7 +112,7 @@ async fn another_file_in_its_place_is_never_written_to_and_used_after_a_restart(
     fs::rename(&restored, &database).unwrap();
     let before = fs::read(&database).unwrap();
     assert_refused_at_once(&provost, &remote).await;
-    provost.says("is another file").await;
+    provost.says("is not the file that provost opened").await;
     for path in ["/v1/tasks", "/v1/alerts"] {
         provost.get(path).await;
     }
@@ -148,7 +148,7 @@ async fn nothing_is_lost_with_files_that_belong_to_the_database_and_were_deleted
             assert!(why.contains("restart the service"), "{why}");
             assert!(!why.contains("backup"), "{why}");
             provost
-                .says("all that was accepted is in the database file itself")
+                .says("all accepted data is in the database file itself")
                 .await;
             provost.kill().await;
         } else {
@@ -294,7 +294,11 @@ async fn no_new_database_is_made_beside_what_is_left_of_another() {
         }
         let (code, said) = Provost::setup().database(&database).refused().await;
         assert_eq!(code, Some(1), "{said}");
-        for word in [left.to_str().unwrap(), "Restore a backup", "begin anew"] {
+        for word in [
+            left.to_str().unwrap(),
+            "Restore a backup",
+            "start with an empty database",
+        ] {
             assert!(said.contains(word), "{said}");
         }
         assert_eq!(fs::read_to_string(&left).unwrap(), "left");

@@ -127,7 +127,7 @@ async fn what_stops_tls_is_told_apart_and_the_file_is_named() {
         ),
         (
             trusted.verified("localhost", "notes.pem"),
-            vec![path("notes.pem"), "holds no certificate".to_owned()],
+            vec![path("notes.pem"), "contains no certificate".to_owned()],
         ),
         (
             trusted.verified("127.0.0.1", "ca.pem"),

@@ -149,7 +149,7 @@ async fn a_drop_reaches_the_holder_at_once() {
     b.command(&format!("/v1/tasks/{id}/cancel"))
         .await
         .expect(200);
-    a.says("its attempt is over by the record").await;
+    a.says("its attempt is over in the record").await;
     service.was_left_alone();
 }
 
@@ -237,7 +237,7 @@ async fn an_instance_suspended_while_its_task_is_undone_does_nothing_for_it_afte
     let task = b.settled(&id).await;
     assert_eq!(task["state"], "undone", "{task:#}");
     a.resume();
-    a.says("its attempt is over by the record").await;
+    a.says("its attempt is over in the record").await;
     service.a_retry_later(&a).await;
     service.was_left_alone();
     assert_eq!(

@@ -56,7 +56,7 @@ async fn an_expression_that_would_be_folded_into_gigabytes_is_refused() {
         (long.as_str(), "is larger than"),
         (
             "range(99999) | reject('in', range(99999)) | list",
-            "takes too much",
+            "costs too much",
         ),
     ] {
         let answer = provost.post("/v1/tasks", &sends(&remote.url(), expression, json!({})));
@@ -83,7 +83,7 @@ async fn an_expression_that_costs_too_much_ends_its_step_in_error_and_no_start()
         "input.s|replace('s', input.s)|length",
     ] {
         let message = fault(&provost, &sends(&remote.url(), expression, many.clone())).await;
-        let is_bounded = message.contains("takes too much") || message.contains("is larger than");
+        let is_bounded = message.contains("costs too much") || message.contains("is larger than");
         assert!(is_bounded && message.contains(expression), "{message}");
         provost.kill().await;
         provost.restart().await;
@@ -210,7 +210,7 @@ async fn a_task_of_many_conditions_over_a_large_input_is_decided_at_once() {
     assert_eq!(task["state"], "error");
     let message = task["steps"][499]["error"]["message"].as_str().unwrap();
     assert!(
-        message.contains("together with those evaluated before it"),
+        message.contains("together with the expressions before it"),
         "{message}"
     );
     goes_on(&provost, &remote).await;
@@ -232,7 +232,7 @@ async fn dry_runs_of_expensive_expressions_hold_nobody_up() {
             .iter()
             .find(|warning| warning["code"] == "cannot_render");
         let message = found.unwrap()["message"].as_str().unwrap();
-        assert!(message.contains("takes too much"), "{message}");
+        assert!(message.contains("costs too much"), "{message}");
     }
 }
 

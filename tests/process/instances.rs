@@ -129,7 +129,9 @@ async fn while_its_last_calls_end_it_stays_alive_and_does_not_supervise() {
     remote.requests(1).await;
     let before = instance(&provost).await;
     provost.terminate();
-    provost.says("this instance supervises no more").await;
+    provost
+        .says("this instance is no longer the supervisor")
+        .await;
     let mut stopping = instance(&provost).await;
     assert_eq!(stopping["supervising"], false);
     assert_eq!(stopping["term"], json!(null));

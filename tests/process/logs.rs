@@ -98,7 +98,7 @@ async fn a_line_on_a_message_that_was_not_taken_has_its_text_and_the_id_of_the_m
     let mut submission = one_step(&remote.url(), "/work");
     submission["reply_to"] = json!({ "url": format!("{}/replies", remote.url()) });
     provost.run(&submission).await;
-    let text = "a message could not be delivered; it is tried again";
+    let text = "could not deliver a message; it will be retried";
     provost.says(text).await;
     let log = provost.log();
     let line = log.lines().find(|line| line.contains(text)).unwrap();

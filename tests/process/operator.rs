@@ -137,10 +137,7 @@ async fn a_task_runs_again_from_a_step_on_under_the_same_keys() {
         .unwrap();
     assert_eq!(again["step"], "charge");
     assert_eq!(again["by"], "operator:anonymous");
-    assert_eq!(
-        again["reason"],
-        "the price was wrong (run again from charge on)"
-    );
+    assert_eq!(again["reason"], "the price was wrong (rerun from charge)");
     provost
         .post(&retry, &body)
         .await

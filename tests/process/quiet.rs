@@ -53,7 +53,7 @@ fn at_rest(server: &Postgres) -> Setup {
 async fn an_instance_at_rest_asks_little() {
     let server = Postgres::start_with("log_statement = 'all'\nlog_line_prefix = '%m '\n").await;
     let provost = at_rest(&server).start().await;
-    provost.says("this instance supervises").await;
+    provost.says("this instance is now the supervisor").await;
     let count = statements_in(&server, 3).await;
     assert!(count < 3 * 30, "{count} statements in three beats");
     assert!(count > 3 * 5, "{count}: they are not counted");

@@ -62,7 +62,9 @@ async fn an_alert_webhook_that_is_added_is_told_of_the_next_alert() {
         "[[alert_webhooks]]\nname = \"ops\"\nurl = \"{}/alerts\"\n",
         webhook.url()
     ));
-    provost.says("read tokens, receivers, alert webhooks").await;
+    provost
+        .says("reloaded tokens, receivers, alert webhooks")
+        .await;
     let task = provost.run(&one_step(&remote.url(), "/work")).await;
     assert_eq!(task["state"], "error");
     webhook.requests(1).await;
@@ -81,7 +83,9 @@ async fn a_receiver_that_is_added_can_be_named() {
     provost.reload(&format!(
         "[[receivers]]\nname = \"shop\"\nurl = \"{url}/replies\"\nsecrets = [\"{secret}\"]\n"
     ));
-    provost.says("read tokens, receivers, alert webhooks").await;
+    provost
+        .says("reloaded tokens, receivers, alert webhooks")
+        .await;
     provost.run(&submission).await;
     remote.requests(2).await;
     assert!(remote.ledger().iter().any(|seen| seen.path == "/replies"));

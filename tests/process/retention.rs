@@ -134,7 +134,7 @@ async fn of_several_instances_one_deletes_and_another_goes_on_where_that_is_lost
     };
     let remote = Remote::quick().await;
     let mut first = on("first").start().await;
-    first.says("this instance supervises").await;
+    first.says("this instance is now the supervisor").await;
     let second = on("second").start().await;
     let work = one_step(&remote.url(), "/work");
     let end = async |provost: &Provost| {

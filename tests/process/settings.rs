@@ -190,7 +190,7 @@ async fn what_settings_name_and_is_not_there_is_found_before_the_start() {
         (
             vec![format!("sqlite://{here}/file/p.db")],
             2,
-            format!("database_url: {here}/file is no folder"),
+            format!("database_url: {here}/file is not a folder"),
         ),
     ] {
         let mut check = binary();

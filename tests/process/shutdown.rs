@@ -22,7 +22,7 @@ async fn a_call_that_ends_in_time_is_recorded_before_it_stops() {
     remote.requests(1).await;
     provost.terminate();
     // The log is the only place that says when it has begun to stop.
-    provost.says("waiting for calls under way").await;
+    provost.says("waiting for running calls").await;
     gate.open();
     let status = provost.ended().await;
     assert_eq!(status.code(), Some(0));
@@ -110,7 +110,7 @@ async fn a_submission_during_the_stop_is_refused_and_all_else_is_answered() {
     let id = provost.submit(&submission).await;
     remote.requests(1).await;
     provost.terminate();
-    provost.says("waiting for calls under way").await;
+    provost.says("waiting for running calls").await;
     let newcomer = Api::new(provost.address());
     for api in [provost.api(), &newcomer] {
         for path in ["/v1/tasks".to_owned(), format!("/v1/tasks/{id}/clone")] {

@@ -91,8 +91,8 @@ async fn what_a_suspended_instance_held_is_taken_over_once_and_its_late_answers_
 
     // Each of the calls that it held is over: its answer was refused, or it was dropped.
     let over = |log: &str| {
-        let of_answer = log.matches("an answer changed nothing").count();
-        of_answer + log.matches("its attempt is over by the record").count()
+        let of_answer = log.matches("a late reply changed nothing").count();
+        of_answer + log.matches("its attempt is over in the record").count()
     };
     let all_over = async {
         while over(&paused.log()) < 5 {

@@ -145,7 +145,7 @@ async fn a_certificate_that_changes_is_shown_from_then_on_and_a_bad_one_never() 
     );
 
     std::fs::write(files.path("crt"), "no certificate").unwrap();
-    provost.says("has changed and cannot be used").await;
+    provost.says("the new certificate is invalid").await;
     assert!(connect(&provost, &second).await.is_ok());
 
     let third = certificate();

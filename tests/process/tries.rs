@@ -109,7 +109,7 @@ async fn a_stop_has_nothing_to_wait_for_and_the_wait_goes_on_after_it() {
     provost.terminate();
     assert_eq!(provost.ended().await.code(), Some(0));
     let log = provost.log();
-    assert!(!log.contains("waiting for calls under way"), "{log}");
+    assert!(!log.contains("waiting for running calls"), "{log}");
     provost.restart().await;
     let after = provost.task(&id).await;
     assert_eq!(step(&after, "only"), step(&before, "only"));

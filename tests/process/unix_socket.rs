@@ -71,6 +71,6 @@ async fn a_file_that_is_no_socket_is_left_alone() {
     let setup = Provost::setup().listen(&format!("unix:{}", path.display()));
     let (code, said) = setup.refused().await;
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("no socket"), "{said}");
+    assert!(said.contains("not a socket"), "{said}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
 }

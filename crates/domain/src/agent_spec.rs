@@ -82,7 +82,9 @@ fn check_endpoint_url(url: &str) -> Result<(), &'static str> {
         return Err("must name a host");
     };
     if authority.as_str().contains('@') {
-        return Err("must hold no user or password: send credentials in a header of the step");
+        return Err(
+            "must not contain a user or password: send credentials in a header of the step",
+        );
     }
     let host = authority.host();
     if host.is_empty() || host == "[]" {
@@ -90,7 +92,7 @@ fn check_endpoint_url(url: &str) -> Result<(), &'static str> {
     }
     let port = authority.as_str()[host.len()..].strip_prefix(':');
     if port.is_some_and(|port| port.parse::<u16>().unwrap_or(0) == 0) {
-        return Err("must have a port of 1 to 65535 where it has one");
+        return Err("must have a port from 1 to 65535, if it has one");
     }
     let is_ip = match host.strip_prefix('[') {
         Some(v6) => v6.trim_end_matches(']').parse::<Ipv6Addr>().is_ok(),

@@ -275,7 +275,7 @@ mod tests {
         let body: Value = serde_json::from_str(&slack.body).unwrap();
         let text = format!(
             ":rotating_light: *task.error* task order-1 (order): \
-             step charge: 402 &lt;declined&gt; &amp; gone\n<https://p.example/v1/tasks/{task}|Look at it>"
+             step charge: 402 &lt;declined&gt; &amp; gone\n<https://p.example/v1/tasks/{task}|View it>"
         );
         assert_eq!(body["text"], text);
     }

@@ -52,7 +52,7 @@ impl AllowedAddress {
         if let Some((_, rest)) = text.split_once("://") {
             let meant = rest.split('/').next().unwrap_or(rest);
             return Err(format!(
-                "is a URL; did you mean {meant:?}? Schemes and paths are not looked at"
+                "is a URL; did you mean {meant:?}? Schemes and paths have no effect here"
             ));
         }
         let (what, port) = split_port(text)?;
@@ -60,9 +60,7 @@ impl AllowedAddress {
             None => None,
             Some(port) => match port.parse() {
                 Ok(0) | Err(_) => {
-                    return Err(format!(
-                        "has the port {port:?}, which is none of 1 to 65535"
-                    ));
+                    return Err(format!("has the port {port:?}, which is not 1 to 65535"));
                 }
                 Ok(number) => Some(number),
             },
@@ -87,7 +85,7 @@ fn split_port(text: &str) -> Result<(&str, Option<&str>), String> {
             None if port.starts_with('/') => Err(format!(
                 "has its `]` in the wrong place; did you mean \"[{what}{port}]\"?"
             )),
-            None => Err(format!("goes on with {port:?} after the `]`")),
+            None => Err(format!("continues with {port:?} after the `]`")),
         };
     }
     match text.split_once(':') {
@@ -99,18 +97,16 @@ fn split_port(text: &str) -> Result<(&str, Option<&str>), String> {
 impl What {
     fn parse(text: &str) -> Result<Self, String> {
         if let Some((address, length)) = text.split_once('/') {
-            let address: IpAddr = address
-                .parse()
-                .map_err(|_| format!("has {address:?} before the `/`, which is no IP address"))?;
+            let address: IpAddr = address.parse().map_err(|_| {
+                format!("has {address:?} before the `/`, which is not an IP address")
+            })?;
             let bits = if address.is_ipv4() { 32 } else { 128 };
             let network = length
                 .parse()
                 .ok()
                 .and_then(|length| IpNet::new(address, length).ok())
                 .ok_or_else(|| {
-                    format!(
-                        "has {length:?} after the `/`, but a prefix has a length of 0 to {bits}"
-                    )
+                    format!("has {length:?} after the `/`, but a prefix length is 0 to {bits}")
                 })?;
             return match network.trunc() {
                 whole if whole == network => Self::network(network),
@@ -135,7 +131,7 @@ impl What {
                 Some(name) => (true, name),
                 None => {
                     return Err(format!(
-                        "has a * that is not a whole part; did you mean \"*.{rest}\"?"
+                        "has a * that is not a whole label; did you mean \"*.{rest}\"?"
                     ));
                 }
             },
@@ -155,7 +151,7 @@ impl What {
         let network = canonical(network);
         if is_never_called(&network) {
             return Err(
-                "holds link-local or metadata addresses only, which no setting allows: leave it out"
+                "contains only link-local or metadata addresses, which no setting allows: remove it"
                     .to_owned(),
             );
         }
@@ -184,7 +180,7 @@ fn host_fault(name: &str) -> Option<String> {
     }
     if name.contains('*') {
         return Some(
-            "has a * elsewhere than in front: write \"*.svc.example\", or a network".to_owned(),
+            "has a * that is not at the front: write \"*.svc.example\", or a network".to_owned(),
         );
     }
     // The last part decides what a URL's parser takes for an IPv4 address.
@@ -195,7 +191,9 @@ fn host_fault(name: &str) -> Option<String> {
         None => last.bytes().all(|byte| byte.is_ascii_digit()),
     };
     if is_number {
-        return Some("is no IP address, and ends in a number as no name of a host does".to_owned());
+        return Some(
+            "is not an IP address, but ends in a number, which no host name does".to_owned(),
+        );
     }
     let plain = |part: &str| {
         let fits = (1..=63).contains(&part.len());
@@ -207,7 +205,7 @@ fn host_fault(name: &str) -> Option<String> {
         return None;
     }
     Some(
-        "is no name of a host (an international one is written as in \"xn--bcher-kva.example\")"
+        "is not a host name (write an international one as in \"xn--bcher-kva.example\")"
             .to_owned(),
     )
 }
@@ -307,19 +305,19 @@ mod tests {
             ("*", "allow_private_addresses"),
             ("10.0.0.5/8", "\"10.0.0.0/8\""),
             ("10.0.0.0/33", "0 to 32"),
-            ("10.0.0/8", "no IP address"),
-            ("10.0.0.*", "elsewhere"),
-            ("10.0.0", "no IP address"),
+            ("10.0.0/8", "not an IP address"),
+            ("10.0.0.*", "not at the front"),
+            ("10.0.0", "not an IP address"),
             ("http://payments:8080/x", "\"payments:8080\""),
             ("*svc.example", "\"*.svc.example\""),
-            ("a.*.example", "elsewhere"),
+            ("a.*.example", "not at the front"),
             ("payments:http", "1 to 65535"),
             ("payments:0", "1 to 65535"),
             ("[fd00::]/8", "\"[fd00::/8]\""),
             ("[fd00::1", "\"[fd00::1]\""),
             ("169.254.0.0/16", "no setting"),
             ("169.254.169.254:80", "no setting"),
-            ("pay ments", "no name of a host"),
+            ("pay ments", "not a host name"),
             ("bücher.example", "xn--"),
         ] {
             let refused = AllowedAddress::parse(entry).expect_err(entry);

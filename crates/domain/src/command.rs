@@ -160,7 +160,7 @@ impl Release {
             Release::Shutdown => "the instance shut down before the call ended",
             Release::Restart => "the instance that held it restarted",
             Release::Dropped => "the task is undone; its call was dropped",
-            Release::NeverStarted => "it was recorded as claimed, but its call was never started",
+            Release::NeverStarted => "it was recorded as claimed, but its call never started",
         }
     }
 }
@@ -169,7 +169,7 @@ impl Release {
 #[derive(Clone, PartialEq, Debug, Error)]
 pub enum Refusal {
     #[error(
-        "the task has no step at place {}: the steps that undo others exist once the task is being undone", .0.at()
+        "the task has no step with index {}: undo steps exist only once the task is being undone", .0.at()
     )]
     NoStep(StepIndex),
     #[error("the task is {0}: it has ended and never changes again")]
@@ -186,11 +186,11 @@ pub enum Refusal {
         needed: &'static str,
     },
     #[error(
-        "attempt {attempt} of step {step} is over: its answer came too late and changes nothing"
+        "attempt {attempt} of step {step} is over: its reply came too late and changes nothing"
     )]
     Late { step: StepName, attempt: Attempt },
     #[error(
-        "step {step} is a pivot and is {}: from there the task is only driven forward, and nothing is undone", .status.as_str()
+        "step {step} is a pivot and is {}: the task can only be completed, not undone", .status.as_str()
     )]
     PastPivot { step: StepName, status: StepStatus },
     #[error("step {step} is not due before {at}")]

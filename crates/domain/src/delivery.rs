@@ -85,7 +85,7 @@ impl DeliveryPolicy {
                 if now >= end {
                     let within = self.give_up_after;
                     return DeliveryDecision::Dead {
-                        reason: format!("{reason}; {tries} tries within {within}"),
+                        reason: format!("{reason}; {tries} attempts within {within}"),
                     };
                 }
                 let wait = self.wait(tries, retry_after, chance);
@@ -166,7 +166,7 @@ mod tests {
             "{again:?}"
         );
         let dead = DAY.decide(failed(None), 101, START, end, 1.0);
-        let reason = "500; 101 tries within 24h".to_owned();
+        let reason = "500; 101 attempts within 24h".to_owned();
         assert_eq!(dead, DeliveryDecision::Dead { reason });
     }
 

@@ -77,7 +77,8 @@ impl<'a> Fields<'a> {
         };
         if entries.len() > MOST_FIELDS {
             let count = entries.len();
-            let message = format!("has {count} fields, but none here has more than {MOST_FIELDS}");
+            let message =
+                format!("has {count} fields, but no object here has more than {MOST_FIELDS}");
             return Err(vec![FieldFault::new(pointer, message)]);
         }
         let mut fields = Self {
@@ -92,7 +93,7 @@ impl<'a> Fields<'a> {
             if names.insert(entry.name.clone()) {
                 fields.entries.push(entry);
             } else if fields.faults.len() < MOST_FAULTS {
-                fields.fault(&entry.name, "stands here twice: leave one out");
+                fields.fault(&entry.name, "is given twice: remove one");
             }
         }
         Ok(fields)
@@ -305,14 +306,14 @@ impl<'a> Fields<'a> {
             let message = match meant {
                 Some(meant) => format!("unknown field `{name}`; did you mean `{meant}`?"),
                 None => format!(
-                    "unknown field `{name}`; known here: {}",
+                    "unknown field `{name}`; the fields are: {}",
                     self.asked.join(", ")
                 ),
             };
             self.fault(name, message);
         }
         if more > 0 {
-            let message = format!("has {more} more unknown fields: leave them out");
+            let message = format!("has {more} more unknown fields: remove them");
             self.faults.push(FieldFault::new(&self.pointer, message));
         }
         if self.faults.is_empty() {

@@ -40,7 +40,7 @@ macro_rules! name {
             }
 
             /// The text itself, for whoever keeps it without a copy.
-            #[allow(dead_code, reason = "not every name is stored so")]
+            #[allow(dead_code, reason = "this name is not stored in this form")]
             pub fn shared(&self) -> &Arc<str> {
                 &self.0
             }

@@ -72,7 +72,7 @@ pub fn render_request(
                 // The value may be a secret, so only the name is told.
                 Err(_) => Err(RenderError::new(
                     name,
-                    "its value holds a line break or another character that no header may hold",
+                    "its value contains a line break or another character that is not allowed in a header",
                 )),
             }
         })
@@ -101,14 +101,14 @@ pub(super) fn path_fault(path: &str) -> Option<&'static str> {
     }
     if path.contains(|c: char| c.is_ascii_control() || c == ' ' || c == '\\') {
         return Some(
-            "a path has no blanks, control characters or backslashes: percent-encode them",
+            "a path has no spaces, control characters or backslashes: percent-encode them",
         );
     }
     let segments = path.split_once('?').map_or(path, |(path, _)| path);
     segments
         .split('/')
         .any(is_dots)
-        .then_some("a path has no `.` or `..` segments: they lead elsewhere")
+        .then_some("a path has no `.` or `..` segments: they would change the path")
 }
 
 /// URL parsers take an encoded dot for a dot.

@@ -112,7 +112,9 @@ fn url(
 fn receiver(reply: &mut Fields<'_>, known: &dyn KnownReceivers) -> Option<ReceiverName> {
     match (reply.has("url"), reply.has("receiver")) {
         (true, true) => reply.fault("url", "give either `url` or `receiver`, not both"),
-        (false, false) => reply.missing("url", "give an address, or name a configured `receiver`"),
+        (false, false) => {
+            reply.missing("url", "give a URL, or the name of a configured `receiver`")
+        }
         _ => {}
     }
     let name = reply.string("receiver", 64)?;
@@ -132,15 +134,15 @@ fn events(reply: &mut Fields<'_>) -> Vec<Arc<str>> {
         return HOW_IT_CAME_OUT.map(Arc::from).into();
     };
     if chosen.is_empty() {
-        reply.fault(
-            "events",
-            "is empty: choose what to be told, or leave it out",
-        );
+        reply.fault("events", "is empty: choose events, or omit it");
     }
     let mut events: Vec<Arc<str>> = Vec::with_capacity(chosen.len());
     for (at, event) in chosen.iter().enumerate() {
         if !REPLIES.contains(&event.as_str()) {
-            let message = format!("{event:?} is no event; there are {}", REPLIES.join(", "));
+            let message = format!(
+                "{event:?} is not an event; the events are {}",
+                REPLIES.join(", ")
+            );
             reply.extend([FieldFault::new(format!("{pointer}/{at}"), message)]);
         } else if !events.iter().any(|known| **known == **event) {
             events.push(event.as_str().into());
@@ -238,7 +240,7 @@ mod tests {
             ),
             (
                 json!({ "receiver": "shop", "events": ["task.done"] }),
-                "/reply_to/events/0: \"task.done\" is no event; there are task.accepted",
+                "/reply_to/events/0: \"task.done\" is not an event; the events are task.accepted",
             ),
             (
                 json!({ "receiver": "shop", "events": [] }),

@@ -35,9 +35,9 @@ const fn task(from: TaskStatus, to: TaskStatus, why: &'static str) -> Transition
     }
 }
 
-const AGAIN: &str = "an operator had it run again, itself or with a step before it";
-const PROBED: &str = "the task is undone, and the probe says that the step took effect";
-const DOUBTED: &str = "what undoes it is done; its outcome was unknown";
+const AGAIN: &str = "an operator reran it, or a step before it";
+const PROBED: &str = "the task is being undone, and the probe found that the step took effect";
+const DOUBTED: &str = "its undo is done; its outcome was unknown";
 
 pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
     use StepStatus::{Cancelled, Error, Pending, Processed, Processing, Skipped, Undone, Waiting};
@@ -64,13 +64,13 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Waiting,
             "step.cancelled",
             Cancelled,
-            "the task was cancelled or is undone",
+            "the task was cancelled or is being undone",
         ),
         step(
             Pending,
             "step.claimed",
             Processing,
-            "a scheduler claimed it under a new attempt",
+            "the scheduler claimed it for a new attempt",
         ),
         step(
             Pending,
@@ -82,67 +82,67 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Pending,
             "step.skipped",
             Skipped,
-            "an operator went on without it, or its request could not be made and on_permanent is skip",
+            "an operator skipped it, or its request could not be made and on_permanent is skip",
         ),
         step(
             Pending,
             "step.resolved",
             Processed,
-            "an operator did it by hand",
+            "an operator resolved it",
         ),
         step(
             Pending,
             "step.retried",
             Pending,
-            "an operator had it tried at once instead of later",
+            "an operator retried it at once instead of later",
         ),
         step(
             Pending,
             "step.cancelled",
             Cancelled,
-            "the task was cancelled or is undone",
+            "the task was cancelled or is being undone",
         ),
         step(
             Processing,
             "step.processed",
             Processed,
-            "the agent reported success under the attempt that holds it, or its probe says that it took effect",
+            "the agent reported success for the current attempt, or its probe found that it took effect",
         ),
         step(
             Processing,
             "step.error",
             Error,
-            "the service refused for good, the attempts are used up, or the task's complete-by passed",
+            "the service refused permanently, the retries are used up, or the task's complete-by passed",
         ),
         step(
             Processing,
             "step.skipped",
             Skipped,
-            "the service refused for good, or the attempts are used up, and the policy is skip; or, for an undo, the probe says that there is nothing to undo",
+            "the service refused permanently, or the retries are used up, and the policy is skip; or, for an undo, the probe found nothing to undo",
         ),
         step(
             Processing,
             "step.probed",
             Pending,
-            "the probe has answered, and now the work itself is to be done",
+            "the probe has responded, and the step's own call comes next",
         ),
         step(
             Processing,
             "step.retrying",
             Pending,
-            "a transient fault: it is tried again after a wait, within the time to complete that is left",
+            "a transient fault: it is retried after a backoff, within its remaining time",
         ),
         step(
             Processing,
             "step.expired",
             Pending,
-            "complete-by passed, or would have before the next try: it is tried again after a wait; or the instance that held it was lost: at once",
+            "complete-by passed, or would pass before the next attempt: it is retried after a backoff; or the instance that held it was lost: it is retried at once",
         ),
         step(
             Processing,
             "step.extended",
             Pending,
-            "the attempts are used up and on_exhausted grants more time",
+            "the retries are used up and on_exhausted grants more time",
         ),
         step(
             Processing,
@@ -154,34 +154,24 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
             Processing,
             "step.cancelled",
             Cancelled,
-            "the task was cancelled or is undone; the call is dropped, or ended without an answer, and its outcome is unknown",
+            "the task was cancelled or is being undone; the call was dropped, or ended without a response, and its outcome is unknown",
         ),
-        step(Error, "step.retried", Pending, "an operator resubmitted it"),
+        step(Error, "step.retried", Pending, "an operator retried it"),
         step(
             Error,
             "step.retried",
             Waiting,
-            "an operator resubmitted it and its condition is judged again, or had it run again with a step before it",
+            "an operator retried it and its condition is evaluated again, or reran a step before it",
         ),
         step(Pending, "step.retried", Waiting, AGAIN),
         step(Processed, "step.retried", Waiting, AGAIN),
         step(Skipped, "step.retried", Waiting, AGAIN),
-        step(
-            Error,
-            "step.skipped",
-            Skipped,
-            "an operator went on without it",
-        ),
-        step(
-            Error,
-            "step.resolved",
-            Processed,
-            "an operator did it by hand",
-        ),
+        step(Error, "step.skipped", Skipped, "an operator skipped it"),
+        step(Error, "step.resolved", Processed, "an operator resolved it"),
         step(Error, "step.processed", Processed, PROBED),
         step(Skipped, "step.processed", Processed, PROBED),
         step(Cancelled, "step.processed", Processed, PROBED),
-        step(Processed, "step.undone", Undone, "what undoes it is done"),
+        step(Processed, "step.undone", Undone, "its undo is done"),
         step(Error, "step.undone", Undone, DOUBTED),
         step(Skipped, "step.undone", Undone, DOUBTED),
         step(Cancelled, "step.undone", Undone, DOUBTED),
@@ -201,13 +191,13 @@ pub const TASK_TRANSITIONS: &[Transition<TaskStatus>] = {
         task(
             Processing,
             Paused,
-            "an operator paused it; running calls finish",
+            "an operator paused it; running calls may finish",
         ),
         task(Processing, Cancelled, "it was cancelled"),
         task(
             Processing,
             Pending,
-            "an operator had it run again from a step on, before any had been claimed",
+            "an operator reran it from a step, before any step had been claimed",
         ),
         task(
             Paused,
@@ -221,12 +211,12 @@ pub const TASK_TRANSITIONS: &[Transition<TaskStatus>] = {
         task(
             Error,
             Pending,
-            "its failed steps were resubmitted before any had been claimed",
+            "its failed steps were retried before any step had been claimed",
         ),
         task(
             Error,
             Processing,
-            "its failed steps were resubmitted, skipped or resolved",
+            "its failed steps were retried, skipped or resolved",
         ),
         task(
             Error,
@@ -236,39 +226,39 @@ pub const TASK_TRANSITIONS: &[Transition<TaskStatus>] = {
         task(
             Error,
             Paused,
-            "its failed steps were mended while it was paused",
+            "its failed steps were retried, skipped or resolved while it was paused",
         ),
         task(Error, Cancelled, "it was cancelled"),
         task(
             Pending,
             Undoing,
-            "its undo was asked for, or a policy says so",
+            "its undo was requested, or a policy requires it",
         ),
         task(
             Processing,
             Undoing,
-            "its undo was asked for, or a policy says so",
+            "its undo was requested, or a policy requires it",
         ),
         task(
             Paused,
             Undoing,
-            "its undo was asked for, and it is no longer paused; or a policy says so, and it is paused again at once",
+            "its undo was requested, and it is no longer paused; or a policy requires it, and it is paused again at once",
         ),
         task(
             Error,
             Undoing,
-            "its undo was asked for; or a step that undoes another was mended",
+            "its undo was requested; or a failed undo step was retried, skipped or resolved",
         ),
         task(
             Undoing,
             Undone,
-            "whatever took effect is undone, or was passed over",
+            "every effect is undone, or its undo was skipped",
         ),
-        task(Undoing, Error, "a step that undoes another is in error"),
+        task(Undoing, Error, "an undo step is in error"),
         task(
             Undoing,
             Paused,
-            "an operator paused it; running calls finish",
+            "an operator paused it; running calls may finish",
         ),
         task(Undoing, Cancelled, "it was cancelled"),
         task(Paused, Undone, "its last running undo finished"),

@@ -177,7 +177,8 @@ pub fn verdict(
             });
         };
         if step.request.method == Method::Get && !read.contains(&StepIndex(*index as u16)) {
-            let message = "no step reads the output of this GET: remove the step, or read its output";
+            let message =
+                "no step reads the output of this GET: remove the step, or read its output";
             warn(WarningCode::OutputUnread, message.to_owned());
         }
         if let Some(limit) = complete_within

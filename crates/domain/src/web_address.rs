@@ -21,7 +21,7 @@ impl WebAddress {
     pub fn parse(url: &str) -> Result<Self, String> {
         const FORM: &str = "give `http://` or `https://`, a host and an optional path";
         if url.contains('#') {
-            return Err("has a fragment, which is never sent: leave it out".to_owned());
+            return Err("has a fragment, which is never sent: remove it".to_owned());
         }
         let uri: Uri = url.parse().map_err(|_| format!("is not a URL: {FORM}"))?;
         let scheme = match uri.scheme_str() {
@@ -33,7 +33,7 @@ impl WebAddress {
             .ok_or_else(|| format!("has no host: {FORM}"))?;
         if authority.as_str().contains('@') {
             return Err(
-                "holds a user name or password, which logs would show: send an `authorization` header"
+                "contains a user name or password, which logs would show: send an `authorization` header"
                     .to_owned(),
             );
         }

@@ -89,17 +89,17 @@ async fn what_cannot_be_sent_is_permanent_and_never_sent() {
         ..a_call()
     };
     for (call, says) in [
-        (header("x y", "1"), "not the name of a header"),
+        (header("x y", "1"), "not a valid header name"),
         (
             header("x-secret", "hush\r\nx: y"),
-            "characters that no header may hold",
+            "characters that are not allowed in a header",
         ),
         (header("content-length", "3"), "cannot be set by a step"),
         (header("provost-attempt", "9"), "cannot be set by a step"),
         (path("@elsewhere/"), "does not start with /"),
-        (path("/../admin"), "leads out of"),
-        (path("/%2e%2e/admin"), "leads out of"),
-        (path("/../based"), "leads out of"),
+        (path("/../admin"), "leads outside of"),
+        (path("/%2e%2e/admin"), "leads outside of"),
+        (path("/../based"), "leads outside of"),
     ] {
         let fault = run(&agents, call, AMPLE).await.fault();
         assert!(fault.message.contains(says), "{}", fault.message);
@@ -132,7 +132,7 @@ async fn text_is_an_output_and_broken_json_is_not() {
     let server = Server::answering(response("200 OK", json, "<html>")).await;
     let fault = run(&agents_at(&server.url), a_call(), AMPLE).await.fault();
     assert!(
-        fault.message.contains("does not parse"),
+        fault.message.contains("cannot be parsed"),
         "{}",
         fault.message
     );
@@ -148,7 +148,7 @@ async fn an_answer_that_would_come_later_is_refused() {
     let server = Server::answering(answer).await;
     let fault = run(&agents_at(&server.url), a_call(), AMPLE).await.fault();
     assert!(
-        fault.message.contains("not available in this version"),
+        fault.message.contains("does not support"),
         "{}",
         fault.message
     );
@@ -179,7 +179,7 @@ async fn a_refusal_is_permanent_and_keeps_the_start_of_its_body() {
     let fault = ended.fault();
     assert_eq!(fault.status, Some(400));
     assert_eq!(fault.body.unwrap(), "x".repeat(BODY_EXCERPT));
-    assert_eq!(fault.message, "the service answered 400 Bad Request");
+    assert_eq!(fault.message, "the service responded 400 Bad Request");
     // The store's clock, read off complete-by: the call was given AMPLE and took a part of it.
     let complete_by = a_call().complete_by;
     let left = complete_by.since(fault.at);

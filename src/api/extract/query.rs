@@ -278,7 +278,7 @@ mod tests {
         let problem = query.finish().unwrap_err();
         assert_eq!(
             problem.detail(),
-            "there is no query parameter \"stat\": known are state, limit"
+            "unknown query parameter \"stat\": the parameters are state, limit"
         );
     }
 }

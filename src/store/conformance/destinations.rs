@@ -93,7 +93,7 @@ fn failure(claim: &QueueClaim, began: Timestamp) -> DestinationFailure {
         receiver: claim.receiver.clone(),
         began,
         retry_after: None,
-        reason: "the receiver answered 503".to_owned(),
+        reason: "the receiver responded 503".to_owned(),
         chance: 1.0,
     }
 }
@@ -328,7 +328,7 @@ pub async fn what_has_waited_for_its_time_is_given_up_in_batches_with_one_alert(
     assert_eq!(tries, 2, "those that were tried, each as often as it was");
     let error = dead[0].error.as_deref().unwrap();
     assert!(
-        error.starts_with("the receiver answered 503; no message"),
+        error.starts_with("the receiver responded 503; no message"),
         "{error}"
     );
     assert_eq!(alerts(&h).await, 1);

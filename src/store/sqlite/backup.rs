@@ -21,22 +21,22 @@ pub struct Backup {
 
 #[derive(Debug, Error)]
 pub enum BackupError {
-    #[error("{0} is there already, and a backup overwrites nothing: choose another name")]
+    #[error("{0} already exists, and a backup overwrites nothing: choose another name")]
     Exists(PathBuf),
     #[error(
-        "{0} is there: another backup is writing it, or was killed while it did; where none runs, remove it"
+        "{0} already exists: another backup is writing it, or was killed; if none is running, remove it"
     )]
     Unfinished(PathBuf),
     #[error("{0} cannot be written: {1}")]
     Unwritable(PathBuf, io::Error),
     #[error(
-        "{0} has several names (hard links), and under this one what was written last may not be found: remove all but the one that the service uses"
+        "{0} has several names (hard links), and its latest data may not be found under this one: remove all names but the one that the service uses"
     )]
     SeveralNames(PathBuf),
-    #[error("{0}: its name is not UTF-8, which SQLite wants")]
+    #[error("{0}: its name is not UTF-8, which SQLite requires")]
     Name(PathBuf),
     #[error(
-        "{0} cannot be read as a database of provost: {1}; is it where the service keeps it, and is this its user?"
+        "{0} cannot be read as a database of provost: {1}; is it the service's database, and does this user have access to it?"
     )]
     Unreadable(PathBuf, sqlx::Error),
     #[error("{0} cannot be copied to {1}: {2}")]

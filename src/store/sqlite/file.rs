@@ -171,7 +171,7 @@ impl DatabaseFile {
             });
         }
         if Identity::at(&path).map_err(failed)? != Some(Identity::of(&metadata)) {
-            let reason = "it was moved or replaced while it was opened";
+            let reason = "it was moved or replaced while it was being opened";
             return Err(failed(io::Error::other(reason)));
         }
         Ok(Self {
@@ -434,7 +434,7 @@ fn holder(file: &mut File) -> String {
         .rewind()
         .and_then(|()| file.take(64).read_to_string(&mut holder));
     match holder.is_empty() {
-        true => "its number is not known".to_owned(),
+        true => "an unknown process".to_owned(),
         false => holder,
     }
 }

@@ -72,7 +72,7 @@ impl Files {
 
     fn raise_cut(&self, wal: &Path) {
         let detail = format!(
-            "{} is shorter than what was written to it: something cut it while provost uses it, and what was accepted last is gone. Nothing is accepted or written any more. Stop the service, keep a copy of all files of the database, and restore a backup; or start it on what is left: docs/deploy.md, \"Files that are deleted or cut\"",
+            "{} is shorter than what was written to it: something truncated it while provost uses it, and the latest accepted data is lost. Provost accepts and writes nothing any more. Stop the service, keep a copy of all files of the database, and restore a backup; or start it on what is left: see docs/deploy.md, \"Files that are deleted or cut\"",
             wal.display()
         );
         self.health.raise(StoreFault::Cut, detail);
@@ -80,7 +80,7 @@ impl Files {
 
     pub fn raise_full(&self) {
         let detail = format!(
-            "the disk that holds {} is full, or the database has reached store.max_size. Nothing new is accepted, and what was accepted goes on as far as a reserve lasts. Free some space, or let ended tasks be deleted sooner (retention.keep); the service goes on by itself",
+            "the disk that holds {} is full, or the database has reached store.max_size. Provost accepts nothing new, and running tasks continue as long as a reserve lasts. Free some space, or delete ended tasks sooner (retention.keep); the service then continues automatically",
             self.file.name()
         );
         self.health.raise(StoreFault::Full, detail);
@@ -88,16 +88,16 @@ impl Files {
 
     fn missing(&self, path: &Path) -> String {
         let gone = format!(
-            "{} is gone: it was moved or deleted while provost uses it, and nothing is accepted into a file that is gone.",
+            "{} is gone: it was moved or deleted while provost uses it, and provost accepts nothing into a deleted file.",
             path.display()
         );
         match path == self.file.path() {
             true => format!(
-                "{gone} Move it back, and the service goes on by itself. Where it was deleted, do not end the service yet: it holds the last copy, and writes it to {}: docs/deploy.md, \"Files that are deleted or cut\"",
+                "{gone} Move it back, and the service continues automatically. If it was deleted, do not stop the service yet: it holds the last copy, and writes it to {}: see docs/deploy.md, \"Files that are deleted or cut\"",
                 self.file.beside(RESCUED).display()
             ),
             false => format!(
-                "{gone} All that was accepted is kept: restart the service, and it finds it; or move the file back, and it goes on by itself"
+                "{gone} All accepted data is kept: restart the service, which will find it; or move the file back, and the service continues automatically"
             ),
         }
     }
@@ -105,7 +105,7 @@ impl Files {
     /// The database was deleted, and what it held is in a copy.
     pub fn say_rescued(&self, copy: &Path) {
         let detail = format!(
-            "{} was deleted while provost uses it, and nothing is accepted into a file that is gone. All that was accepted is in {}: stop the service, give that file the name of the database, and start the service again",
+            "{} was deleted while provost uses it, and provost accepts nothing into a deleted file. All accepted data is in {}: stop the service, rename that file to the name of the database, and start the service again",
             self.file.path().display(),
             copy.display()
         );
@@ -115,7 +115,7 @@ impl Files {
     /// The database was deleted, and no copy could be written.
     pub fn say_not_rescued(&self, error: &RescueError) {
         let detail = format!(
-            "{} was deleted while provost uses it, and nothing is accepted into a file that is gone. This process holds the last copy, and could not write it to a file of its own ({error}). Do not end it before you have copied what it has open, /proc/{}/fd: docs/deploy.md, \"Files that are deleted or cut\"",
+            "{} was deleted while provost uses it, and provost accepts nothing into a deleted file. This process holds the last copy, and could not write it to another file ({error}). Do not stop it before you have copied its open files, /proc/{}/fd: see docs/deploy.md, \"Files that are deleted or cut\"",
             self.file.path().display(),
             std::process::id()
         );
@@ -124,7 +124,7 @@ impl Files {
 
     fn replaced(&self, path: &Path) -> String {
         format!(
-            "{} is another file than the one that provost opened, and it does not write to it: restart the service to use the file that is there now, together with the -wal file that belongs to it, or with none",
+            "{} is not the file that provost opened, and provost does not write to it: restart the service to use the file that is there now, together with its own -wal file, or without one",
             path.display()
         )
     }

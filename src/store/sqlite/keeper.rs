@@ -107,14 +107,14 @@ impl Keeper {
         let is_held_up = |row: SqliteRow| row.try_get::<i64, _>("busy").map(|busy| busy != 0);
         match folded.and_then(is_held_up) {
             Ok(false) => {
-                info!("all that was accepted is in the database file itself");
+                info!("all accepted data is in the database file itself");
                 return true;
             }
             Ok(true) => warn!(
-                "what was accepted last could not be written into the database file yet: a read is in the way"
+                "the latest accepted data could not be written to the database file yet: a read blocks it"
             ),
             Err(error) => {
-                warn!(%error, "what was accepted last could not be written into the database file");
+                warn!(%error, "the latest accepted data could not be written to the database file");
             }
         }
         false
@@ -124,7 +124,7 @@ impl Keeper {
     async fn save_all(&self) -> bool {
         match rescue(&self.files.file, &self.pool).await {
             Ok(copy) => {
-                info!(copy = %copy.display(), "all that was accepted is in a copy of the database");
+                info!(copy = %copy.display(), "all accepted data is in a copy of the database");
                 self.files.say_rescued(&copy);
                 true
             }
@@ -196,7 +196,7 @@ impl Keeper {
         let reserve = self.reserve.clone();
         let made = tokio::task::spawn_blocking(move || reserve.make(bytes)).await;
         if let Ok(Err(error)) = made {
-            debug!(%error, bytes, "no reserve could be made");
+            debug!(%error, bytes, "could not create the reserve");
         }
     }
 
@@ -224,7 +224,7 @@ impl Keeper {
             folded
         };
         if let Err(error) = folded.await {
-            debug!(%error, "the WAL could not be folded back");
+            debug!(%error, "could not checkpoint the WAL");
         }
     }
 
@@ -245,7 +245,7 @@ impl Keeper {
         match measured.await {
             Ok((growth, free)) => Some(growth.min(self.disk().available) + free),
             Err::<_, sqlx::Error>(error) => {
-                debug!(%error, "the room in the database could not be measured");
+                debug!(%error, "could not measure the free space in the database");
                 None
             }
         }

@@ -129,7 +129,9 @@ async fn open_file(
         FileState::Kept => {}
         FileState::Missing(path) | FileState::Replaced(path) | FileState::Cut(path) => {
             let path = path.display();
-            return Err(unusable(format!("{path} was moved while it was opened")));
+            return Err(unusable(format!(
+                "{path} was moved while it was being opened"
+            )));
         }
     }
     let pool = async |connections| {

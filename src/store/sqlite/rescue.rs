@@ -16,7 +16,7 @@ pub const RESCUED: &str = ".rescued";
 
 #[derive(Debug, Error)]
 pub enum RescueError {
-    #[error("{0} is there already")]
+    #[error("{0} already exists")]
     Exists(PathBuf),
     #[error(transparent)]
     Io(#[from] io::Error),

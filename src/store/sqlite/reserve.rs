@@ -112,7 +112,7 @@ impl Reserve {
                     .truncate(true)
                     .open(&self.path);
                 if emptied.is_err() {
-                    tracing::warn!(%error, file = %self.path.display(), "the reserve cannot be removed");
+                    tracing::warn!(%error, file = %self.path.display(), "could not remove the reserve");
                 }
             }
             _ => {}

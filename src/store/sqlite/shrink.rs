@@ -38,14 +38,14 @@ pub struct Shrunk {
 
 #[derive(Debug, Error)]
 pub enum ShrinkError {
-    #[error("{0} is not there: see that database_url leads to the database")]
+    #[error("{0} does not exist: check database_url")]
     Missing(PathBuf),
     #[error(
-        "{database} is in use by another process ({holder}), which is most likely the service: stop it and try again. While it runs it gives space back by itself, where the file was made for it: docs/deploy.md, \"Space that ended tasks took\""
+        "{database} is in use by another process ({holder}), most likely the service: stop it and try again. A running service returns free space to the disk by itself, if the file was created for it: see docs/deploy.md, \"Space that ended tasks took\""
     )]
     InUse { database: String, holder: String },
     #[error(
-        "{folder} has {available} bytes free, and to shrink {database} takes {needed} there until it is done ({what}): free some space, or put the temporary copy on another disk by setting {TEMPORARY} to a folder there. Nothing was changed"
+        "{folder} has {available} bytes free, and shrinking {database} needs {needed} there until it is done ({what}): free some space, or put the temporary copy on another disk by setting {TEMPORARY} to a folder there. Nothing was changed"
     )]
     NoRoom {
         database: String,
@@ -57,10 +57,10 @@ pub enum ShrinkError {
     #[error("{0} is not a database of provost")]
     Foreign(String),
     #[error(
-        "{0} was packed, and another process reads it, so its file could not be made shorter yet: end that read (a backup, or a sqlite3 shell) and try again"
+        "{0} was packed, but another process reads it, so its file could not be truncated yet: end that read (a backup, or a sqlite3 shell) and try again"
     )]
     Read(String),
-    #[error("{TEMPORARY} leads to {0}, which cannot be used for the temporary copy: {1}")]
+    #[error("{TEMPORARY} is {0}, which cannot be used for the temporary copy: {1}")]
     Temporary(PathBuf, io::Error),
     #[error(transparent)]
     Open(OpenError),
@@ -189,14 +189,14 @@ fn see_room(file: &DatabaseFile, temporary: &Path, live: u64) -> Result<(), Shri
         what,
     };
     let (needed, what) = match is_same {
-        true => (2 * copy, "a temporary copy of what it holds, and its -wal"),
-        false => (copy, "its -wal, with all that it holds"),
+        true => (2 * copy, "a temporary copy of its contents, and its -wal"),
+        false => (copy, "its -wal, with all its contents"),
     };
     // `Disk::of` looks at the folder that a file is in.
     if !is_same {
         let disk = Disk::of(&temporary.join("copy"));
         if !disk.has(copy) {
-            let what = "a temporary copy of what it holds";
+            let what = "a temporary copy of its contents";
             return Err(lacks(temporary, disk, copy, what));
         }
     }

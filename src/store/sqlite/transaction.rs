@@ -227,7 +227,7 @@ impl Transaction for SqliteTransaction<'_> {
     async fn add_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError> {
         match self.write_agent(ADD_AGENT, name, spec).await? {
             0 => Err(StoreError::Retryable(format!(
-                "the agent {name} was registered meanwhile"
+                "agent `{name}` was registered in the meantime"
             ))),
             _ => Ok(()),
         }

@@ -82,7 +82,7 @@ impl Default for Faults {
     fn default() -> Self {
         describe_gauge!(
             "provost_tasks_unreadable",
-            "Tasks that this instance met and could not read: their records are damaged. An alert names each"
+            "Tasks that this instance could not read: their records are damaged. An alert names each of them"
         );
         let unreadable = gauge!("provost_tasks_unreadable");
         unreadable.set(0.0);
@@ -224,12 +224,12 @@ impl Committer<'_> {
                     (apply.task, apply.command.step(), apply.command.name())
                 }
                 Some(Request::Submit { details, .. }) => (details.id, None, "submit"),
-                _ => return error!(message, "the service panicked at a batch"),
+                _ => return error!(message, "the service panicked during a batch"),
             },
         };
         error!(
             %task, step = step.map(|step| step.0), command, message,
-            "the service panicked while it decided on a task; the command failed, the others go on"
+            "the service panicked while it decided on a task; this command failed, the others continue"
         );
         self.writer.forget([task]);
         self.untold.push(Untold::Panic {
@@ -275,7 +275,7 @@ impl Committer<'_> {
     ) {
         let (answer, answered) = oneshot::channel();
         let message = format!(
-            "the service failed at {command} of task {task} because of a fault of its own ({message}); the task is as it was. Report it with the log of instance {}; once it is corrected, the task goes on by itself",
+            "an internal error prevented {command} of task {task} ({message}); the task is unchanged. Report it with the log of instance {}; once it is fixed, the task continues automatically",
             self.writer.local.instance(),
         );
         let mut report = vec![Request::Apply {
@@ -296,7 +296,7 @@ impl Committer<'_> {
         let answered = answered.await;
         if saved.is_err() || !matches!(answered, Ok(Ok(_))) {
             // A submission left no task behind; a task that has ended is looked at by nobody.
-            warn!(%task, "no alert could be raised for a task that the service panicked at");
+            warn!(%task, "could not raise an alert for a task whose command made the service panic");
         }
     }
 
@@ -307,7 +307,7 @@ impl Committer<'_> {
         match self.raise_unreadable(task, &message).await {
             Ok(()) => self.writer.outbox.notify_one(),
             Err(error) => {
-                warn!(%task, %error, "no alert could be raised for a task that cannot be read");
+                warn!(%task, %error, "could not raise an alert for a task that cannot be read");
             }
         }
     }

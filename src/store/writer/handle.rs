@@ -339,7 +339,7 @@ impl Store {
         for (step, outcome) in due.iter().zip(join_all(promoted).await) {
             match outcome {
                 Err(error) if error.is_damage() => {
-                    warn!(task = %step.task, step = step.step.0, %error, "a step that is due cannot be enqueued");
+                    warn!(task = %step.task, step = step.step.0, %error, "a due step cannot be enqueued");
                 }
                 outcome => {
                     outcome?;
@@ -406,5 +406,5 @@ impl Store {
 
 /// Each operation has one kind of outcome; this is what a mistake in pairing them looks like.
 pub(super) fn mismatch() -> StoreError {
-    StoreError::Corrupt("an operation was answered with another's outcome".to_owned())
+    StoreError::Corrupt("an operation got another operation's result".to_owned())
 }

@@ -20,7 +20,7 @@ pub struct Registered {
 
 #[derive(Clone, Debug, Error)]
 pub enum RegisterError {
-    #[error("what is registered is not as the condition of the request demands")]
+    #[error("the precondition of the request does not match what is registered")]
     Unmet(Unmet),
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -23,15 +23,15 @@ impl Draft {
         if self.task.undo.is_some() {
             return Err(Refusal::TaskState {
                 status: self.task.status(),
-                needed: "it is being undone: only what undoes its steps is run",
+                needed: "it is being undone: only its undo steps run",
             });
         }
         let chosen = self.again(from);
         self.check_again(from, &chosen)?;
         let name = self.task.definition(from).name.clone();
         let again = match &reason {
-            Some(reason) => format!("{reason} (run again from {name} on)"),
-            None => format!("run again from {name} on"),
+            Some(reason) => format!("{reason} (rerun from {name})"),
+            None => format!("rerun from {name}"),
         };
         self.renew_limit(now);
         self.ready.retain(|ready| !chosen.contains(ready));
@@ -60,7 +60,7 @@ impl Draft {
         if self.task.step(from).status() == StepStatus::Waiting {
             return Err(self.refuse_step(
                 from,
-                "its turn has not come, so there is nothing of it to run again",
+                "it has never become ready, so there is nothing to rerun",
             ));
         }
         for index in chosen.iter().copied() {
@@ -68,14 +68,14 @@ impl Draft {
                 StepStatus::Processing => {
                     return Err(self.refuse_step(
                         index,
-                        "it is being called: wait until the call has ended, and retry then",
+                        "its call is in flight: wait until the call has ended, and retry then",
                     ));
                 }
                 // Run again it would count as not begun, and what it made final could be undone.
                 StepStatus::Processed if self.task.definition(index).pivot => {
                     return Err(self.refuse_step(
                         index,
-                        "it is a pivot, which is done once: retry from a step behind it",
+                        "it is a pivot, which runs only once: rerun from a step after it",
                     ));
                 }
                 _ => {}

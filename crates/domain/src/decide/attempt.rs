@@ -32,7 +32,10 @@ impl Draft {
         now: Timestamp,
     ) -> Result<Option<Call>, Refusal> {
         let Some(due_at) = self.task.due_at(index) else {
-            return Err(self.refuse_step(index, "only a pending step of a running task is claimed"));
+            return Err(self.refuse_step(
+                index,
+                "only a pending step of a running task can be claimed",
+            ));
         };
         if due_at > now {
             return Err(Refusal::NotDue {
@@ -67,7 +70,7 @@ impl Draft {
                         complete_by,
                     },
                     by,
-                    probed.then(|| "asks the probe whether it took effect".to_owned()),
+                    probed.then(|| "its probe runs to find out whether it took effect".to_owned()),
                 );
                 if due_at < now
                     && let Some(claimed) = self.events.last_mut()
@@ -281,7 +284,7 @@ impl Draft {
         let wait = Span::from_millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
         if fault.effect == Effect::Unknown && self.task.probe_before(index).is_some() {
             let fault = fault.message;
-            let reason = format!("{fault}; its probe is asked before the next try");
+            let reason = format!("{fault}; its probe runs before the next attempt");
             self.failed(index, reason, wait, by, now);
             return;
         }
@@ -297,14 +300,13 @@ impl Draft {
             let whole = self.time_to_complete(index);
             let fault = fault.message;
             let reason = format!(
-                "it did not succeed within {whole}; its last fault: {fault}; the next try, in {wait}, \
-                 would come too late"
+                "it did not succeed within {whole}; its last fault: {fault}; the next attempt, in {wait}, would be too late"
             );
             self.failed(index, reason, wait, by, now);
             return;
         }
         let pending = StepState::Pending { ready_at: next };
-        let reason = format!("tried again in {wait}");
+        let reason = format!("retried in {wait}");
         self.change(index, "step.retrying", pending, by, Some(reason));
         let step = self.task.step_mut(index);
         step.tries = step.tries.saturating_add(1);
@@ -333,7 +335,7 @@ impl Draft {
             // Its call was dropped then: not one that never began, but one that failed.
             return Err(self.refuse_step(
                 index,
-                "its complete-by has passed, so it is for the supervisor to recover",
+                "its complete-by has passed, so the supervisor will recover it",
             ));
         }
         let reason = why.reason();

@@ -32,7 +32,7 @@ impl Draft {
                 if !waits && self.task.step(index).status() != StepStatus::Error {
                     return Err(self.refuse_step(
                         index,
-                        "only a step in error, or one that waits for a later time, is retried",
+                        "only a step in error, or one that waits for a retry, can be retried",
                     ));
                 }
                 vec![index]
@@ -51,13 +51,13 @@ impl Draft {
             // What it would be undone by is the request that took effect, and that may be an earlier one.
             return Err(self.refuse_step(
                 index,
-                "its outcome is unknown, so its probe is asked first: retry it without another body",
+                "its outcome is unknown, so its probe runs first: retry it without another body",
             ));
         }
         if chosen.is_empty() {
             return Err(Refusal::TaskState {
                 status: self.task.status(),
-                needed: "only a task with a step in error is retried",
+                needed: "only a task with a step in error can be retried",
             });
         }
         self.renew_limit(now);
@@ -109,7 +109,10 @@ impl Draft {
         by: &Actor,
         now: Timestamp,
     ) -> Result<(), Refusal> {
-        self.check_replaceable(index, "only a step in error or a pending one is skipped")?;
+        self.check_replaceable(
+            index,
+            "only a step in error or a pending one can be skipped",
+        )?;
         let skipped = StepState::Skipped { output, at: now };
         self.replace(index, "step.skipped", skipped, reason, by, now);
         Ok(())
@@ -145,7 +148,7 @@ impl Draft {
             status: self.task.status(),
             needed: match name {
                 Some(_) => "it has no step of that name in error",
-                None => "only steps in error are skipped, and it has none",
+                None => "only steps in error can be skipped, and it has none",
             },
         })
     }
@@ -158,7 +161,10 @@ impl Draft {
         by: &Actor,
         now: Timestamp,
     ) -> Result<(), Refusal> {
-        self.check_replaceable(index, "only a step in error or a pending one is resolved")?;
+        self.check_replaceable(
+            index,
+            "only a step in error or a pending one can be resolved",
+        )?;
         self.task.step_mut(index).set_effect(Effect::Known);
         let processed = StepState::Processed { output, at: now };
         self.replace(index, "step.resolved", processed, reason, by, now);
@@ -181,7 +187,7 @@ impl Draft {
         }
         Err(self.refuse_step(
             index,
-            "the task is undone: only the steps that undo others can be changed",
+            "the task is being undone: only its undo steps can be changed",
         ))
     }
 
@@ -238,7 +244,7 @@ impl Draft {
         if self.task.paused {
             return Err(Refusal::TaskState {
                 status: self.task.status(),
-                needed: "it is paused already",
+                needed: "it is already paused",
             });
         }
         self.task.paused = true;
@@ -257,7 +263,7 @@ impl Draft {
         if !self.task.paused {
             return Err(Refusal::TaskState {
                 status: self.task.status(),
-                needed: "only a paused task is resumed",
+                needed: "only a paused task can be resumed",
             });
         }
         self.task.paused = false;

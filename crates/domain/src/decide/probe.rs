@@ -47,7 +47,7 @@ impl Draft {
             Ok(Finding::Done(output)) => self.found_done(index, output, by, now),
             Ok(Finding::NotDone) => self.found_not_done(index, by, now),
             Ok(Finding::InProgress) => {
-                let reason = "its probe says that it is in progress".to_owned();
+                let reason = "its probe returned in_progress".to_owned();
                 self.unanswered(index, reason, by, now);
             }
             Err(message) => {
@@ -82,7 +82,7 @@ impl Draft {
             self.after_success(index, by, now);
         } else {
             let reason = format!(
-                "the probe says that {} took effect",
+                "the probe found that {} took effect",
                 self.task.definition(subject).name
             );
             self.go_on_after_probe(index, reason, by, now);
@@ -96,16 +96,21 @@ impl Draft {
         if subject != index {
             self.task.step_mut(index).set_effect(Effect::Known);
             let reason = format!(
-                "the probe says that {} never took effect",
+                "the probe found that {} never took effect",
                 self.task.definition(subject).name
             );
             self.pass_over(index, reason, by, now);
             self.open_undos(by, now);
         } else if self.is_left_behind(index) {
-            self.abandon(index, "its probe says that it did not take effect", by, now);
+            self.abandon(
+                index,
+                "its probe found that it did not take effect",
+                by,
+                now,
+            );
             self.open_undos(by, now);
         } else {
-            let reason = "its probe says that it did not take effect".to_owned();
+            let reason = "its probe found that it did not take effect".to_owned();
             self.go_on_after_probe(index, reason, by, now);
         }
         self.settle(by, None, now);

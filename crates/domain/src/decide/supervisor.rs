@@ -45,9 +45,7 @@ impl Draft {
             }
             Some(fault) => {
                 let last = &fault.message;
-                format!(
-                    "attempt {attempt} did not finish within {within}; the last fault before: {last}"
-                )
+                format!("attempt {attempt} did not finish within {within}; its last fault: {last}")
             }
             None => format!("attempt {attempt} did not finish within {within}"),
         };
@@ -99,7 +97,7 @@ impl Draft {
         {
             step.extensions_used += 1;
             let reason = format!(
-                "{reason}; failed more than {most} times, extended for the {} of {times} times",
+                "{reason}; failed more than {most} times, extension {} of {times}",
                 step.extensions_used
             );
             self.try_again(
@@ -188,7 +186,7 @@ impl Draft {
         if self.task.overdue_at().is_none_or(|limit| limit > now) {
             return Err(Refusal::TaskState {
                 status: self.task.status(),
-                needed: "its complete-by has not passed, or nothing of it is left to run",
+                needed: "its complete-by has not passed, or all of its steps have ended",
             });
         }
         let within = self.task.details.complete_within.unwrap_or_default();

@@ -120,7 +120,7 @@ impl Bench {
     }
 
     fn transient(&self, status: u16, wait: Duration) -> CallOutcome {
-        let message = format!("the service answered {status}");
+        let message = format!("the service responded {status}");
         let fault = Fault {
             status: Some(status),
             effect: Effect::unknown_if(status != 503),

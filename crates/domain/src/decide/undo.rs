@@ -24,7 +24,7 @@ impl Draft {
         if self.task.undo.is_some() {
             return Err(Refusal::TaskState {
                 status: self.task.status(),
-                needed: "it is being undone already; retry, resolve or skip what hinders it",
+                needed: "it is already being undone; retry, resolve or skip the steps that block the undo",
             });
         }
         if let Some(pivot) = self.task.passed_pivot() {
@@ -208,7 +208,7 @@ impl Draft {
     ) {
         self.task.step_mut(step).set_effect(Effect::Known);
         let processed = StepState::Processed { output, at: now };
-        let reason = Some("its probe says that it took effect".to_owned());
+        let reason = Some("its probe found that it took effect".to_owned());
         self.change(step, "step.processed", processed, by, reason);
     }
 }

@@ -132,7 +132,7 @@ pub fn parse_steps_within(
         faults.push(FieldFault::new(
             format!("{}/after", drafts[cycle[0]].pointer),
             format!(
-                "the steps wait for each other: {}; leave one of these out",
+                "the steps wait for each other: {}; remove one of these dependencies",
                 graph::written(cycle, |index| drafts[index].label())
             ),
         ));
@@ -211,7 +211,9 @@ fn names<'a>(drafts: &'a [Draft], faults: &mut Vec<FieldFault>) -> Names<'a> {
         if let Some(first) = names.get(name) {
             faults.push(FieldFault::new(
                 format!("{}/name", draft.pointer),
-                format!("step {first} is named `{name}` already: names are unique within a task"),
+                format!(
+                    "step {first} already has the name `{name}`: names are unique within a task"
+                ),
             ));
         } else {
             names.insert(name, index);
@@ -234,11 +236,11 @@ fn resolve(drafts: &[Draft], names: &Names<'_>, faults: &mut Vec<FieldFault>) ->
                         None => faults.push(FieldFault::new(pointer, no_step(name, names))),
                         Some(place) if *place == index => faults.push(FieldFault::new(
                             pointer,
-                            "a step cannot wait for itself: leave it out",
+                            "a step cannot wait for itself: remove it",
                         )),
                         Some(place) if after.contains(place) => faults.push(FieldFault::new(
                             pointer,
-                            format!("`{name}` stands here twice: leave one out"),
+                            format!("`{name}` is listed twice: remove one"),
                         )),
                         Some(place) => after.push(*place),
                     }
@@ -290,7 +292,7 @@ fn check_reads(
             if let Some((_, (_, meant))) = meant {
                 faults.push(FieldFault::new(
                     pointer,
-                    format!("`-` subtracts here: write `{meant}` where the name has a hyphen"),
+                    format!("`-` means subtraction here: write `{meant}` if the name has a hyphen"),
                 ));
                 continue;
             }
@@ -305,7 +307,7 @@ fn check_reads(
                         faults.push(FieldFault::new(
                             pointer,
                             format!(
-                                "`{name}` does not come before `{}`, so its output may not be there yet: add it to `after`",
+                                "`{name}` does not come before `{}`, so its output may not exist yet: add it to `after`",
                                 draft.label()
                             ),
                         ));
@@ -338,7 +340,7 @@ fn not_seen(name: &str, seen: &[&str]) -> String {
         return String::new();
     };
     format!(
-        "there is no `{name}` here: expressions see {} and {last}",
+        "`{name}` is not defined here: expressions can use {} and {last}",
         others.join(", ")
     )
 }

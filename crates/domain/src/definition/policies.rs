@@ -137,7 +137,7 @@ pub(super) fn on_exhausted(
     }
     let mut extend = fields.object("on_exhausted")?;
     if !extend.has("extend") {
-        extend.missing("extend", "say how long to wait, such as \"10m\"");
+        extend.missing("extend", "give the length of the wait, such as \"10m\"");
     }
     let wait = extend.span("extend", PERIOD);
     let times = extend.integer("times", 1..=1000).unwrap_or(1);

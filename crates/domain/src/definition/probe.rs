@@ -52,14 +52,14 @@ impl Probe {
             "\"not_done\"" => Ok(Finding::NotDone),
             "\"in_progress\"" => Ok(Finding::InProgress),
             other => Err(format!(
-                "its probe's `outcome` gave {other}, but must give \"done\", \"not_done\" or \"in_progress\""
+                "its probe's `outcome` returned {other}, but must return \"done\", \"not_done\" or \"in_progress\""
             )),
         }
     }
 }
 
 fn in_words(error: RenderError) -> String {
-    format!("its probe's answer could not be read: {error}")
+    format!("its probe's response could not be parsed: {error}")
 }
 
 /// Reads the field `probe` of a step and notes what its expressions look at.
@@ -72,14 +72,17 @@ pub(super) fn read(
     if !fields.has("request") {
         fields.missing(
             "request",
-            "say which GET tells whether the step took effect, such as { \"path\": \"/charges/{{ task.id }}\" }",
+            "give the GET that finds out whether the step took effect, such as { \"path\": \"/charges/{{ task.id }}\" }",
         );
     }
     let request = request::read(&mut fields, Method::Get, origin, reads);
     if let Some(request) = &request
         && request.method != Method::Get
     {
-        fields.fault("request", "a probe only looks: its method is GET");
+        fields.fault(
+            "request",
+            "a probe must not change anything: its method is GET",
+        );
     }
     let mut expression = |name: &str| {
         let source = fields.string(name, usize::MAX)?;

@@ -105,13 +105,14 @@ fn headers(
     for (name, pointer, value) in given {
         let header = header_name(&name).and_then(|name| {
             if headers.iter().any(|(known, _)| *known == name) {
-                return Err(format!("`{name}` stands here twice: leave one out"));
+                return Err(format!("`{name}` is set twice: remove one"));
             }
             let value = text(value.get()).ok_or("must be a string")?;
             let template = Template::parse(&value, origin)?;
             // What is not literal is checked when it is rendered.
-            HeaderValue::from_str(&template.outline(""))
-                .map_err(|_| "holds a line break or another character that no header may hold")?;
+            HeaderValue::from_str(&template.outline("")).map_err(
+                |_| "contains a line break or another character that is not allowed in a header",
+            )?;
             Ok((name, template))
         });
         match header {
@@ -138,13 +139,13 @@ fn header_name(name: &str) -> Result<String, String> {
         header::UPGRADE,
     ];
     let parsed = HeaderName::from_bytes(name.as_bytes())
-        .map_err(|_| format!("{name:?} is not the name of a header"))?;
+        .map_err(|_| format!("{name:?} is not a valid header name"))?;
     let lower = parsed.as_str();
     if RESERVED.contains(&parsed)
         || lower.starts_with("provost-")
         || ["idempotency-key", "traceparent"].contains(&lower)
     {
-        return Err(format!("`{lower}` is set by Provost: leave it out"));
+        return Err(format!("`{lower}` is set by Provost: remove it"));
     }
     Ok(lower.to_owned())
 }
@@ -168,7 +169,7 @@ fn body(
     if method == Method::Get {
         fields.fault(
             "body",
-            "a GET has no body: leave it out, or put what it says into the path's query",
+            "a GET has no body: remove it, or put its content into the query of the path",
         );
         return None;
     }

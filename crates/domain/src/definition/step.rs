@@ -117,7 +117,7 @@ impl Draft {
         {
             fields.fault(
                 "url",
-                "has a query, behind which no `request.path` can stand: leave one of them out",
+                "has a query, so `request.path` cannot be appended: remove one of them",
             );
         }
         if let Some(span) = fields.span("complete_within", TRY) {
@@ -144,7 +144,7 @@ impl Draft {
         if self.pivot && self.undo.is_some() {
             fields.fault(
                 "undo",
-                "never runs, because nothing is undone once the pivot is done: leave out `undo` or `pivot`",
+                "never runs, because nothing is undone once the pivot is done: remove `undo` or `pivot`",
             );
         }
         fields.finish()
@@ -236,7 +236,7 @@ impl Draft {
                 faults.push(FieldFault::new(
                     format!("{}/{field}", self.pointer),
                     format!(
-                        "the step comes after the pivot `{pivot}`, behind which nothing is undone: use \"error\" or \"skip\""
+                        "the step comes after the pivot `{pivot}`, and nothing after a pivot is undone: use \"error\" or \"skip\""
                     ),
                 ));
             }
@@ -263,7 +263,7 @@ pub(super) struct Edges {
 const UNDO: &str = ".undo";
 
 fn name(fields: &mut Fields<'_>) -> Option<StepName> {
-    const REMEDY: &str = "give 1 to 64 letters, digits, `_` or `-`, a letter first";
+    const REMEDY: &str = "give 1 to 64 letters, digits, `_` or `-`, starting with a letter";
     if !fields.has("name") {
         fields.missing("name", REMEDY);
     }
@@ -273,7 +273,7 @@ fn name(fields: &mut Fields<'_>) -> Option<StepName> {
     if starts && name.len() <= LONGEST_NAME && name.chars().all(holds) {
         Some(StepName::new(name))
     } else {
-        fields.fault("name", format!("is not a step's name: {REMEDY}"));
+        fields.fault("name", format!("is not a valid step name: {REMEDY}"));
         None
     }
 }
@@ -309,7 +309,7 @@ fn agent_named(name: &str, known: &dyn KnownAgents) -> Result<Target, String> {
     // policy for URLs.
     if name.is_empty() || name.len() > LONGEST_NAME || name.contains([':', '/', '{']) {
         return Err(format!(
-            "{name:?} is not the name of an agent; to call an address, give `url`"
+            "{name:?} is not a valid agent name; to call a URL, set `url`"
         ));
     }
     let agent = AgentName::new(name);
@@ -328,7 +328,7 @@ fn agent_named(name: &str, known: &dyn KnownAgents) -> Result<Target, String> {
 
 fn url_target(url: &str, known: &dyn KnownAgents) -> Result<Target, String> {
     if url.contains(['{', '}']) {
-        return Err("is taken as it stands: put expressions into `request.path`".to_owned());
+        return Err("cannot contain expressions: put them into `request.path`".to_owned());
     }
     let address = WebAddress::parse(url)?;
     known.allows_url(url)?;

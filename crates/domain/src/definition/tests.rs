@@ -231,7 +231,7 @@ fn names_are_checked() {
         refused(
             json!([step(name, json!({}))]),
             "/steps/0/name",
-            "not a step's name",
+            "not a valid step name",
         );
     }
     refused(
@@ -326,7 +326,7 @@ fn only_what_has_ended_before_is_read() {
     refused(
         only(json!({ "when": "total > 1" })),
         "/steps/0/when",
-        "no `total` here",
+        "`total` is not defined here",
     );
     refused(
         only(json!({ "when": "output.id" })),

@@ -32,7 +32,7 @@ pub(super) fn read(step: &mut Fields<'_>, origin: Origin<'_>) -> Option<UndoDraf
     if !fields.has("request") {
         fields.missing(
             "request",
-            "say what undoes the step, such as { \"method\": \"DELETE\", \"path\": \"/charges/{{ output.id }}\" }",
+            "give the action that undoes the step, such as { \"method\": \"DELETE\", \"path\": \"/charges/{{ output.id }}\" }",
         );
     }
     let mut reads = Vec::new();

@@ -94,9 +94,9 @@ fn what_nobody_asked_for_is_refused_by_name() {
     assert_eq!(
         found,
         [
-            "/at/key: stands here twice: leave one out",
+            "/at/key: is given twice: remove one",
             "/at/priorty: unknown field `priorty`; did you mean `priority`?",
-            "/at/colour: unknown field `colour`; known here: priority, key",
+            "/at/colour: unknown field `colour`; the fields are: priority, key",
         ]
     );
 }

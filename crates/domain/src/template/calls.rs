@@ -30,13 +30,10 @@ pub(super) fn bind(
         match args.get_mut(place) {
             Some(arg @ None) => *arg = Some(value),
             Some(Some(_)) => {
-                return Err(format!("`{of}` is given `{}` twice", params[place]));
+                return Err(format!("`{of}` has its argument `{}` twice", params[place]));
             }
             None => {
-                return Err(format!(
-                    "`{of}` is given too many arguments: {}",
-                    takes(params)
-                ));
+                return Err(format!("`{of}` has too many arguments: {}", takes(params)));
             }
         }
     }
@@ -60,7 +57,7 @@ fn literal(of: &str, what: &str, args: &mut Vec<Argument<'_>>) -> Parsed<Option<
     }
     match args.remove(0).1 {
         Expr::Text(name) => Ok(Some(name)),
-        _ => Err(format!("`{of}` takes the name of {what} as a plain text")),
+        _ => Err(format!("`{of}` takes the name of {what} as a literal text")),
     }
 }
 
@@ -72,7 +69,7 @@ pub(super) fn filter_call(name: &str, mut args: Vec<Argument<'_>>) -> Parsed<Fil
                 return Ok(FilterCall::MapAttribute(args));
             };
             if ["map", "select", "reject", "selectattr", "rejectattr"].contains(&&*filter) {
-                return Err(format!("`map` cannot be given the filter `{filter}`"));
+                return Err(format!("`map` cannot use the filter `{filter}`"));
             }
             return Ok(FilterCall::Map(Box::new(filter_call(&filter, args)?)));
         }
@@ -88,7 +85,9 @@ pub(super) fn filter_call(name: &str, mut args: Vec<Argument<'_>>) -> Parsed<Fil
     };
     let attribute = match by_attribute {
         true if args.first().is_none_or(|(name, _)| name.is_some()) => {
-            return Err(format!("`{name}` takes the name of an attribute first"));
+            return Err(format!(
+                "`{name}` takes the name of an attribute as its first argument"
+            ));
         }
         true => Some(args.remove(0).1),
         false => None,

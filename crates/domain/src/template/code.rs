@@ -49,7 +49,7 @@ impl Code {
 
     fn read(source: &str, budget: &Budget) -> Result<Self, String> {
         if source.is_empty() {
-            return Err("the expression is empty: name what it should read".to_owned());
+            return Err("the expression is empty: name the value to read".to_owned());
         }
         if source.len() > MAX_EXPRESSION {
             return Err(format!(
@@ -60,7 +60,7 @@ impl Code {
         let charged = budget.charge(EXPRESSION + source.len() as u64 * SOURCE_BYTE);
         charged.map_err(|exhausted| {
             let reason = Trouble::from(exhausted).in_words(budget, spent);
-            format!("`{source}` cannot be read: {reason}")
+            format!("`{source}` cannot be parsed: {reason}")
         })?;
         let expr = parser::parse(source, budget)?;
         Ok(Self {

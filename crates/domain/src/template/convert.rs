@@ -82,7 +82,7 @@ fn or_default<'v>(
         (None, _) => {
             let kind = value.kind();
             other(format!(
-                "{kind} cannot be read as {what}: give a default, as in `int(0)`"
+                "{kind} cannot be converted to {what}: give a default, as in `int(0)`"
             ))
         }
     }

@@ -168,7 +168,7 @@ impl<'v> Node<'v> {
         match serde_json::from_str(json) {
             Ok(text) => Ok(Cow::Owned(text)),
             Err(_) => Err(Trouble::Other(
-                "a text holds an escape that is no character, such as half of a surrogate pair"
+                "a text contains an escape that is not a character, such as half of a surrogate pair"
                     .to_owned(),
             )),
         }

@@ -44,7 +44,10 @@ impl<'v> Evaluation<'v, '_> {
                 for (key, value) in members {
                     let key = self.value(key)?;
                     if key.as_text().is_none() {
-                        return other(format!("an object's names are texts, not {}", key.kind()));
+                        return other(format!(
+                            "the names of an object's members are texts, not {}",
+                            key.kind()
+                        ));
                     }
                     map.push((key, self.value(value)?))?;
                 }
@@ -151,7 +154,7 @@ impl<'v> Evaluation<'v, '_> {
                         }
                         _ => {
                             return other(format!(
-                                "`{}` takes two numbers, not {} and {}; texts are joined by `~`",
+                                "`{}` takes two numbers, not {} and {}; join texts with `~`",
                                 arithmetic.symbol(),
                                 left.kind(),
                                 right.kind()
@@ -279,7 +282,7 @@ impl<'v> Evaluation<'v, '_> {
                     }
                     Ok(Value::list(mapped.items))
                 }),
-                _ => other("`map` takes a filter of single values"),
+                _ => other("`map` takes a filter for single values"),
             },
             FilterCall::MapAttribute(args) => self.with(args, |given| {
                 let (name, default) = (given[0].clone(), given.get(1).cloned().flatten());

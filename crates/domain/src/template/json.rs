@@ -109,10 +109,10 @@ pub fn look_alikes(document: &Payload, most: usize) -> Vec<LookAlike> {
         let text: String = serde_json::from_str(string.json).ok()?;
         let message = match string.is_name {
             true => is_template(&text).then_some(
-                "`{{ … }}` in a name is sent as it stands: only values hold expressions",
+                "`{{ … }}` in a name is sent literally: only values can contain expressions",
             ),
             false => holds_other_language(&text)
-                .then_some("`${…}` is sent as it stands: an expression is written `{{ … }}`"),
+                .then_some("`${…}` is sent literally: write an expression as `{{ … }}`"),
         };
         Some(LookAlike {
             pointer: string.pointer,

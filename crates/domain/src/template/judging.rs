@@ -158,7 +158,10 @@ pub(super) fn contains<'v>(
 ) -> Outcome<bool> {
     if let Some(text) = container.as_text() {
         let Some(part) = value.as_text() else {
-            return other(format!("a text contains no {}: give a text", value.kind()));
+            return other(format!(
+                "a text cannot contain {}: give a text",
+                value.kind()
+            ));
         };
         super::texts::charge_search(text, part, budget)?;
         return Ok(text.contains(part));
@@ -171,7 +174,7 @@ pub(super) fn contains<'v>(
     }
     if !container.is_list() {
         return other(format!(
-            "`in` looks into a list, an object or a text, not into {}",
+            "`in` searches a list, an object or a text, not {}",
             container.kind()
         ));
     }

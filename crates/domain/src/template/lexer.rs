@@ -143,7 +143,7 @@ pub(super) fn unescape(inside: &str) -> Result<String, String> {
             Some(c @ ('"' | '\'' | '\\' | '/')) => text.push(c),
             Some(c) => {
                 return Err(format!(
-                    "a text has no escape `\\{c}`: write a backslash as `\\\\`"
+                    "`\\{c}` is not an escape: write a backslash as `\\\\`"
                 ));
             }
             None => {}

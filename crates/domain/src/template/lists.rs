@@ -30,7 +30,7 @@ fn name<'g>(args: Given<'g, '_>, at: usize) -> Outcome<Option<&'g str>> {
         Some(value) => match value.clone().present()?.as_text() {
             Some(_) => Ok(value.as_text()),
             None => other(format!(
-                "an attribute is named by a text, not by {}",
+                "the name of an attribute is a text, not {}",
                 value.kind()
             )),
         },

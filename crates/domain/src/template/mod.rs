@@ -154,7 +154,7 @@ impl Expression {
     /// The error says what is wrong with the source and what to write instead.
     pub fn parse(source: &str, origin: Origin<'_>) -> Result<Self, String> {
         if source.trim_start().starts_with("{{") || source.contains("{%") {
-            return Err("a condition is written bare: leave out the braces".to_owned());
+            return Err("a condition has no braces: remove them".to_owned());
         }
         Code::parse(source, origin).map(Self)
     }

@@ -142,7 +142,7 @@ pub(super) fn parse_json(json: &str, budget: &Budget) -> Outcome<Number> {
     budget.charge(rounding(json))?;
     match json.parse::<f64>() {
         Ok(number) if number.is_finite() => Ok(Number::Float(number)),
-        _ => other("it reads a number that is too large to compute with"),
+        _ => other("it reads a number that is too large for arithmetic"),
     }
 }
 

@@ -93,21 +93,21 @@ impl<'a> Parser<'a> {
         let written = &self.source[token.start..token.end];
         let before = self.source[..token.start].trim_end();
         self.fault(match written {
-            _ if token.kind == Kind::Unclosed => "a text is not closed by its quote".to_owned(),
+            _ if token.kind == Kind::Unclosed => "a text has no closing quote".to_owned(),
             "&&" => "write `and` for `&&`".to_owned(),
             "||" => "write `or` for `||`".to_owned(),
             "|" if before.ends_with('|') => "write `or` for `||`".to_owned(),
             "!" => "write `not` for `!`".to_owned(),
             "?" => "write `a if condition else b` for `condition ? a : b`".to_owned(),
             "=" if before.ends_with("==") || before.ends_with("!=") => {
-                "values are compared by `==` and `!=`, whatever their kind".to_owned()
+                "compare values of any type with `==` and `!=`".to_owned()
             }
             "=" => "write `==` to compare".to_owned(),
             "$" => "write `{{ … }}` for `${…}`, and names without `$`".to_owned(),
             "{" | "}" => {
-                format!("`{written}` is out of place: write the expression without braces")
+                format!("`{written}` is not allowed here: write the expression without braces")
             }
-            _ => format!("`{written}` is out of place after `{before}`"),
+            _ => format!("`{written}` is not allowed after `{before}`"),
         })
     }
 
@@ -178,7 +178,7 @@ impl<'a> Parser<'a> {
                 _ if token.is_word("not") => {
                     self.next();
                     if !self.is_word("in") {
-                        return Err(self.fault("after a value `not` is followed by `in`"));
+                        return Err(self.fault("after a value, `not` must be followed by `in`"));
                     }
                     Comparison::NotIn
                 }
@@ -275,7 +275,11 @@ impl<'a> Parser<'a> {
                     Some(token) if token.kind == Kind::Number => {
                         Linked::Item(number(token.text, self.budget)?)
                     }
-                    _ => return Err(self.fault("a `.` is followed by a name, as in `input.total`")),
+                    _ => {
+                        return Err(
+                            self.fault("a `.` must be followed by a name, as in `input.total`")
+                        );
+                    }
                 }
             } else if self.skip("[") {
                 self.subscript()?
@@ -311,7 +315,7 @@ impl<'a> Parser<'a> {
             return Ok(Linked::Slice(Box::new(parts)));
         }
         let [item, ..] = parts;
-        let item = item.ok_or_else(|| self.fault("`[]` is empty: say which item"))?;
+        let item = item.ok_or_else(|| self.fault("`[]` is empty: give an index or a name"))?;
         Ok(match item {
             Expr::Text(name) => Linked::Member(name),
             item => Linked::Item(item),
@@ -331,7 +335,7 @@ impl<'a> Parser<'a> {
             (Kind::Symbol, "(") => {
                 let inner = self.expression()?;
                 if self.is(",") {
-                    return Err(self.fault("a list is written in brackets: `[a, b]`"));
+                    return Err(self.fault("write a list in brackets: `[a, b]`"));
                 }
                 self.expect(")")?;
                 Ok(inner)
@@ -371,7 +375,9 @@ impl<'a> Parser<'a> {
                 return Err(self.fault(format_args!("write `none` for `{name}`")));
             }
             "and" | "or" | "not" | "in" | "is" | "if" | "else" => {
-                return Err(self.fault(format_args!("`{name}` stands where a value is expected")));
+                return Err(self.fault(format_args!(
+                    "`{name}` is not allowed where a value is expected"
+                )));
             }
             _ => {}
         }
@@ -402,9 +408,7 @@ impl<'a> Parser<'a> {
         }
         while !self.skip(")") {
             if self.is("*") || self.is("**") {
-                return Err(
-                    self.fault("arguments are written one by one: there is no `*` for them")
-                );
+                return Err(self.fault("write arguments one by one: `*` is not supported"));
             }
             let mut name = None;
             if let Some(token) = self.current
@@ -418,7 +422,7 @@ impl<'a> Parser<'a> {
                 .last()
                 .is_some_and(|(name, _): &Argument<'_>| name.is_some())
             {
-                return Err(self.fault("an argument without a name stands behind one with a name"));
+                return Err(self.fault("an argument without a name follows one with a name"));
             }
             args.push((name, self.expression()?));
             if !self.is(")") {
@@ -497,12 +501,10 @@ fn number(text: &str, budget: &Budget) -> Parsed<Expr> {
         return Ok(Expr::Int(whole));
     }
     if budget.charge(rounding(&plain)).is_err() {
-        return Err("its numbers take too long to read: write fewer digits".to_owned());
+        return Err("its numbers are too long: write fewer digits".to_owned());
     }
     match plain.parse::<f64>() {
         Ok(float) if float.is_finite() && radix == 10 => Ok(Expr::Float(float)),
-        _ => Err(format!(
-            "`{text}` is not a number that can be computed with"
-        )),
+        _ => Err(format!("`{text}` is not a number that supports arithmetic")),
     }
 }

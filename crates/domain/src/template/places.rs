@@ -58,7 +58,7 @@ pub(super) fn range<'v>(args: Given<'_, 'v>, budget: &Budget) -> Outcome<Value<'
     }
     let count = ((stop - start + step - step.signum()) / step).max(0);
     if count > LONGEST_RANGE {
-        return other(format!("`range` gives at most {LONGEST_RANGE} numbers"));
+        return other(format!("`range` returns at most {LONGEST_RANGE} numbers"));
     }
     // Within 0 to LONGEST_RANGE.
     let count = count as usize;
@@ -76,7 +76,7 @@ pub(super) fn slice<'v>(
 ) -> Outcome<Value<'v>> {
     let step = whole(args, 2)?.unwrap_or(1);
     if step == 0 {
-        return other("a slice has no step of 0");
+        return other("the step of a slice cannot be 0");
     }
     if value.as_text().is_none() && !value.is_list() {
         return other(format!(

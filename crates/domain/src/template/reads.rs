@@ -43,7 +43,7 @@ pub(super) fn of(expr: &Expr, source: &str) -> Result<Reads, String> {
                 }
                 ("task", Some(what), _) if !["id", "key", "labels"].contains(&what) => {
                     Some(format!(
-                        "a task has no `{what}` here: there are `task.id`, `task.key` and `task.labels`"
+                        "a task has no `{what}` here: use `task.id`, `task.key` or `task.labels`"
                     ))
                 }
                 _ => None,
@@ -56,7 +56,7 @@ pub(super) fn of(expr: &Expr, source: &str) -> Result<Reads, String> {
     });
     if steps > named {
         return Err(
-            "`steps` stands alone: name the step, as in `steps.reserve.output` or `steps['a-b'].output`"
+            "`steps` needs a step's name, as in `steps.reserve.output` or `steps['a-b'].output`"
                 .to_owned(),
         );
     }

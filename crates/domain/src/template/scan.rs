@@ -32,12 +32,12 @@ pub(super) fn pieces(source: &str) -> Result<Vec<Piece<'_>>, String> {
         } else if tail.starts_with("{#") {
             let end = tail
                 .find("#}")
-                .ok_or("the comment `{#` is not closed by `#}`")?;
+                .ok_or("the comment `{#` has no closing `#}`")?;
             rest = &tail[end + 2..];
         } else if let Some(inside) = tail.strip_prefix("{{") {
             let inside = inside.strip_prefix('-').unwrap_or(inside);
-            let end =
-                end_of_code(inside).ok_or("an expression is not closed: `{{` without `}}`")?;
+            let end = end_of_code(inside)
+                .ok_or("an expression has no closing braces: `{{` without `}}`")?;
             let code = &inside[..end];
             trim = code.ends_with('-');
             pieces.push(Piece::Code(code.strip_suffix('-').unwrap_or(code)));

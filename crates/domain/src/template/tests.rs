@@ -192,8 +192,8 @@ fn what_is_not_there_is_an_error_that_names_it() {
         ("{{ task.labels.colour }}", "`task.labels.colour`"),
         ("{{ input.missing + 1 }}", "`input.missing`"),
         ("{{ input.missing.deeper + 1 }}", "`input.missing`"),
-        ("{{ [input.missing] }}", "not there"),
-        ("{{ input['missing'] }}", "not there"),
+        ("{{ [input.missing] }}", "does not exist"),
+        ("{{ input['missing'] }}", "does not exist"),
         ("{{ output.id }}", "`output`"),
     ] {
         let error = json(template).unwrap_err();
@@ -219,13 +219,13 @@ fn faults_are_found_before_anything_is_rendered() {
     for (template, why) in [
         ("{{ input. }}", "not an expression"),
         ("{{ }}", "empty"),
-        ("{{ input.a", "not closed"),
+        ("{{ input.a", "no closing"),
         ("{% if input.a %}x{% endif %}", "statements"),
-        ("{# note", "not closed"),
+        ("{# note", "no closing"),
         ("{{ input.a | shout }}", "no filter `shout`"),
         ("{{ input.a is loud }}", "no test `loud`"),
-        ("{{ steps }}", "name the step"),
-        ("{{ steps[input.a].output }}", "name the step"),
+        ("{{ steps }}", "needs a step's name"),
+        ("{{ steps[input.a].output }}", "needs a step's name"),
         ("{{ steps.reserve.result }}", "no `result`"),
         ("{{ task.name }}", "no `name`"),
         ("{{ input.a | indent(9) }}", "no filter `indent`"),
@@ -236,7 +236,7 @@ fn faults_are_found_before_anything_is_rendered() {
     }
     let message =
         Expression::parse("{{ input.a }}", Origin::Submitted(&Budget::evaluation())).unwrap_err();
-    assert!(message.contains("leave out the braces"), "{message}");
+    assert!(message.contains("a condition has no braces"), "{message}");
     let long = format!("{{{{ input.{} }}}}", "a".repeat(MAX_EXPRESSION));
     assert!(
         Template::parse(&long, Origin::Submitted(&Budget::evaluation()))
@@ -279,7 +279,7 @@ fn data_cannot_change_where_a_path_leads() {
         assert!(
             path(template)
                 .unwrap_err()
-                .contains("cannot stand in a path"),
+                .contains("cannot be part of a path"),
             "{template}"
         );
     }

@@ -169,7 +169,7 @@ fn write_text(value: Value<'_>, out: &mut Out<'_>) -> Outcome<()> {
 fn write_path(value: Value<'_>, out: &mut Out<'_>) -> Outcome<()> {
     let refused = |what: &str| {
         other(format!(
-            "{what} cannot stand in a path; it takes a text, a number or a boolean"
+            "{what} cannot be part of a path; use a text, a number or a boolean"
         ))
     };
     if matches!(value, Value::Null) {

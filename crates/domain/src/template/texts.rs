@@ -159,7 +159,7 @@ pub(super) fn split<'v>(
     let most = match given.get(1) {
         Some(Some(most)) => match most.as_number().and_then(|most| most.as_int()) {
             Some(most) => usize::try_from(most).unwrap_or(usize::MAX),
-            None => return other("the most splits are a whole number"),
+            None => return other("the maximum number of splits is a whole number"),
         },
         _ => usize::MAX,
     };
@@ -172,7 +172,7 @@ pub(super) fn split<'v>(
     for _ in 0..most {
         let found = match separator {
             Some("") => {
-                return other("`split` takes a separator that is not empty");
+                return other("the separator of `split` must not be empty");
             }
             Some(separator) => rest.split_once(separator),
             None => rest

@@ -23,11 +23,11 @@ impl Trouble {
                 let most = allowed >> 20;
                 let own = budget.spent().saturating_sub(spent);
                 let before = match own < allowed.saturating_sub(own) {
-                    true => ", together with those evaluated before it",
+                    true => ", together with the expressions before it",
                     false => "",
                 };
                 format!(
-                    "it takes too much{before}: evaluating may touch and build about {most} MiB in all; give it less data, or compute it in a service"
+                    "it costs too much{before}: an evaluation may touch and build about {most} MiB in total; use less data, or compute it in a service"
                 )
             }
             Trouble::TooLarge => format!(
@@ -35,11 +35,11 @@ impl Trouble {
                 super::MAX_RENDERED
             ),
             Trouble::Missing(path) if path.is_empty() => {
-                "it reads something that is not there; give it a default with `| default(…)`"
+                "it reads a value that does not exist; give it a default with `| default(…)`"
                     .to_owned()
             }
             Trouble::Missing(path) => {
-                format!("`{path}` is not there; give it a default with `| default(…)`")
+                format!("`{path}` does not exist; give it a default with `| default(…)`")
             }
             Trouble::Other(message) => message,
         }

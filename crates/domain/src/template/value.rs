@@ -186,7 +186,7 @@ impl<'v> Value<'v> {
                 Iter::Characters(self.as_text().unwrap_or_default().chars())
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => {
-                return other(format!("{} has no items: it takes a list", self.kind()));
+                return other(format!("{} has no items: use a list", self.kind()));
             }
         })
     }

@@ -45,7 +45,7 @@ pub(super) fn check(
                         step: Some(step.name.clone()),
                         pointer: format!("/steps/{}/{}", index.at(), place),
                         message: format!(
-                            "it reads the output of `{name}`, which `when` may skip: that is null then, and has nothing in it; give a default, or a `when` that asks for it, as in `steps['{name}'].output is not none`"
+                            "it reads the output of `{name}`, which `when` may skip: the output is then null and has no members; give a default, or a `when` that checks it, as in `steps['{name}'].output is not none`"
                         ),
                     });
                 }
@@ -116,7 +116,7 @@ fn input_needed(
         step: None,
         pointer: "/input".to_owned(),
         message: format!(
-            "no submission has to give these, and a step that reads one that is not there ends in error: {names}; give a default where one may be left out"
+            "a submission may omit these, and a step that reads a missing one ends in error: {names}; give a default where one is optional"
         ),
     });
 }
@@ -150,7 +150,7 @@ fn looks_like_expression(
     {
         warn(
             pointer,
-            "it is stored as it stands: a task's key and labels hold no expressions; write what they are",
+            "it is stored literally: the key and labels of a task cannot contain expressions",
         );
     }
 }

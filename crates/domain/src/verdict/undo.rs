@@ -36,14 +36,14 @@ pub(super) fn check(definition: &Definition, warnings: &mut Vec<Warning>) -> Vec
             });
         };
         if asks_for_undo(step) && !can_be_undone_at(definition, index) {
-            let message = "its policy undoes the task, but neither this step nor any before it or beside it has an `undo`: give one, or use \"error\"";
+            let message = "its policy undoes the task, but neither this step nor any step before it or parallel to it has an `undo`: define one, or use \"error\"";
             warn(WarningCode::NothingToUndo, message.to_owned());
         }
         let Some(undo) = step.undo.map(|undo| definition.step(undo)) else {
             continue;
         };
         if final_steps[index.at()] {
-            let message = "its `undo` never runs, because the step comes behind a pivot: leave it out, or move the pivot behind the step";
+            let message = "its `undo` never runs, because the step comes after a pivot: remove it, or move the pivot after the step";
             warn(WarningCode::UndoNeverRuns, message.to_owned());
             continue;
         }
@@ -55,7 +55,7 @@ pub(super) fn check(definition: &Definition, warnings: &mut Vec<Warning>) -> Vec
             && step.probe.is_none()
         {
             let message = format!(
-                "`undo.{place}` reads the step's output, which nobody knows after an attempt of unknown outcome: the undo would fail and need an operator. Give a `probe`, or go by `task.id`, `request` or the header Provost-Undoes"
+                "`undo.{place}` reads the step's output, which does not exist after an attempt of unknown outcome: the undo would fail and need an operator. Define a `probe`, or use `task.id`, `request` or the header Provost-Undoes"
             );
             warn(WarningCode::UndoNeedsOutput, message);
         }
@@ -65,7 +65,7 @@ pub(super) fn check(definition: &Definition, warnings: &mut Vec<Warning>) -> Vec
         ];
         for (field, _) in fields.into_iter().filter(|(_, skips)| *skips) {
             let message = format!(
-                "`undo.{field}` is skip: where the undo fails, what the step did stays, the task counts as undone, and no alert tells of it; use \"error\" unless that is harmless"
+                "`undo.{field}` is skip: if the undo fails, the effect of the step remains, the task counts as undone, and no alert is raised; use \"error\" unless that is harmless"
             );
             warn(WarningCode::UndoMayBeSkipped, message);
         }
@@ -160,7 +160,7 @@ fn not_undoable(definition: &Definition, behind: &[bool], warnings: &mut Vec<War
             step: None,
             pointer: "/steps".to_owned(),
             message: format!(
-                "the task may be undone, but what these steps did stays as it is: {}; give them an `undo`, or let them come behind a pivot",
+                "the task may be undone, but the effects of these steps remain: {}; define an `undo` for them, or place them after a pivot",
                 names.join(", ")
             ),
         });

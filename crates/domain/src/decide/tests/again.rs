@@ -60,7 +60,7 @@ fn the_step_and_all_behind_it_run_again_under_their_keys() {
     assert_eq!(retried.by, bench.by);
     assert_eq!(
         retried.reason.as_deref(),
-        Some("the price was wrong (run again from charge on)")
+        Some("the price was wrong (rerun from charge)")
     );
     let call = call_of(&mut bench, "charge");
     assert_eq!(call.attempt, Attempt(2));
@@ -168,9 +168,9 @@ fn it_is_refused_while_a_step_is_called_and_once_the_task_is_undone_or_over() {
         assert!(refused.contains(needed), "{refused}");
     };
     again(&mut bench, "charge").unwrap();
-    waiting(again(&mut bench, "ship"), "its turn has not come");
+    waiting(again(&mut bench, "ship"), "it has never become ready");
     bench.claim("charge").unwrap();
-    waiting(again(&mut bench, "reserve"), "it is being called");
+    waiting(again(&mut bench, "reserve"), "its call is in flight");
     bench.apply(Command::Undo { reason: None }).unwrap();
     waiting(again(&mut bench, "reserve"), "it is being undone");
     bench.apply(Command::Cancel { reason: None }).unwrap();

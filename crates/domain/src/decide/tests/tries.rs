@@ -39,7 +39,7 @@ fn between_two_tries_nobody_holds_the_step_and_no_failure_is_counted() {
     assert_eq!(record.effect, Effect::Known);
     let event = bench.draft.events.last().unwrap();
     assert_eq!(event.kind, "step.retrying");
-    assert_eq!(event.reason.as_deref(), Some("tried again in 1s"));
+    assert_eq!(event.reason.as_deref(), Some("retried in 1s"));
     assert!(matches!(bench.claim("a"), Err(Refusal::NotDue { .. })));
 }
 
@@ -90,8 +90,8 @@ fn a_wait_beyond_complete_by_is_a_failure_at_once_and_is_kept() {
     );
     assert_eq!(
         error.message,
-        "failed 2 times; it did not succeed within 30s; its last fault: the service answered 503; \
-         the next try, in 1h, would come too late"
+        "failed 2 times; it did not succeed within 30s; its last fault: the service responded 503; \
+         the next attempt, in 1h, would be too late"
     );
 }
 

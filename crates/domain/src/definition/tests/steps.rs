@@ -13,13 +13,13 @@ fn a_step_has_one_target() {
     refused(
         only(json!({ "agent": "" })),
         "/steps/0/agent",
-        "not the name of an agent",
+        "not a valid agent name",
     );
     // It would be taken for the agent of that origin, past the policy for URLs.
     refused(
         only(json!({ "agent": "http://10.0.0.1:80" })),
         "/steps/0/agent",
-        "not the name of an agent",
+        "not a valid agent name",
     );
 }
 
@@ -33,7 +33,7 @@ fn only_plain_urls_are_called() {
         ("http://", "not a URL"),
         ("http://user:secret@allowed/", "user name"),
         ("http://allowed/#part", "fragment"),
-        ("http://allowed/{{ input.x }}", "as it stands"),
+        ("http://allowed/{{ input.x }}", "cannot contain expressions"),
         ("http://allowed/../x", "`..`"),
     ] {
         refused(
@@ -67,8 +67,8 @@ fn requests_are_checked() {
         (json!({ "path": "/a/../b" }), "/path", "`..`"),
         (json!({ "path": "/a/%2E%2e" }), "/path", "`..`"),
         (json!({ "path": "/a#b" }), "/path", "`#`"),
-        (json!({ "path": "/a b" }), "/path", "blanks"),
-        (json!({ "path": "/{{ x" }), "/path", "not closed"),
+        (json!({ "path": "/a b" }), "/path", "no spaces"),
+        (json!({ "path": "/{{ x" }), "/path", "no closing"),
         (
             json!({ "headers": { "Idempotency-Key": "x" } }),
             "/headers/Idempotency-Key",
@@ -194,7 +194,7 @@ fn limits_and_policies_are_checked() {
         (
             json!({ "undo": {} }),
             "/undo/request",
-            "say what undoes the step",
+            "give the action that undoes the step",
         ),
         (
             json!({ "undo": { "request": {}, "on_permanent": "undo" } }),
@@ -204,14 +204,14 @@ fn limits_and_policies_are_checked() {
         (
             json!({ "undo": { "request": { "path": "/{{ response.status }}" } } }),
             "/undo/request/path",
-            "there is no `response` here: expressions see `input`, `task`, `steps.<name>.output`, `output` and `request`",
+            "`response` is not defined here: expressions can use `input`, `task`, `steps.<name>.output`, `output` and `request`",
         ),
         (
             json!({ "request": { "path": "/{{ output.id }}" } }),
             "/request/path",
-            "there is no `output` here",
+            "`output` is not defined here",
         ),
-        (json!({ "probe": {} }), "/probe/request", "say which GET"),
+        (json!({ "probe": {} }), "/probe/request", "give the GET"),
         (
             json!({ "probe": { "request": { "method": "POST" } } }),
             "/probe/request",
@@ -220,7 +220,7 @@ fn limits_and_policies_are_checked() {
         (
             json!({ "probe": { "request": {}, "outcome": "output.state" } }),
             "/probe/outcome",
-            "there is no `output` here: expressions see `input`, `task`, `steps.<name>.output` and `response`",
+            "`output` is not defined here: expressions can use `input`, `task`, `steps.<name>.output` and `response`",
         ),
         (
             json!({ "pivot": true, "undo": { "request": {} } }),
@@ -236,7 +236,7 @@ fn limits_and_policies_are_checked() {
         (
             json!({ "when": "{{ input.a }}" }),
             "/when",
-            "leave out the braces",
+            "a condition has no braces",
         ),
         (json!({ "when": true }), "/when", "must be a string"),
     ] {

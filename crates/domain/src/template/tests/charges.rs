@@ -19,7 +19,7 @@ fn units_over(expression: &str, input: &str) -> u64 {
     let evaluated = parsed.payload(&scope).map_err(|error| error.to_string());
     let spent = data.budget.spent();
     if let Err(error) = evaluated {
-        assert!(!error.contains("takes too much"), "{expression}: {error}");
+        assert!(!error.contains("costs too much"), "{expression}: {error}");
     }
     spent
 }
