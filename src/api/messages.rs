@@ -1,4 +1,4 @@
-//! Messages that are not delivered: those on their way, and dead letters (P34).
+//! Undelivered messages: pending ones, and dead letters.
 
 use std::sync::Arc;
 
@@ -39,21 +39,21 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(discard_many))
 }
 
-/// What a message tells.
+/// The event of a message.
 pub struct MessageType;
 
 crate::domain::words! {
-    MessageState = "MessageState", "`pending`, or `dead`: given up, until somebody has it redelivered",
+    MessageState = "MessageState", "`pending`, or `dead`: given up, until an operator redelivers it",
         MessageState::ALL.map(MessageState::as_str);
-    MessageType = "MessageType", "What a message tells: of a task, or to an alert webhook of an alert",
+    MessageType = "MessageType", "The event of a message: about a task, or for an alert webhook about an alert",
         REPLIES.into_iter().chain(ALERT_EVENTS);
 }
 
-/// A message that is not delivered. One that is delivered is no longer kept.
+/// An undelivered message. A message is deleted once it is delivered.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Message)]
 pub struct MessageView {
-    /// What the receiver sees as `webhook-id`, and as `id` of the event, each time.
+    /// The `webhook-id` that the receiver sees, and the `id` of the event, at each attempt.
     #[schema(value_type = String, format = "uuid", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")]
     id: Uuid,
     /// `task.processed` and so on; `alert.raised` and `alert.closed` for alert webhooks.
@@ -63,29 +63,29 @@ pub struct MessageView {
     /// A configured receiver, `alerts:` and the name of an alert webhook, or the origin of `url`.
     #[schema(example = "https://shop.example:443")]
     receiver: String,
-    /// Where the submitter asked for it, without its query; null where the receiver's configuration says where.
+    /// The URL that the submitter gave, without its query; null if the receiver's configuration has it.
     #[schema(required, example = "https://shop.example/replies")]
     url: Option<String>,
     #[schema(required, value_type = Option<String>, format = "uuid", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c")]
     task: Option<TaskId>,
-    /// `pending`, or `dead`: given up, until somebody has it redelivered.
+    /// `pending`, or `dead`: given up, until an operator redelivers it.
     #[schema(value_type = MessageState, example = "dead")]
     state: &'static str,
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
-    /// How often it was tried; 0 of one that was given up while it waited for an address that failed.
+    /// The number of delivery attempts; 0 if the message was given up while its address failed.
     #[schema(example = 41)]
     tries: u32,
-    /// Not before then. Where its address fails, that is asked by one message at a time: it may be the turn of
-    /// another. Null where another message of the same task to the same receiver comes first.
+    /// The earliest time of the next attempt. If its address fails, one message at a time probes it, and that may
+    /// be another one. Null if another message of the same task to the same receiver comes first.
     #[schema(required, value_type = Option<String>, format = DateTime)]
     next_try_at: Option<Timestamp>,
-    /// How the last try failed.
-    #[schema(required, example = "the receiver answered 410 Gone")]
+    /// The result of the last failed attempt.
+    #[schema(required, example = "the receiver responded 410 Gone")]
     error: Option<String>,
     #[schema(required, value_type = Option<String>, format = DateTime)]
     died_at: Option<Timestamp>,
-    /// What is sent. Only where one message is asked for.
+    /// The body. Only included when a single message is read.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Json, required = false)]
     body: Option<Box<RawValue>>,
@@ -112,13 +112,13 @@ impl From<MessageRecord> for MessageView {
     }
 }
 
-/// List messages that are not delivered
+/// List undelivered messages
 ///
-/// Newest first; every filter that is given must hold. `state=dead` lists the dead letters.
+/// Newest first. A message is listed if it matches every given filter. `state=dead` lists the dead letters.
 #[utoipa::path(
     get, path = "/v1/messages", tag = "messages", operation_id = "list_messages",
     params(
-        ("state" = Option<MessageState>, Query, description = "Messages in this state", example = "dead"),
+        ("state" = Option<MessageState>, Query, description = "The state of the messages", example = "dead"),
         ("receiver" = Option<String>, Query, description = "A configured receiver, or an origin", example = "https://shop.example:443"),
         ("task" = Option<Uuid>, Query, description = "The id of a task", example = "0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c"),
         PageQuery,
@@ -149,13 +149,13 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
     Ok(json(StatusCode::OK, &page))
 }
 
-/// Read a message, with what is sent
+/// Get a message with its body
 #[utoipa::path(
     get, path = "/v1/messages/{id}", tag = "messages", operation_id = "get_message",
     params(("id" = Uuid, Path, description = "The message's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
     responses(
         (status = 200, description = "The message", body = MessageView),
-        (status = 404, description = "Message not found, or it was delivered", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 404, description = "The message does not exist, or was delivered", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 async fn get(
@@ -170,15 +170,15 @@ async fn get(
 
 /// Redeliver a message
 ///
-/// A dead letter is tried again, as if for the first time; a message that waits for a later time, at
-/// once. It keeps its id. A dead letter was passed by those behind it: the receiver can tell by its
-/// `time`, and by the version of the task.
+/// A dead letter is delivered with all its attempts available again; a pending message that waits for a later time
+/// is delivered at once. It keeps its id. Later messages may have been delivered before a dead letter: the receiver
+/// can tell by its `time`, and by the version of the task.
 #[utoipa::path(
     post, path = "/v1/messages/{id}/redeliver", tag = "messages", operation_id = "redeliver_message",
     params(("id" = Uuid, Path, description = "The message's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
     responses(
-        (status = 202, description = "It is tried now", body = MessageView),
-        (status = 404, description = "Message not found, or it was delivered", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 202, description = "The message will be delivered now", body = MessageView),
+        (status = 404, description = "The message does not exist, or was delivered", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 async fn redeliver(
@@ -193,7 +193,7 @@ async fn redeliver(
         .apply_message_action(MessageAction::Redeliver, vec![id])
         .await?;
     let now = app.store.reader.now().await?;
-    // It may be delivered already, and gone: this is what it was made.
+    // It may be delivered and deleted already: this is its state after the command.
     let requeued = match message.state {
         MessageState::Pending => message,
         MessageState::Dead => MessageRecord {
@@ -213,14 +213,14 @@ async fn redeliver(
 
 /// Discard a dead letter
 ///
-/// For one that nobody wants any more. It is deleted.
+/// Deletes a message that is no longer needed.
 #[utoipa::path(
     delete, path = "/v1/messages/{id}", tag = "messages", operation_id = "discard_message",
     params(("id" = Uuid, Path, description = "The message's id", example = "0197a2b4-6c1e-7d52-9a07-3f6f0c1d2e3f")),
     responses(
-        (status = 204, description = "It is gone"),
-        (status = 404, description = "Message not found, or it was delivered", body = ProblemBody, content_type = "application/problem+json"),
-        (status = 409, description = "It is still being delivered", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 204, description = "The message is deleted"),
+        (status = 404, description = "The message does not exist, or was delivered", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "The message is still being delivered", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 async fn discard(
@@ -237,7 +237,7 @@ async fn discard(
         return Err(Problem::new(
             Kind::MessagePending,
             format!(
-                "message {} is still being delivered: only a dead letter is discarded",
+                "message {} is still being delivered: only a dead letter can be discarded",
                 message.id.0
             ),
         ));
@@ -245,29 +245,29 @@ async fn discard(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Which dead letters.
+/// The selection of dead letters.
 #[derive(ToSchema)]
 #[schema(as = BulkLetters)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 struct BulkBody {
-    /// These; or give filters.
+    /// These messages; alternatively use filters.
     #[schema(max_items = 1000)]
     ids: Option<Vec<Uuid>>,
     #[schema(example = "https://shop.example:443")]
     receiver: Option<String>,
     task: Option<Uuid>,
-    /// In place of ids and filters: every dead letter.
+    /// Instead of ids and filters: every dead letter.
     #[schema(default = false)]
     all: Option<bool>,
-    /// Only count.
+    /// Only count them.
     #[schema(default = false, example = true)]
     dry_run: Option<bool>,
 }
 
-/// How it went.
+/// The result of a bulk command on dead letters.
 #[derive(Serialize, ToSchema)]
 struct BulkLettersResult {
-    /// Dead letters that the request names.
+    /// Dead letters that the request selects.
     #[schema(example = 12)]
     matched: usize,
     /// Those that were redelivered, or discarded; 0 in a dry run.
@@ -279,13 +279,13 @@ struct BulkLettersResult {
 
 /// Redeliver many dead letters
 ///
-/// All of a receiver, of a task, these ids, or with `all` every dead letter there is.
+/// Select those of a receiver, of a task, by ids, or with `all` every dead letter.
 #[utoipa::path(
     post, path = "/v1/messages/redeliver", tag = "messages", operation_id = "redeliver_messages",
     request_body(content = BulkBody, example = json!({"receiver": "https://shop.example:443", "dry_run": true})),
     responses(
-        (status = 200, description = "How many", body = BulkLettersResult),
-        (status = 422, description = "The body is not valid", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 200, description = "How many were selected and redelivered", body = BulkLettersResult),
+        (status = 422, description = "The body is invalid", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 async fn redeliver_many(
@@ -299,13 +299,13 @@ async fn redeliver_many(
 
 /// Discard many dead letters
 ///
-/// All of a receiver, of a task, these ids, or with `all` every dead letter there is. They are deleted.
+/// Select those of a receiver, of a task, by ids, or with `all` every dead letter. They are deleted.
 #[utoipa::path(
     post, path = "/v1/messages/discard", tag = "messages", operation_id = "discard_messages",
     request_body(content = BulkBody, example = json!({"receiver": "https://shop.example:443", "dry_run": true})),
     responses(
-        (status = 200, description = "How many", body = BulkLettersResult),
-        (status = 422, description = "The body is not valid", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 200, description = "How many were selected and discarded", body = BulkLettersResult),
+        (status = 422, description = "The body is invalid", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
 async fn discard_many(
@@ -331,7 +331,7 @@ async fn handle_many(
         (Some(_), true) => fields.fault("ids", "give either ids or filters, not both"),
         (None, false) => fields.missing(
             "all",
-            "give ids or a filter, or \"all\": true to mean every dead letter",
+            "give ids or a filter, or \"all\": true for every dead letter",
         ),
         _ => {}
     }
@@ -381,7 +381,7 @@ async fn handle_many(
     Ok(json(StatusCode::OK, &result))
 }
 
-/// A message whose body is damaged can still be discarded and tried again.
+/// A message with a damaged body can still be discarded and redelivered.
 async fn find(
     app: &App,
     params: &RawPathParams,
@@ -392,7 +392,7 @@ async fn find(
         Problem::new(
             Kind::NoSuchMessage,
             format!(
-                "there is no message {text:?}: it was delivered or discarded, or never was; GET /v1/messages lists what is not delivered"
+                "message {text:?} does not exist: it was delivered or discarded, or never existed; GET /v1/messages lists undelivered messages"
             ),
         )
     };

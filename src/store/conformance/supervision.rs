@@ -94,7 +94,7 @@ pub async fn a_lost_instance_loses_its_steps_once_and_its_late_answer_is_refused
 
     let late = h.reply(task, 0, 1, success(json!("late"))).await;
     assert!(late.is_err(), "{late:?}");
-    h.reply(task, 0, 2, success(json!("timed out")))
+    h.reply(task, 0, 2, success(json!("in time")))
         .await
         .unwrap();
     let done = h.read(task).await;
