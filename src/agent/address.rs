@@ -26,12 +26,12 @@ struct Rules {
     allow_private: bool,
     /// These may be called although they are such.
     allow: Vec<AllowedAddress>,
-    own: Own,
+    own: OwnAddresses,
 }
 
 /// What is never called, because it is this service itself.
 #[derive(Default, Debug)]
-pub struct Own {
+pub struct OwnAddresses {
     pub listener: Option<SocketAddr>,
     /// The hosts and ports of the database.
     pub database: Vec<(String, u16)>,
@@ -68,7 +68,7 @@ pub enum AddressRefused {
 }
 
 impl AddressPolicy {
-    pub fn new(allow_private: bool, allow: Vec<AllowedAddress>, own: Own) -> Self {
+    pub fn new(allow_private: bool, allow: Vec<AllowedAddress>, own: OwnAddresses) -> Self {
         Self(Arc::new(Rules {
             allow_private,
             allow,
@@ -79,7 +79,7 @@ impl AddressPolicy {
     /// Every address but those that no setting allows.
     #[cfg(test)]
     pub fn private_too() -> Self {
-        Self::new(true, Vec::new(), Own::default())
+        Self::new(true, Vec::new(), OwnAddresses::default())
     }
 
     /// What can be said of a URL before its host is resolved.
@@ -93,7 +93,7 @@ impl AddressPolicy {
         let port = url.port_or_known_default().unwrap_or_default();
         let known = self.0.own.database.iter();
         let known = known.filter_map(|(host, port)| Some((literal(host)?, *port)));
-        let gate = Gate {
+        let gate = AddressCheck {
             policy: self.clone(),
             host: host.to_owned(),
             port,
@@ -106,7 +106,7 @@ impl AddressPolicy {
     }
 
     /// The check for one connection.
-    pub(super) async fn gate(&self, host: &str, port: u16) -> Gate {
+    pub(super) async fn gate(&self, host: &str, port: u16) -> AddressCheck {
         let mut database = Vec::new();
         for (name, _) in self.0.own.database.iter().filter(|(_, its)| *its == port) {
             // Anew each time: after a failover the name may lead elsewhere. One that leads nowhere hides nothing.
@@ -114,7 +114,7 @@ impl AddressPolicy {
                 database.extend(found.map(|address| address.ip()));
             }
         }
-        Gate {
+        AddressCheck {
             policy: self.clone(),
             host: host.to_owned(),
             port,
@@ -130,7 +130,7 @@ pub(super) fn literal(host: &str) -> Option<IpAddr> {
 
 /// Decides on the addresses of one host that is about to be connected to.
 #[derive(Clone)]
-pub(super) struct Gate {
+pub(super) struct AddressCheck {
     policy: AddressPolicy,
     host: String,
     port: u16,
@@ -138,7 +138,7 @@ pub(super) struct Gate {
     database: Vec<IpAddr>,
 }
 
-impl Gate {
+impl AddressCheck {
     pub fn check(&self, address: IpAddr) -> Result<(), AddressRefused> {
         let rules = &*self.policy.0;
         let special = special_address(address);
@@ -206,7 +206,7 @@ fn is_of_this_machine(address: IpAddr) -> bool {
 
 /// The system's resolver, with the refused addresses taken out of its answers.
 #[derive(Clone)]
-pub(super) struct GuardedResolver(pub Gate);
+pub(super) struct GuardedResolver(pub AddressCheck);
 
 impl Service<Name> for GuardedResolver {
     type Response = vec::IntoIter<SocketAddr>;
@@ -252,7 +252,7 @@ pub(super) fn refusal_in<'a>(
 mod tests {
     use super::*;
 
-    fn policy(allow_private: bool, allow: &[&str], own: Own) -> AddressPolicy {
+    fn policy(allow_private: bool, allow: &[&str], own: OwnAddresses) -> AddressPolicy {
         let allow = allow.iter().map(|text| AllowedAddress::parse(text));
         let allow = allow.collect::<Result<_, _>>().unwrap();
         AddressPolicy::new(allow_private, allow, own)
@@ -275,7 +275,11 @@ mod tests {
 
     #[test]
     fn an_entry_allows_what_it_names_and_nothing_else() {
-        let some = policy(false, &["10.1.0.0/16", "10.2.0.1:8080"], Own::default());
+        let some = policy(
+            false,
+            &["10.1.0.0/16", "10.2.0.1:8080"],
+            OwnAddresses::default(),
+        );
         for url in [
             "http://10.1.9.9",
             "https://10.1.9.9:1",
@@ -294,7 +298,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_host_that_is_allowed_may_lead_inside() {
-        let some = policy(false, &["*.svc.example:8080"], Own::default());
+        let some = policy(false, &["*.svc.example:8080"], OwnAddresses::default());
         let address = "10.0.0.1".parse().unwrap();
         let gate = async |host: &str, port| some.gate(host, port).await.check(address);
         assert_eq!(gate("a.svc.example", 8080).await, Ok(()));
@@ -307,7 +311,7 @@ mod tests {
 
     #[test]
     fn metadata_is_refused_whatever_is_allowed() {
-        let all = policy(true, &["0.0.0.0/0", "::/0"], Own::default());
+        let all = policy(true, &["0.0.0.0/0", "::/0"], OwnAddresses::default());
         for url in [
             "http://169.254.169.254/latest",
             "http://[fd00:ec2::254]/latest",
@@ -324,7 +328,7 @@ mod tests {
     #[tokio::test]
     async fn the_service_and_its_database_are_refused_whatever_is_allowed() {
         let all = |listener: &str| {
-            let own = Own {
+            let own = OwnAddresses {
                 listener: Some(listener.parse().unwrap()),
                 database: vec![
                     ("localhost".to_owned(), 5432),

@@ -10,7 +10,7 @@ use crate::domain::{BODY_EXCERPT, DEEPEST, Payload, Timestamp, too_deep};
 
 /// What the head of an answer says, before any of its body is read.
 #[derive(PartialEq, Debug)]
-pub(super) enum Verdict {
+pub(super) enum ResponseClass {
     /// The body is the step's output.
     Success,
     Transient {
@@ -22,21 +22,21 @@ pub(super) enum Verdict {
     },
 }
 
-pub(super) fn verdict(status: StatusCode, headers: &HeaderMap, now: Timestamp) -> Verdict {
+pub(super) fn classify(status: StatusCode, headers: &HeaderMap, now: Timestamp) -> ResponseClass {
     match status.as_u16() {
-        202 if answers_later(headers) => Verdict::Permanent {
+        202 if answers_later(headers) => ResponseClass::Permanent {
             message: "the service wants to respond later (202 with Provost-Async), which this version does not support"
                 .to_owned(),
         },
-        200..=299 => Verdict::Success,
-        300..=399 => Verdict::Permanent {
+        200..=299 => ResponseClass::Success,
+        300..=399 => ResponseClass::Permanent {
             message: redirect(status, headers),
         },
-        408 | 425 | 429 | 500..=599 => Verdict::Transient {
+        408 | 425 | 429 | 500..=599 => ResponseClass::Transient {
             message: answered(status),
             retry_after: retry_after(headers, now),
         },
-        _ => Verdict::Permanent {
+        _ => ResponseClass::Permanent {
             message: answered(status),
         },
     }
@@ -46,7 +46,7 @@ pub(super) fn verdict(status: StatusCode, headers: &HeaderMap, now: Timestamp) -
 /// failed on the way; or it did the work and only its answer is of no use, as with a body that cannot
 /// be read, a promise to answer later, or a redirect to what came of it (302, 303). The others say that
 /// it did not begin.
-pub(super) fn leaves_doubt(status: StatusCode) -> bool {
+pub(super) fn leaves_effect_unknown(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200..=299 | 302 | 303 | 500 | 502 | 504..=599)
 }
 
@@ -149,13 +149,13 @@ mod tests {
         pairs.collect()
     }
 
-    fn of(status: u16, given: &[(&'static str, &'static str)]) -> Verdict {
-        verdict(StatusCode::from_u16(status).unwrap(), &headers(given), NOW)
+    fn of(status: u16, given: &[(&'static str, &'static str)]) -> ResponseClass {
+        classify(StatusCode::from_u16(status).unwrap(), &headers(given), NOW)
     }
 
-    fn message(verdict: Verdict) -> String {
-        match verdict {
-            Verdict::Permanent { message } => message,
+    fn message(class: ResponseClass) -> String {
+        match class {
+            ResponseClass::Permanent { message } => message,
             other => panic!("not permanent: {other:?}"),
         }
     }
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn any_2xx_is_a_success() {
         for status in [200, 201, 202, 204, 299] {
-            assert_eq!(of(status, &[]), Verdict::Success, "{status}");
+            assert_eq!(of(status, &[]), ResponseClass::Success, "{status}");
         }
     }
 
@@ -171,7 +171,10 @@ mod tests {
     fn an_answer_that_would_come_later_is_refused() {
         let refused = message(of(202, &[("provost-async", "True")]));
         assert!(refused.contains("does not support"), "{refused}");
-        assert_eq!(of(202, &[("provost-async", "false")]), Verdict::Success);
+        assert_eq!(
+            of(202, &[("provost-async", "false")]),
+            ResponseClass::Success
+        );
     }
 
     #[test]
@@ -189,7 +192,7 @@ mod tests {
     fn what_may_pass_is_transient_and_keeps_what_the_service_asked_for() {
         for status in [408, 425, 429, 500, 502, 503, 504, 599] {
             match of(status, &[("retry-after", "3")]) {
-                Verdict::Transient { retry_after, .. } => {
+                ResponseClass::Transient { retry_after, .. } => {
                     assert_eq!(retry_after, Some(Duration::from_secs(3)), "{status}");
                 }
                 other => panic!("{status}: {other:?}"),

@@ -2,29 +2,29 @@
 
 use std::time::Duration;
 
-use super::connections::{Answer, Unanswered};
+use super::connections::{ResponseStream, Unanswered};
 use crate::domain::BODY_EXCERPT;
 
 /// How long an error's body may take. The status has said what matters: a service that drips its
 /// excuse must not turn a clear refusal into a call that ran out of time.
 const EXCERPT_PATIENCE: Duration = Duration::from_secs(2);
 
-pub(super) enum Unread {
+pub(super) enum BodyError {
     TooLarge,
     Broken(Unanswered),
 }
 
 /// The whole body, unless it is larger than `limit`: then what is left of it is never read.
-pub(super) async fn whole(answer: &mut Answer, limit: usize) -> Result<Vec<u8>, Unread> {
+pub(super) async fn whole(answer: &mut ResponseStream, limit: usize) -> Result<Vec<u8>, BodyError> {
     let announced = answer.content_length().unwrap_or(0);
     let announced = usize::try_from(announced).unwrap_or(usize::MAX);
     if announced > limit {
-        return Err(Unread::TooLarge);
+        return Err(BodyError::TooLarge);
     }
     let mut body = Vec::with_capacity(announced);
-    while let Some(chunk) = answer.chunk().await.map_err(Unread::Broken)? {
+    while let Some(chunk) = answer.chunk().await.map_err(BodyError::Broken)? {
         if body.len() + chunk.len() > limit {
-            return Err(Unread::TooLarge);
+            return Err(BodyError::TooLarge);
         }
         body.extend_from_slice(&chunk);
     }
@@ -32,7 +32,7 @@ pub(super) async fn whole(answer: &mut Answer, limit: usize) -> Result<Vec<u8>, 
 }
 
 /// The first [`BODY_EXCERPT`] bytes, or as many of them as came.
-pub(super) async fn start(mut answer: Answer) -> Vec<u8> {
+pub(super) async fn start(mut answer: ResponseStream) -> Vec<u8> {
     let mut body = Vec::new();
     let read = async {
         while body.len() < BODY_EXCERPT

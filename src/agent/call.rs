@@ -9,14 +9,14 @@ use tokio::time::Instant;
 
 use super::{
     address,
-    answer::{self, Verdict},
-    body::{self, Unread},
-    connections::{Answer, Connector, Unanswered},
+    answer::{self, ResponseClass},
+    body::{self, BodyError},
+    connections::{Connector, ResponseStream, Unanswered},
     http,
-    meters::Meters,
+    meters::CallMetrics,
     registry::{Agent, Agents},
     retry,
-    routing::{Endpoint, Endpoints},
+    routing::{Endpoints, RoutedEndpoint},
 };
 use crate::domain::{
     AgentName, Call, CallBody, CallOutcome, Effect, Fault, FaultKind, Purpose, RetrySpec, Target,
@@ -32,13 +32,13 @@ pub trait Permission: Send + Sync {
 
 /// A call with its deadline, and who is asked before it is made.
 #[derive(Clone, Copy)]
-pub(super) struct Try<'a> {
+pub(super) struct CallAttempt<'a> {
     pub call: &'a Call,
     pub deadline: Instant,
     pub permission: &'a dyn Permission,
 }
 
-impl Try<'_> {
+impl CallAttempt<'_> {
     /// The store's clock, without asking the store: complete-by is known on both clocks.
     fn store_time(&self) -> Timestamp {
         let left = self.deadline.saturating_duration_since(Instant::now());
@@ -68,7 +68,7 @@ impl Try<'_> {
         let mut fault = self.fault(kind, message);
         fault.status = Some(status.as_u16());
         let probes = matches!(self.call.purpose, Purpose::Probe(_));
-        fault.effect = Effect::unknown_if(!probes && answer::leaves_doubt(status));
+        fault.effect = Effect::unknown_if(!probes && answer::leaves_effect_unknown(status));
         fault
     }
 
@@ -89,17 +89,17 @@ struct Transient {
 }
 
 /// Sends a call to the least loaded endpoint and weighs the answer.
-pub(super) struct Wire {
+pub(super) struct Transport {
     pub agent: AgentName,
     pub connector: Connector,
     pub endpoints: Endpoints,
     pub retry: RetrySpec,
     pub max_output: usize,
-    pub meters: Arc<Meters>,
+    pub meters: Arc<CallMetrics>,
 }
 
-impl Wire {
-    pub async fn call(&self, request: Try<'_>, body: Option<CallBody>) -> CallOutcome {
+impl Transport {
+    pub async fn call(&self, request: CallAttempt<'_>, body: Option<CallBody>) -> CallOutcome {
         let mut meter = self.meters.begin_try();
         let result = self.send(request, body).await;
         match &result {
@@ -119,7 +119,7 @@ impl Wire {
 
     async fn send(
         &self,
-        request: Try<'_>,
+        request: CallAttempt<'_>,
         body: Option<CallBody>,
     ) -> Result<CallOutcome, Transient> {
         request.permission.granted(request.call).await;
@@ -141,30 +141,30 @@ impl Wire {
             Err(why) => return Ok(request.permanent(why)),
         };
         match way.connections.send(&self.connector, made).await {
-            Ok(answer) => self.weigh(&endpoint, request, answer).await,
+            Ok(answer) => self.interpret(&endpoint, request, answer).await,
             Err(error) => broken(&endpoint, request, &error),
         }
     }
 
-    async fn weigh(
+    async fn interpret(
         &self,
-        endpoint: &Endpoint,
-        request: Try<'_>,
-        mut answer: Answer,
+        endpoint: &RoutedEndpoint,
+        request: CallAttempt<'_>,
+        mut answer: ResponseStream,
     ) -> Result<CallOutcome, Transient> {
         let status = answer.head.status;
         let probes = matches!(request.call.purpose, Purpose::Probe(_));
-        let verdict = match status {
+        let class = match status {
             // To a probe this is an answer like any other.
-            StatusCode::NOT_FOUND | StatusCode::GONE if probes => Verdict::Success,
-            _ => answer::verdict(status, &answer.head.headers, request.store_time()),
+            StatusCode::NOT_FOUND | StatusCode::GONE if probes => ResponseClass::Success,
+            _ => answer::classify(status, &answer.head.headers, request.store_time()),
         };
-        match verdict {
-            Verdict::Success => {
+        match class {
+            ResponseClass::Success => {
                 let body = match body::whole(&mut answer, self.max_output).await {
                     Ok(body) => body,
-                    Err(Unread::Broken(error)) => return broken(endpoint, request, &error),
-                    Err(Unread::TooLarge) => {
+                    Err(BodyError::Broken(error)) => return broken(endpoint, request, &error),
+                    Err(BodyError::TooLarge) => {
                         let why = answer::too_large(self.max_output);
                         let fault = request.answered(FaultKind::Permanent, why, status);
                         return Ok(CallOutcome::Failed(fault));
@@ -183,7 +183,7 @@ impl Wire {
                     }
                 })
             }
-            Verdict::Transient {
+            ResponseClass::Transient {
                 message,
                 retry_after,
             } => {
@@ -191,7 +191,7 @@ impl Wire {
                 fault.body = answer::excerpt(&body::start(answer).await);
                 Err(Transient { fault, retry_after })
             }
-            Verdict::Permanent { message } => {
+            ResponseClass::Permanent { message } => {
                 let mut fault = request.answered(FaultKind::Permanent, message, status);
                 fault.body = answer::excerpt(&body::start(answer).await);
                 Ok(CallOutcome::Failed(fault))
@@ -202,8 +202,8 @@ impl Wire {
 
 /// What a call without a whole answer counts as.
 fn broken(
-    endpoint: &Endpoint,
-    request: Try<'_>,
+    endpoint: &RoutedEndpoint,
+    request: CallAttempt<'_>,
     unanswered: &Unanswered,
 ) -> Result<CallOutcome, Transient> {
     let error = unanswered.error();
@@ -236,7 +236,7 @@ impl Agent {
         if call.tries > 0 {
             meters.retries.increment(1);
         }
-        let request = Try {
+        let request = CallAttempt {
             call,
             deadline,
             permission,
@@ -266,7 +266,7 @@ impl Agents {
             None => {
                 let message =
                     format!("agent `{name}` is not registered; register it, then retry the step");
-                let unsent = Try {
+                let unsent = CallAttempt {
                     call,
                     deadline,
                     permission,

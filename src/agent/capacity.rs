@@ -125,7 +125,7 @@ mod tests {
             name,
             max,
             Arc::clone(&gate),
-            crate::agent::meters::Meters::new("payments").in_flight,
+            crate::agent::meters::CallMetrics::new("payments").in_flight,
         );
         (Arc::new(made), gate)
     }

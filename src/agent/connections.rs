@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use tower::ServiceExt;
 
 use super::address::{self, AddressPolicy, GuardedResolver};
-use super::counted::{Counted, Received};
+use super::counted::{BytesReceived, LimitedStream};
 
 /// Services often drop idle connections after a minute; being first avoids most races with them.
 const LONGEST_IDLE: Duration = Duration::from_secs(30);
@@ -76,7 +76,7 @@ pub(super) type Body = Full<Bytes>;
 /// The most that is read at once, and so the longest head.
 const LONGEST_READ: usize = 64 << 10;
 
-type Stream = MaybeHttpsStream<TokioIo<Counted>>;
+type AgentStream = MaybeHttpsStream<TokioIo<LimitedStream>>;
 
 /// Why there is no answer, or no whole one.
 #[derive(Debug)]
@@ -121,8 +121,8 @@ impl Connector {
     async fn stream(
         &self,
         origin: &Uri,
-        received: Received,
-    ) -> Result<Stream, Box<dyn Error + Send + Sync>> {
+        received: BytesReceived,
+    ) -> Result<AgentStream, Box<dyn Error + Send + Sync>> {
         let host = origin.host().unwrap_or_default();
         let is_https = origin.scheme_str() == Some("https");
         let port = origin.port_u16().unwrap_or(if is_https { 443 } else { 80 });
@@ -135,22 +135,22 @@ impl Connector {
         http.set_nodelay(true);
         // Of each address that a name has got; the whole is limited below.
         http.set_connect_timeout(Some(self.timeout));
-        let counted =
-            http.map_response(|stream| TokioIo::new(Counted::new(stream.into_inner(), received)));
+        let counted = http
+            .map_response(|stream| TokioIo::new(LimitedStream::new(stream.into_inner(), received)));
         let https = HttpsConnector::from((counted, self.tls.clone()));
         https.oneshot(origin.clone()).await
     }
 
-    async fn open(&self, origin: &Uri) -> Result<Connection, Unanswered> {
+    async fn open(&self, origin: &Uri) -> Result<AgentConnection, Unanswered> {
         let opened = async {
-            let received = Received::default();
+            let received = BytesReceived::default();
             let stream = self.stream(origin, received.clone()).await?;
             let handshake = http1::Builder::new()
                 .max_buf_size(LONGEST_READ)
                 .handshake(stream);
             let (sender, driver) = handshake.await?;
             let driver = Some(Box::new(driver));
-            Ok(Connection {
+            Ok(AgentConnection {
                 sender,
                 driver,
                 received,
@@ -164,14 +164,14 @@ impl Connector {
 }
 
 /// One connection: HTTP/1.1, one request at a time.
-struct Connection {
+struct AgentConnection {
     sender: http1::SendRequest<Body>,
     /// Reads and writes. Gone when the connection has ended.
-    driver: Option<Box<http1::Connection<Stream, Body>>>,
-    received: Received,
+    driver: Option<Box<http1::Connection<AgentStream, Body>>>,
+    received: BytesReceived,
 }
 
-impl Connection {
+impl AgentConnection {
     /// Waits for something while the connection does its work.
     async fn drive<T>(&mut self, wanted: impl Future<Output = T>) -> T {
         let mut wanted = pin!(wanted);
@@ -196,7 +196,7 @@ impl Connection {
 }
 
 /// The connections to one origin.
-pub(super) struct Connections {
+pub(super) struct OriginPool {
     origin: Uri,
     kept: Mutex<Kept>,
 }
@@ -211,11 +211,11 @@ struct Kept {
 
 struct Idle {
     since: Instant,
-    connection: Connection,
+    connection: AgentConnection,
     _counting: Counting,
 }
 
-impl Connections {
+impl OriginPool {
     pub fn to(origin: Uri) -> Arc<Self> {
         Arc::new(Self {
             origin,
@@ -228,7 +228,7 @@ impl Connections {
         self: &Arc<Self>,
         connector: &Connector,
         mut request: Request<Body>,
-    ) -> Result<Answer, Unanswered> {
+    ) -> Result<ResponseStream, Unanswered> {
         loop {
             let kept = self.take(Instant::now());
             let was_kept = kept.is_some();
@@ -244,7 +244,7 @@ impl Connections {
             match connection.drive(sent).await {
                 Ok(response) => {
                     connection.received.expect_body();
-                    return Ok(Answer::new(response, connection, self));
+                    return Ok(ResponseStream::new(response, connection, self));
                 }
                 Err(mut error) => match error.take_message() {
                     // The service hung up while nobody used the connection, and nothing was sent.
@@ -255,12 +255,12 @@ impl Connections {
         }
     }
 
-    fn take(&self, now: Instant) -> Option<Connection> {
+    fn take(&self, now: Instant) -> Option<AgentConnection> {
         let idle = self.lock().idle.pop()?;
         (now.duration_since(idle.since) < LONGEST_IDLE).then_some(idle.connection)
     }
 
-    fn keep(self: &Arc<Self>, connection: Connection) {
+    fn keep(self: &Arc<Self>, connection: AgentConnection) {
         let Some(counting) = Counting::one_more(&IDLE) else {
             return;
         };
@@ -283,7 +283,7 @@ impl Connections {
 }
 
 /// Drops connections that nobody used for long, until there are none.
-async fn sweep(connections: Weak<Connections>) {
+async fn sweep(connections: Weak<OriginPool>) {
     loop {
         tokio::time::sleep(LONGEST_IDLE_IN_A_CROWD).await;
         let Some(connections) = connections.upgrade() else {
@@ -303,16 +303,20 @@ async fn sweep(connections: Weak<Connections>) {
 
 /// An answer whose body is still to be read. Dropped before its end, the connection is closed: who knows
 /// how much more would come.
-pub(super) struct Answer {
+pub(super) struct ResponseStream {
     pub head: response::Parts,
     body: Incoming,
     /// Until the body has been read.
-    connection: Option<Connection>,
-    home: Arc<Connections>,
+    connection: Option<AgentConnection>,
+    home: Arc<OriginPool>,
 }
 
-impl Answer {
-    fn new(response: Response<Incoming>, connection: Connection, home: &Arc<Connections>) -> Self {
+impl ResponseStream {
+    fn new(
+        response: Response<Incoming>,
+        connection: AgentConnection,
+        home: &Arc<OriginPool>,
+    ) -> Self {
         let (head, body) = response.into_parts();
         Self {
             head,
@@ -365,7 +369,7 @@ mod tests {
     /// Answers requests without bodies, on each connection as many as it is allowed; then hangs up.
     /// Says the number of the connection, from 1, that each request came on.
     struct Server {
-        connections: Arc<Connections>,
+        connections: Arc<OriginPool>,
         came_on: mpsc::UnboundedReceiver<usize>,
     }
 
@@ -381,12 +385,12 @@ mod tests {
                 }
             });
             Self {
-                connections: Connections::to(origin.parse().unwrap()),
+                connections: OriginPool::to(origin.parse().unwrap()),
                 came_on,
             }
         }
 
-        async fn send(&self) -> Answer {
+        async fn send(&self) -> ResponseStream {
             let mut request = Request::new(Body::default());
             let headers = request.headers_mut();
             headers.insert("host", "localhost".parse().unwrap());

@@ -30,15 +30,15 @@ struct HeadTooLong;
 
 /// What has come in on a connection, shared with whom it matters to.
 #[derive(Clone, Default)]
-pub(super) struct Received(Arc<Counts>);
+pub(super) struct BytesReceived(Arc<ByteCounts>);
 
-struct Counts {
+struct ByteCounts {
     bytes: AtomicUsize,
     /// Nothing is read beyond.
     most: AtomicUsize,
 }
 
-impl Default for Counts {
+impl Default for ByteCounts {
     fn default() -> Self {
         Self {
             bytes: AtomicUsize::new(0),
@@ -47,7 +47,7 @@ impl Default for Counts {
     }
 }
 
-impl Received {
+impl BytesReceived {
     /// From now on the connection breaks when [`LONGEST_HEAD`] has come in.
     pub fn expect_head(&self) {
         let most = self
@@ -64,24 +64,24 @@ impl Received {
     }
 }
 
-pub(super) struct Counted {
+pub(super) struct LimitedStream {
     stream: TcpStream,
-    received: Received,
+    received: BytesReceived,
 }
 
-impl Counted {
-    pub fn new(stream: TcpStream, received: Received) -> Self {
+impl LimitedStream {
+    pub fn new(stream: TcpStream, received: BytesReceived) -> Self {
         Self { stream, received }
     }
 }
 
-impl Connection for Counted {
+impl Connection for LimitedStream {
     fn connected(&self) -> Connected {
         self.stream.connected()
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for LimitedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -100,7 +100,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for LimitedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

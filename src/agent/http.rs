@@ -83,7 +83,7 @@ pub(super) fn request(
             headers.entry(header::CONTENT_TYPE).or_insert(JSON);
             match body {
                 CallBody::Rendered(json) => Bytes::from(json),
-                CallBody::Whole(payload) => Bytes::from_owner(Held(payload)),
+                CallBody::Whole(payload) => Bytes::from_owner(PayloadBytes(payload)),
             }
         }
         None => Bytes::new(),
@@ -96,9 +96,9 @@ pub(super) fn request(
 }
 
 /// Sent from where it is held anyway.
-struct Held(Payload);
+struct PayloadBytes(Payload);
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for PayloadBytes {
     fn as_ref(&self) -> &[u8] {
         self.0.as_json().as_bytes()
     }

@@ -20,16 +20,16 @@ const MOST_LABELLED: usize = 100;
 
 /// The label of an agent: its name, or what it shares with others.
 pub fn label(agent: &str) -> String {
-    static LABELLED: Mutex<Option<Labels>> = Mutex::new(None);
+    static LABELLED: Mutex<Option<AgentLabels>> = Mutex::new(None);
     // A panic while holding the lock leaves the set valid.
     let mut labels = LABELLED.lock().unwrap_or_else(PoisonError::into_inner);
     labels.get_or_insert_default().of(agent)
 }
 
 #[derive(Default)]
-struct Labels(HashSet<String>);
+struct AgentLabels(HashSet<String>);
 
-impl Labels {
+impl AgentLabels {
     fn of(&mut self, agent: &str) -> String {
         // Registered names hold no `:`, the origins of URLs always do.
         if agent.contains(':') || agent == MADE_FOR_URLS {
@@ -46,14 +46,14 @@ impl Labels {
 }
 
 #[derive(Debug)]
-pub(super) struct Meters {
+pub(super) struct CallMetrics {
     pub retries: Retries,
     pub in_flight: InFlight,
-    shared: Arc<Shared>,
+    shared: Arc<AgentMetrics>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct AgentMetrics {
     agent: String,
     /// From the first use on.
     handles: OnceLock<Handles>,
@@ -71,7 +71,7 @@ struct Handles {
 }
 
 #[derive(Debug)]
-pub(super) struct Retries(Arc<Shared>);
+pub(super) struct Retries(Arc<AgentMetrics>);
 
 impl Retries {
     pub fn increment(&self, count: u64) {
@@ -80,7 +80,7 @@ impl Retries {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct InFlight(Arc<Shared>);
+pub(super) struct InFlight(Arc<AgentMetrics>);
 
 impl InFlight {
     pub fn increment(&self, count: u32) {
@@ -92,7 +92,7 @@ impl InFlight {
     }
 }
 
-impl Shared {
+impl AgentMetrics {
     fn handles(&self) -> &Handles {
         self.handles
             .get_or_init(|| Handles::new(&label(&self.agent)))
@@ -114,9 +114,9 @@ impl Handles {
     }
 }
 
-impl Meters {
+impl CallMetrics {
     pub fn new(agent: &str) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(AgentMetrics {
             agent: agent.to_owned(),
             handles: OnceLock::new(),
         });
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn so_many_agents_have_a_label_and_the_others_share_one() {
-        let mut labels = Labels::default();
+        let mut labels = AgentLabels::default();
         for number in 0..MOST_LABELLED {
             let agent = format!("agent-{number}");
             assert_eq!(labels.of(&agent), agent);

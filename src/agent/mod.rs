@@ -24,10 +24,10 @@ mod routing;
 #[cfg(test)]
 mod tests;
 
-pub use address::{AddressPolicy, Own};
+pub use address::{AddressPolicy, OwnAddresses};
 pub use call::Permission;
 pub use http::install_crypto;
 pub use meters::{describe as describe_metrics, label as metrics_label};
-pub use post::{NotPosted, Post, Posted};
+pub use post::{Post, PostError, PostResponse};
 pub use registered::Registered;
 pub use registry::{Agent, AgentSettings, Agents};

@@ -18,7 +18,7 @@ use super::{
     http,
     registry::AgentSettings,
     retry::retry_after,
-    routing::{Way, way},
+    routing::{EndpointTarget, way},
 };
 use crate::domain::Timestamp;
 
@@ -32,12 +32,12 @@ pub struct Post {
     policy: AddressPolicy,
     timeout: Duration,
     /// By origin.
-    ways: Arc<Mutex<LruCache<String, Way>>>,
+    ways: Arc<Mutex<LruCache<String, EndpointTarget>>>,
 }
 
 /// How a receiver answered.
 #[derive(Debug)]
-pub struct Posted {
+pub struct PostResponse {
     pub status: StatusCode,
     pub retry_after: Option<Duration>,
     /// The beginning of the answer, where it was no success.
@@ -46,7 +46,7 @@ pub struct Posted {
 
 /// Why there was no answer.
 #[derive(Debug)]
-pub enum NotPosted {
+pub enum PostError {
     /// The address may not be called, or is none.
     Refused(String),
     /// Nobody took the connection, it broke off, or the answer did not come in time.
@@ -70,7 +70,7 @@ impl Post {
     }
 
     /// The URL may be a secret, and is not repeated.
-    fn find(&self, url: &str) -> Result<(Url, Way), String> {
+    fn find(&self, url: &str) -> Result<(Url, EndpointTarget), String> {
         let url = Url::parse(url).map_err(|error| format!("is not a URL: {error}"))?;
         let origin = url.origin().ascii_serialization();
         // A panic while holding the lock leaves the map valid.
@@ -90,11 +90,11 @@ impl Post {
         headers: HeaderMap,
         body: String,
         now: Timestamp,
-    ) -> Result<Posted, NotPosted> {
-        let (url, way) = self.find(url).map_err(NotPosted::Refused)?;
+    ) -> Result<PostResponse, PostError> {
+        let (url, way) = self.find(url).map_err(PostError::Refused)?;
         let target = PathAndQuery::try_from(&url[Position::BeforePath..Position::AfterQuery]);
         let target = target.map_err(|error| {
-            NotPosted::Refused(format!("its path is not a valid request target: {error}"))
+            PostError::Refused(format!("its path is not a valid request target: {error}"))
         })?;
         let mut request = Request::new(Body::from(body));
         *request.method_mut() = Method::POST;
@@ -108,14 +108,14 @@ impl Post {
             Ok(answered) => answered.map_err(|error| broken(&error))?,
             Err(_) => {
                 let within = self.timeout;
-                return Err(NotPosted::Broken(format!("no response within {within:?}")));
+                return Err(PostError::Broken(format!("no response within {within:?}")));
             }
         };
         let status = answer.head.status;
         let retry_after = retry_after(&answer.head.headers, now);
         // Of a success too: read to its end, the connection can be used again.
         let start = body::start(answer).await;
-        Ok(Posted {
+        Ok(PostResponse {
             status,
             retry_after,
             excerpt: match status.is_success() {
@@ -126,12 +126,12 @@ impl Post {
     }
 }
 
-fn broken(error: &Unanswered) -> NotPosted {
+fn broken(error: &Unanswered) -> PostError {
     if let Some(refusal) = address::refusal_in(error.error()) {
-        return NotPosted::Refused(refusal.to_string());
+        return PostError::Refused(refusal.to_string());
     }
     let cause = http::root_cause(error.error());
-    NotPosted::Broken(match error {
+    PostError::Broken(match error {
         Unanswered::Unconnected(_) => format!("could not connect: {cause}"),
         Unanswered::Broken(_) => format!("the exchange broke off: {cause}"),
     })

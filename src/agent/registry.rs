@@ -13,11 +13,11 @@ use lru::LruCache;
 
 use super::{
     address::AddressPolicy,
-    call::Wire,
+    call::Transport,
     capacity::{Bulkhead, Gate, Slot},
     connections::Connector,
     http,
-    meters::{MADE_FOR_URLS, Meters},
+    meters::{CallMetrics, MADE_FOR_URLS},
     routing::Endpoints,
 };
 use crate::domain::{AgentName, AgentSpec, Endpoint, RetrySpec};
@@ -53,7 +53,7 @@ pub struct Agent {
     name: AgentName,
     spec: AgentSpec,
     bulkhead: Arc<Bulkhead>,
-    wire: Arc<Wire>,
+    wire: Arc<Transport>,
 }
 
 impl Agent {
@@ -77,11 +77,11 @@ impl Agent {
         self.bulkhead.in_flight()
     }
 
-    pub(super) fn wire(&self) -> &Wire {
+    pub(super) fn wire(&self) -> &Transport {
         &self.wire
     }
 
-    pub(super) fn meters(&self) -> &Meters {
+    pub(super) fn meters(&self) -> &CallMetrics {
         &self.wire.meters
     }
 }
@@ -92,7 +92,7 @@ pub struct Agents {
     gate: Arc<Gate>,
     registered: ArcSwap<HashMap<AgentName, Arc<Agent>>>,
     origins: Mutex<LruCache<AgentName, Arc<Agent>>>,
-    url_meters: Arc<Meters>,
+    url_meters: Arc<CallMetrics>,
 }
 
 impl Agents {
@@ -104,7 +104,7 @@ impl Agents {
             gate: Arc::default(),
             registered: ArcSwap::default(),
             origins: Mutex::new(LruCache::unbounded()),
-            url_meters: Arc::new(Meters::new(MADE_FOR_URLS)),
+            url_meters: Arc::new(CallMetrics::new(MADE_FOR_URLS)),
         }
     }
 
@@ -191,7 +191,7 @@ impl Agents {
     ) -> Agent {
         let meters = match before {
             Some(before) => Arc::clone(&before.wire.meters),
-            None => Arc::new(Meters::new(name.as_str())),
+            None => Arc::new(CallMetrics::new(name.as_str())),
         };
         self.agent(name, spec.clone(), meters, before)
     }
@@ -200,7 +200,7 @@ impl Agents {
         &self,
         name: &AgentName,
         spec: AgentSpec,
-        meters: Arc<Meters>,
+        meters: Arc<CallMetrics>,
         before: Option<&Arc<Agent>>,
     ) -> Agent {
         let bulkhead = match before {
@@ -217,7 +217,7 @@ impl Agents {
             &self.settings.addresses,
             before.map(|before| &before.wire.endpoints),
         );
-        let wire = Arc::new(Wire {
+        let wire = Arc::new(Transport {
             agent: name.clone(),
             connector: self.connector.clone(),
             endpoints,

@@ -8,13 +8,13 @@ use std::sync::{
 use ::http::{HeaderValue, Uri};
 use url::Url;
 
-use super::{address::AddressPolicy, connections::Connections, http};
+use super::{address::AddressPolicy, connections::OriginPool, http};
 use crate::domain;
 
-pub(super) struct Endpoint {
+pub(super) struct RoutedEndpoint {
     pub url: String,
     /// Made once, not per try; or why it can never be called.
-    pub way: Result<Way, String>,
+    pub way: Result<EndpointTarget, String>,
     max: u32,
     /// Outlives this value when the agent's specification changes.
     under_way: Arc<AtomicU32>,
@@ -22,14 +22,14 @@ pub(super) struct Endpoint {
 
 /// How an endpoint is reached.
 #[derive(Clone)]
-pub(super) struct Way {
+pub(super) struct EndpointTarget {
     pub base: Url,
     pub host: HeaderValue,
-    pub connections: Arc<Connections>,
+    pub connections: Arc<OriginPool>,
 }
 
 pub(super) struct Endpoints {
-    all: Box<[Endpoint]>,
+    all: Box<[RoutedEndpoint]>,
     /// Where the next search begins, so that idle endpoints take turns.
     turn: AtomicUsize,
 }
@@ -44,7 +44,7 @@ impl Endpoints {
         let all = specs.iter().map(|spec| {
             let known =
                 before.and_then(|before| before.all.iter().find(|known| known.url == spec.url));
-            Endpoint {
+            RoutedEndpoint {
                 url: spec.url.clone(),
                 way: match known {
                     Some(known) => known.way.clone(),
@@ -64,7 +64,7 @@ impl Endpoints {
 
     /// `None` only where there is no endpoint at all. With every endpoint full (its maximum was
     /// lowered while calls were under way) the least loaded takes the try: the bulkhead let it in.
-    pub fn lease(&self) -> Option<Lease<'_>> {
+    pub fn lease(&self) -> Option<EndpointInUse<'_>> {
         let count = self.all.len();
         let start = match count {
             0 | 1 => 0,
@@ -81,21 +81,21 @@ impl Endpoints {
                 .compare_exchange(load, load + 1, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
             {
-                return Some(Lease(endpoint));
+                return Some(EndpointInUse(endpoint));
             }
         }
     }
 }
 
-pub(super) fn way(url: &str, policy: &AddressPolicy) -> Result<Way, String> {
+pub(super) fn way(url: &str, policy: &AddressPolicy) -> Result<EndpointTarget, String> {
     let base = base(url, policy)?;
     let origin = base.origin().ascii_serialization();
     let origin: Uri = origin
         .parse()
         .map_err(|error| format!("the endpoint {url:?} is not a URL: {error}"))?;
-    Ok(Way {
+    Ok(EndpointTarget {
         host: http::host(&base)?,
-        connections: Connections::to(origin),
+        connections: OriginPool::to(origin),
         base,
     })
 }
@@ -115,17 +115,17 @@ fn base(url: &str, policy: &AddressPolicy) -> Result<Url, String> {
 }
 
 /// One try under way at an endpoint.
-pub(super) struct Lease<'a>(&'a Endpoint);
+pub(super) struct EndpointInUse<'a>(&'a RoutedEndpoint);
 
-impl std::ops::Deref for Lease<'_> {
-    type Target = Endpoint;
+impl std::ops::Deref for EndpointInUse<'_> {
+    type Target = RoutedEndpoint;
 
-    fn deref(&self) -> &Endpoint {
+    fn deref(&self) -> &RoutedEndpoint {
         self.0
     }
 }
 
-impl Drop for Lease<'_> {
+impl Drop for EndpointInUse<'_> {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Ordering::Relaxed);
     }
@@ -145,7 +145,7 @@ mod tests {
             .collect()
     }
 
-    fn urls(leases: &[Lease<'_>]) -> Vec<String> {
+    fn urls(leases: &[EndpointInUse<'_>]) -> Vec<String> {
         let mut urls: Vec<_> = leases.iter().map(|lease| lease.url.clone()).collect();
         urls.sort();
         urls

@@ -8,7 +8,7 @@ use axum::{
 use utoipa::IntoParams;
 
 use super::{Problem, extract::Query};
-use crate::domain::Form;
+use crate::domain::DiagramFormat;
 
 const MERMAID: &str = "text/vnd.mermaid; charset=utf-8";
 const DOT: &str = "text/vnd.graphviz; charset=utf-8";
@@ -20,12 +20,12 @@ const DOT: &str = "text/vnd.graphviz; charset=utf-8";
 pub struct PictureQuery {
     /// Default: the format that Accept names, or else `mermaid`.
     #[param(example = "mermaid")]
-    format: Option<Form>,
+    format: Option<DiagramFormat>,
 }
 
 /// The requested format: from `format` or, without it, from Accept.
-pub fn form(query: &mut Query, headers: &HeaderMap) -> Result<Form, Problem> {
-    if let Some(form) = query.one_of("format", Form::ALL, Form::as_str)? {
+pub fn form(query: &mut Query, headers: &HeaderMap) -> Result<DiagramFormat, Problem> {
+    if let Some(form) = query.one_of("format", DiagramFormat::ALL, DiagramFormat::as_str)? {
         return Ok(form);
     }
     let accepted = headers.get_all(header::ACCEPT).iter();
@@ -33,15 +33,15 @@ pub fn form(query: &mut Query, headers: &HeaderMap) -> Result<Form, Problem> {
         .filter_map(|accepted| accepted.to_str().ok())
         .any(|accepted| accepted.contains("text/vnd.graphviz"));
     Ok(match wants_dot {
-        true => Form::Dot,
-        false => Form::Mermaid,
+        true => DiagramFormat::Dot,
+        false => DiagramFormat::Mermaid,
     })
 }
 
-pub fn picture(form: Form, drawn: String) -> Response {
+pub fn picture(form: DiagramFormat, drawn: String) -> Response {
     let content_type = match form {
-        Form::Mermaid => MERMAID,
-        Form::Dot => DOT,
+        DiagramFormat::Mermaid => MERMAID,
+        DiagramFormat::Dot => DOT,
     };
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(content_type)),

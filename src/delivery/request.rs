@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::Receivers;
 use crate::{
-    agent::{NotPosted, Post, Posted},
+    agent::{Post, PostError, PostResponse},
     domain::{DeliveryResult, Timestamp, signatures},
     store::{NextMessage, QueueClaim},
 };
@@ -63,11 +63,11 @@ fn headers(id: &Uuid, at: i64, tries: u32, signature: Option<String>, body: &str
 
 /// Any 2xx is an acknowledgement; 410 says that the receiver wants no more messages. Anything else may change,
 /// because a wrong configuration can be corrected too.
-fn classify(posted: Result<Posted, NotPosted>) -> DeliveryResult {
+fn classify(posted: Result<PostResponse, PostError>) -> DeliveryResult {
     let posted = match posted {
         Ok(posted) => posted,
-        Err(NotPosted::Refused(reason)) => return DeliveryResult::Refused { reason },
-        Err(NotPosted::Broken(reason)) => {
+        Err(PostError::Refused(reason)) => return DeliveryResult::Refused { reason },
+        Err(PostError::Broken(reason)) => {
             return DeliveryResult::Failed {
                 reason,
                 retry_after: None,
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     fn answered(status: u16) -> DeliveryResult {
-        classify(Ok(Posted {
+        classify(Ok(PostResponse {
             status: StatusCode::from_u16(status).unwrap(),
             retry_after: Some(Duration::from_secs(7)),
             excerpt: Some("why".to_owned()),
@@ -150,9 +150,9 @@ mod tests {
     #[test]
     fn an_address_that_policy_refuses_is_not_tried_again() {
         let reason = "a private address".to_owned();
-        let refused = classify(Err(NotPosted::Refused(reason.clone())));
+        let refused = classify(Err(PostError::Refused(reason.clone())));
         assert_eq!(refused, DeliveryResult::Refused { reason });
-        let broken = classify(Err(NotPosted::Broken("reset".to_owned())));
+        let broken = classify(Err(PostError::Broken("reset".to_owned())));
         assert!(matches!(
             broken,
             DeliveryResult::Failed {

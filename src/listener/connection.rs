@@ -15,7 +15,7 @@ use std::{
 
 /// What all connections share.
 #[derive(Debug, Default)]
-pub struct Shared {
+pub struct ListenerState {
     /// Milliseconds since the listener was opened, and never 0. Kept by the sweep, so that reading it
     /// costs nothing.
     now: AtomicU64,
@@ -23,7 +23,7 @@ pub struct Shared {
     pub without_request: AtomicUsize,
 }
 
-impl Shared {
+impl ListenerState {
     pub fn now(&self) -> u64 {
         self.now.load(Relaxed)
     }
@@ -36,7 +36,7 @@ impl Shared {
 /// What a connection is asked to do. The later ones include the earlier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
-pub enum Order {
+pub enum CloseOrder {
     Go = 0,
     /// Close, unless a request is under way.
     Release = 1,
@@ -48,7 +48,7 @@ pub enum Order {
 
 /// What is under way on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
+pub enum ConnectionPhase {
     /// Nobody has asked anything yet: silence, a TLS handshake, part of a first head.
     NoRequest,
     /// Part of the head of a further request.
@@ -65,7 +65,7 @@ pub enum Phase {
 
 #[derive(Debug)]
 pub struct Connection {
-    shared: Arc<Shared>,
+    shared: Arc<ListenerState>,
     has_asked: AtomicBool,
     is_http2: AtomicBool,
     exchanges: AtomicU32,
@@ -86,7 +86,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub fn new(shared: Arc<Shared>) -> Self {
+    pub fn new(shared: Arc<ListenerState>) -> Self {
         shared.without_request.fetch_add(1, Relaxed);
         Self {
             has_asked: AtomicBool::new(false),
@@ -98,34 +98,34 @@ impl Connection {
             blocked_since: AtomicU64::new(0),
             unread: Mutex::default(),
             next_exchange: AtomicU32::new(0),
-            order: AtomicU8::new(Order::Go as u8),
+            order: AtomicU8::new(CloseOrder::Go as u8),
             waker: Mutex::new(None),
             shared,
         }
     }
 
     /// The phase, and since when it lasts.
-    pub fn phase(&self) -> (Phase, u64) {
+    pub fn phase(&self) -> (ConnectionPhase, u64) {
         let since = self.since.load(Relaxed);
         if !self.has_asked.load(Relaxed) {
-            return (Phase::NoRequest, since);
+            return (ConnectionPhase::NoRequest, since);
         }
         if let Some(since) = self.unread_since() {
-            return (Phase::Unread, since);
+            return (ConnectionPhase::Unread, since);
         }
         let exchanges = self.exchanges.load(Relaxed);
         if exchanges == 0 {
             let head_since = self.head_since.load(Relaxed);
             // On HTTP/2 a byte need not begin a head: a ping must not look like one.
             if head_since != 0 && !self.is_http2() {
-                return (Phase::PartialHead, head_since);
+                return (ConnectionPhase::PartialHead, head_since);
             }
-            return (Phase::Idle, since);
+            return (ConnectionPhase::Idle, since);
         }
         if self.bodies.load(Relaxed) >= exchanges {
-            return (Phase::Receiving, since);
+            return (ConnectionPhase::Receiving, since);
         }
-        (Phase::Busy, since)
+        (ConnectionPhase::Busy, since)
     }
 
     fn unread_since(&self) -> Option<u64> {
@@ -212,17 +212,17 @@ impl Connection {
 
     // What it is asked to do.
 
-    pub fn order(&self) -> Order {
+    pub fn order(&self) -> CloseOrder {
         match self.order.load(Relaxed) {
-            0 => Order::Go,
-            1 => Order::Release,
-            2 => Order::Drain,
-            _ => Order::Abort,
+            0 => CloseOrder::Go,
+            1 => CloseOrder::Release,
+            2 => CloseOrder::Drain,
+            _ => CloseOrder::Abort,
         }
     }
 
     /// Asks the task of the connection; what it was asked before stays if it was more.
-    pub fn ask(&self, order: Order) {
+    pub fn ask(&self, order: CloseOrder) {
         self.order.fetch_max(order as u8, Relaxed);
         if let Some(waker) = &*lock(&self.waker) {
             waker.wake_by_ref();
@@ -231,7 +231,7 @@ impl Connection {
 
     /// The task could not close, because a request has come in meanwhile.
     pub fn keep(&self) {
-        let (release, go) = (Order::Release as u8, Order::Go as u8);
+        let (release, go) = (CloseOrder::Release as u8, CloseOrder::Go as u8);
         let _ = self.order.compare_exchange(release, go, Relaxed, Relaxed);
     }
 
@@ -263,8 +263,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn connection() -> (Arc<Shared>, Connection) {
-        let shared = Arc::new(Shared::default());
+    fn connection() -> (Arc<ListenerState>, Connection) {
+        let shared = Arc::new(ListenerState::default());
         shared.set_now(10);
         (shared.clone(), Connection::new(shared))
     }
@@ -272,26 +272,26 @@ mod tests {
     #[test]
     fn a_connection_goes_through_its_phases() {
         let (shared, connection) = connection();
-        assert_eq!(connection.phase(), (Phase::NoRequest, 10));
+        assert_eq!(connection.phase(), (ConnectionPhase::NoRequest, 10));
         shared.set_now(20);
         connection.has_read();
-        assert_eq!(connection.phase(), (Phase::NoRequest, 10));
+        assert_eq!(connection.phase(), (ConnectionPhase::NoRequest, 10));
         assert_eq!(shared.without_request.load(Relaxed), 1);
         let exchange = connection.begin(false);
         connection.body_begins();
         assert_eq!(shared.without_request.load(Relaxed), 0);
-        assert_eq!(connection.phase(), (Phase::Receiving, 20));
+        assert_eq!(connection.phase(), (ConnectionPhase::Receiving, 20));
         connection.body_ends();
-        assert_eq!(connection.phase(), (Phase::Busy, 20));
+        assert_eq!(connection.phase(), (ConnectionPhase::Busy, 20));
         shared.set_now(30);
         connection.is_blocked();
-        assert_eq!(connection.phase(), (Phase::Unread, 30));
+        assert_eq!(connection.phase(), (ConnectionPhase::Unread, 30));
         connection.has_written();
         connection.end(exchange);
-        assert_eq!(connection.phase(), (Phase::Idle, 30));
+        assert_eq!(connection.phase(), (ConnectionPhase::Idle, 30));
         shared.set_now(40);
         connection.has_read();
-        assert_eq!(connection.phase(), (Phase::PartialHead, 40));
+        assert_eq!(connection.phase(), (ConnectionPhase::PartialHead, 40));
     }
 
     #[test]
@@ -301,23 +301,23 @@ mod tests {
         connection.offered(exchange);
         shared.set_now(50);
         let other = connection.begin(true);
-        assert_eq!(connection.phase(), (Phase::Unread, 10));
+        assert_eq!(connection.phase(), (ConnectionPhase::Unread, 10));
         connection.end(exchange);
         connection.end(other);
         connection.has_read();
-        assert_eq!(connection.phase(), (Phase::Idle, 50));
+        assert_eq!(connection.phase(), (ConnectionPhase::Idle, 50));
     }
 
     #[test]
     fn what_is_asked_grows_and_is_taken_back_only_where_it_was_a_release() {
         let (_, connection) = connection();
-        connection.ask(Order::Release);
+        connection.ask(CloseOrder::Release);
         connection.keep();
-        assert_eq!(connection.order(), Order::Go);
-        connection.ask(Order::Abort);
-        connection.ask(Order::Drain);
+        assert_eq!(connection.order(), CloseOrder::Go);
+        connection.ask(CloseOrder::Abort);
+        connection.ask(CloseOrder::Drain);
         connection.keep();
-        assert_eq!(connection.order(), Order::Abort);
+        assert_eq!(connection.order(), CloseOrder::Abort);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tracing::warn;
 
 use super::{
     Limits,
-    connection::{Connection, Order, Phase, Shared},
+    connection::{CloseOrder, Connection, ConnectionPhase, ListenerState},
 };
 
 /// How many make way at once, as a share of the limit: a look at all connections is not for one newcomer
@@ -31,7 +31,7 @@ const SAY_AGAIN: Duration = Duration::from_secs(10);
 
 pub struct Connections {
     limits: Limits,
-    shared: Arc<Shared>,
+    shared: Arc<ListenerState>,
     opened: Instant,
     /// In the order in which they were accepted.
     open: Mutex<BTreeMap<u64, Arc<Connection>>>,
@@ -65,7 +65,7 @@ impl Connections {
             "provost_http_connections_closed_total",
             "Connections to the API that the service closed, by reason"
         );
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(ListenerState::default());
         shared.set_now(1);
         Self {
             limits,
@@ -117,7 +117,7 @@ impl Connections {
         let mut candidates: Vec<_> = self
             .open()
             .values()
-            .filter(|connection| connection.order() == Order::Go)
+            .filter(|connection| connection.order() == CloseOrder::Go)
             .filter_map(|connection| {
                 let (phase, since) = connection.phase();
                 Some((
@@ -134,9 +134,11 @@ impl Connections {
         let mut closing = 0;
         for (_, _, connection) in chosen.take_while(|(rank, ..)| Some(*rank) == first) {
             let (order, reason) = match connection.phase().0 {
-                Phase::NoRequest => (Order::Release, "no_room_without_request"),
-                Phase::Receiving | Phase::Unread => (Order::Abort, "no_room_stalled"),
-                _ => (Order::Release, "no_room_idle"),
+                ConnectionPhase::NoRequest => (CloseOrder::Release, "no_room_without_request"),
+                ConnectionPhase::Receiving | ConnectionPhase::Unread => {
+                    (CloseOrder::Abort, "no_room_stalled")
+                }
+                _ => (CloseOrder::Release, "no_room_idle"),
             };
             close(&connection, order, reason);
             closing += 1;
@@ -148,10 +150,11 @@ impl Connections {
         let mut closing = 0;
         let open = self.open();
         let silent = open.values().filter(|connection| {
-            connection.order() == Order::Go && connection.phase().0 == Phase::NoRequest
+            connection.order() == CloseOrder::Go
+                && connection.phase().0 == ConnectionPhase::NoRequest
         });
         for connection in silent.take(most) {
-            close(connection, Order::Release, "no_room_without_request");
+            close(connection, CloseOrder::Release, "no_room_without_request");
             closing += 1;
         }
         closing
@@ -177,23 +180,26 @@ impl Connections {
         let waited = Duration::from_millis(now.saturating_sub(since));
         let of = &self.limits;
         // A client of HTTP/2 that was asked to go has had the time from tick to tick.
-        if connection.order() == Order::Drain && phase == Phase::Idle && waited > of.tick() {
-            return connection.ask(Order::Abort);
+        if connection.order() == CloseOrder::Drain
+            && phase == ConnectionPhase::Idle
+            && waited > of.tick()
+        {
+            return connection.ask(CloseOrder::Abort);
         }
-        if connection.order() == Order::Abort {
+        if connection.order() == CloseOrder::Abort {
             return;
         }
         let idle = match connection.is_http2() {
-            true => Order::Drain,
-            false => Order::Release,
+            true => CloseOrder::Drain,
+            false => CloseOrder::Release,
         };
         let (longest, order, reason) = match phase {
-            Phase::NoRequest => (of.head_timeout, Order::Release, "no_request"),
-            Phase::PartialHead => (of.head_timeout, Order::Release, "slow_head"),
-            Phase::Idle => (of.idle_timeout, idle, "idle"),
-            Phase::Unread => (of.stall_timeout, Order::Abort, "unread"),
+            ConnectionPhase::NoRequest => (of.head_timeout, CloseOrder::Release, "no_request"),
+            ConnectionPhase::PartialHead => (of.head_timeout, CloseOrder::Release, "slow_head"),
+            ConnectionPhase::Idle => (of.idle_timeout, idle, "idle"),
+            ConnectionPhase::Unread => (of.stall_timeout, CloseOrder::Abort, "unread"),
             // Whoever reads the body ends that in time.
-            Phase::Receiving | Phase::Busy => return,
+            ConnectionPhase::Receiving | ConnectionPhase::Busy => return,
         };
         if waited >= longest && connection.order() < order {
             close(connection, order, reason);
@@ -207,8 +213,8 @@ impl Connections {
             let (phase, since) = connection.phase();
             let stalls = now.saturating_sub(since) >= PROMPT;
             connection.ask(match phase {
-                Phase::Receiving | Phase::Unread if stalls => Order::Abort,
-                _ => Order::Drain,
+                ConnectionPhase::Receiving | ConnectionPhase::Unread if stalls => CloseOrder::Abort,
+                _ => CloseOrder::Drain,
             });
         }
     }
@@ -217,7 +223,7 @@ impl Connections {
     pub fn abort(&self) -> usize {
         let open = self.open();
         for connection in open.values() {
-            connection.ask(Order::Abort);
+            connection.ask(CloseOrder::Abort);
         }
         open.len()
     }
@@ -241,20 +247,20 @@ impl Connections {
 }
 
 /// Who makes way first; `None` for those that do not.
-fn rank(phase: Phase, waited: u64) -> Option<u8> {
+fn rank(phase: ConnectionPhase, waited: u64) -> Option<u8> {
     let stalls = waited >= PROMPT;
     match phase {
-        Phase::NoRequest if stalls => Some(0),
-        Phase::PartialHead | Phase::Idle => Some(1),
-        Phase::Receiving if stalls => Some(2),
-        Phase::Unread if stalls => Some(3),
+        ConnectionPhase::NoRequest if stalls => Some(0),
+        ConnectionPhase::PartialHead | ConnectionPhase::Idle => Some(1),
+        ConnectionPhase::Receiving if stalls => Some(2),
+        ConnectionPhase::Unread if stalls => Some(3),
         // In a flood all are new: then the oldest of them.
-        Phase::NoRequest | Phase::Receiving => Some(4),
-        Phase::Unread | Phase::Busy => None,
+        ConnectionPhase::NoRequest | ConnectionPhase::Receiving => Some(4),
+        ConnectionPhase::Unread | ConnectionPhase::Busy => None,
     }
 }
 
-fn close(connection: &Connection, order: Order, reason: &'static str) {
+fn close(connection: &Connection, order: CloseOrder, reason: &'static str) {
     connection.ask(order);
     counter!("provost_http_connections_closed_total", "reason" => reason).increment(1);
 }
@@ -274,18 +280,21 @@ mod tests {
     #[test]
     fn those_who_stall_make_way_before_those_who_have_just_come() {
         let order = [
-            (Phase::NoRequest, PROMPT),
-            (Phase::Idle, 0),
-            (Phase::Receiving, PROMPT),
-            (Phase::Unread, PROMPT),
-            (Phase::NoRequest, 0),
+            (ConnectionPhase::NoRequest, PROMPT),
+            (ConnectionPhase::Idle, 0),
+            (ConnectionPhase::Receiving, PROMPT),
+            (ConnectionPhase::Unread, PROMPT),
+            (ConnectionPhase::NoRequest, 0),
         ];
         let ranks = order.map(|(phase, waited)| rank(phase, waited));
         assert!(
             ranks.is_sorted() && ranks.iter().all(Option::is_some),
             "{ranks:?}"
         );
-        assert_eq!(rank(Phase::Receiving, 0), rank(Phase::NoRequest, 0));
-        assert_eq!(rank(Phase::Busy, PROMPT), None);
+        assert_eq!(
+            rank(ConnectionPhase::Receiving, 0),
+            rank(ConnectionPhase::NoRequest, 0)
+        );
+        assert_eq!(rank(ConnectionPhase::Busy, PROMPT), None);
     }
 }

@@ -36,15 +36,15 @@ pub struct Exchange {
     number: u32,
     /// The client may send the body only once it is asked for.
     expects: bool,
-    unread: Unread,
+    unread: UnreadBody,
 }
 
 /// The body of a request that was not read to its end, on HTTP/1: no other request can follow it there
 /// before its rest has come.
 #[derive(Clone, Default)]
-struct Unread(Arc<Mutex<Option<Incoming>>>);
+struct UnreadBody(Arc<Mutex<Option<Incoming>>>);
 
-impl Unread {
+impl UnreadBody {
     fn put(&self, body: Incoming) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
     }
@@ -60,7 +60,7 @@ impl Exchange {
             number: connection.begin(is_http2),
             connection: connection.clone(),
             expects: false,
-            unread: Unread::default(),
+            unread: UnreadBody::default(),
         }
     }
 
@@ -81,7 +81,7 @@ impl Exchange {
     }
 
     /// The answer, with whose body the exchange ends.
-    pub fn answer(self, mut response: Response<Body>) -> Response<Answer> {
+    pub fn answer(self, mut response: Response<Body>) -> Response<ResponseBody> {
         self.connection.offered(self.number);
         if let Some(body) = self.unread.take()
             && (!discard(body, response.status()) || self.expects)
@@ -89,7 +89,7 @@ impl Exchange {
             let headers = response.headers_mut();
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        response.map(|body| Answer {
+        response.map(|body| ResponseBody {
             body,
             rest: Bytes::new(),
             exchange: self,
@@ -107,7 +107,7 @@ struct Arriving {
     /// `None` once it has come in whole.
     body: Option<Incoming>,
     connection: Arc<Connection>,
-    unread: Unread,
+    unread: UnreadBody,
 }
 
 impl HttpBody for Arriving {
@@ -176,21 +176,21 @@ fn discard(mut body: Incoming, answer: StatusCode) -> bool {
     is_short
 }
 
-pub struct Answer {
+pub struct ResponseBody {
     body: Body,
     /// Of the last piece of `body`, what has not been handed over.
     rest: Bytes,
     exchange: Exchange,
 }
 
-impl Answer {
+impl ResponseBody {
     fn next_piece(&mut self) -> Frame<Bytes> {
         let length = self.rest.len().min(PIECE);
         Frame::data(self.rest.split_to(length))
     }
 }
 
-impl HttpBody for Answer {
+impl HttpBody for ResponseBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -25,7 +25,7 @@ const BEGINNING: usize = 24;
 pub struct Refusing<S> {
     channel: S,
     refuse: Refuse,
-    line: Line,
+    line: HeadLine,
     /// What is left to be sent of such an answer.
     answer: Option<Bytes>,
     discarded: usize,
@@ -33,11 +33,11 @@ pub struct Refusing<S> {
 
 /// The line of a head that came in last, as far as it has come.
 #[derive(Default)]
-struct Line {
+struct HeadLine {
     beginning: Vec<u8>,
 }
 
-impl Line {
+impl HeadLine {
     fn read(&mut self, bytes: &[u8]) {
         let mut bytes = bytes;
         if let Some(end) = bytes.iter().rposition(|byte| *byte == b'\n') {
@@ -62,7 +62,7 @@ impl<S> Refusing<S> {
         Self {
             channel,
             refuse,
-            line: Line::default(),
+            line: HeadLine::default(),
             answer: None,
             discarded: 0,
         }
@@ -225,7 +225,7 @@ mod tests {
             (&["POST / HTTP/1.1\r\n\r\nbody\n", "PUT /a"], true),
             (&[""], false),
         ] {
-            let mut line = Line::default();
+            let mut line = HeadLine::default();
             for piece in pieces {
                 line.read(piece.as_bytes());
             }

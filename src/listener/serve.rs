@@ -19,7 +19,7 @@ use tracing::{debug, trace};
 
 use super::{
     Routes,
-    connection::{Connection, Order},
+    connection::{CloseOrder, Connection},
     connections::Ticket,
     exchange::Exchange,
     refusal::{Refuse, Refusing},
@@ -100,23 +100,23 @@ impl Http {
                 return Poll::Ready(served);
             }
             match connection.order() {
-                Order::Go => Poll::Pending,
-                Order::Release if connection.is_quiet() => Poll::Ready(Ok(())),
-                Order::Release => {
+                CloseOrder::Go => Poll::Pending,
+                CloseOrder::Release if connection.is_quiet() => Poll::Ready(Ok(())),
+                CloseOrder::Release => {
                     connection.keep();
                     Poll::Pending
                 }
-                Order::Drain if draining => Poll::Pending,
+                CloseOrder::Drain if draining => Poll::Pending,
                 // What has no request under way needs no goodbye, but on HTTP/2 there is one.
-                Order::Drain if connection.is_quiet() && !connection.is_http2() => {
+                CloseOrder::Drain if connection.is_quiet() && !connection.is_http2() => {
                     Poll::Ready(Ok(()))
                 }
-                Order::Drain => {
+                CloseOrder::Drain => {
                     draining = true;
                     http.as_mut().graceful_shutdown();
                     http.as_mut().poll(context)
                 }
-                Order::Abort => Poll::Ready(Ok(())),
+                CloseOrder::Abort => Poll::Ready(Ok(())),
             }
         });
         if let Err(error) = served.await {
@@ -133,7 +133,7 @@ async fn unless_closed<F: Future>(connection: &Connection, work: F) -> Option<F:
         connection.wake_me(context, &mut known);
         match work.as_mut().poll(context) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending if connection.order() != Order::Go => Poll::Ready(None),
+            Poll::Pending if connection.order() != CloseOrder::Go => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }
     })

@@ -27,7 +27,7 @@ use tracing::{info, warn};
 pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
 use self::{part::Parts, peer_watcher::PeerWatcher, reload::Live};
 use crate::{
-    agent::{self, AddressPolicy, AgentSettings, Agents, Own, Post, Registered},
+    agent::{self, AddressPolicy, AgentSettings, Agents, OwnAddresses, Post, Registered},
     api::{self, App, EndedTasks, Gauges, Workflows},
     config::{Config, DatabaseUrl, Listen},
     delivery::{Receivers, StoreAlerts},
@@ -336,7 +336,7 @@ fn held(hold: &Arc<Hold>, local: &Arc<Local>, parts: &Parts) -> impl Future<Outp
 
 /// The addresses that calls and messages may use: never those of this service or its database.
 fn addresses(config: &Config, address: &Listen) -> AddressPolicy {
-    let own = Own {
+    let own = OwnAddresses {
         listener: address.tcp(),
         database: match &config.database_url {
             DatabaseUrl::Sqlite(_) => Vec::new(),

@@ -11,28 +11,33 @@ use crate::{
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
+pub enum DiagramFormat {
     Mermaid,
     Dot,
 }
 
-impl Form {
-    pub const ALL: [Form; 2] = [Form::Mermaid, Form::Dot];
+impl DiagramFormat {
+    pub const ALL: [DiagramFormat; 2] = [DiagramFormat::Mermaid, DiagramFormat::Dot];
 
     pub fn as_str(self) -> &'static str {
         match self {
-            Form::Mermaid => "mermaid",
-            Form::Dot => "dot",
+            DiagramFormat::Mermaid => "mermaid",
+            DiagramFormat::Dot => "dot",
         }
     }
 }
 
 /// Draws a definition; with a task, its steps in the colours of their states. The title is a plain name.
-pub fn draw(title: &str, definition: &Definition, task: Option<&Task>, form: Form) -> String {
+pub fn draw(
+    title: &str,
+    definition: &Definition,
+    task: Option<&Task>,
+    form: DiagramFormat,
+) -> String {
     let picture = Picture { definition, task };
     match form {
-        Form::Mermaid => picture.mermaid(title),
-        Form::Dot => picture.dot(title),
+        DiagramFormat::Mermaid => picture.mermaid(title),
+        DiagramFormat::Dot => picture.dot(title),
     }
 }
 
@@ -257,7 +262,7 @@ mod tests {
     #[test]
     fn a_definition_is_drawn_in_mermaid() {
         assert_eq!(
-            draw("order, version 3", &order(), None, Form::Mermaid),
+            draw("order, version 3", &order(), None, DiagramFormat::Mermaid),
             r##"---
 title: "order, version 3"
 ---
@@ -277,7 +282,7 @@ flowchart TD
     #[test]
     fn a_definition_is_drawn_in_dot() {
         assert_eq!(
-            draw("order", &order(), None, Form::Dot),
+            draw("order", &order(), None, DiagramFormat::Dot),
             r##"digraph "order" {
     node [shape=box, fontname="sans-serif", style=filled, fillcolor=white];
     edge [fontname="sans-serif"];
@@ -300,7 +305,7 @@ flowchart TD
         let hostile = r#"input.a == '"]; s0 -->|x| s9 \\ <script>`end`#35;'"#;
         for condition in [long.as_str(), hostile] {
             let steps = json!([{ "name": "a", "agent": "x", "when": condition }]);
-            let mermaid = draw("t", &definition(&steps), None, Form::Mermaid);
+            let mermaid = draw("t", &definition(&steps), None, DiagramFormat::Mermaid);
             let node = mermaid.lines().last().unwrap();
             assert!(node.chars().count() < 60 * 8, "{node}");
             let inside = &node["    s0[\"".len()..node.len() - "\"]".len()];
@@ -309,7 +314,7 @@ flowchart TD
                 !inside.contains(['"', '<', '>', '[', ']', '|', '`']),
                 "{inside}"
             );
-            let dot = draw("t", &definition(&steps), None, Form::Dot);
+            let dot = draw("t", &definition(&steps), None, DiagramFormat::Dot);
             let label = dot.lines().nth(3).unwrap();
             let ends = label.replace("\\\\", "").replace("\\\"", "");
             assert_eq!(ends.matches('"').count(), 2, "{label}");

@@ -58,12 +58,12 @@ const MOST_FIELDS: usize = 200;
 #[derive(Default)]
 pub struct Fields<'a> {
     pointer: String,
-    entries: Vec<Entry<'a>>,
+    entries: Vec<Field<'a>>,
     asked: Vec<Box<str>>,
     faults: Vec<FieldFault>,
 }
 
-struct Entry<'a> {
+struct Field<'a> {
     name: Cow<'a, str>,
     value: &'a RawValue,
 }
@@ -253,7 +253,7 @@ impl<'a> Fields<'a> {
         self.faults.append(&mut fields.faults);
         std::mem::take(&mut fields.entries)
             .into_iter()
-            .map(|Entry { name, value }| {
+            .map(|Field { name, value }| {
                 let pointer = fields.pointer(&name);
                 (name.into_owned(), pointer, value)
             })
@@ -350,7 +350,7 @@ pub(super) fn entries(value: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>
     Some(pairs.collect())
 }
 
-struct Entries<'a>(Vec<Entry<'a>>);
+struct Entries<'a>(Vec<Field<'a>>);
 
 impl<'de> Deserialize<'de> for Entries<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -368,7 +368,7 @@ impl<'de> Deserialize<'de> for Entries<'de> {
                 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
                 let mut entries = Vec::new();
                 while let Some((Name(name), value)) = map.next_entry()? {
-                    entries.push(Entry { name, value });
+                    entries.push(Field { name, value });
                 }
                 Ok(Entries(entries))
             }

@@ -61,7 +61,7 @@ pub use definition::{
 };
 pub use delivery::{DeliveryDecision, DeliveryPolicy, DeliveryResult, LONGEST_ASKED};
 pub use depth::{DEEPEST, too_deep};
-pub use drawing::{Form, draw};
+pub use drawing::{DiagramFormat, draw};
 pub use etag::{ETag, ETags, MOST_ETAGS, Precondition, Unmet};
 pub use fault::{BODY_EXCERPT, Effect, Fault, FaultKind};
 pub use fields::{FieldFault, Fields, text};
@@ -91,12 +91,12 @@ pub use task::{Details, Task, TaskState, TaskStatus, Undo, WorkflowRef};
 pub use time::{SPAN_FORMS, Span, Timestamp};
 pub use trace::{CallTrace, Trace};
 pub use undo_plan::{
-    Because, CannotRender, PassedOver, PlannedProbe, PlannedRequest, PlannedUndo, Running,
-    UndoPlan, Until, Why, undo_plan,
+    AvailableAfter, CannotRender, NotUndoneReason, PassedOver, PlannedProbe, PlannedRequest,
+    PlannedUndo, RunningCall, UndoPlan, UndoReason, undo_plan,
 };
 pub use vacuum::{FileSpace, Vacuum, Vacuuming};
 pub use verdict::{
     PlannedStep, Runs, TaskFields, UndoStep, Verdict, Warning, WarningCode, verdict,
 };
-pub use view::{FaultBody, Head, Labels, ReplyToBody, TaskView};
+pub use view::{FaultBody, LabelsView, ReplyToBody, TaskHead, TaskView};
 pub use web_address::{LONGEST_URL, WebAddress};

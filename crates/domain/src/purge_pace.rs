@@ -17,7 +17,7 @@ pub struct PurgePace {
     batch: usize,
     /// Where the length of rests stands in [`RESTS`].
     step: usize,
-    watched: Option<Watched>,
+    watched: Option<LagSample>,
 }
 
 /// What rests are of the time that deleting took.
@@ -30,7 +30,7 @@ const JUDGED_EVERY: Duration = Duration::from_secs(30);
 const USUAL_LAG: Span = Span::from_secs(300);
 
 #[derive(Clone, Copy, Debug)]
-struct Watched {
+struct LagSample {
     at: Duration,
     lag: Span,
 }
@@ -77,13 +77,13 @@ impl PurgePace {
     /// Where deleting falls back, it is quickened.
     pub fn lags(&mut self, lag: Span, at: Duration) {
         let Some(last) = self.watched else {
-            self.watched = Some(Watched { at, lag });
+            self.watched = Some(LagSample { at, lag });
             return;
         };
         if at < last.at + JUDGED_EVERY {
             return;
         }
-        self.watched = Some(Watched { at, lag });
+        self.watched = Some(LagSample { at, lag });
         self.step = match lag > USUAL_LAG && lag > last.lag {
             true => (self.step + 1).min(RESTS.len() - 1),
             false => self.step.saturating_sub(1),

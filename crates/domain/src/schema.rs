@@ -14,11 +14,11 @@ use utoipa::{
 use crate::{
     alert::AlertKind,
     definition::{Method, OnUndo, Policy},
-    drawing::Form,
+    drawing::DiagramFormat,
     reply_to::REPLIES,
     step::StepStatus,
     task::TaskStatus,
-    view::Labels,
+    view::LabelsView,
 };
 
 /// Declares the schema of a type whose values are words.
@@ -70,8 +70,8 @@ words! {
         StepStatus::ALL.map(StepStatus::as_str);
     Method = "Method", "The method of a request",
         Method::ALL.map(Method::as_str);
-    Form = "PictureFormat", "The format of a diagram",
-        Form::ALL.map(Form::as_str);
+    DiagramFormat = "PictureFormat", "The format of a diagram",
+        DiagramFormat::ALL.map(DiagramFormat::as_str);
     AlertKind = "AlertKind", "The cause of an alert",
         AlertKind::ALL.map(AlertKind::as_str);
     ReplyEvent = "ReplyEvent", "An event about a task",
@@ -135,7 +135,7 @@ pub const MOST_LABELS: usize = 32;
 /// The longest key, label name or label value.
 pub const LONGEST_NAME: usize = 255;
 
-impl PartialSchema for Labels<'_> {
+impl PartialSchema for LabelsView<'_> {
     fn schema() -> RefOr<Schema> {
         let text = || {
             ObjectBuilder::new()
@@ -155,7 +155,11 @@ impl PartialSchema for Labels<'_> {
     }
 }
 
-impl ToSchema for Labels<'_> {}
+impl ToSchema for LabelsView<'_> {
+    fn name() -> Cow<'static, str> {
+        "Labels".into()
+    }
+}
 
 /// A label for filtering tasks.
 pub struct LabelFilter;

@@ -34,14 +34,14 @@ pub struct UndoPlan {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Calls in flight, and what happens to them.
-    pub running: Vec<Running>,
+    pub running: Vec<RunningCall>,
     /// The calls of the undo, in a possible order.
     pub calls: Vec<PlannedUndo>,
     pub passed_over: Vec<PassedOver>,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Running {
+pub struct RunningCall {
     pub step: StepName,
     pub complete_by: Timestamp,
     /// Whether the undo waits for the call or drops it.
@@ -57,7 +57,7 @@ pub struct PlannedUndo {
     pub stage: usize,
     /// What must end before this call: the undos of the steps that followed, and their calls in flight.
     pub after: Vec<StepName>,
-    pub because: Because,
+    pub because: UndoReason,
     pub complete_within: Span,
     /// The probe that runs first, if it decides whether there is anything to undo.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,7 +70,7 @@ pub struct PlannedUndo {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = UndoBecause)]
-pub enum Because {
+pub enum UndoReason {
     /// The step is done.
     Processed,
     /// It may have taken effect; Provost does not know.
@@ -98,7 +98,7 @@ pub enum PlannedCall {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct CannotRender {
     /// What must be known first.
-    pub until: Until,
+    pub until: AvailableAfter,
     pub message: String,
 }
 
@@ -106,7 +106,7 @@ pub struct CannotRender {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = RenderableAfter)]
-pub enum Until {
+pub enum AvailableAfter {
     /// The step's call has ended: the undo reads its output.
     CallEnded,
     /// The probe has responded: it returns the output.
@@ -143,7 +143,7 @@ pub struct PlannedRequest {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PassedOver {
     pub step: StepName,
-    pub why: Why,
+    pub why: NotUndoneReason,
     pub message: String,
 }
 
@@ -151,7 +151,7 @@ pub struct PassedOver {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = PassedOverBecause)]
-pub enum Why {
+pub enum NotUndoneReason {
     NeverBegan,
     /// It was attempted and did not take effect: its service refused it permanently, or its probe said so.
     TookNoEffect,
@@ -280,9 +280,9 @@ impl Planner<'_> {
         self.task.definition(index).name.clone()
     }
 
-    fn running(&self, index: StepIndex) -> Option<Running> {
+    fn running(&self, index: StepIndex) -> Option<RunningCall> {
         match self.before.step(index).state {
-            StepState::Processing { complete_by, .. } => Some(Running {
+            StepState::Processing { complete_by, .. } => Some(RunningCall {
                 step: self.name(index),
                 complete_by,
                 on_undo: self.task.definition(index).on_undo,
@@ -302,18 +302,18 @@ impl Planner<'_> {
 
     fn planned(&self, undo: StepIndex, undone: StepIndex, stage: usize) -> PlannedUndo {
         let because = if self.is_running(undone) {
-            Because::Running
+            UndoReason::Running
         } else if self.task.step(undone).effect == Effect::Known {
-            Because::Processed
+            UndoReason::Processed
         } else {
-            Because::Unknown
+            UndoReason::Unknown
         };
         let after = self.task.undone_before(undone);
         let has_probe = self.task.definition(undone).probe.is_some();
         let until = match (because, has_probe) {
-            (Because::Running, _) => Until::CallEnded,
-            (Because::Unknown, true) => Until::ProbeAnswered,
-            _ => Until::Never,
+            (UndoReason::Running, _) => AvailableAfter::CallEnded,
+            (UndoReason::Unknown, true) => AvailableAfter::ProbeAnswered,
+            _ => AvailableAfter::Never,
         };
         PlannedUndo {
             step: self.name(undo),
@@ -323,15 +323,15 @@ impl Planner<'_> {
             after: after.into_iter().map(|index| self.name(index)).collect(),
             because,
             complete_within: self.task.definition(undo).complete_within,
-            probe: (has_probe && because != Because::Processed).then(|| PlannedProbe {
-                only_if_unknown: because == Because::Running,
-                call: self.rendered(&self.doubted, undo, Until::Never),
+            probe: (has_probe && because != UndoReason::Processed).then(|| PlannedProbe {
+                only_if_unknown: because == UndoReason::Running,
+                call: self.rendered(&self.doubted, undo, AvailableAfter::Never),
             }),
             call: self.rendered(&self.settled, undo, until),
         }
     }
 
-    fn rendered(&self, task: &Task, index: StepIndex, until: Until) -> PlannedCall {
+    fn rendered(&self, task: &Task, index: StepIndex, until: AvailableAfter) -> PlannedCall {
         self.budget.next();
         let message = match call(
             task,
@@ -361,19 +361,19 @@ impl Planner<'_> {
         let may_have = self.is_running(index) || step.may_have_taken_effect();
         let undo = self.task.definition(index).undo;
         let (why, message) = if step.status() == StepStatus::Undone {
-            (Why::Undone, "it is undone already")
+            (NotUndoneReason::Undone, "it is undone already")
         } else if may_have && undo.is_some() {
             let message = "its undo was skipped: its effect remains";
-            (Why::UndoSkipped, message)
+            (NotUndoneReason::UndoSkipped, message)
         } else if may_have {
             let message = "it has no `undo`: its effect remains";
-            (Why::NoUndo, message)
+            (NotUndoneReason::NoUndo, message)
         } else if before.status() == StepStatus::Skipped {
-            (Why::Skipped, "it was skipped")
+            (NotUndoneReason::Skipped, "it was skipped")
         } else if before.attempt.0 == 0 {
-            (Why::NeverBegan, "it never began")
+            (NotUndoneReason::NeverBegan, "it never began")
         } else {
-            (Why::TookNoEffect, "it did not take effect")
+            (NotUndoneReason::TookNoEffect, "it did not take effect")
         };
         PassedOver {
             step: self.name(index),

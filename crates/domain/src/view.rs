@@ -26,7 +26,7 @@ use crate::{
 #[schema(as = Task)]
 pub struct TaskView<'a> {
     #[serde(flatten)]
-    head: Head<'a>,
+    head: TaskHead<'a>,
     /// The input as it was submitted.
     #[schema(value_type = Json, example = json!({"sku": "book-7", "quantity": 1}))]
     input: &'a RawValue,
@@ -43,7 +43,7 @@ pub struct TaskView<'a> {
 /// The fields that every form of a task has.
 #[derive(Serialize, ToSchema)]
 #[schema(as = TaskHead)]
-pub struct Head<'a> {
+pub struct TaskHead<'a> {
     /// A UUIDv7, assigned at submission.
     #[schema(value_type = String, format = Uuid)]
     pub id: uuid::Uuid,
@@ -61,8 +61,8 @@ pub struct Head<'a> {
     /// -100 to 100; tasks with a higher priority are claimed first.
     #[schema(example = 0)]
     pub priority: i64,
-    #[schema(value_type = Labels)]
-    pub labels: Labels<'a>,
+    #[schema(value_type = LabelsView)]
+    pub labels: LabelsView<'a>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// When the task must be finished; null without a limit.
@@ -81,7 +81,7 @@ pub struct Head<'a> {
 
 #[derive(Serialize)]
 #[serde(untagged)]
-pub enum Labels<'a> {
+pub enum LabelsView<'a> {
     Map(&'a BTreeMap<String, String>),
     Raw(&'a RawValue),
 }
@@ -249,7 +249,7 @@ impl<'a> TaskView<'a> {
 
     fn seen(task: &'a Task, now: Option<Timestamp>) -> Self {
         Self {
-            head: Head::of_task(task),
+            head: TaskHead::of_task(task),
             input: task.details.input.raw(),
             reply_to: task.details.reply_to.as_deref().map(ReplyToView::new),
             undo: task.undo.as_ref().map(|undo| UndoView {
@@ -270,7 +270,7 @@ impl<'a> TaskView<'a> {
     }
 }
 
-impl<'a> Head<'a> {
+impl<'a> TaskHead<'a> {
     fn of_task(task: &'a Task) -> Self {
         let details = &*task.details;
         let workflow = details.workflow.as_ref();
@@ -281,7 +281,7 @@ impl<'a> Head<'a> {
             workflow_version: workflow.map(|workflow| workflow.version),
             state: task.status().as_str(),
             priority: details.priority.get(),
-            labels: Labels::Map(&details.labels),
+            labels: LabelsView::Map(&details.labels),
             created_at: task.created_at,
             complete_by: task.complete_by,
             ended_at: task.ended_at(),

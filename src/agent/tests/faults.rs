@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::{io::AsyncWriteExt, net::TcpStream, sync::mpsc};
 
 use super::{
-    super::call::Try,
+    super::call::CallAttempt,
     servers::{Server, finish, hang, refusing, response},
     *,
 };
@@ -63,7 +63,7 @@ async fn a_service_that_hangs_is_left_at_complete_by_and_nothing_is_reported() {
 async fn a_try_that_comes_after_complete_by_is_not_made() {
     let mut server = Server::answering(response("200 OK", "", "1")).await;
     let agent = agents_at(&server.url).get(&payments()).unwrap();
-    let late = Try {
+    let late = CallAttempt {
         call: &a_call(),
         deadline: Instant::now(),
         permission: &Granted,

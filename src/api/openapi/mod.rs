@@ -24,7 +24,7 @@ use super::{
     extract::PlainName,
     problem::{FieldErrorBody, Kind, ProblemBody},
 };
-use crate::domain::{Form, LabelFilter};
+use crate::domain::{DiagramFormat, LabelFilter};
 
 const DESCRIPTION: &str = "Runs multi-step tasks across HTTP services so that each task succeeds as a whole or is undone as a whole.
 
@@ -178,7 +178,7 @@ pub fn complete(mut document: OpenApi) -> OpenApi {
     // written here.
     add::<ProblemBody>(components);
     add::<FieldErrorBody>(components);
-    add::<Form>(components);
+    add::<DiagramFormat>(components);
     add::<LabelFilter>(components);
     add::<PlainName>(components);
     for problem in &COMMON {

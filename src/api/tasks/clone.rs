@@ -20,8 +20,8 @@ use crate::{
         workflows,
     },
     domain::{
-        Definition, Details, DurationText, FieldFault, Fields, Json, LONGEST_NAME, Labels, Payload,
-        ReplyTo, ReplyToBody, TaskView, WorkflowRef, text,
+        Definition, Details, DurationText, FieldFault, Fields, Json, LONGEST_NAME, LabelsView,
+        Payload, ReplyTo, ReplyToBody, TaskView, WorkflowRef, text,
     },
     store::CommandError,
 };
@@ -41,7 +41,7 @@ pub struct CloneBody {
     #[schema(example = "order-1001", max_length = 255)]
     key: Option<String>,
     /// Replaces all of the task's labels.
-    labels: Option<Labels<'static>>,
+    labels: Option<LabelsView<'static>>,
     #[schema(minimum = -100, maximum = 100)]
     priority: Option<i8>,
     #[schema(example = "15m")]

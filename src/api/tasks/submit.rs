@@ -22,7 +22,7 @@ use crate::{
         verdict, workflows,
     },
     domain::{
-        Definition, Details, DurationText, FieldFault, Fields, Json, LONGEST_NAME, Labels,
+        Definition, Details, DurationText, FieldFault, Fields, Json, LONGEST_NAME, LabelsView,
         MOST_LABELS, Payload, Policies, Priority, ReplyTo, ReplyToBody, Span, TaskFields, TaskId,
         TaskView, WorkflowName, WorkflowRef,
     },
@@ -58,7 +58,7 @@ pub struct SubmissionBody {
     #[serde(flatten)]
     policies: definition::PoliciesBody,
     /// Up to 32 labels, which filters can use.
-    labels: Option<Labels<'static>>,
+    labels: Option<LabelsView<'static>>,
     /// Where to send messages about the task: signed CloudEvents, at least once, in order.
     reply_to: Option<ReplyToBody>,
 }

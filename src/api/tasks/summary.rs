@@ -4,7 +4,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::{
-    domain::{Head, Labels},
+    domain::{LabelsView, TaskHead},
     store::TaskSummary,
 };
 
@@ -13,21 +13,21 @@ use crate::{
 #[schema(as = TaskSummary)]
 pub struct SummaryView<'a> {
     #[serde(flatten)]
-    head: Head<'a>,
+    head: TaskHead<'a>,
 }
 
 impl<'a> SummaryView<'a> {
     pub fn new(summary: &'a TaskSummary) -> Self {
         let workflow = summary.workflow.as_ref();
         Self {
-            head: Head {
+            head: TaskHead {
                 id: summary.id.0,
                 key: summary.key.as_deref(),
                 workflow: workflow.map(|workflow| workflow.name.as_str()),
                 workflow_version: workflow.map(|workflow| workflow.version),
                 state: summary.state.as_str(),
                 priority: summary.priority.get(),
-                labels: Labels::Raw(&summary.labels),
+                labels: LabelsView::Raw(&summary.labels),
                 created_at: summary.created_at,
                 complete_by: summary.complete_by,
                 ended_at: summary.ended_at,

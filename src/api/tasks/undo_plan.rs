@@ -14,8 +14,8 @@ use crate::{
         extract::{Query, TaskParams, TaskPath},
     },
     domain::{
-        Because, DurationText, Json, Method, OnUndo, StepStatus, TaskId, TaskStatus, UndoPlan,
-        Until, Why, undo_plan,
+        AvailableAfter, DurationText, Json, Method, NotUndoneReason, OnUndo, StepStatus, TaskId,
+        TaskStatus, UndoPlan, UndoReason, undo_plan,
     },
 };
 
@@ -85,7 +85,7 @@ pub struct PlannedUndoBody {
     /// `processed`: the step is done; `unknown`: it may have taken effect; `running`: its call is in flight, and
     /// its result decides.
     #[schema(example = "processed")]
-    because: Because,
+    because: UndoReason,
     #[schema(example = "30s")]
     complete_within: DurationText,
     /// The request that is made first, to find out whether there is anything to undo.
@@ -142,7 +142,7 @@ pub struct CannotRenderBody {
     /// `call_ended`: the undo uses the output of a call in flight; `probe_answered`: the probe will return it;
     /// `never`: the undo would fail and need an operator.
     #[schema(example = "probe_answered")]
-    until: Until,
+    until: AvailableAfter,
     #[schema(example = "`output.id` cannot be rendered: there is no `output` here")]
     message: String,
 }
@@ -155,7 +155,7 @@ pub struct PassedOverBody {
     /// `never_began`; `took_no_effect` (the service refused it permanently, or the probe said so); `skipped`;
     /// `no_undo` (its effect remains); `undo_skipped` (its effect remains); or `undone` already.
     #[schema(example = "no_undo")]
-    why: Why,
+    why: NotUndoneReason,
     #[schema(example = "it has no `undo`: its effect remains")]
     message: String,
 }

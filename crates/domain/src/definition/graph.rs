@@ -56,19 +56,19 @@ impl Graph {
 /// Keeps its own stack: a chain may be as long as a definition.
 fn walk(after: &[Vec<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
     #[derive(Clone, Copy, PartialEq)]
-    enum Seen {
+    enum Visit {
         Not,
         OnPath,
         Done,
     }
-    let mut seen = vec![Seen::Not; after.len()];
+    let mut seen = vec![Visit::Not; after.len()];
     let mut order = Vec::with_capacity(after.len());
     let mut cycles = Vec::new();
     for start in 0..after.len() {
-        if seen[start] != Seen::Not {
+        if seen[start] != Visit::Not {
             continue;
         }
-        seen[start] = Seen::OnPath;
+        seen[start] = Visit::OnPath;
         // Each step on the path, with how many of those it waits for have been visited.
         let mut path = vec![(start, 0)];
         while let Some((index, visited)) = path.last_mut() {
@@ -77,20 +77,20 @@ fn walk(after: &[Vec<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
                 Some(next) => {
                     *visited += 1;
                     match seen[*next] {
-                        Seen::Not => {
-                            seen[*next] = Seen::OnPath;
+                        Visit::Not => {
+                            seen[*next] = Visit::OnPath;
                             path.push((*next, 0));
                         }
-                        Seen::OnPath => {
+                        Visit::OnPath => {
                             let from = path.iter().position(|(index, _)| index == next);
                             let cycle = &path[from.unwrap_or_default()..];
                             cycles.push(cycle.iter().map(|(index, _)| *index).collect());
                         }
-                        Seen::Done => {}
+                        Visit::Done => {}
                     }
                 }
                 None => {
-                    seen[index] = Seen::Done;
+                    seen[index] = Visit::Done;
                     order.push(index);
                     path.pop();
                 }

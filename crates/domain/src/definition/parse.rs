@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::{
     Definition, Policies,
     graph::{self, Graph},
-    step::{After, Draft, Edges},
+    step::{After, Edges, ParsedStep},
 };
 use crate::{
     fields::FieldFault,
@@ -117,12 +117,12 @@ pub fn parse_steps_within(
         false => Origin::Submitted(budget),
     };
     let mut faults = Vec::new();
-    let mut drafts: Vec<Draft> = items
+    let mut drafts: Vec<ParsedStep> = items
         .into_iter()
         .enumerate()
         .map(|(index, item)| {
             let pointer = format!("{pointer}/{index}");
-            Draft::read(item, pointer, known, policies, origin, &mut faults)
+            ParsedStep::read(item, pointer, known, policies, origin, &mut faults)
         })
         .collect();
     let names = names(&drafts, &mut faults);
@@ -178,7 +178,7 @@ pub fn parse_steps_within(
 }
 
 /// Nothing is undone once a pivot is done.
-fn check_pivots(drafts: &mut [Draft], graph: &Graph, faults: &mut Vec<FieldFault>) {
+fn check_pivots(drafts: &mut [ParsedStep], graph: &Graph, faults: &mut Vec<FieldFault>) {
     for pivot in 0..drafts.len() {
         if !drafts[pivot].pivot {
             continue;
@@ -202,7 +202,7 @@ fn indices(places: Vec<usize>) -> Vec<StepIndex> {
 
 type Names<'a> = HashMap<&'a str, usize>;
 
-fn names<'a>(drafts: &'a [Draft], faults: &mut Vec<FieldFault>) -> Names<'a> {
+fn names<'a>(drafts: &'a [ParsedStep], faults: &mut Vec<FieldFault>) -> Names<'a> {
     let mut names = HashMap::with_capacity(drafts.len());
     for (index, draft) in drafts.iter().enumerate() {
         let Some(name) = draft.name.as_ref().map(StepName::as_str) else {
@@ -223,7 +223,11 @@ fn names<'a>(drafts: &'a [Draft], faults: &mut Vec<FieldFault>) -> Names<'a> {
 }
 
 /// The places of the steps that each step waits for.
-fn resolve(drafts: &[Draft], names: &Names<'_>, faults: &mut Vec<FieldFault>) -> Vec<Vec<usize>> {
+fn resolve(
+    drafts: &[ParsedStep],
+    names: &Names<'_>,
+    faults: &mut Vec<FieldFault>,
+) -> Vec<Vec<usize>> {
     drafts
         .iter()
         .enumerate()
@@ -269,7 +273,7 @@ const SEEN_BY_PROBE: [&str; 4] = ["input", "task", "steps", "response"];
 /// that its undo reads, which may also look at the step itself.
 fn check_reads(
     index: usize,
-    drafts: &[Draft],
+    drafts: &[ParsedStep],
     names: &Names<'_>,
     graph: &Graph,
     faults: &mut Vec<FieldFault>,

@@ -27,7 +27,7 @@ pub(super) const DEFAULT_TRY: Span = Span::from_secs(30);
 pub(super) const DEFAULT_MAX_FAILURES: u32 = 3;
 
 /// What was read of a step. What is at fault is `None` and has been reported.
-pub(super) struct Draft {
+pub(super) struct ParsedStep {
     pub pointer: String,
     pub name: Option<StepName>,
     pub after: After,
@@ -56,7 +56,7 @@ pub(super) enum After {
     Named(Vec<(String, String)>),
 }
 
-impl Draft {
+impl ParsedStep {
     pub fn read(
         value: &RawValue,
         pointer: String,

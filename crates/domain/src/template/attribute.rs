@@ -1,24 +1,24 @@
 //! The path of an attribute, such as `'customer.name'` or `'lines.0'`.
 
-use super::{Budget, budget::ITEM, places::item_at, trouble::Outcome, value::Value};
+use super::{Budget, budget::ITEM, eval_error::EvalResult, places::item_at, value::Value};
 
 /// A dotted name, split once for all items of a filter: it may come from the data, and be long.
-pub(super) struct Path<'g>(Vec<Part<'g>>);
+pub(super) struct Path<'g>(Vec<PathSegment<'g>>);
 
-struct Part<'g> {
+struct PathSegment<'g> {
     name: &'g str,
     /// As a place in a list.
     at: Option<i128>,
 }
 
 impl<'g> Path<'g> {
-    pub fn parse(name: &'g str, budget: &Budget) -> Outcome<Self> {
+    pub fn parse(name: &'g str, budget: &Budget) -> EvalResult<Self> {
         // Twice over the text to split it, and once to read the numbers in it.
         budget.charge_each(name.len(), 8)?;
         let count = name.split('.').count();
-        budget.allocate(count * size_of::<Part<'_>>())?;
+        budget.allocate(count * size_of::<PathSegment<'_>>())?;
         let mut parts = Vec::with_capacity(count);
-        parts.extend(name.split('.').map(|name| Part {
+        parts.extend(name.split('.').map(|name| PathSegment {
             name,
             at: name.parse().ok(),
         }));
@@ -26,7 +26,7 @@ impl<'g> Path<'g> {
     }
 
     /// What stands there in an item. Missing where it is not there.
-    pub fn of<'v>(&self, item: Value<'v>, budget: &Budget) -> Outcome<Value<'v>> {
+    pub fn of<'v>(&self, item: Value<'v>, budget: &Budget) -> EvalResult<Value<'v>> {
         let mut value = item;
         for part in &self.0 {
             budget.charge(ITEM)?;
@@ -48,7 +48,7 @@ pub(super) fn attribute_of<'v>(
     item: Value<'v>,
     path: Option<&Path<'_>>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     match path {
         Some(path) => path.of(item, budget),
         None => item.present(),

@@ -8,7 +8,7 @@ use super::{
 /// With its name, where it is given by name.
 pub(super) type Argument<'a> = (Option<&'a str>, Expr);
 
-type Parsed<T> = Result<T, String>;
+type ParseResult<T> = Result<T, String>;
 
 /// Puts each argument at the place of its parameter.
 pub(super) fn bind(
@@ -16,7 +16,7 @@ pub(super) fn bind(
     params: &[&str],
     required: usize,
     given: Vec<Argument<'_>>,
-) -> Parsed<Args> {
+) -> ParseResult<Args> {
     let mut args: Vec<Option<Expr>> = params.iter().map(|_| None).collect();
     for (at, (name, value)) in given.into_iter().enumerate() {
         let place = match name {
@@ -51,7 +51,7 @@ fn takes(params: &[&str]) -> String {
 }
 
 /// The first argument, which is a name that must be known before anything is evaluated.
-fn literal(of: &str, what: &str, args: &mut Vec<Argument<'_>>) -> Parsed<Option<Box<str>>> {
+fn literal(of: &str, what: &str, args: &mut Vec<Argument<'_>>) -> ParseResult<Option<Box<str>>> {
     if args.first().is_none_or(|(name, _)| name.is_some()) {
         return Ok(None);
     }
@@ -61,7 +61,7 @@ fn literal(of: &str, what: &str, args: &mut Vec<Argument<'_>>) -> Parsed<Option<
     }
 }
 
-pub(super) fn filter_call(name: &str, mut args: Vec<Argument<'_>>) -> Parsed<FilterCall> {
+pub(super) fn filter_call(name: &str, mut args: Vec<Argument<'_>>) -> ParseResult<FilterCall> {
     let (by_attribute, wanted) = match name {
         "map" => {
             let Some(filter) = literal("map", "a filter", &mut args)? else {
@@ -109,7 +109,7 @@ pub(super) fn filter_call(name: &str, mut args: Vec<Argument<'_>>) -> Parsed<Fil
     })
 }
 
-pub(super) fn test_call(name: &str, args: Vec<Argument<'_>>) -> Parsed<TestCall> {
+pub(super) fn test_call(name: &str, args: Vec<Argument<'_>>) -> ParseResult<TestCall> {
     let test = registry::test_or_fault(name)?;
     let args = bind(name, test.params, test.required, args)?;
     Ok(TestCall { test, args })

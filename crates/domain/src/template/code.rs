@@ -7,8 +7,8 @@ use super::{
     ast::{Expr, Linked},
     budget::NODE,
     eval::Evaluation,
+    eval_error::{EvalError, EvalResult, other},
     parser, reads,
-    trouble::{Outcome, Trouble, other},
     value::Value,
 };
 use crate::payload::Payload;
@@ -59,7 +59,7 @@ impl Code {
         let spent = budget.spent();
         let charged = budget.charge(EXPRESSION + source.len() as u64 * SOURCE_BYTE);
         charged.map_err(|exhausted| {
-            let reason = Trouble::from(exhausted).in_words(budget, spent);
+            let reason = EvalError::from(exhausted).in_words(budget, spent);
             format!("`{source}` cannot be parsed: {reason}")
         })?;
         let expr = parser::parse(source, budget)?;
@@ -115,7 +115,7 @@ impl Code {
     pub fn with<T>(
         &self,
         scope: &Scope<'_>,
-        take: impl FnOnce(Value<'_>) -> Outcome<T>,
+        take: impl FnOnce(Value<'_>) -> EvalResult<T>,
     ) -> Result<T, RenderError> {
         let spent = scope.budget.spent();
         self.taken(scope, take).map_err(|trouble| {
@@ -126,8 +126,8 @@ impl Code {
     fn taken<'v, T>(
         &'v self,
         scope: &Scope<'v>,
-        take: impl FnOnce(Value<'v>) -> Outcome<T>,
-    ) -> Outcome<T> {
+        take: impl FnOnce(Value<'v>) -> EvalResult<T>,
+    ) -> EvalResult<T> {
         let expr = match &self.expr {
             Ok(expr) => expr,
             Err(fault) => return other(&**fault),

@@ -5,21 +5,21 @@ use std::cmp::Ordering;
 use super::{
     Budget,
     budget::ITEM,
-    trouble::{Outcome, Trouble, other},
-    value::{Item, Iter, Member, Room, Value},
+    eval_error::{EvalError, EvalResult, other},
+    value::{ChargedVec, Iter, Member, UnchargedItem, Value},
 };
 
 /// How deep lists and objects in each other are compared and written.
 pub(super) const DEEPEST: usize = 128;
 
-pub(super) fn too_deep() -> Trouble {
-    Trouble::Other(format!(
+pub(super) fn too_deep() -> EvalError {
+    EvalError::Other(format!(
         "lists and objects are nested deeper than {DEEPEST} levels"
     ))
 }
 
 /// Whether two values are the same: objects whatever the order of their members, numbers by what they count.
-pub(super) fn equal<'v>(a: &Value<'v>, b: &Value<'v>, budget: &Budget) -> Outcome<bool> {
+pub(super) fn equal<'v>(a: &Value<'v>, b: &Value<'v>, budget: &Budget) -> EvalResult<bool> {
     // Also where they are of different kinds: to see that is work too.
     budget.charge(ITEM)?;
     // Most comparisons are of texts, and most texts differ in length.
@@ -34,11 +34,16 @@ pub(super) fn equal<'v>(a: &Value<'v>, b: &Value<'v>, budget: &Budget) -> Outcom
 }
 
 /// A total order over all values; those of a kind stand together.
-pub(super) fn order<'v>(a: &Value<'v>, b: &Value<'v>, budget: &Budget) -> Outcome<Ordering> {
+pub(super) fn order<'v>(a: &Value<'v>, b: &Value<'v>, budget: &Budget) -> EvalResult<Ordering> {
     compare(a, b, budget, 0)
 }
 
-fn compare<'v>(a: &Value<'v>, b: &Value<'v>, budget: &Budget, depth: usize) -> Outcome<Ordering> {
+fn compare<'v>(
+    a: &Value<'v>,
+    b: &Value<'v>,
+    budget: &Budget,
+    depth: usize,
+) -> EvalResult<Ordering> {
     budget.charge(ITEM)?;
     if let (Some(a), Some(b)) = (a.as_number(), b.as_number()) {
         return Ok(a.order(b));
@@ -90,14 +95,14 @@ fn compare<'v>(a: &Value<'v>, b: &Value<'v>, budget: &Budget, depth: usize) -> O
     Ok(Ordering::Equal)
 }
 
-fn next<'v>(items: &mut Iter<'_, 'v>, budget: &Budget) -> Outcome<Option<Value<'v>>> {
+fn next<'v>(items: &mut Iter<'_, 'v>, budget: &Budget) -> EvalResult<Option<Value<'v>>> {
     items
         .next()
-        .map(|item: Item<'v>| item.take(budget))
+        .map(|item: UnchargedItem<'v>| item.take(budget))
         .transpose()
 }
 
-fn by_name<'v>(map: &Value<'v>, budget: &Budget) -> Outcome<Vec<Member<'v>>> {
+fn by_name<'v>(map: &Value<'v>, budget: &Budget) -> EvalResult<Vec<Member<'v>>> {
     let members = map.members(budget)?;
     sort(members, budget, |a, b| compare(&a.0, &b.0, budget, 0))
 }
@@ -115,7 +120,7 @@ fn rank(value: &Value<'_>) -> u8 {
 }
 
 /// `<` and its kind are for numbers, texts and lists: what else stands there is a mistake.
-pub(super) fn ordered<'v>(a: &Value<'v>, b: &Value<'v>, budget: &Budget) -> Outcome<Ordering> {
+pub(super) fn ordered<'v>(a: &Value<'v>, b: &Value<'v>, budget: &Budget) -> EvalResult<Ordering> {
     let comparable = rank(a) == rank(b) && rank(a) > 1 && rank(a) < 5;
     if !comparable {
         return other(format!(
@@ -131,8 +136,8 @@ pub(super) fn ordered<'v>(a: &Value<'v>, b: &Value<'v>, budget: &Budget) -> Outc
 pub(super) fn sort<T>(
     mut items: Vec<T>,
     budget: &Budget,
-    compare: impl Fn(&T, &T) -> Outcome<Ordering>,
-) -> Outcome<Vec<T>> {
+    compare: impl Fn(&T, &T) -> EvalResult<Ordering>,
+) -> EvalResult<Vec<T>> {
     let mut width = 1;
     while width < items.len() {
         budget.allocate(items.len() * size_of::<T>())?;
@@ -170,7 +175,7 @@ pub(super) fn sort<T>(
 }
 
 /// A text in lower case where case does not count; all else as it is.
-pub(super) fn folded<'v>(value: Value<'v>, budget: &Budget) -> Outcome<Value<'v>> {
+pub(super) fn folded<'v>(value: Value<'v>, budget: &Budget) -> EvalResult<Value<'v>> {
     let Some(text) = value.as_text() else {
         return Ok(value);
     };
@@ -189,9 +194,9 @@ pub(super) fn folded<'v>(value: Value<'v>, budget: &Budget) -> Outcome<Value<'v>
 pub(super) fn unique<'v>(
     items: Vec<Value<'v>>,
     budget: &Budget,
-    key: impl Fn(&Value<'v>) -> Outcome<Value<'v>>,
-) -> Outcome<Vec<Value<'v>>> {
-    let mut keyed = Room::new(budget);
+    key: impl Fn(&Value<'v>) -> EvalResult<Value<'v>>,
+) -> EvalResult<Vec<Value<'v>>> {
+    let mut keyed = ChargedVec::new(budget);
     for (at, item) in items.iter().enumerate() {
         keyed.push((key(item)?, at))?;
     }

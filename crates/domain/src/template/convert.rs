@@ -2,10 +2,10 @@
 
 use super::{
     Budget,
+    eval_error::{EvalError, EvalResult, other},
     number::{Number, negate, rounding},
     registry::Given,
     texts::text_of,
-    trouble::{Outcome, Trouble, other},
     value::Value,
     write::Out,
 };
@@ -14,7 +14,7 @@ pub(super) fn default<'v>(
     value: Value<'v>,
     given: Given<'_, 'v>,
     _: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let is_lax = match given.get(1) {
         Some(Some(lax)) => lax.truth()?,
         _ => false,
@@ -28,7 +28,7 @@ pub(super) fn default<'v>(
     }
 }
 
-pub(super) fn boolean<'v>(value: Value<'v>, _: Given<'_, 'v>, _: &Budget) -> Outcome<Value<'v>> {
+pub(super) fn boolean<'v>(value: Value<'v>, _: Given<'_, 'v>, _: &Budget) -> EvalResult<Value<'v>> {
     Ok(Value::Bool(value.truth()?))
 }
 
@@ -36,7 +36,7 @@ pub(super) fn string<'v>(
     value: Value<'v>,
     _: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     text_of(value, budget)
 }
 
@@ -44,13 +44,13 @@ pub(super) fn to_json<'v>(
     value: Value<'v>,
     _: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let mut out = Out::new(budget);
     out.json(&value.present()?)?;
     Value::built(&out.text, budget)
 }
 
-pub(super) fn abs<'v>(value: Value<'v>, _: Given<'_, 'v>, _: &Budget) -> Outcome<Value<'v>> {
+pub(super) fn abs<'v>(value: Value<'v>, _: Given<'_, 'v>, _: &Budget) -> EvalResult<Value<'v>> {
     let number = number_of("abs", value)?;
     let is_negative = number.as_float() < 0.0;
     Ok(Value::Number(if is_negative {
@@ -60,7 +60,7 @@ pub(super) fn abs<'v>(value: Value<'v>, _: Given<'_, 'v>, _: &Budget) -> Outcome
     }))
 }
 
-fn number_of(filter: &str, value: Value<'_>) -> Outcome<Number> {
+fn number_of(filter: &str, value: Value<'_>) -> EvalResult<Number> {
     let value = value.present()?;
     match value.as_number() {
         Some(number) => Ok(number),
@@ -73,7 +73,7 @@ fn or_default<'v>(
     value: &Value<'v>,
     given: Given<'_, 'v>,
     what: &str,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     match (found, given.first()) {
         (Some(number), _) => Ok(Value::Number(number)),
         (None, Some(Some(default))) => Ok(default.clone()),
@@ -92,7 +92,7 @@ pub(super) fn int<'v>(
     value: Value<'v>,
     given: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let value = value.present()?;
     let radix = match given.get(1) {
         Some(Some(base)) => match base.as_number().and_then(Number::as_int) {
@@ -131,7 +131,7 @@ pub(super) fn float<'v>(
     value: Value<'v>,
     given: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let value = value.present()?;
     let found = match (value.as_number(), value.as_text()) {
         (Some(number), _) => Some(number.as_float()),
@@ -152,7 +152,7 @@ pub(super) fn round<'v>(
     value: Value<'v>,
     given: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let number = number_of("round", value)?;
     let precision = match given.first() {
         Some(Some(precision)) => precision.as_number().and_then(Number::as_int),
@@ -195,6 +195,8 @@ pub(super) fn round<'v>(
     match (number.is_int(), whole.as_int()) {
         (true, Some(int)) => Ok(Value::Number(Number::int(int))),
         _ if rounded.is_finite() => Ok(Value::Number(whole)),
-        _ => Err(Trouble::Other("the rounded number is too large".to_owned())),
+        _ => Err(EvalError::Other(
+            "the rounded number is too large".to_owned(),
+        )),
     }
 }

@@ -8,17 +8,17 @@ use serde_json::value::RawValue;
 
 use super::{
     budget::{Budget, ITEM},
-    trouble::{Outcome, Trouble},
+    eval_error::{EvalError, EvalResult},
 };
 
 pub struct Document {
     json: Box<RawValue>,
-    index: OnceLock<Box<[Entry]>>,
+    index: OnceLock<Box<[NodeSpan]>>,
 }
 
 /// One value. The members of an object are a key and a value in turn.
 #[derive(Clone, Copy)]
-struct Entry {
+struct NodeSpan {
     /// Where its text begins and ends.
     start: u32,
     end: u32,
@@ -30,12 +30,12 @@ struct Entry {
 #[derive(Clone, Copy)]
 pub(super) struct Node<'v> {
     document: &'v Document,
-    index: &'v [Entry],
+    index: &'v [NodeSpan],
     at: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum NodeKind {
     Null,
     True,
     False,
@@ -68,7 +68,7 @@ impl Document {
     }
 
     /// Indexed on first use.
-    pub(super) fn root(&self, budget: &Budget) -> Outcome<Node<'_>> {
+    pub(super) fn root(&self, budget: &Budget) -> EvalResult<Node<'_>> {
         let index = match self.index.get() {
             Some(index) => index,
             None => {
@@ -85,7 +85,7 @@ impl Document {
 }
 
 impl<'v> Node<'v> {
-    fn entry(self) -> Entry {
+    fn entry(self) -> NodeSpan {
         self.index[self.at]
     }
 
@@ -95,19 +95,19 @@ impl<'v> Node<'v> {
 
     /// As it stands in the document.
     pub fn json(self) -> &'v str {
-        let Entry { start, end, .. } = self.entry();
+        let NodeSpan { start, end, .. } = self.entry();
         &self.document.json()[start as usize..end as usize]
     }
 
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> NodeKind {
         match self.json().as_bytes().first() {
-            Some(b'{') => Kind::Object,
-            Some(b'[') => Kind::Array,
-            Some(b'"') => Kind::Text,
-            Some(b't') => Kind::True,
-            Some(b'f') => Kind::False,
-            Some(b'n') => Kind::Null,
-            _ => Kind::Number,
+            Some(b'{') => NodeKind::Object,
+            Some(b'[') => NodeKind::Array,
+            Some(b'"') => NodeKind::Text,
+            Some(b't') => NodeKind::True,
+            Some(b'f') => NodeKind::False,
+            Some(b'n') => NodeKind::Null,
+            _ => NodeKind::Number,
         }
     }
 
@@ -124,17 +124,20 @@ impl<'v> Node<'v> {
     }
 
     /// Of an object: keys and values in turn.
-    pub fn members(self, budget: &Budget) -> impl Iterator<Item = Outcome<(Node<'v>, Node<'v>)>> {
+    pub fn members(
+        self,
+        budget: &Budget,
+    ) -> impl Iterator<Item = EvalResult<(Node<'v>, Node<'v>)>> {
         let mut nodes = self.items();
         std::iter::from_fn(move || {
             let (key, value) = (nodes.next()?, nodes.next()?);
-            let charged = budget.charge(ITEM).map_err(Trouble::from);
+            let charged = budget.charge(ITEM).map_err(EvalError::from);
             Some(charged.map(|()| (key, value)))
         })
     }
 
     /// The member of that name; of several the last, as JSON readers commonly have it.
-    pub fn member(self, name: &str, budget: &Budget) -> Outcome<Option<Node<'v>>> {
+    pub fn member(self, name: &str, budget: &Budget) -> EvalResult<Option<Node<'v>>> {
         let mut found = None;
         for member in self.members(budget) {
             let (key, value) = member?;
@@ -156,7 +159,7 @@ impl<'v> Node<'v> {
     }
 
     /// A string without its quotes and escapes.
-    pub fn text(self, budget: &Budget) -> Outcome<Cow<'v, str>> {
+    pub fn text(self, budget: &Budget) -> EvalResult<Cow<'v, str>> {
         let json = self.json();
         budget.charge(json.len() as u64 / 8)?;
         let inside = &json[1..json.len() - 1];
@@ -167,7 +170,7 @@ impl<'v> Node<'v> {
         budget.allocate(json.len() * 4)?;
         match serde_json::from_str(json) {
             Ok(text) => Ok(Cow::Owned(text)),
-            Err(_) => Err(Trouble::Other(
+            Err(_) => Err(EvalError::Other(
                 "a text contains an escape that is not a character, such as half of a surrogate pair"
                     .to_owned(),
             )),
@@ -194,47 +197,47 @@ impl<'v> Iterator for Items<'v> {
 }
 
 /// The text is valid JSON: it was checked when it arrived.
-fn index(json: &str, budget: &Budget) -> Outcome<Box<[Entry]>> {
+fn index(json: &str, budget: &Budget) -> EvalResult<Box<[NodeSpan]>> {
     // Twice over the text: to count, then to fill exactly what was counted.
     budget.charge_each(json.len(), 3)?;
     if u32::try_from(json.len()).is_err() {
-        return Err(Trouble::Exhausted);
+        return Err(EvalError::Exhausted);
     }
     let (mut count, mut depth, mut deepest) = (0usize, 0usize, 0usize);
     walk(json, |token| match token {
-        Token::Open(_) => {
+        JsonToken::Open(_) => {
             count += 1;
             depth += 1;
             deepest = deepest.max(depth);
         }
-        Token::Close(_) => depth = depth.saturating_sub(1),
-        Token::Scalar(..) => count += 1,
+        JsonToken::Close(_) => depth = depth.saturating_sub(1),
+        JsonToken::Scalar(..) => count += 1,
     });
-    budget.allocate(count * size_of::<Entry>())?;
+    budget.allocate(count * size_of::<NodeSpan>())?;
     budget.allocate(deepest * size_of::<u32>())?;
     budget.charge_each(count, 4)?;
-    let mut entries: Vec<Entry> = Vec::with_capacity(count);
+    let mut entries: Vec<NodeSpan> = Vec::with_capacity(count);
     let mut open: Vec<u32> = Vec::with_capacity(deepest);
     walk(json, |token| {
         // The text is no longer than a u32 counts, and has no more values than bytes.
         let at = entries.len() as u32;
         match token {
-            Token::Open(start) => {
+            JsonToken::Open(start) => {
                 open.push(at);
-                entries.push(Entry {
+                entries.push(NodeSpan {
                     start: start as u32,
                     end: start as u32,
                     next: at + 1,
                 });
             }
-            Token::Close(end) => {
+            JsonToken::Close(end) => {
                 let container = open.pop().and_then(|open| entries.get_mut(open as usize));
                 if let Some(container) = container {
                     container.end = end as u32;
                     container.next = at;
                 }
             }
-            Token::Scalar(start, end) => entries.push(Entry {
+            JsonToken::Scalar(start, end) => entries.push(NodeSpan {
                 start: start as u32,
                 end: end as u32,
                 next: at + 1,
@@ -244,7 +247,7 @@ fn index(json: &str, budget: &Budget) -> Outcome<Box<[Entry]>> {
     Ok(entries.into_boxed_slice())
 }
 
-enum Token {
+enum JsonToken {
     /// Where the bracket is.
     Open(usize),
     /// Behind the bracket.
@@ -253,19 +256,19 @@ enum Token {
 }
 
 /// Keeps no stack, so that no document is too deep.
-fn walk(json: &str, mut see: impl FnMut(Token)) {
+fn walk(json: &str, mut see: impl FnMut(JsonToken)) {
     let bytes = json.as_bytes();
     let mut at = 0;
     while let Some(byte) = bytes.get(at) {
         let start = at;
         at += 1;
         match byte {
-            b'{' | b'[' => see(Token::Open(start)),
-            b'}' | b']' => see(Token::Close(at)),
+            b'{' | b'[' => see(JsonToken::Open(start)),
+            b'}' | b']' => see(JsonToken::Close(at)),
             b',' | b':' | b' ' | b'\t' | b'\n' | b'\r' => {}
             b'"' => {
                 at = end_of_string(bytes, at);
-                see(Token::Scalar(start, at));
+                see(JsonToken::Scalar(start, at));
             }
             _ => {
                 while bytes.get(at).is_some_and(|byte| {
@@ -273,7 +276,7 @@ fn walk(json: &str, mut see: impl FnMut(Token)) {
                 }) {
                     at += 1;
                 }
-                see(Token::Scalar(start, at));
+                see(JsonToken::Scalar(start, at));
             }
         }
     }

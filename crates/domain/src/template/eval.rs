@@ -6,12 +6,13 @@ use super::{
     ast::{Args, Chain, Comparison, Expr, FilterCall, Link, Linked, Operator, TestCall},
     attribute::Path,
     budget::NODE,
-    compare, judging,
+    compare,
+    eval_error::{EvalResult, other},
+    judging,
     number::{Number, negate},
     places,
     texts::text_of,
-    trouble::{Outcome, other},
-    value::{Room, Value},
+    value::{ChargedVec, Value},
     write::Out,
 };
 
@@ -25,7 +26,7 @@ pub(super) struct Evaluation<'v, 's> {
 }
 
 impl<'v> Evaluation<'v, '_> {
-    pub fn value(&self, expr: &'v Expr) -> Outcome<Value<'v>> {
+    pub fn value(&self, expr: &'v Expr) -> EvalResult<Value<'v>> {
         let budget = self.budget;
         budget.charge(NODE)?;
         Ok(match expr {
@@ -37,10 +38,10 @@ impl<'v> Evaluation<'v, '_> {
             Expr::List(items) => {
                 budget.allocate(items.len() * size_of::<Value<'_>>())?;
                 let items = items.iter().map(|item| self.value(item));
-                Value::list(items.collect::<Outcome<_>>()?)
+                Value::list(items.collect::<EvalResult<_>>()?)
             }
             Expr::Map(members) => {
-                let mut map = Room::new(budget);
+                let mut map = ChargedVec::new(budget);
                 for (key, value) in members {
                     let key = self.value(key)?;
                     if key.as_text().is_none() {
@@ -81,7 +82,7 @@ impl<'v> Evaluation<'v, '_> {
     }
 
     /// The first value whose truth is as wanted, or the last.
-    fn until(&self, all: &'v [Expr], wanted: bool) -> Outcome<Value<'v>> {
+    fn until(&self, all: &'v [Expr], wanted: bool) -> EvalResult<Value<'v>> {
         let mut last = Value::Null;
         for expr in all {
             last = self.value(expr)?;
@@ -95,8 +96,8 @@ impl<'v> Evaluation<'v, '_> {
     fn with<T>(
         &self,
         args: &'v Args,
-        call: impl FnOnce(&[Option<Value<'v>>]) -> Outcome<T>,
-    ) -> Outcome<T> {
+        call: impl FnOnce(&[Option<Value<'v>>]) -> EvalResult<T>,
+    ) -> EvalResult<T> {
         let mut given: [Option<Value<'v>>; PARAMS] = [const { None }; PARAMS];
         for (place, arg) in given.iter_mut().zip(args) {
             if let Some(arg) = arg {
@@ -106,7 +107,7 @@ impl<'v> Evaluation<'v, '_> {
         call(&given[..args.len().min(PARAMS)])
     }
 
-    fn compare(&self, first: &'v Expr, rest: &'v [(Comparison, Expr)]) -> Outcome<bool> {
+    fn compare(&self, first: &'v Expr, rest: &'v [(Comparison, Expr)]) -> EvalResult<bool> {
         let mut left = self.value(first)?.present()?;
         for (comparison, expr) in rest {
             let right = self.value(expr)?.present()?;
@@ -129,7 +130,7 @@ impl<'v> Evaluation<'v, '_> {
         Ok(true)
     }
 
-    fn binary(&self, first: &'v Expr, rest: &'v [(Operator, Expr)]) -> Outcome<Value<'v>> {
+    fn binary(&self, first: &'v Expr, rest: &'v [(Operator, Expr)]) -> EvalResult<Value<'v>> {
         let mut left = self.value(first)?.present()?;
         let mut rest = rest.iter().peekable();
         while let Some((operator, expr)) = rest.next() {
@@ -141,7 +142,7 @@ impl<'v> Evaluation<'v, '_> {
                     match (left.as_number(), right.as_number()) {
                         (Some(a), Some(b)) => Value::Number(arithmetic.apply(a, b)?),
                         _ if is_sum && left.is_list() && right.is_list() => {
-                            let mut joined = Room::new(self.budget);
+                            let mut joined = ChargedVec::new(self.budget);
                             for list in [&left, &right] {
                                 for item in list.iter(self.budget)? {
                                     joined.push(item.take(self.budget)?)?;
@@ -177,7 +178,7 @@ impl<'v> Evaluation<'v, '_> {
         Ok(left)
     }
 
-    fn joined(&self, parts: Vec<Value<'v>>) -> Outcome<Value<'v>> {
+    fn joined(&self, parts: Vec<Value<'v>>) -> EvalResult<Value<'v>> {
         let mut out = Out::new(self.budget);
         for part in &parts {
             out.interpolate(part)?;
@@ -185,7 +186,7 @@ impl<'v> Evaluation<'v, '_> {
         Value::built(&out.text, self.budget)
     }
 
-    fn chain(&self, chain: &'v Chain) -> Outcome<Value<'v>> {
+    fn chain(&self, chain: &'v Chain) -> EvalResult<Value<'v>> {
         match self.step(chain)? {
             Some((value, taken)) => self.links(value, &chain.links[taken..]),
             None => self.links(self.value(&chain.base)?, &chain.links),
@@ -193,7 +194,7 @@ impl<'v> Evaluation<'v, '_> {
     }
 
     /// `steps.<name>.output`, without making an object of all steps.
-    fn step(&self, chain: &'v Chain) -> Outcome<Option<(Value<'v>, usize)>> {
+    fn step(&self, chain: &'v Chain) -> EvalResult<Option<(Value<'v>, usize)>> {
         let Expr::Name(name) = &chain.base else {
             return Ok(None);
         };
@@ -223,7 +224,7 @@ impl<'v> Evaluation<'v, '_> {
         }
     }
 
-    fn links(&self, mut value: Value<'v>, links: &'v [Link]) -> Outcome<Value<'v>> {
+    fn links(&self, mut value: Value<'v>, links: &'v [Link]) -> EvalResult<Value<'v>> {
         let budget = self.budget;
         for link in links {
             budget.charge(NODE)?;
@@ -260,13 +261,13 @@ impl<'v> Evaluation<'v, '_> {
         Ok(value)
     }
 
-    fn test(&self, value: &Value<'v>, call: &'v TestCall) -> Outcome<bool> {
+    fn test(&self, value: &Value<'v>, call: &'v TestCall) -> EvalResult<bool> {
         self.with(&call.args, |given| {
             (call.test.judge)(value, given, self.budget)
         })
     }
 
-    fn filter(&self, value: Value<'v>, call: &'v FilterCall) -> Outcome<Value<'v>> {
+    fn filter(&self, value: Value<'v>, call: &'v FilterCall) -> EvalResult<Value<'v>> {
         let budget = self.budget;
         match call {
             FilterCall::Plain(filter, args) => {
@@ -275,7 +276,7 @@ impl<'v> Evaluation<'v, '_> {
             // What is given is evaluated once, not for each item.
             FilterCall::Map(call) => match &**call {
                 FilterCall::Plain(filter, args) => self.with(args, |given| {
-                    let mut mapped = Room::new(budget);
+                    let mut mapped = ChargedVec::new(budget);
                     for item in value.iter(budget)? {
                         budget.charge(NODE)?;
                         mapped.push((filter.call)(item.take(budget)?, given, budget)?)?;
@@ -288,7 +289,7 @@ impl<'v> Evaluation<'v, '_> {
                 let (name, default) = (given[0].clone(), given.get(1).cloned().flatten());
                 let name = attribute_name(name, budget)?;
                 let path = Path::parse(name.as_text().unwrap_or_default(), budget)?;
-                let mut mapped = Room::new(budget);
+                let mut mapped = ChargedVec::new(budget);
                 for item in value.iter(budget)? {
                     let item = item.take(budget)?;
                     let part = path.of(item, budget)?;
@@ -311,7 +312,7 @@ impl<'v> Evaluation<'v, '_> {
                 let name = name.as_ref().and_then(Value::as_text);
                 let path = name.map(|name| Path::parse(name, budget)).transpose()?;
                 let keep = |given: &[Option<Value<'v>>]| {
-                    let mut kept = Room::new(budget);
+                    let mut kept = ChargedVec::new(budget);
                     for item in value.iter(budget)? {
                         budget.charge(NODE)?;
                         let item = item.take(budget)?;
@@ -339,7 +340,7 @@ impl<'v> Evaluation<'v, '_> {
 }
 
 /// A member by its name, or an item by its place.
-fn attribute_name<'v>(name: Option<Value<'v>>, budget: &Budget) -> Outcome<Value<'v>> {
+fn attribute_name<'v>(name: Option<Value<'v>>, budget: &Budget) -> EvalResult<Value<'v>> {
     match name {
         Some(name) => text_of(name, budget),
         None => other("the name of an attribute is missing"),

@@ -9,10 +9,10 @@ use crate::{fields::escape, payload::Payload};
 
 /// A JSON value whose strings (not keys) are templates.
 #[derive(Debug)]
-pub struct JsonTemplate(Box<[Piece]>);
+pub struct JsonTemplate(Box<[JsonPiece]>);
 
 #[derive(Debug)]
-enum Piece {
+enum JsonPiece {
     Raw(Box<str>),
     Value {
         /// Where the string stands in the document, as a JSON pointer.
@@ -36,7 +36,7 @@ impl JsonTemplate {
     pub fn parse(document: &Payload, origin: Origin<'_>) -> Result<Self, Vec<JsonFault>> {
         let json = document.as_json();
         if !may_hold_templates(json) {
-            return Ok(Self(Box::new([Piece::Raw(json.into())])));
+            return Ok(Self(Box::new([JsonPiece::Raw(json.into())])));
         }
         let mut pieces = Vec::new();
         let mut faults = Vec::new();
@@ -48,8 +48,8 @@ impl JsonTemplate {
             let pointer = string.pointer;
             match Template::parse(&text, origin) {
                 Ok(template) => {
-                    pieces.push(Piece::Raw(json[copied..string.start].into()));
-                    pieces.push(Piece::Value {
+                    pieces.push(JsonPiece::Raw(json[copied..string.start].into()));
+                    pieces.push(JsonPiece::Value {
                         pointer: pointer.into(),
                         template,
                     });
@@ -58,7 +58,7 @@ impl JsonTemplate {
                 Err(message) => faults.push(JsonFault { pointer, message }),
             }
         }
-        pieces.push(Piece::Raw(json[copied..].into()));
+        pieces.push(JsonPiece::Raw(json[copied..].into()));
         if faults.is_empty() {
             Ok(Self(pieces.into()))
         } else {
@@ -71,13 +71,13 @@ impl JsonTemplate {
         let mut out = Out::new(scope.budget);
         for piece in &self.0 {
             match piece {
-                Piece::Raw(json) => {
+                JsonPiece::Raw(json) => {
                     let spent = scope.budget.spent();
                     out.push(json).map_err(|trouble| {
                         RenderError::new("the document", trouble.in_words(scope.budget, spent))
                     })?;
                 }
-                Piece::Value { template, .. } => template.render_json(scope, &mut out)?,
+                JsonPiece::Value { template, .. } => template.render_json(scope, &mut out)?,
             }
         }
         Ok(out.text)
@@ -86,8 +86,8 @@ impl JsonTemplate {
     /// What each template reads, with its JSON pointer relative to the document.
     pub fn reads(&self) -> impl Iterator<Item = (&str, Reads)> {
         self.0.iter().filter_map(|piece| match piece {
-            Piece::Raw(_) => None,
-            Piece::Value { pointer, template } => Some((&**pointer, template.reads())),
+            JsonPiece::Raw(_) => None,
+            JsonPiece::Value { pointer, template } => Some((&**pointer, template.reads())),
         })
     }
 }
@@ -140,7 +140,7 @@ fn may_hold_templates(json: &str) -> bool {
 }
 
 /// One string of a document.
-struct Found<'a> {
+struct JsonString<'a> {
     /// As it stands in the document, with its quotes.
     json: &'a str,
     start: usize,
@@ -150,7 +150,7 @@ struct Found<'a> {
     is_name: bool,
 }
 
-impl Found<'_> {
+impl JsonString<'_> {
     fn template(&self) -> Option<String> {
         if !may_hold_templates(self.json) {
             return None;
@@ -215,9 +215,9 @@ impl<'a> Strings<'a> {
 }
 
 impl<'a> Iterator for Strings<'a> {
-    type Item = Found<'a>;
+    type Item = JsonString<'a>;
 
-    fn next(&mut self) -> Option<Found<'a>> {
+    fn next(&mut self) -> Option<JsonString<'a>> {
         let json = self.json;
         let bytes = json.as_bytes();
         while let Some(byte) = bytes.get(self.at) {
@@ -243,7 +243,7 @@ impl<'a> Iterator for Strings<'a> {
                         is_name = true;
                     }
                     if (self.names || !is_name) && (self.wanted)(text) {
-                        return Some(Found {
+                        return Some(JsonString {
                             json: text,
                             start,
                             end: self.at,

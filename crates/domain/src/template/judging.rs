@@ -4,20 +4,20 @@ use std::cmp::Ordering;
 
 use super::{
     Budget, compare,
+    eval_error::{EvalResult, other},
     number::Number,
     registry::Given,
-    trouble::{Outcome, other},
     value::Value,
 };
 
-fn argument<'g, 'v>(given: Given<'g, 'v>) -> Outcome<&'g Value<'v>> {
+fn argument<'g, 'v>(given: Given<'g, 'v>) -> EvalResult<&'g Value<'v>> {
     match given.first() {
         Some(Some(value)) => Ok(value),
         _ => other("an argument is missing"),
     }
 }
 
-fn there<'a, 'v>(value: &'a Value<'v>) -> Outcome<&'a Value<'v>> {
+fn there<'a, 'v>(value: &'a Value<'v>) -> EvalResult<&'a Value<'v>> {
     match value {
         Value::Missing(_) => value.clone().present().map(|_| value),
         value => Ok(value),
@@ -26,7 +26,7 @@ fn there<'a, 'v>(value: &'a Value<'v>) -> Outcome<&'a Value<'v>> {
 
 macro_rules! kinds {
     ($($name:ident($value:ident) $is:expr;)*) => {$(
-        pub(super) fn $name<'v>($value: &Value<'v>, _: Given<'_, 'v>, _: &Budget) -> Outcome<bool> {
+        pub(super) fn $name<'v>($value: &Value<'v>, _: Given<'_, 'v>, _: &Budget) -> EvalResult<bool> {
             Ok($is)
         }
     )*};
@@ -48,15 +48,15 @@ kinds! {
     iterable(value) value.is_list() || value.is_map() || value.as_text().is_some();
 }
 
-fn whole(value: &Value<'_>) -> Outcome<Option<i128>> {
+fn whole(value: &Value<'_>) -> EvalResult<Option<i128>> {
     Ok(there(value)?.as_number().and_then(Number::as_int))
 }
 
-pub(super) fn odd<'v>(value: &Value<'v>, _: Given<'_, 'v>, _: &Budget) -> Outcome<bool> {
+pub(super) fn odd<'v>(value: &Value<'v>, _: Given<'_, 'v>, _: &Budget) -> EvalResult<bool> {
     Ok(whole(value)?.is_some_and(|number| number % 2 != 0))
 }
 
-pub(super) fn even<'v>(value: &Value<'v>, _: Given<'_, 'v>, _: &Budget) -> Outcome<bool> {
+pub(super) fn even<'v>(value: &Value<'v>, _: Given<'_, 'v>, _: &Budget) -> EvalResult<bool> {
     Ok(whole(value)?.is_some_and(|number| number % 2 == 0))
 }
 
@@ -64,14 +64,14 @@ pub(super) fn divisible_by<'v>(
     value: &Value<'v>,
     given: Given<'_, 'v>,
     _: &Budget,
-) -> Outcome<bool> {
+) -> EvalResult<bool> {
     Ok(match (whole(value)?, whole(argument(given)?)?) {
         (Some(number), Some(by)) => number.checked_rem(by) == Some(0),
         _ => false,
     })
 }
 
-fn texts<'a>(value: &'a Value<'_>, given: Given<'a, '_>) -> Outcome<(&'a str, &'a str)> {
+fn texts<'a>(value: &'a Value<'_>, given: Given<'a, '_>) -> EvalResult<(&'a str, &'a str)> {
     match (there(value)?.as_text(), there(argument(given)?)?.as_text()) {
         (Some(text), Some(part)) => Ok((text, part)),
         _ => other("`startingwith` and `endingwith` take two texts"),
@@ -82,7 +82,7 @@ pub(super) fn starting_with<'v>(
     value: &Value<'v>,
     given: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<bool> {
+) -> EvalResult<bool> {
     let (text, start) = texts(value, given)?;
     budget.charge(start.len() as u64 / 4)?;
     Ok(text.starts_with(start))
@@ -92,13 +92,13 @@ pub(super) fn ending_with<'v>(
     value: &Value<'v>,
     given: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<bool> {
+) -> EvalResult<bool> {
     let (text, end) = texts(value, given)?;
     budget.charge(end.len() as u64 / 4)?;
     Ok(text.ends_with(end))
 }
 
-fn cased<'v>(value: &Value<'v>, budget: &Budget, is: fn(char) -> bool) -> Outcome<bool> {
+fn cased<'v>(value: &Value<'v>, budget: &Budget, is: fn(char) -> bool) -> EvalResult<bool> {
     let Some(text) = there(value)?.as_text() else {
         return Ok(false);
     };
@@ -106,39 +106,39 @@ fn cased<'v>(value: &Value<'v>, budget: &Budget, is: fn(char) -> bool) -> Outcom
     Ok(text.chars().all(is))
 }
 
-pub(super) fn lower<'v>(value: &Value<'v>, _: Given<'_, 'v>, budget: &Budget) -> Outcome<bool> {
+pub(super) fn lower<'v>(value: &Value<'v>, _: Given<'_, 'v>, budget: &Budget) -> EvalResult<bool> {
     cased(value, budget, char::is_lowercase)
 }
 
-pub(super) fn upper<'v>(value: &Value<'v>, _: Given<'_, 'v>, budget: &Budget) -> Outcome<bool> {
+pub(super) fn upper<'v>(value: &Value<'v>, _: Given<'_, 'v>, budget: &Budget) -> EvalResult<bool> {
     cased(value, budget, char::is_uppercase)
 }
 
-pub(super) fn eq<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> Outcome<bool> {
+pub(super) fn eq<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> EvalResult<bool> {
     compare::equal(there(value)?, there(argument(given)?)?, budget)
 }
 
-pub(super) fn ne<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> Outcome<bool> {
+pub(super) fn ne<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> EvalResult<bool> {
     Ok(!eq(value, given, budget)?)
 }
 
-fn order<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> Outcome<Ordering> {
+fn order<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> EvalResult<Ordering> {
     compare::ordered(there(value)?, there(argument(given)?)?, budget)
 }
 
-pub(super) fn lt<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> Outcome<bool> {
+pub(super) fn lt<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> EvalResult<bool> {
     Ok(order(value, given, budget)?.is_lt())
 }
 
-pub(super) fn le<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> Outcome<bool> {
+pub(super) fn le<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> EvalResult<bool> {
     Ok(order(value, given, budget)?.is_le())
 }
 
-pub(super) fn gt<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> Outcome<bool> {
+pub(super) fn gt<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> EvalResult<bool> {
     Ok(order(value, given, budget)?.is_gt())
 }
 
-pub(super) fn ge<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> Outcome<bool> {
+pub(super) fn ge<'v>(value: &Value<'v>, given: Given<'_, 'v>, budget: &Budget) -> EvalResult<bool> {
     Ok(order(value, given, budget)?.is_ge())
 }
 
@@ -146,7 +146,7 @@ pub(super) fn contained<'v>(
     value: &Value<'v>,
     given: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<bool> {
+) -> EvalResult<bool> {
     contains(there(argument(given)?)?, there(value)?, budget)
 }
 
@@ -155,7 +155,7 @@ pub(super) fn contains<'v>(
     container: &Value<'v>,
     value: &Value<'v>,
     budget: &Budget,
-) -> Outcome<bool> {
+) -> EvalResult<bool> {
     if let Some(text) = container.as_text() {
         let Some(part) = value.as_text() else {
             return other(format!(

@@ -2,7 +2,7 @@
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Token<'a> {
-    pub kind: Kind,
+    pub kind: TokenKind,
     /// Of a text: what is between the quotes, escapes and all.
     pub text: &'a str,
     pub start: usize,
@@ -10,7 +10,7 @@ pub(super) struct Token<'a> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     Name,
     Text,
     /// A text without its closing quote.
@@ -21,11 +21,11 @@ pub(super) enum Kind {
 
 impl Token<'_> {
     pub fn is(&self, symbol: &str) -> bool {
-        self.kind == Kind::Symbol && self.text == symbol
+        self.kind == TokenKind::Symbol && self.text == symbol
     }
 
     pub fn is_word(&self, word: &str) -> bool {
-        self.kind == Kind::Name && self.text == word
+        self.kind == TokenKind::Name && self.text == word
     }
 }
 
@@ -41,15 +41,15 @@ pub(super) fn token_at<'a>(
     let word = |c: char| c == '_' || c.is_alphanumeric();
     let (kind, length, text) = if first == '_' || first.is_alphabetic() {
         let length = rest.find(|c| !word(c)).unwrap_or(rest.len());
-        (Kind::Name, length, &rest[..length])
+        (TokenKind::Name, length, &rest[..length])
     } else if first.is_ascii_digit() {
         let is_index = before.is_some_and(|before| before.is("."));
         let length = if is_index { digits(rest) } else { number(rest) };
-        (Kind::Number, length, &rest[..length])
+        (TokenKind::Number, length, &rest[..length])
     } else if first == '"' || first == '\'' {
         match quoted(rest, first) {
-            Some(length) => (Kind::Text, length, &rest[1..length - 1]),
-            None => (Kind::Unclosed, rest.len(), &rest[1..]),
+            Some(length) => (TokenKind::Text, length, &rest[1..length - 1]),
+            None => (TokenKind::Unclosed, rest.len(), &rest[1..]),
         }
     } else {
         let two = ["**", "==", "!=", "<=", ">=", "//", "&&", "||"];
@@ -57,7 +57,7 @@ pub(super) fn token_at<'a>(
             true => 2,
             false => first.len_utf8(),
         };
-        (Kind::Symbol, length, &rest[..length])
+        (TokenKind::Symbol, length, &rest[..length])
     };
     Some(Token {
         kind,

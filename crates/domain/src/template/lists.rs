@@ -7,10 +7,10 @@ use super::{
     attribute::{Path, attribute_of},
     budget::ITEM,
     compare,
+    eval_error::{EvalResult, other},
     number::{Arithmetic, Number},
     registry::Given,
-    trouble::{Outcome, other},
-    value::{Room, Value},
+    value::{ChargedVec, Value},
 };
 
 fn given<'g, 'v>(given: Given<'g, 'v>, at: usize) -> Option<&'g Value<'v>> {
@@ -20,11 +20,11 @@ fn given<'g, 'v>(given: Given<'g, 'v>, at: usize) -> Option<&'g Value<'v>> {
     }
 }
 
-fn flag(args: Given<'_, '_>, at: usize) -> Outcome<bool> {
+fn flag(args: Given<'_, '_>, at: usize) -> EvalResult<bool> {
     given(args, at).map_or(Ok(false), Value::truth)
 }
 
-fn name<'g>(args: Given<'g, '_>, at: usize) -> Outcome<Option<&'g str>> {
+fn name<'g>(args: Given<'g, '_>, at: usize) -> EvalResult<Option<&'g str>> {
     match given(args, at) {
         None => Ok(None),
         Some(value) => match value.clone().present()?.as_text() {
@@ -37,12 +37,12 @@ fn name<'g>(args: Given<'g, '_>, at: usize) -> Outcome<Option<&'g str>> {
     }
 }
 
-fn path<'g>(args: Given<'g, '_>, at: usize, budget: &Budget) -> Outcome<Option<Path<'g>>> {
+fn path<'g>(args: Given<'g, '_>, at: usize, budget: &Budget) -> EvalResult<Option<Path<'g>>> {
     let name = name(args, at)?;
     name.map(|name| Path::parse(name, budget)).transpose()
 }
 
-pub(super) fn whole(args: Given<'_, '_>, at: usize) -> Outcome<Option<i128>> {
+pub(super) fn whole(args: Given<'_, '_>, at: usize) -> EvalResult<Option<i128>> {
     match given(args, at) {
         None => Ok(None),
         Some(value) => match value
@@ -61,7 +61,7 @@ pub(super) fn attr<'v>(
     value: Value<'v>,
     args: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let value = value.present()?;
     match name(args, 0)? {
         Some(name) => Ok(value.member(name, budget)?.unwrap_or(Value::Missing(""))),
@@ -73,27 +73,39 @@ pub(super) fn length<'v>(
     value: Value<'v>,
     _: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     match value.length(budget)? {
         Some(length) => Ok(Value::int(length)),
         None => other(format!("{} has no length", value.kind())),
     }
 }
 
-pub(super) fn list<'v>(value: Value<'v>, _: Given<'_, 'v>, budget: &Budget) -> Outcome<Value<'v>> {
+pub(super) fn list<'v>(
+    value: Value<'v>,
+    _: Given<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<Value<'v>> {
     match value {
         Value::List(_) => Ok(value),
         value => Ok(Value::list(value.collect(budget)?)),
     }
 }
 
-pub(super) fn first<'v>(value: Value<'v>, _: Given<'_, 'v>, budget: &Budget) -> Outcome<Value<'v>> {
+pub(super) fn first<'v>(
+    value: Value<'v>,
+    _: Given<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<Value<'v>> {
     let first = value.iter(budget)?.next();
     let first = first.map(|item| item.take(budget)).transpose()?;
     Ok(first.unwrap_or(Value::Missing("")))
 }
 
-pub(super) fn last<'v>(value: Value<'v>, _: Given<'_, 'v>, budget: &Budget) -> Outcome<Value<'v>> {
+pub(super) fn last<'v>(
+    value: Value<'v>,
+    _: Given<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<Value<'v>> {
     if let Some(text) = value.as_text() {
         return match text.chars().next_back() {
             Some(c) => Value::built(c.encode_utf8(&mut [0; 4]), budget),
@@ -109,7 +121,11 @@ pub(super) fn last<'v>(value: Value<'v>, _: Given<'_, 'v>, budget: &Budget) -> O
     Ok(last.unwrap_or(Value::Missing("")))
 }
 
-pub(super) fn items<'v>(value: Value<'v>, _: Given<'_, 'v>, budget: &Budget) -> Outcome<Value<'v>> {
+pub(super) fn items<'v>(
+    value: Value<'v>,
+    _: Given<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<Value<'v>> {
     let value = value.present()?;
     if !value.is_map() {
         return other(format!("`items` takes an object, not {}", value.kind()));
@@ -117,8 +133,8 @@ pub(super) fn items<'v>(value: Value<'v>, _: Given<'_, 'v>, budget: &Budget) -> 
     pairs(value.members(budget)?, budget)
 }
 
-fn pairs<'v>(members: Vec<(Value<'v>, Value<'v>)>, budget: &Budget) -> Outcome<Value<'v>> {
-    let mut pairs = Room::new(budget);
+fn pairs<'v>(members: Vec<(Value<'v>, Value<'v>)>, budget: &Budget) -> EvalResult<Value<'v>> {
+    let mut pairs = ChargedVec::new(budget);
     for (name, value) in members {
         budget.allocate(3 * size_of::<Value<'_>>())?;
         pairs.push(Value::list(vec![name, value]))?;
@@ -130,7 +146,7 @@ pub(super) fn reverse<'v>(
     value: Value<'v>,
     _: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     if let Some(text) = value.as_text() {
         budget.charge_each(text.len(), 4)?;
         budget.allocate(text.len() * 3)?;
@@ -147,7 +163,7 @@ fn key<'v>(
     attribute: Option<&Path<'_>>,
     case_sensitive: bool,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let key = attribute_of(item.clone(), attribute, budget)?;
     match case_sensitive {
         true => Ok(key),
@@ -159,10 +175,10 @@ pub(super) fn sort<'v>(
     value: Value<'v>,
     args: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let (reversed, case_sensitive) = (flag(args, 0)?, flag(args, 1)?);
     let attribute = path(args, 2, budget)?;
-    let mut keyed = Room::new(budget);
+    let mut keyed = ChargedVec::new(budget);
     for item in value.iter(budget)? {
         let item = item.take(budget)?;
         keyed.push((
@@ -178,7 +194,7 @@ fn sorted<'v, T>(
     reversed: bool,
     budget: &Budget,
     take: impl Fn((Value<'v>, T)) -> Value<'v>,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let sorted = compare::sort(keyed, budget, |a, b| {
         let order = compare::order(&a.0, &b.0, budget)?;
         Ok(if reversed { order.reverse() } else { order })
@@ -191,7 +207,7 @@ pub(super) fn dictsort<'v>(
     value: Value<'v>,
     args: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let value = value.present()?;
     if !value.is_map() {
         return other(format!("`dictsort` takes an object, not {}", value.kind()));
@@ -202,7 +218,7 @@ pub(super) fn dictsort<'v>(
         Some("value") => true,
         Some(_) => return other("`dictsort` sorts by \"key\" or by \"value\""),
     };
-    let mut keyed = Room::new(budget);
+    let mut keyed = ChargedVec::new(budget);
     for (name, item) in value.members(budget)? {
         let by = if by_value { &item } else { &name };
         let by = key(by, None, case_sensitive, budget)?;
@@ -216,7 +232,7 @@ pub(super) fn unique<'v>(
     value: Value<'v>,
     args: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let case_sensitive = flag(args, 0)?;
     let attribute = path(args, 1, budget)?;
     let items = value.collect(budget)?;
@@ -230,7 +246,7 @@ pub(super) fn min<'v>(
     value: Value<'v>,
     args: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     extreme(value, args, budget, Ordering::Less)
 }
 
@@ -238,7 +254,7 @@ pub(super) fn max<'v>(
     value: Value<'v>,
     args: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     extreme(value, args, budget, Ordering::Greater)
 }
 
@@ -247,7 +263,7 @@ fn extreme<'v>(
     args: Given<'_, 'v>,
     budget: &Budget,
     wanted: Ordering,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let case_sensitive = flag(args, 0)?;
     let attribute = path(args, 1, budget)?;
     let mut best: Option<(Value<'v>, Value<'v>)> = None;
@@ -269,7 +285,7 @@ pub(super) fn sum<'v>(
     value: Value<'v>,
     args: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let attribute = path(args, 0, budget)?;
     let mut sum = match given(args, 1) {
         None => Number::int(0),

@@ -22,6 +22,7 @@ mod compare;
 mod convert;
 mod document;
 mod eval;
+mod eval_error;
 mod json;
 mod judging;
 mod lexer;
@@ -35,7 +36,6 @@ mod scan;
 mod scope;
 mod text;
 mod texts;
-mod trouble;
 mod value;
 mod write;
 
@@ -125,12 +125,12 @@ impl Reads {
 pub fn each_name(document: &Payload, budget: &Budget, mut see: impl FnMut(&str)) -> bool {
     let mut names = || {
         let root = document.document().root(budget)?;
-        if root.kind() == document::Kind::Object {
+        if root.kind() == document::NodeKind::Object {
             for member in root.members(budget) {
                 see(&member?.0.text(budget)?);
             }
         }
-        trouble::Outcome::Ok(())
+        eval_error::EvalResult::Ok(())
     };
     names().is_ok()
 }

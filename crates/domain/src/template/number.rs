@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::{
     Budget,
-    trouble::{Outcome, other},
+    eval_error::{EvalResult, other},
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +64,7 @@ impl Number {
     }
 
     /// As JSON.
-    pub fn write(self, out: &mut String) -> Outcome<()> {
+    pub fn write(self, out: &mut String) -> EvalResult<()> {
         match self {
             Number::Int(Int(number)) => {
                 out.push_str(&number.to_string());
@@ -127,7 +127,7 @@ pub(super) fn rounding(text: &str) -> u64 {
 }
 
 /// A number of a JSON document.
-pub(super) fn parse_json(json: &str, budget: &Budget) -> Outcome<Number> {
+pub(super) fn parse_json(json: &str, budget: &Budget) -> EvalResult<Number> {
     budget.charge(json.len() as u64 * 2)?;
     let is_int = !json.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E'));
     if is_int && json != "-0" {
@@ -170,7 +170,7 @@ impl Arithmetic {
         }
     }
 
-    pub fn apply(self, a: Number, b: Number) -> Outcome<Number> {
+    pub fn apply(self, a: Number, b: Number) -> EvalResult<Number> {
         let result = match (a, b) {
             (Number::Int(Int(a)), Number::Int(Int(b))) => self.on_ints(a, b),
             _ => self.on_floats(a.as_float(), b.as_float()),
@@ -245,7 +245,7 @@ fn floor_divide(a: i128, b: i128) -> Option<(i128, i128)> {
     }
 }
 
-pub(super) fn negate(number: Number) -> Outcome<Number> {
+pub(super) fn negate(number: Number) -> EvalResult<Number> {
     match number {
         Number::Int(Int(number)) => match number.checked_neg() {
             Some(number) => Ok(Number::int(number)),

@@ -4,7 +4,7 @@ use super::{
     Budget,
     ast::{Chain, Comparison, Expr, FilterCall, If, Link, Linked, Operator, TestCall},
     calls::{Argument, bind, filter_call, test_call},
-    lexer::{Kind, Token, token_at, unescape},
+    lexer::{Token, TokenKind, token_at, unescape},
     number::{Arithmetic, rounding},
     registry,
 };
@@ -38,7 +38,7 @@ struct Parser<'a> {
     depth: usize,
 }
 
-type Parsed<T> = Result<T, String>;
+type ParseResult<T> = Result<T, String>;
 
 impl<'a> Parser<'a> {
     fn next(&mut self) -> Option<Token<'a>> {
@@ -72,7 +72,7 @@ impl<'a> Parser<'a> {
         is_it
     }
 
-    fn expect(&mut self, symbol: &str) -> Parsed<()> {
+    fn expect(&mut self, symbol: &str) -> ParseResult<()> {
         if self.skip(symbol) {
             return Ok(());
         }
@@ -93,7 +93,7 @@ impl<'a> Parser<'a> {
         let written = &self.source[token.start..token.end];
         let before = self.source[..token.start].trim_end();
         self.fault(match written {
-            _ if token.kind == Kind::Unclosed => "a text has no closing quote".to_owned(),
+            _ if token.kind == TokenKind::Unclosed => "a text has no closing quote".to_owned(),
             "&&" => "write `and` for `&&`".to_owned(),
             "||" => "write `or` for `||`".to_owned(),
             "|" if before.ends_with('|') => "write `or` for `||`".to_owned(),
@@ -112,7 +112,7 @@ impl<'a> Parser<'a> {
     }
 
     /// One level deeper, as long as there is one.
-    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
+    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> ParseResult<T>) -> ParseResult<T> {
         if self.depth == DEEPEST {
             return Err(self.fault(format_args!(
                 "it is nested deeper than {DEEPEST} levels: compute it in a service"
@@ -125,7 +125,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `a if b else c`.
-    fn expression(&mut self) -> Parsed<Expr> {
+    fn expression(&mut self) -> ParseResult<Expr> {
         self.deeper(|parser| {
             let mut expr = parser.or()?;
             if parser.skip_word("if") {
@@ -144,7 +144,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn or(&mut self) -> Parsed<Expr> {
+    fn or(&mut self) -> ParseResult<Expr> {
         let first = self.and()?;
         let mut all = vec![first];
         while self.skip_word("or") {
@@ -153,7 +153,7 @@ impl<'a> Parser<'a> {
         Ok(one_or(all, Expr::Or))
     }
 
-    fn and(&mut self) -> Parsed<Expr> {
+    fn and(&mut self) -> ParseResult<Expr> {
         let first = self.not()?;
         let mut all = vec![first];
         while self.skip_word("and") {
@@ -162,14 +162,14 @@ impl<'a> Parser<'a> {
         Ok(one_or(all, Expr::And))
     }
 
-    fn not(&mut self) -> Parsed<Expr> {
+    fn not(&mut self) -> ParseResult<Expr> {
         if self.skip_word("not") {
             return self.deeper(|parser| Ok(Expr::Not(Box::new(parser.not()?))));
         }
         self.comparison()
     }
 
-    fn comparison(&mut self) -> Parsed<Expr> {
+    fn comparison(&mut self) -> ParseResult<Expr> {
         let first = self.binary(0)?;
         let mut rest = Vec::new();
         while let Some(token) = self.current {
@@ -182,7 +182,7 @@ impl<'a> Parser<'a> {
                     }
                     Comparison::NotIn
                 }
-                _ if token.kind != Kind::Symbol => break,
+                _ if token.kind != TokenKind::Symbol => break,
                 "==" => Comparison::Equal,
                 "!=" => Comparison::NotEqual,
                 "<" => Comparison::Less,
@@ -201,7 +201,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Level by level, from those that bind least: `+ -`, `~`, `* / // %`, `**`.
-    fn binary(&mut self, level: usize) -> Parsed<Expr> {
+    fn binary(&mut self, level: usize) -> ParseResult<Expr> {
         const LEVELS: [&[(&str, Operator)]; 4] = [
             &[
                 ("+", Operator::Arithmetic(Arithmetic::Add)),
@@ -232,7 +232,7 @@ impl<'a> Parser<'a> {
     }
 
     /// A value with all that follows it: members, items, filters, tests.
-    fn filtered(&mut self) -> Parsed<Expr> {
+    fn filtered(&mut self) -> ParseResult<Expr> {
         let start = self.start();
         let (base, mut links) = self.signed()?;
         loop {
@@ -260,7 +260,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn signed(&mut self) -> Parsed<(Expr, Vec<Link>)> {
+    fn signed(&mut self) -> ParseResult<(Expr, Vec<Link>)> {
         if self.skip("-") {
             let (base, links) = self.deeper(Self::signed)?;
             return Ok((Expr::Negate(Box::new(chain(base, links))), Vec::new()));
@@ -271,8 +271,10 @@ impl<'a> Parser<'a> {
         loop {
             let what = if self.skip(".") {
                 match self.next() {
-                    Some(token) if token.kind == Kind::Name => Linked::Member(token.text.into()),
-                    Some(token) if token.kind == Kind::Number => {
+                    Some(token) if token.kind == TokenKind::Name => {
+                        Linked::Member(token.text.into())
+                    }
+                    Some(token) if token.kind == TokenKind::Number => {
                         Linked::Item(number(token.text, self.budget)?)
                     }
                     _ => {
@@ -295,7 +297,7 @@ impl<'a> Parser<'a> {
         Ok((base, links))
     }
 
-    fn subscript(&mut self) -> Parsed<Linked> {
+    fn subscript(&mut self) -> ParseResult<Linked> {
         let mut parts = [None, None, None];
         let mut colons = 0;
         loop {
@@ -322,17 +324,17 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn primary(&mut self) -> Parsed<Expr> {
+    fn primary(&mut self) -> ParseResult<Expr> {
         let Some(token) = self.next() else {
             return Err(self.fault("it ends where a value is expected"));
         };
         match (token.kind, token.text) {
-            (Kind::Text, text) => Ok(Expr::Text(
+            (TokenKind::Text, text) => Ok(Expr::Text(
                 unescape(text).map_err(|why| self.fault(why))?.into(),
             )),
-            (Kind::Number, text) => number(text, self.budget).map_err(|why| self.fault(why)),
-            (Kind::Name, name) => self.name(name),
-            (Kind::Symbol, "(") => {
+            (TokenKind::Number, text) => number(text, self.budget).map_err(|why| self.fault(why)),
+            (TokenKind::Name, name) => self.name(name),
+            (TokenKind::Symbol, "(") => {
                 let inner = self.expression()?;
                 if self.is(",") {
                     return Err(self.fault("write a list in brackets: `[a, b]`"));
@@ -340,7 +342,7 @@ impl<'a> Parser<'a> {
                 self.expect(")")?;
                 Ok(inner)
             }
-            (Kind::Symbol, "[") => {
+            (TokenKind::Symbol, "[") => {
                 let mut items = Vec::new();
                 while !self.skip("]") {
                     items.push(self.expression()?);
@@ -350,7 +352,7 @@ impl<'a> Parser<'a> {
                 }
                 Ok(Expr::List(items.into()))
             }
-            (Kind::Symbol, "{") => {
+            (TokenKind::Symbol, "{") => {
                 let mut members = Vec::new();
                 while !self.skip("}") {
                     let key = self.expression()?;
@@ -366,7 +368,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn name(&mut self, name: &str) -> Parsed<Expr> {
+    fn name(&mut self, name: &str) -> ParseResult<Expr> {
         match name {
             "true" | "True" => return Ok(Expr::Bool(true)),
             "false" | "False" => return Ok(Expr::Bool(false)),
@@ -401,7 +403,7 @@ impl<'a> Parser<'a> {
     }
 
     /// In their brackets, each with its name where it has one. Without brackets there are none.
-    fn arguments(&mut self) -> Parsed<Vec<Argument<'a>>> {
+    fn arguments(&mut self) -> ParseResult<Vec<Argument<'a>>> {
         let mut args = Vec::new();
         if !self.skip("(") {
             return Ok(args);
@@ -412,7 +414,7 @@ impl<'a> Parser<'a> {
             }
             let mut name = None;
             if let Some(token) = self.current
-                && token.kind == Kind::Name
+                && token.kind == TokenKind::Name
                 && token_at(self.source, token.end, Some(token)).is_some_and(|next| next.is("="))
             {
                 self.next();
@@ -432,27 +434,29 @@ impl<'a> Parser<'a> {
         Ok(args)
     }
 
-    fn named(&mut self, what: &str) -> Parsed<&'a str> {
+    fn named(&mut self, what: &str) -> ParseResult<&'a str> {
         match self.next() {
-            Some(token) if token.kind == Kind::Name => Ok(token.text),
+            Some(token) if token.kind == TokenKind::Name => Ok(token.text),
             Some(token) if token.is("|") => Err(self.fault("write `or` for `||`")),
             _ => Err(self.fault(format_args!("the name of a {what} is missing"))),
         }
     }
 
-    fn filter(&mut self) -> Parsed<FilterCall> {
+    fn filter(&mut self) -> ParseResult<FilterCall> {
         let name = self.named("filter")?;
         let args = self.arguments()?;
         filter_call(name, args)
     }
 
-    fn test(&mut self) -> Parsed<TestCall> {
+    fn test(&mut self) -> ParseResult<TestCall> {
         let name = self.named("test")?;
         let takes_one = self.current.is_some_and(|token| match token.kind {
-            Kind::Name => !["and", "or", "else", "is", "if", "in", "not"].contains(&token.text),
-            Kind::Text | Kind::Number => true,
-            Kind::Symbol => ["-", "[", "{"].contains(&token.text),
-            Kind::Unclosed => false,
+            TokenKind::Name => {
+                !["and", "or", "else", "is", "if", "in", "not"].contains(&token.text)
+            }
+            TokenKind::Text | TokenKind::Number => true,
+            TokenKind::Symbol => ["-", "[", "{"].contains(&token.text),
+            TokenKind::Unclosed => false,
         });
         let test = registry::test_or_fault(name)?;
         let args = if takes_one && !test.params.is_empty() {
@@ -485,7 +489,7 @@ fn chain(base: Expr, links: Vec<Link>) -> Expr {
     }))
 }
 
-fn number(text: &str, budget: &Budget) -> Parsed<Expr> {
+fn number(text: &str, budget: &Budget) -> ParseResult<Expr> {
     let plain = text.replace('_', "");
     let radix = match plain.get(..2).map(str::to_ascii_lowercase).as_deref() {
         Some("0x") => 16,

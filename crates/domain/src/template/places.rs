@@ -3,11 +3,11 @@
 use super::{
     Budget,
     budget::ITEM,
+    eval_error::{EvalResult, other},
     lists::whole,
     number::Number,
     registry::Given,
-    trouble::{Outcome, other},
-    value::{Room, Value},
+    value::{ChargedVec, Value},
 };
 
 /// The most numbers that `range` gives, as ever.
@@ -18,7 +18,7 @@ pub(super) fn item_at<'v>(
     value: &Value<'v>,
     at: i128,
     budget: &Budget,
-) -> Outcome<Option<Value<'v>>> {
+) -> EvalResult<Option<Value<'v>>> {
     if let Value::List(items) = value {
         let at = if at < 0 { at + items.len() as i128 } else { at };
         let item = usize::try_from(at).ok().and_then(|at| items.get(at));
@@ -41,7 +41,7 @@ pub(super) fn item_at<'v>(
     items.next().map(|item| item.take(budget)).transpose()
 }
 
-pub(super) fn range<'v>(args: Given<'_, 'v>, budget: &Budget) -> Outcome<Value<'v>> {
+pub(super) fn range<'v>(args: Given<'_, 'v>, budget: &Budget) -> EvalResult<Value<'v>> {
     let first = whole(args, 0)?.unwrap_or_default();
     let (start, stop) = match whole(args, 1)? {
         Some(stop) => (first, stop),
@@ -73,7 +73,7 @@ pub(super) fn slice<'v>(
     value: &Value<'v>,
     args: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let step = whole(args, 2)?.unwrap_or(1);
     if step == 0 {
         return other("the step of a slice cannot be 0");
@@ -136,7 +136,7 @@ pub(super) fn slice<'v>(
         }
         return Value::built(&sliced, budget);
     }
-    let mut sliced = Room::new(budget);
+    let mut sliced = ChargedVec::new(budget);
     for at in places(start, stop, step) {
         let item = usize::try_from(at).ok().and_then(|at| items.get(at));
         if let Some(item) = item {

@@ -2,16 +2,16 @@
 //! instead; what is here charges for all that it does. `docs/expressions.md` shows each, and a test reads it.
 
 use super::{
-    Budget, convert, judging as judge, lists, places, texts, trouble::Outcome, value::Value,
+    Budget, convert, eval_error::EvalResult, judging as judge, lists, places, texts, value::Value,
 };
 use crate::nearest::nearest;
 
 /// What a call is given, one for each parameter; `None` where it is left out.
 pub(super) type Given<'g, 'v> = &'g [Option<Value<'v>>];
 
-type Call = for<'v> fn(Value<'v>, Given<'_, 'v>, &Budget) -> Outcome<Value<'v>>;
-type Judge = for<'v> fn(&Value<'v>, Given<'_, 'v>, &Budget) -> Outcome<bool>;
-type Make = for<'v> fn(Given<'_, 'v>, &Budget) -> Outcome<Value<'v>>;
+type FilterFn = for<'v> fn(Value<'v>, Given<'_, 'v>, &Budget) -> EvalResult<Value<'v>>;
+type Judge = for<'v> fn(&Value<'v>, Given<'_, 'v>, &Budget) -> EvalResult<bool>;
+type Make = for<'v> fn(Given<'_, 'v>, &Budget) -> EvalResult<Value<'v>>;
 
 /// `value | name(…)`.
 pub(super) struct Filter {
@@ -19,7 +19,7 @@ pub(super) struct Filter {
     pub params: &'static [&'static str],
     /// How many of the parameters must be given.
     pub required: usize,
-    pub call: Call,
+    pub call: FilterFn,
 }
 
 /// `value is name …`.
@@ -61,7 +61,7 @@ const fn filter(
     name: &'static str,
     params: &'static [&'static str],
     required: usize,
-    call: Call,
+    call: FilterFn,
 ) -> Filter {
     Filter {
         name,

@@ -1,6 +1,6 @@
 //! Splits templates into literal text and expressions.
 
-use super::lexer::{Kind, token_at};
+use super::lexer::{TokenKind, token_at};
 
 /// A literal stretch of a template, or the source of one expression.
 pub(super) enum Piece<'a> {
@@ -62,7 +62,7 @@ fn end_of_code(source: &str) -> Option<usize> {
     let (mut at, mut before) = (0, None);
     while let Some(token) = token_at(source, at, before) {
         match token.text {
-            _ if token.kind != Kind::Symbol => {}
+            _ if token.kind != TokenKind::Symbol => {}
             "(" | "[" | "{" => depth += 1,
             "}" if depth == 0 => {
                 return source[token.end..].starts_with('}').then_some(token.start);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{
     Budget, RenderError,
-    trouble::Outcome,
+    eval_error::EvalResult,
     value::{Member, Value},
     write::Out,
 };
@@ -59,7 +59,11 @@ impl<'a> Scope<'a> {
         Ok(input)
     }
 
-    pub(super) fn step(&self, name: &str, budget: &Budget) -> Outcome<Option<Option<&'a Payload>>> {
+    pub(super) fn step(
+        &self,
+        name: &str,
+        budget: &Budget,
+    ) -> EvalResult<Option<Option<&'a Payload>>> {
         budget.charge_each(self.steps.len(), 4)?;
         let mut steps = self.steps.iter();
         let found = steps.find(|(step, _)| step.as_str() == name);
@@ -76,7 +80,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    pub(super) fn named(&self, name: &'a str, budget: &Budget) -> Outcome<Value<'a>> {
+    pub(super) fn named(&self, name: &'a str, budget: &Budget) -> EvalResult<Value<'a>> {
         if let Some(document) = self.document(name) {
             return value_of(document, budget);
         }
@@ -92,7 +96,7 @@ impl<'a> Scope<'a> {
         Ok(Value::Map(members.into()))
     }
 
-    pub(super) fn task_value(&self, part: &str, budget: &Budget) -> Outcome<Option<Value<'a>>> {
+    pub(super) fn task_value(&self, part: &str, budget: &Budget) -> EvalResult<Option<Value<'a>>> {
         Ok(match part {
             "id" => Some(Value::built(&self.task_id.to_string(), budget)?),
             "key" => Some(self.key.map_or(Value::Null, Value::Text)),
@@ -110,11 +114,11 @@ impl<'a> Scope<'a> {
         &self,
         output: Option<&'a Payload>,
         budget: &Budget,
-    ) -> Outcome<Value<'a>> {
+    ) -> EvalResult<Value<'a>> {
         output.map_or(Ok(Value::Null), |output| value_of(output, budget))
     }
 }
 
-fn value_of<'a>(document: &'a Payload, budget: &Budget) -> Outcome<Value<'a>> {
+fn value_of<'a>(document: &'a Payload, budget: &Budget) -> EvalResult<Value<'a>> {
     Value::of(document.document().root(budget)?, budget)
 }

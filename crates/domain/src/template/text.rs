@@ -3,9 +3,9 @@
 use super::{
     Origin, Reads, RenderError, Scope,
     code::Code,
+    eval_error::{EvalResult, other},
     scan,
     texts::percent_encode,
-    trouble::{Outcome, other},
     value::Value,
     write::Out,
 };
@@ -13,27 +13,27 @@ use super::{
 /// A string: literal, exactly one `{{ expression }}` (which keeps its type where the place has types),
 /// or text with expressions inside.
 #[derive(Debug)]
-pub struct Template(Kind);
+pub struct Template(TemplateKind);
 
 #[derive(Debug)]
-enum Kind {
+enum TemplateKind {
     Literal(Box<str>),
     Whole(Code),
-    Mixed(Box<[Part]>),
+    Mixed(Box<[TemplatePart]>),
 }
 
 #[derive(Debug)]
-enum Part {
+enum TemplatePart {
     Literal(Box<str>),
     Code(Code),
 }
 
 /// How a value is written into its surroundings.
-type Interpolate = for<'v> fn(Value<'v>, &mut Out<'_>) -> Outcome<()>;
+type Interpolate = for<'v> fn(Value<'v>, &mut Out<'_>) -> EvalResult<()>;
 
 impl Template {
     pub fn literal(text: &str) -> Self {
-        Self(Kind::Literal(text.into()))
+        Self(TemplateKind::Literal(text.into()))
     }
 
     /// The error says what is wrong with the source and what to write instead.
@@ -44,14 +44,14 @@ impl Template {
         let mut parts = Vec::new();
         for piece in scan::pieces(source)? {
             parts.push(match piece {
-                scan::Piece::Literal(text) => Part::Literal(text.into()),
-                scan::Piece::Code(code) => Part::Code(Code::parse(code, origin)?),
+                scan::Piece::Literal(text) => TemplatePart::Literal(text.into()),
+                scan::Piece::Code(code) => TemplatePart::Code(Code::parse(code, origin)?),
             });
         }
-        Ok(Self(match <[Part; 1]>::try_from(parts) {
-            Ok([Part::Code(code)]) => Kind::Whole(code),
-            Ok([Part::Literal(text)]) => Kind::Literal(text),
-            Err(parts) => Kind::Mixed(parts.into()),
+        Ok(Self(match <[TemplatePart; 1]>::try_from(parts) {
+            Ok([TemplatePart::Code(code)]) => TemplateKind::Whole(code),
+            Ok([TemplatePart::Literal(text)]) => TemplateKind::Literal(text),
+            Err(parts) => TemplateKind::Mixed(parts.into()),
         }))
     }
 
@@ -69,13 +69,15 @@ impl Template {
     fn render_with(&self, scope: &Scope<'_>, write: Interpolate) -> Result<String, RenderError> {
         let mut out = Out::new(scope.budget);
         match &self.0 {
-            Kind::Literal(text) => literal(text, &mut out)?,
-            Kind::Whole(code) => code.with(scope, |value| write(value, &mut out))?,
-            Kind::Mixed(parts) => {
+            TemplateKind::Literal(text) => literal(text, &mut out)?,
+            TemplateKind::Whole(code) => code.with(scope, |value| write(value, &mut out))?,
+            TemplateKind::Mixed(parts) => {
                 for part in parts {
                     match part {
-                        Part::Literal(text) => literal(text, &mut out)?,
-                        Part::Code(code) => code.with(scope, |value| write(value, &mut out))?,
+                        TemplatePart::Literal(text) => literal(text, &mut out)?,
+                        TemplatePart::Code(code) => {
+                            code.with(scope, |value| write(value, &mut out))?
+                        }
                     }
                 }
             }
@@ -95,7 +97,7 @@ impl Template {
                 .map_err(|trouble| RenderError::new(what, trouble.in_words(out.budget, spent)))
         };
         match &self.0 {
-            Kind::Whole(code) => match code.whole(scope) {
+            TemplateKind::Whole(code) => match code.whole(scope) {
                 Some(document) => {
                     let spent = out.budget.spent();
                     out.push(document.as_json()).map_err(|trouble| {
@@ -104,8 +106,8 @@ impl Template {
                 }
                 None => code.with(scope, |value| out.json(&value)),
             },
-            Kind::Literal(text) => string(text, text, out),
-            Kind::Mixed(_) => string(&self.render_text(scope)?, "the rendered text", out),
+            TemplateKind::Literal(text) => string(text, text, out),
+            TemplateKind::Mixed(_) => string(&self.render_text(scope)?, "the rendered text", out),
         }
     }
 
@@ -121,32 +123,32 @@ impl Template {
     /// The literal text, with `hole` where the expressions are.
     pub fn outline(&self, hole: &str) -> String {
         match &self.0 {
-            Kind::Literal(text) => text.to_string(),
-            Kind::Whole(_) => hole.to_owned(),
-            Kind::Mixed(parts) => parts
+            TemplateKind::Literal(text) => text.to_string(),
+            TemplateKind::Whole(_) => hole.to_owned(),
+            TemplateKind::Mixed(parts) => parts
                 .iter()
                 .map(|part| match part {
-                    Part::Literal(text) => text,
-                    Part::Code(_) => hole,
+                    TemplatePart::Literal(text) => text,
+                    TemplatePart::Code(_) => hole,
                 })
                 .collect(),
         }
     }
 
     pub fn is_literal(&self) -> bool {
-        matches!(self.0, Kind::Literal(_))
+        matches!(self.0, TemplateKind::Literal(_))
     }
 
     fn codes(&self) -> impl Iterator<Item = &Code> {
         let (one, parts) = match &self.0 {
-            Kind::Whole(code) => (Some(code), &[][..]),
-            Kind::Mixed(parts) => (None, &**parts),
-            Kind::Literal(_) => (None, &[][..]),
+            TemplateKind::Whole(code) => (Some(code), &[][..]),
+            TemplateKind::Mixed(parts) => (None, &**parts),
+            TemplateKind::Literal(_) => (None, &[][..]),
         };
         one.into_iter()
             .chain(parts.iter().filter_map(|part| match part {
-                Part::Code(code) => Some(code),
-                Part::Literal(_) => None,
+                TemplatePart::Code(code) => Some(code),
+                TemplatePart::Literal(_) => None,
             }))
     }
 }
@@ -162,11 +164,11 @@ fn literal(text: &str, out: &mut Out<'_>) -> Result<(), RenderError> {
         .map_err(|trouble| RenderError::new(text, trouble.in_words(out.budget, spent)))
 }
 
-fn write_text(value: Value<'_>, out: &mut Out<'_>) -> Outcome<()> {
+fn write_text(value: Value<'_>, out: &mut Out<'_>) -> EvalResult<()> {
     out.interpolate(&value)
 }
 
-fn write_path(value: Value<'_>, out: &mut Out<'_>) -> Outcome<()> {
+fn write_path(value: Value<'_>, out: &mut Out<'_>) -> EvalResult<()> {
     let refused = |what: &str| {
         other(format!(
             "{what} cannot be part of a path; use a text, a number or a boolean"

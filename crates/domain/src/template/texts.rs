@@ -4,20 +4,20 @@ use super::{
     Budget, MAX_RENDERED,
     attribute::{Path, attribute_of},
     budget::ITEM,
+    eval_error::{EvalError, EvalResult, other},
     registry::Given,
-    trouble::{Outcome, Trouble, other},
-    value::{Room, Value},
+    value::{ChargedVec, Value},
     write::Out,
 };
 
 /// Looking for a part in a text takes time of both lengths.
-pub(super) fn charge_search(text: &str, part: &str, budget: &Budget) -> Outcome<()> {
+pub(super) fn charge_search(text: &str, part: &str, budget: &Budget) -> EvalResult<()> {
     budget.charge_each(text.len() + part.len(), 2)?;
     Ok(())
 }
 
 /// What a filter of texts is given; numbers and the like as they would be written.
-pub(super) fn text_of<'v>(value: Value<'v>, budget: &Budget) -> Outcome<Value<'v>> {
+pub(super) fn text_of<'v>(value: Value<'v>, budget: &Budget) -> EvalResult<Value<'v>> {
     let value = value.present()?;
     match value {
         Value::Text(_) | Value::Built(_) => Ok(value),
@@ -29,11 +29,11 @@ pub(super) fn text_of<'v>(value: Value<'v>, budget: &Budget) -> Outcome<Value<'v
     }
 }
 
-fn argument<'g>(given: Given<'g, '_>, at: usize) -> Outcome<Option<&'g str>> {
+fn argument<'g>(given: Given<'g, '_>, at: usize) -> EvalResult<Option<&'g str>> {
     match given.get(at) {
         Some(Some(value)) => match value {
             Value::Null => Ok(None),
-            Value::Missing(path) => Err(Trouble::Missing((*path).to_owned())),
+            Value::Missing(path) => Err(EvalError::Missing((*path).to_owned())),
             value => match value.as_text() {
                 Some(text) => Ok(Some(text)),
                 None => other(format!("an argument must be a text, not {}", value.kind())),
@@ -48,7 +48,7 @@ fn changed<'v>(
     value: Value<'v>,
     budget: &Budget,
     change: impl FnOnce(&str) -> String,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let value = text_of(value, budget)?;
     let text = value.as_text().unwrap_or_default();
     budget.charge_each(text.len(), 8)?;
@@ -57,11 +57,19 @@ fn changed<'v>(
     Value::built(&change(text), budget)
 }
 
-pub(super) fn upper<'v>(value: Value<'v>, _: Given<'_, 'v>, budget: &Budget) -> Outcome<Value<'v>> {
+pub(super) fn upper<'v>(
+    value: Value<'v>,
+    _: Given<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<Value<'v>> {
     changed(value, budget, str::to_uppercase)
 }
 
-pub(super) fn lower<'v>(value: Value<'v>, _: Given<'_, 'v>, budget: &Budget) -> Outcome<Value<'v>> {
+pub(super) fn lower<'v>(
+    value: Value<'v>,
+    _: Given<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<Value<'v>> {
     changed(value, budget, str::to_lowercase)
 }
 
@@ -69,7 +77,7 @@ pub(super) fn capitalize<'v>(
     value: Value<'v>,
     _: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     changed(value, budget, |text| {
         let mut characters = text.chars();
         let first = characters.next().into_iter().flat_map(char::to_uppercase);
@@ -78,7 +86,11 @@ pub(super) fn capitalize<'v>(
     })
 }
 
-pub(super) fn title<'v>(value: Value<'v>, _: Given<'_, 'v>, budget: &Budget) -> Outcome<Value<'v>> {
+pub(super) fn title<'v>(
+    value: Value<'v>,
+    _: Given<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<Value<'v>> {
     changed(value, budget, |text| {
         let mut titled = String::with_capacity(text.len());
         let mut begins = true;
@@ -100,7 +112,7 @@ pub(super) fn trim<'v>(
     value: Value<'v>,
     given: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let value = text_of(value, budget)?;
     let text = value.as_text().unwrap_or_default();
     let trimmed = match argument(given, 0)? {
@@ -121,7 +133,7 @@ pub(super) fn replace<'v>(
     value: Value<'v>,
     given: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let value = text_of(value, budget)?;
     let text = value.as_text().unwrap_or_default();
     let (Some(old), Some(new)) = (argument(given, 0)?, argument(given, 1)?) else {
@@ -134,7 +146,7 @@ pub(super) fn replace<'v>(
     budget.charge_each(found, ITEM * 2)?;
     let length = text.len() - found * old.len() + found.saturating_mul(new.len());
     if length > MAX_RENDERED {
-        return Err(Trouble::TooLarge);
+        return Err(EvalError::TooLarge);
     }
     budget.allocate(length)?;
     let mut replaced = String::with_capacity(length);
@@ -152,7 +164,7 @@ pub(super) fn split<'v>(
     value: Value<'v>,
     given: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let value = text_of(value, budget)?;
     let text = value.as_text().unwrap_or_default();
     let separator = argument(given, 0)?;
@@ -164,7 +176,7 @@ pub(super) fn split<'v>(
         _ => usize::MAX,
     };
     charge_search(text, separator.unwrap_or_default(), budget)?;
-    let mut parts = Room::new(budget);
+    let mut parts = ChargedVec::new(budget);
     let mut rest = match separator {
         None => text.trim_start(),
         Some(_) => text,
@@ -191,11 +203,15 @@ pub(super) fn split<'v>(
     Ok(Value::list(parts.items))
 }
 
-pub(super) fn lines<'v>(value: Value<'v>, _: Given<'_, 'v>, budget: &Budget) -> Outcome<Value<'v>> {
+pub(super) fn lines<'v>(
+    value: Value<'v>,
+    _: Given<'_, 'v>,
+    budget: &Budget,
+) -> EvalResult<Value<'v>> {
     let value = text_of(value, budget)?;
     let text = value.as_text().unwrap_or_default();
     budget.charge_each(text.len(), 2)?;
-    let mut lines = Room::new(budget);
+    let mut lines = ChargedVec::new(budget);
     for line in text.lines() {
         lines.push(value.part(line, budget)?)?;
     }
@@ -206,7 +222,7 @@ pub(super) fn join<'v>(
     value: Value<'v>,
     given: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let separator = argument(given, 0)?.unwrap_or_default();
     let attribute = argument(given, 1)?;
     let attribute = attribute
@@ -228,7 +244,7 @@ pub(super) fn urlencode<'v>(
     value: Value<'v>,
     _: Given<'_, 'v>,
     budget: &Budget,
-) -> Outcome<Value<'v>> {
+) -> EvalResult<Value<'v>> {
     let mut out = Out::new(budget);
     if value.is_map() {
         for (name, item) in value.members(budget)? {
@@ -248,13 +264,13 @@ pub(super) fn urlencode<'v>(
     Value::built(&out.text, budget)
 }
 
-fn encode(value: Value<'_>, out: &mut Out<'_>) -> Outcome<()> {
+fn encode(value: Value<'_>, out: &mut Out<'_>) -> EvalResult<()> {
     let value = text_of(value, out.budget)?;
     percent_encode(value.as_text().unwrap_or_default(), "-_.~/", out)
 }
 
 /// Letters and digits stay, and what is `kept`.
-pub(super) fn percent_encode(text: &str, kept: &str, out: &mut Out<'_>) -> Outcome<()> {
+pub(super) fn percent_encode(text: &str, kept: &str, out: &mut Out<'_>) -> EvalResult<()> {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     out.budget.charge_each(text.len(), 8)?;
     for byte in text.bytes() {

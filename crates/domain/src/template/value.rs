@@ -6,9 +6,9 @@ use std::{borrow::Cow, rc::Rc};
 use super::{
     Budget,
     budget::ITEM,
-    document::{Items, Kind, Node},
+    document::{Items, Node, NodeKind},
+    eval_error::{EvalError, EvalResult, other},
     number::{self, Number},
-    trouble::{Outcome, Trouble, other},
 };
 
 #[derive(Clone)]
@@ -29,14 +29,14 @@ pub(super) enum Value<'v> {
 pub(super) type Member<'v> = (Value<'v>, Value<'v>);
 
 impl<'v> Value<'v> {
-    pub fn of(node: Node<'v>, budget: &Budget) -> Outcome<Self> {
+    pub fn of(node: Node<'v>, budget: &Budget) -> EvalResult<Self> {
         Ok(match node.kind() {
-            Kind::Null => Value::Null,
-            Kind::True => Value::Bool(true),
-            Kind::False => Value::Bool(false),
-            Kind::Number => Value::Number(number::parse_json(node.json(), budget)?),
-            Kind::Text => Self::cow(node.text(budget)?, budget)?,
-            Kind::Array | Kind::Object => Value::Node(node),
+            NodeKind::Null => Value::Null,
+            NodeKind::True => Value::Bool(true),
+            NodeKind::False => Value::Bool(false),
+            NodeKind::Number => Value::Number(number::parse_json(node.json(), budget)?),
+            NodeKind::Text => Self::cow(node.text(budget)?, budget)?,
+            NodeKind::Array | NodeKind::Object => Value::Node(node),
         })
     }
 
@@ -46,12 +46,12 @@ impl<'v> Value<'v> {
     }
 
     /// Charges for the copy into shared memory.
-    pub fn built(text: &str, budget: &Budget) -> Outcome<Self> {
+    pub fn built(text: &str, budget: &Budget) -> EvalResult<Self> {
         budget.allocate(text.len())?;
         Ok(Value::Built(text.into()))
     }
 
-    pub fn cow(text: Cow<'v, str>, budget: &Budget) -> Outcome<Self> {
+    pub fn cow(text: Cow<'v, str>, budget: &Budget) -> EvalResult<Self> {
         match text {
             Cow::Borrowed(text) => Ok(Value::Text(text)),
             Cow::Owned(text) => Self::built(&text, budget),
@@ -63,7 +63,7 @@ impl<'v> Value<'v> {
     }
 
     /// A part of a text: pointed to where that is possible.
-    pub fn part(&self, part: &str, budget: &Budget) -> Outcome<Self> {
+    pub fn part(&self, part: &str, budget: &Budget) -> EvalResult<Self> {
         if let Value::Text(whole) = self {
             let offset = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
             if let Some(part) = whole.get(offset..offset.saturating_add(part.len())) {
@@ -93,7 +93,7 @@ impl<'v> Value<'v> {
     pub fn is_list(&self) -> bool {
         match self {
             Value::List(_) => true,
-            Value::Node(node) => node.kind() == Kind::Array,
+            Value::Node(node) => node.kind() == NodeKind::Array,
             _ => false,
         }
     }
@@ -101,7 +101,7 @@ impl<'v> Value<'v> {
     pub fn is_map(&self) -> bool {
         match self {
             Value::Map(_) => true,
-            Value::Node(node) => node.kind() == Kind::Object,
+            Value::Node(node) => node.kind() == NodeKind::Object,
             _ => false,
         }
     }
@@ -111,9 +111,9 @@ impl<'v> Value<'v> {
     }
 
     /// Itself, unless it is missing.
-    pub fn present(self) -> Outcome<Self> {
+    pub fn present(self) -> EvalResult<Self> {
         match self {
-            Value::Missing(path) => Err(Trouble::Missing(path.to_owned())),
+            Value::Missing(path) => Err(EvalError::Missing(path.to_owned())),
             value => Ok(value),
         }
     }
@@ -129,16 +129,16 @@ impl<'v> Value<'v> {
             Value::List(_) => "a list",
             Value::Map(_) => "an object",
             Value::Node(node) => match node.kind() {
-                Kind::Array => "a list",
+                NodeKind::Array => "a list",
                 _ => "an object",
             },
         }
     }
 
     /// Null, zero and what is empty is false.
-    pub fn truth(&self) -> Outcome<bool> {
+    pub fn truth(&self) -> EvalResult<bool> {
         Ok(match self {
-            Value::Missing(path) => return Err(Trouble::Missing((*path).to_owned())),
+            Value::Missing(path) => return Err(EvalError::Missing((*path).to_owned())),
             Value::Null => false,
             Value::Bool(truth) => *truth,
             Value::Number(number) => !number.is_zero(),
@@ -151,9 +151,9 @@ impl<'v> Value<'v> {
     }
 
     /// The member of that name of an object. `None` where it has none, or is no object.
-    pub fn member(&self, name: &str, budget: &Budget) -> Outcome<Option<Value<'v>>> {
+    pub fn member(&self, name: &str, budget: &Budget) -> EvalResult<Option<Value<'v>>> {
         match self {
-            Value::Node(node) if node.kind() == Kind::Object => {
+            Value::Node(node) if node.kind() == NodeKind::Object => {
                 let found = node.member(name, budget)?;
                 found.map(|node| Value::of(node, budget)).transpose()
             }
@@ -171,11 +171,11 @@ impl<'v> Value<'v> {
     }
 
     /// The items of a list, the keys of an object, the characters of a text.
-    pub fn iter(&self, budget: &Budget) -> Outcome<Iter<'_, 'v>> {
+    pub fn iter(&self, budget: &Budget) -> EvalResult<Iter<'_, 'v>> {
         Ok(match self {
-            Value::Missing(path) => return Err(Trouble::Missing((*path).to_owned())),
+            Value::Missing(path) => return Err(EvalError::Missing((*path).to_owned())),
             Value::List(items) => Iter::List(items.iter()),
-            Value::Node(node) if node.kind() == Kind::Array => Iter::Array(node.items()),
+            Value::Node(node) if node.kind() == NodeKind::Array => Iter::Array(node.items()),
             Value::Node(_) | Value::Map(_) => {
                 let members = self.members(budget)?;
                 budget.allocate(members.len() * size_of::<Value<'_>>())?;
@@ -192,8 +192,8 @@ impl<'v> Value<'v> {
     }
 
     /// All items, in memory of their own.
-    pub fn collect(&self, budget: &Budget) -> Outcome<Vec<Value<'v>>> {
-        let mut collected = Room::new(budget);
+    pub fn collect(&self, budget: &Budget) -> EvalResult<Vec<Value<'v>>> {
+        let mut collected = ChargedVec::new(budget);
         for item in self.iter(budget)? {
             collected.push(item.take(budget)?)?;
         }
@@ -201,16 +201,16 @@ impl<'v> Value<'v> {
     }
 
     /// How many items, members or characters.
-    pub fn length(&self, budget: &Budget) -> Outcome<Option<usize>> {
+    pub fn length(&self, budget: &Budget) -> EvalResult<Option<usize>> {
         Ok(Some(match self {
-            Value::Missing(path) => return Err(Trouble::Missing((*path).to_owned())),
+            Value::Missing(path) => return Err(EvalError::Missing((*path).to_owned())),
             Value::Text(_) | Value::Built(_) => {
                 let text = self.as_text().unwrap_or_default();
                 budget.charge(text.len() as u64)?;
                 text.chars().count()
             }
             Value::List(items) => items.len(),
-            Value::Node(node) if node.kind() == Kind::Array => {
+            Value::Node(node) if node.kind() == NodeKind::Array => {
                 let mut count = 0;
                 for _ in node.items() {
                     budget.charge(ITEM / 2)?;
@@ -224,8 +224,8 @@ impl<'v> Value<'v> {
     }
 
     /// The members of an object, each name once: of several the last, at the place of the first.
-    pub fn members(&self, budget: &Budget) -> Outcome<Vec<Member<'v>>> {
-        let mut members = Room::new(budget);
+    pub fn members(&self, budget: &Budget) -> EvalResult<Vec<Member<'v>>> {
+        let mut members = ChargedVec::new(budget);
         match self {
             Value::Node(node) => {
                 for member in node.members(budget) {
@@ -245,12 +245,12 @@ impl<'v> Value<'v> {
 }
 
 /// A list that is charged for as it grows.
-pub(super) struct Room<'b, T> {
+pub(super) struct ChargedVec<'b, T> {
     pub items: Vec<T>,
     budget: &'b Budget,
 }
 
-impl<'b, T> Room<'b, T> {
+impl<'b, T> ChargedVec<'b, T> {
     pub fn new(budget: &'b Budget) -> Self {
         Self {
             items: Vec::new(),
@@ -258,7 +258,7 @@ impl<'b, T> Room<'b, T> {
         }
     }
 
-    pub fn push(&mut self, item: T) -> Outcome<()> {
+    pub fn push(&mut self, item: T) -> EvalResult<()> {
         self.budget.charge(ITEM)?;
         if self.items.len() == self.items.capacity() {
             let more = self.items.len().max(4);
@@ -273,7 +273,7 @@ impl<'b, T> Room<'b, T> {
 }
 
 /// Names of a length are compared byte by byte.
-fn same_name(key: &Value<'_>, name: &str, budget: &Budget) -> Outcome<bool> {
+fn same_name(key: &Value<'_>, name: &str, budget: &Budget) -> EvalResult<bool> {
     let key = key.as_text().unwrap_or_default();
     if key.len() != name.len() {
         return Ok(false);
@@ -282,7 +282,7 @@ fn same_name(key: &Value<'_>, name: &str, budget: &Budget) -> Outcome<bool> {
     Ok(key == name)
 }
 
-fn distinct<'v>(members: Vec<Member<'v>>, budget: &Budget) -> Outcome<Vec<Member<'v>>> {
+fn distinct<'v>(members: Vec<Member<'v>>, budget: &Budget) -> EvalResult<Vec<Member<'v>>> {
     /// Beyond it the names are sorted.
     const FEW: usize = 8;
     let name = |at: usize| members[at].0.as_text().unwrap_or_default();
@@ -307,7 +307,7 @@ fn distinct<'v>(members: Vec<Member<'v>>, budget: &Budget) -> Outcome<Vec<Member
         return Ok(members);
     }
     // Nobody means it, so it may be slow: the budget ends what would take too long.
-    let mut kept: Room<'_, Member<'v>> = Room::new(budget);
+    let mut kept: ChargedVec<'_, Member<'v>> = ChargedVec::new(budget);
     for (key, value) in members {
         budget.charge_each(kept.items.len(), ITEM)?;
         let name = key.as_text().unwrap_or_default();
@@ -334,32 +334,32 @@ pub(super) enum Iter<'i, 'v> {
 }
 
 /// An item that is not charged for yet.
-pub(super) enum Item<'v> {
+pub(super) enum UnchargedItem<'v> {
     Value(Value<'v>),
     Node(Node<'v>),
     Character(char),
 }
 
-impl<'v> Item<'v> {
-    pub fn take(self, budget: &Budget) -> Outcome<Value<'v>> {
+impl<'v> UnchargedItem<'v> {
+    pub fn take(self, budget: &Budget) -> EvalResult<Value<'v>> {
         budget.charge(ITEM)?;
         match self {
-            Item::Value(value) => Ok(value),
-            Item::Node(node) => Value::of(node, budget),
-            Item::Character(c) => Value::built(c.encode_utf8(&mut [0; 4]), budget),
+            UnchargedItem::Value(value) => Ok(value),
+            UnchargedItem::Node(node) => Value::of(node, budget),
+            UnchargedItem::Character(c) => Value::built(c.encode_utf8(&mut [0; 4]), budget),
         }
     }
 }
 
 impl<'v> Iterator for Iter<'_, 'v> {
-    type Item = Item<'v>;
+    type Item = UnchargedItem<'v>;
 
-    fn next(&mut self) -> Option<Item<'v>> {
+    fn next(&mut self) -> Option<UnchargedItem<'v>> {
         match self {
-            Iter::List(items) => items.next().cloned().map(Item::Value),
-            Iter::Array(nodes) => nodes.next().map(Item::Node),
-            Iter::Keys(keys) => keys.next().map(Item::Value),
-            Iter::Characters(characters) => characters.next().map(Item::Character),
+            Iter::List(items) => items.next().cloned().map(UnchargedItem::Value),
+            Iter::Array(nodes) => nodes.next().map(UnchargedItem::Node),
+            Iter::Keys(keys) => keys.next().map(UnchargedItem::Value),
+            Iter::Characters(characters) => characters.next().map(UnchargedItem::Character),
         }
     }
 }

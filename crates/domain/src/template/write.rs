@@ -5,7 +5,7 @@ use super::{
     budget::{ITEM, NODE},
     compare::{DEEPEST, too_deep},
     document::end_of_string,
-    trouble::{Outcome, Trouble},
+    eval_error::{EvalError, EvalResult},
     value::Value,
 };
 
@@ -23,13 +23,13 @@ impl<'b> Out<'b> {
         }
     }
 
-    pub fn push(&mut self, text: &str) -> Outcome<()> {
+    pub fn push(&mut self, text: &str) -> EvalResult<()> {
         self.reserve(text.len())?;
         self.text.push_str(text);
         Ok(())
     }
 
-    fn reserve(&mut self, more: usize) -> Outcome<()> {
+    fn reserve(&mut self, more: usize) -> EvalResult<()> {
         self.charge(more)?;
         let length = self.text.len() + more;
         if length > self.text.capacity() {
@@ -41,33 +41,33 @@ impl<'b> Out<'b> {
     }
 
     /// What this much more would cost, wherever it is held.
-    pub fn charge(&self, more: usize) -> Outcome<()> {
+    pub fn charge(&self, more: usize) -> EvalResult<()> {
         if self.text.len() + more > MAX_RENDERED {
-            return Err(Trouble::TooLarge);
+            return Err(EvalError::TooLarge);
         }
         self.budget.charge(more as u64 / 2)?;
         Ok(())
     }
 
     /// A text as it is, anything else as JSON.
-    pub fn interpolate(&mut self, value: &Value<'_>) -> Outcome<()> {
+    pub fn interpolate(&mut self, value: &Value<'_>) -> EvalResult<()> {
         match value.as_text() {
             Some(text) => self.push(text),
             None => self.json(value),
         }
     }
 
-    pub fn json(&mut self, value: &Value<'_>) -> Outcome<()> {
+    pub fn json(&mut self, value: &Value<'_>) -> EvalResult<()> {
         self.json_at(value, 0)
     }
 
-    fn json_at(&mut self, value: &Value<'_>, depth: usize) -> Outcome<()> {
+    fn json_at(&mut self, value: &Value<'_>, depth: usize) -> EvalResult<()> {
         if depth == DEEPEST {
             return Err(too_deep());
         }
         self.budget.charge(NODE)?;
         match value {
-            Value::Missing(path) => return Err(Trouble::Missing((*path).to_owned())),
+            Value::Missing(path) => return Err(EvalError::Missing((*path).to_owned())),
             Value::Null => self.push("null")?,
             Value::Bool(true) => self.push("true")?,
             Value::Bool(false) => self.push("false")?,
@@ -106,7 +106,7 @@ impl<'b> Out<'b> {
         Ok(())
     }
 
-    fn string(&mut self, text: &str) -> Outcome<()> {
+    fn string(&mut self, text: &str) -> EvalResult<()> {
         self.budget.charge(text.len() as u64)?;
         self.push("\"")?;
         let mut copied = 0;
@@ -138,7 +138,7 @@ impl<'b> Out<'b> {
     }
 
     /// JSON as it stands in a document, without the blanks between its parts: a header has no room for lines.
-    fn compact(&mut self, json: &str) -> Outcome<()> {
+    fn compact(&mut self, json: &str) -> EvalResult<()> {
         self.budget.charge_each(json.len(), 2)?;
         let bytes = json.as_bytes();
         let (mut at, mut copied) = (0, 0);

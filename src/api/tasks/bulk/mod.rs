@@ -26,7 +26,7 @@ use crate::{
         extract::{Caller, JsonBody, Query},
         problem::ProblemBody,
     },
-    domain::{Command, Draft, Json, Labels, TaskId, TaskStatus},
+    domain::{Command, Draft, Json, LabelsView, TaskId, TaskStatus},
     store::{Apply, CommandError, Look, StoreError, TaskFilter},
 };
 
@@ -55,7 +55,7 @@ pub struct BulkBody {
     key: Option<String>,
     #[schema(example = "payments")]
     agent: Option<String>,
-    labels: Option<Labels<'static>>,
+    labels: Option<LabelsView<'static>>,
     #[schema(format = DateTime)]
     created_after: Option<String>,
     #[schema(format = DateTime)]

@@ -4,7 +4,10 @@ use super::*;
 use crate::{
     call::Purpose,
     definition::OnUndo,
-    undo_plan::{Because, PlannedCall, PlannedRequest, UndoPlan, Until, Why, undo_plan},
+    undo_plan::{
+        AvailableAfter, NotUndoneReason, PlannedCall, PlannedRequest, UndoPlan, UndoReason,
+        undo_plan,
+    },
 };
 
 fn planned(bench: &Bench) -> UndoPlan {
@@ -23,7 +26,7 @@ fn order(plan: &UndoPlan) -> Vec<(&str, usize)> {
     calls.map(|call| (call.step.as_str(), call.stage)).collect()
 }
 
-fn passed_over(plan: &UndoPlan) -> Vec<(&str, Why)> {
+fn passed_over(plan: &UndoPlan) -> Vec<(&str, NotUndoneReason)> {
     let steps = plan.passed_over.iter();
     steps.map(|over| (over.step.as_str(), over.why)).collect()
 }
@@ -67,13 +70,13 @@ fn the_plan_shows_the_calls_in_their_order_and_what_is_passed_over() {
     assert_eq!(
         over,
         [
-            ("join", Why::NeverBegan),
-            ("never", Why::NeverBegan),
-            ("told", Why::NoUndo)
+            ("join", NotUndoneReason::NeverBegan),
+            ("never", NotUndoneReason::NeverBegan),
+            ("told", NotUndoneReason::NoUndo)
         ]
     );
     let right = &plan.calls[0];
-    assert_eq!(right.because, Because::Processed);
+    assert_eq!(right.because, UndoReason::Processed);
     assert_eq!(right.probe, None);
     let shown = request(&right.call);
     assert_eq!((shown.method, shown.path.as_str()), ("POST", "/undo"));
@@ -168,7 +171,7 @@ fn the_undo_calls_exactly_what_the_plan_shows() {
         .iter()
         .find(|call| call.step.as_str() == "left.undo")
         .unwrap();
-    assert_eq!(left.because, Because::Unknown);
+    assert_eq!(left.because, UndoReason::Unknown);
     assert_eq!(
         request(&left.probe.as_ref().unwrap().call).path,
         "/of/order-1"
@@ -176,7 +179,7 @@ fn the_undo_calls_exactly_what_the_plan_shows() {
     let PlannedCall::CannotRender(why) = &left.call else {
         panic!("its output is not known");
     };
-    assert_eq!(why.until, Until::ProbeAnswered);
+    assert_eq!(why.until, AvailableAfter::ProbeAnswered);
     bench.apply(Command::Undo { reason: None }).unwrap();
     follow(&mut bench, &plan);
     assert_eq!(bench.task(), TaskStatus::Undone);
@@ -204,12 +207,14 @@ fn calls_under_way_are_waited_for_or_dropped() {
     };
     assert_eq!(
         (left.because, right.because),
-        (Because::Running, Because::Unknown)
+        (UndoReason::Running, UndoReason::Unknown)
     );
     assert!(left.probe.as_ref().unwrap().only_if_unknown);
-    assert!(matches!(&left.call, PlannedCall::CannotRender(why) if why.until == Until::CallEnded));
     assert!(
-        matches!(&right.call, PlannedCall::CannotRender(why) if why.until == Until::Never),
+        matches!(&left.call, PlannedCall::CannotRender(why) if why.until == AvailableAfter::CallEnded)
+    );
+    assert!(
+        matches!(&right.call, PlannedCall::CannotRender(why) if why.until == AvailableAfter::Never),
         "it has no probe and reads its output"
     );
     let after: Vec<_> = start.after.iter().map(|a| a.as_str()).collect();
@@ -230,7 +235,7 @@ fn an_undo_under_way_shows_what_is_left() {
     assert!(!plan.possible && plan.under_way && plan.reason.is_some());
     assert_eq!(order(&plan), [("right.undo", 1), ("start.undo", 2)]);
     assert_eq!(plan.calls[0].state, "error");
-    assert!(passed_over(&plan).contains(&("left", Why::Undone)));
+    assert!(passed_over(&plan).contains(&("left", NotUndoneReason::Undone)));
     let undo = bench.step("right.undo");
     let skip = Command::Skip {
         step: undo,
@@ -238,7 +243,7 @@ fn an_undo_under_way_shows_what_is_left() {
         reason: None,
     };
     bench.apply(skip).unwrap();
-    assert!(passed_over(&planned(&bench)).contains(&("right", Why::UndoSkipped)));
+    assert!(passed_over(&planned(&bench)).contains(&("right", NotUndoneReason::UndoSkipped)));
 }
 
 #[test]
@@ -267,6 +272,6 @@ fn steps_that_had_no_effect_say_which_kind_they_are() {
     let plan = planned(&bench);
     assert_eq!(order(&plan), [("start.undo", 1)]);
     let over = passed_over(&plan);
-    assert!(over.contains(&("left", Why::Skipped)));
-    assert!(over.contains(&("right", Why::TookNoEffect)));
+    assert!(over.contains(&("left", NotUndoneReason::Skipped)));
+    assert!(over.contains(&("right", NotUndoneReason::TookNoEffect)));
 }

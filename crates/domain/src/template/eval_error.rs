@@ -2,10 +2,10 @@
 
 use super::{Budget, budget::Exhausted};
 
-pub(super) type Outcome<T> = Result<T, Trouble>;
+pub(super) type EvalResult<T> = Result<T, EvalError>;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Trouble {
+pub(super) enum EvalError {
     /// The budget is used up.
     Exhausted,
     TooLarge,
@@ -14,11 +14,11 @@ pub(super) enum Trouble {
     Other(String),
 }
 
-impl Trouble {
+impl EvalError {
     /// `spent` is what the budget had spent before this expression.
     pub fn in_words(self, budget: &Budget, spent: u64) -> String {
         match self {
-            Trouble::Exhausted => {
+            EvalError::Exhausted => {
                 let allowed = budget.allowed();
                 let most = allowed >> 20;
                 let own = budget.spent().saturating_sub(spent);
@@ -30,28 +30,28 @@ impl Trouble {
                     "it costs too much{before}: an evaluation may touch and build about {most} MiB in total; use less data, or compute it in a service"
                 )
             }
-            Trouble::TooLarge => format!(
+            EvalError::TooLarge => format!(
                 "the result is larger than {} bytes; pass a reference instead of the data",
                 super::MAX_RENDERED
             ),
-            Trouble::Missing(path) if path.is_empty() => {
+            EvalError::Missing(path) if path.is_empty() => {
                 "it reads a value that does not exist; give it a default with `| default(…)`"
                     .to_owned()
             }
-            Trouble::Missing(path) => {
+            EvalError::Missing(path) => {
                 format!("`{path}` does not exist; give it a default with `| default(…)`")
             }
-            Trouble::Other(message) => message,
+            EvalError::Other(message) => message,
         }
     }
 }
 
-impl From<Exhausted> for Trouble {
+impl From<Exhausted> for EvalError {
     fn from(_: Exhausted) -> Self {
-        Trouble::Exhausted
+        EvalError::Exhausted
     }
 }
 
-pub(super) fn other<T>(message: impl Into<String>) -> Outcome<T> {
-    Err(Trouble::Other(message.into()))
+pub(super) fn other<T>(message: impl Into<String>) -> EvalResult<T> {
+    Err(EvalError::Other(message.into()))
 }
