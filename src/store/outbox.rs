@@ -674,7 +674,7 @@ pub async fn add<S: Session>(tx: &mut S, messages: &[Message]) -> Result<(), Sto
             .bind(message.id)
             .bind(message.receiver.as_str())
             .bind(message.subject)
-            .bind(message.place)
+            .bind(message.position)
             .bind(Value::MaybeUuid(message.task.map(|task| task.0)))
             .bind(message.kind.as_str())
             .bind(Value::Text(message.url.clone()))

@@ -1,4 +1,4 @@
-//! Alerts: what a person must be told (P3, P12, P32).
+//! Alerts: conditions that need an operator.
 
 use crate::ids::StepIndex;
 
@@ -26,7 +26,7 @@ impl AlertKind {
         AlertKind::MessageUndeliverable,
     ];
 
-    /// Whether it stands for a step in error: such a step has exactly one alert that is not closed.
+    /// Whether it is about a step in error: such a step has exactly one alert that is not closed.
     pub const fn is_of_step(self) -> bool {
         matches!(self, AlertKind::TaskError | AlertKind::UndoFailed)
     }
@@ -52,6 +52,6 @@ pub enum AlertChange {
         kind: AlertKind,
         message: String,
     },
-    /// What raised it is mended, or no longer matters.
+    /// Its cause is resolved, or no longer matters.
     Close { step: StepIndex },
 }

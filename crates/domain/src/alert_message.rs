@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::{
     ids::{ReceiverName, StepName, TaskId},
-    message::{CloudEvent, Message, Sender, place},
+    message::{CloudEvent, Message, Sender, position},
     time::Timestamp,
 };
 
@@ -76,7 +76,7 @@ pub struct AlertNotice {
 
 /// The data of an alert message.
 #[derive(Serialize, ToSchema)]
-pub struct AlertNews<'a> {
+pub struct AlertData<'a> {
     #[schema(value_type = AlertNotice)]
     alert: &'a AlertNotice,
     /// A link to the subject of the alert, if a public URL is configured.
@@ -88,7 +88,7 @@ pub struct AlertNews<'a> {
 }
 
 impl AlertNotice {
-    /// Just raised; what it is about is still to be said.
+    /// Just raised. The caller adds its task or receiver.
     pub fn raised(id: Uuid, kind: &str, message: &str, at: Timestamp) -> Self {
         Self {
             id,
@@ -149,13 +149,13 @@ impl Sender {
             Some(_) => CLOSED,
             None => RAISED,
         };
-        // Messages to a webhook that cannot be delivered are no news for that webhook.
+        // A webhook that cannot be reached gets no message about that.
         let others = |webhook: &&AlertWebhook| alert.receiver.as_ref() != Some(&webhook.receiver);
-        let told = self.webhooks.iter().filter(others).filter_map(|webhook| {
+        let messages = self.webhooks.iter().filter(others).filter_map(|webhook| {
             let id = new_id();
             let body = match webhook.format {
                 AlertFormat::Generic => {
-                    let data = AlertNews {
+                    let data = AlertData {
                         alert,
                         link: self.link(&alert.path()),
                     };
@@ -172,8 +172,8 @@ impl Sender {
                 id,
                 receiver: webhook.receiver.clone(),
                 subject: alert.subject(),
-                // Behind one another within a change; the id breaks ties between its steps.
-                place: place(version, usize::from(alert.closed_at.is_none())),
+                // In order within a change; the id breaks ties between its steps.
+                position: position(version, usize::from(alert.closed_at.is_none())),
                 task: alert.task,
                 kind: kind.to_owned(),
                 url: None,
@@ -181,7 +181,7 @@ impl Sender {
                 at,
             })
         });
-        told.collect()
+        messages.collect()
     }
 
     fn slack_text(&self, alert: &AlertNotice) -> String {
@@ -253,13 +253,13 @@ mod tests {
         }
     }
 
-    fn told(sender: &Sender, alert: &AlertNotice) -> Vec<Message> {
+    fn messages(sender: &Sender, alert: &AlertNotice) -> Vec<Message> {
         sender.alert(alert, 3, NOW, || Uuid::from_u128(1))
     }
 
     #[test]
-    fn an_alert_is_told_in_each_webhooks_own_form_with_a_link_to_the_task() {
-        let messages = told(&sender(Some("https://p.example")), &alert());
+    fn each_webhook_gets_an_alert_in_its_own_format_with_a_link_to_the_task() {
+        let messages = messages(&sender(Some("https://p.example")), &alert());
         let [generic, slack] = &messages[..] else {
             panic!("{messages:?}")
         };
@@ -281,20 +281,20 @@ mod tests {
     }
 
     #[test]
-    fn only_the_generic_form_tells_that_an_alert_has_closed() {
-        let messages = told(&sender(None), &alert().closed(NOW));
+    fn only_the_generic_format_has_a_message_when_an_alert_closes() {
+        let messages = messages(&sender(None), &alert().closed(NOW));
         assert_eq!(messages.len(), 1);
         assert_eq!(messages[0].kind, "alert.closed");
     }
 
     #[test]
-    fn a_webhook_that_cannot_be_reached_is_not_told_so() {
+    fn a_webhook_that_cannot_be_reached_gets_no_message_about_that() {
         let about_itself = AlertNotice {
             task: None,
             receiver: Some(AlertWebhook::queue_of("ops")),
             ..alert()
         };
-        let messages = told(&sender(Some("https://p.example")), &about_itself);
+        let messages = messages(&sender(Some("https://p.example")), &about_itself);
         assert_eq!(messages.len(), 1);
         assert_eq!(messages[0].receiver.as_str(), "alerts:chat");
         let link = "https://p.example/v1/messages?state=dead&receiver=alerts%3Aops";

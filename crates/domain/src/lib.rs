@@ -48,7 +48,7 @@ mod web_address;
 
 pub use agent_spec::{AgentSpec, Endpoint, RetrySpec};
 pub use alert::{AlertChange, AlertKind};
-pub use alert_message::{ALERT_EVENTS, AlertFormat, AlertNews, AlertNotice, AlertWebhook};
+pub use alert_message::{ALERT_EVENTS, AlertData, AlertFormat, AlertNotice, AlertWebhook};
 pub use allowed_address::{ALLOWED_ADDRESSES, AllowedAddress};
 pub use blocked::Blocked;
 pub use call::{Call, CallBody, CallOutcome, Purpose};
@@ -74,7 +74,7 @@ pub use ids::{
 pub use instance::{IdInUse, InstanceRecord, Leases, Renewal};
 pub use lease::{Holder, Incarnation, KnownDead, Lease, Term, renew_after, trust};
 pub use memory::memory_of;
-pub use message::{Message, Sender, TaskNews, destination_of};
+pub use message::{Message, ReplyData, Sender, destination_of};
 pub use nearest::nearest;
 pub use payload::Payload;
 pub use purge_pace::PurgePace;

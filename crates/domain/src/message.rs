@@ -26,11 +26,11 @@ pub struct Message {
     /// The task; for an alert without a task, the alert.
     pub subject: Uuid,
     /// Its position in the queue.
-    pub place: i64,
+    pub position: i64,
     pub task: Option<TaskId>,
     /// `task.processed` and so on.
     pub kind: String,
-    /// Absent if the receiver's configuration has the URL.
+    /// Empty for a receiver whose URL is configured.
     pub url: Option<String>,
     /// The body, byte for byte the same at each attempt.
     pub body: String,
@@ -109,7 +109,7 @@ impl<'a, D: Serialize> CloudEvent<'a, D> {
 
 /// The data of a message to a submitter.
 #[derive(Serialize, ToSchema)]
-pub struct TaskNews<'a> {
+pub struct ReplyData<'a> {
     /// The caller's own id.
     #[schema(required, example = "order-1001")]
     key: Option<&'a str>,
@@ -122,19 +122,20 @@ pub struct TaskNews<'a> {
     task: &'a TaskView<'a>,
 }
 
-/// One change of a task causes fewer messages than this, so their positions keep the order of changes.
-const PLACES: i64 = 1 << 16;
+/// The most messages of one change that keep their order.
+const POSITIONS: i64 = 1 << 16;
 
-/// A message's position in its queue: derived from the version of its task, whatever the clocks of instances say.
-pub(super) fn place(version: u64, at: usize) -> i64 {
-    let version = i64::try_from(version).unwrap_or(i64::MAX / PLACES);
+/// The position of a message in its queue: by the version of its task, and so independent of the clocks of
+/// instances.
+pub(super) fn position(version: u64, index: usize) -> i64 {
+    let version = i64::try_from(version).unwrap_or(i64::MAX / POSITIONS);
     version
-        .saturating_mul(PLACES)
-        .saturating_add((at as i64).min(PLACES - 1))
+        .saturating_mul(POSITIONS)
+        .saturating_add((index as i64).min(POSITIONS - 1))
 }
 
 impl Sender {
-    /// `/v1/tasks` under the public URL, if there is one.
+    /// `path` under the public URL, if there is one.
     pub(super) fn link(&self, path: &str) -> String {
         format!("{}{path}", self.public_url.as_deref().unwrap_or_default())
     }
@@ -151,18 +152,18 @@ impl Sender {
         let Some(reply_to) = &task.details.reply_to else {
             return Vec::new();
         };
-        let told = events
+        let events = events
             .iter()
-            .filter_map(|event| Some((event, told_as(event)?)));
-        let told: Vec<_> = told.filter(|(_, kind)| reply_to.wants(kind)).collect();
-        if told.is_empty() {
+            .filter_map(|event| Some((event, reply_event(event)?)));
+        let events: Vec<_> = events.filter(|(_, kind)| reply_to.wants(kind)).collect();
+        if events.is_empty() {
             return Vec::new();
         }
         let view = TaskView::snapshot(task);
         let queue = reply_to.queue();
-        let message = |(place_in_change, (event, kind)): (usize, (&Event, &str))| {
+        let message = |(index, (event, kind)): (usize, (&Event, &str))| {
             let id = new_id();
-            let data = TaskNews {
+            let data = ReplyData {
                 key: task.details.key.as_deref(),
                 step: event.step.as_ref(),
                 task: &view,
@@ -173,7 +174,7 @@ impl Sender {
                 id,
                 receiver: queue.clone(),
                 subject: task.id().0,
-                place: place(task.version, place_in_change),
+                position: position(task.version, index),
                 task: Some(task.id()),
                 kind: kind.to_owned(),
                 url: reply_to.url.as_deref().map(str::to_owned),
@@ -181,15 +182,16 @@ impl Sender {
                 at,
             }
         };
-        told.into_iter().enumerate().map(message).collect()
+        events.into_iter().enumerate().map(message).collect()
     }
 }
 
-/// The type under which submitters receive an event of the history. To them, a resolved step is done.
-fn told_as(event: &Event) -> Option<&str> {
+/// The event of a reply for an event of the history. To submitters, a step that an operator has resolved is
+/// processed.
+fn reply_event(event: &Event) -> Option<&str> {
     match &*event.kind {
         "step.resolved" => Some("step.processed"),
-        kind => super::REPLIES.into_iter().find(|told| *told == kind),
+        kind => super::REPLIES.into_iter().find(|reply| *reply == kind),
     }
 }
 
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn each_chosen_event_is_told_in_order_and_no_other() {
+    fn each_chosen_event_becomes_a_reply_in_order_and_no_other_event_does() {
         let all = done(&[
             "task.accepted",
             "step.processed",
@@ -271,10 +273,10 @@ mod tests {
         ]);
         let kinds: Vec<_> = all.iter().map(|message| message.kind.as_str()).collect();
         assert_eq!(kinds, ["task.accepted", "step.processed", "task.processed"]);
-        assert!(all.is_sorted_by(|a, b| a.place < b.place));
+        assert!(all.is_sorted_by(|a, b| a.position < b.position));
         assert!(
             all.iter()
-                .all(|m| m.place >= place(3, 0) && m.place < place(4, 0))
+                .all(|m| m.position >= position(3, 0) && m.position < position(4, 0))
         );
         assert!(done(&["task.undone"]).is_empty());
     }

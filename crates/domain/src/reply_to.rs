@@ -1,4 +1,4 @@
-//! Where the submitter of a task wants to be told of it, and of what (P34).
+//! `reply_to`: the address and the events that a submitter has chosen for the replies of its task.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{
     web_address::{LONGEST_URL, WebAddress},
 };
 
-/// What can be told of a task.
+/// The events that a reply can be about.
 pub const REPLIES: [&str; 8] = [
     "task.accepted",
     "task.processed",
@@ -22,8 +22,8 @@ pub const REPLIES: [&str; 8] = [
     "step.error",
 ];
 
-/// What is told where the submission does not choose: how the task came out.
-const HOW_IT_CAME_OUT: [&str; 4] = [
+/// The events of a submission that chooses none: how the task ended.
+const DEFAULT_REPLIES: [&str; 4] = [
     "task.processed",
     "task.error",
     "task.undone",
@@ -32,29 +32,29 @@ const HOW_IT_CAME_OUT: [&str; 4] = [
 
 const MOST_EVENTS: usize = 32;
 
-/// `reply_to` of a task, in the form that is kept.
+/// `reply_to` of a task, as it is stored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ReplyTo {
-    /// An address; or else a receiver is named.
+    /// An address; empty if a receiver is named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<Arc<str>>,
-    /// Also of an address, where it is one of a configured receiver's.
+    /// Also set for an address that a configured receiver covers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receiver: Option<ReceiverName>,
     /// Of [`REPLIES`].
     pub events: Vec<Arc<str>>,
 }
 
-/// Who may be written to, as policy and configuration stand now.
+/// The receivers that the configuration and its policy allow now.
 pub trait KnownReceivers {
-    /// Whether a receiver of that name is configured.
+    /// Whether a receiver with this name is configured.
     fn knows(&self, receiver: &str) -> bool;
-    /// Whose address this is, if any configured receiver's; or why messages to it are not allowed.
+    /// The configured receiver that covers this address, if any; or why messages to it are not allowed.
     fn allows(&self, address: &WebAddress) -> Result<Option<ReceiverName>, String>;
 }
 
 impl ReplyTo {
-    /// Reads the field `reply_to`. What is at fault is among the faults of `fields`.
+    /// Reads the field `reply_to`. Its faults are added to those of `fields`.
     pub fn read(fields: &mut Fields<'_>, known: &dyn KnownReceivers) -> Option<Self> {
         let mut reply = fields.object("reply_to")?;
         let named = receiver(&mut reply, known);
@@ -78,8 +78,8 @@ impl ReplyTo {
         self.events.iter().any(|event| &**event == kind)
     }
 
-    /// Whose queue the messages stand in: the receiver that was named, or the origin of the address.
-    /// No name has a `:`, every origin has.
+    /// The receiver of the messages, and so their queue: the one that was named, or the origin of the address. No
+    /// name contains a `:`, every origin does.
     pub fn queue(&self) -> ReceiverName {
         let origin = || {
             let address = WebAddress::parse(self.url.as_deref().unwrap_or_default());
@@ -131,7 +131,7 @@ fn receiver(reply: &mut Fields<'_>, known: &dyn KnownReceivers) -> Option<Receiv
 fn events(reply: &mut Fields<'_>) -> Vec<Arc<str>> {
     let pointer = reply.pointer("events");
     let Some(chosen) = reply.string_list("events", MOST_EVENTS) else {
-        return HOW_IT_CAME_OUT.map(Arc::from).into();
+        return DEFAULT_REPLIES.map(Arc::from).into();
     };
     if chosen.is_empty() {
         reply.fault("events", "is empty: choose events, or omit it");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_goes_to_an_address_or_to_a_receiver_and_tells_what_was_chosen() {
+    fn a_reply_goes_to_an_address_or_to_a_receiver_about_the_chosen_events() {
         let chosen = read(json!({
             "url": "https://Other.example/r", "events": ["step.error", "task.processed", "step.error"],
         }))
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_kept_as_it_is_shown() {
+    fn it_is_stored_as_it_is_shown() {
         let reply_to = read(json!({ "receiver": "shop", "events": ["task.error"] })).unwrap();
         let written = serde_json::to_value(&reply_to).unwrap();
         assert_eq!(
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_is_told_with_its_place() {
+    fn each_fault_names_its_field() {
         for (wrong, says) in [
             (
                 json!("https://shop.example"),

@@ -1,5 +1,5 @@
-//! Signatures of messages, as <https://www.standardwebhooks.com> has them: a receiver that shares a
-//! secret can tell who sent a message, that nobody changed it, and that it is not an old one replayed.
+//! Signatures of messages, by <https://www.standardwebhooks.com>: a receiver that shares a secret can verify who
+//! sent a message, that nobody changed it, and that it is not replayed.
 
 use std::fmt;
 
@@ -8,16 +8,16 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize, Serializer};
 use sha2::Sha256;
 
-/// What every secret begins with, so that it is recognised where it should not be.
+/// The prefix of every secret, by which a leaked one is recognised.
 const PREFIX: &str = "whsec_";
 
 /// Bytes: a shorter key could be guessed, a longer one is no stronger.
 const KEY: std::ops::RangeInclusive<usize> = 24..=64;
 
-/// What is said of every wrong secret. What was found is never shown.
+/// The message for every invalid secret. The text that was found is never shown.
 pub const SECRET_FORM: &str = "`whsec_` and 24 to 64 random bytes in base64; make one with: echo whsec_$(openssl rand -base64 32)";
 
-/// What stands in place of a secret wherever it would be shown.
+/// The text that is shown in place of a secret.
 const HIDDEN: &str = "(hidden)";
 
 /// A key that is shared with one receiver. It is never shown.
@@ -86,7 +86,7 @@ mod tests {
         Secret::parse(text).unwrap()
     }
 
-    /// Judged by the reference library, not by this file.
+    /// Verified by the reference library, not by this file.
     #[test]
     fn a_receiver_with_either_secret_can_verify_and_nobody_else() {
         let now = jiff::Timestamp::now().as_second();

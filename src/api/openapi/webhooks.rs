@@ -5,7 +5,7 @@
 use utoipa::{IntoParams, OpenApi, ToSchema};
 use uuid::Uuid;
 
-use crate::domain::{ALERT_EVENTS, AlertNews, ReplyEvent, TaskNews};
+use crate::domain::{ALERT_EVENTS, AlertData, ReplyData, ReplyEvent};
 
 /// The events that an alert webhook receives.
 struct AlertEventType;
@@ -38,8 +38,8 @@ struct TaskEvent {
     #[schema(format = DateTime)]
     time: String,
     datacontenttype: EventData,
-    #[schema(value_type = TaskNews)]
-    data: TaskNews<'static>,
+    #[schema(value_type = ReplyData)]
+    data: ReplyData<'static>,
 }
 
 /// Reports an alert, as a CloudEvent.
@@ -61,8 +61,8 @@ struct AlertEvent {
     #[schema(format = DateTime)]
     time: String,
     datacontenttype: EventData,
-    #[schema(value_type = AlertNews)]
-    data: AlertNews<'static>,
+    #[schema(value_type = AlertData)]
+    data: AlertData<'static>,
 }
 
 /// A plain text message, with `format = "slack"`.
@@ -171,7 +171,7 @@ mod tests {
         for schema in schemas.map(|schema| serde_json::to_value(schema).unwrap()) {
             assert_eq!(names(&schema["properties"]), names(&sent));
         }
-        let data = serde_json::to_value(AlertNews::schema()).unwrap();
+        let data = serde_json::to_value(AlertData::schema()).unwrap();
         assert_eq!(names(&data["properties"]), names(&sent["data"]));
     }
 }

@@ -263,7 +263,7 @@ async fn save_messages(
         .bind(column(&messages, |message| message.id))
         .bind(column(&messages, |message| message.receiver.as_str()))
         .bind(column(&messages, |message| message.subject))
-        .bind(column(&messages, |message| message.place))
+        .bind(column(&messages, |message| message.position))
         .bind(column(&messages, |message| message.task.map(|task| task.0)))
         .bind(column(&messages, |message| message.kind.as_str()))
         .bind(column(&messages, |message| message.url.as_deref()))

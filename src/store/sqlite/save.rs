@@ -176,7 +176,7 @@ async fn save_messages(
         rows.id(message.id);
         rows.text(message.receiver.as_str());
         rows.id(message.subject);
-        rows.integer(message.place);
+        rows.integer(message.position);
         rows.maybe_id(message.task.map(|task| task.0));
         rows.text(message.kind.as_str());
         rows.maybe_text(message.url.as_deref());
