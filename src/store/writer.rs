@@ -19,6 +19,7 @@ mod outbox;
 mod purge;
 mod registrations;
 mod stale_refusals;
+mod writes;
 
 use std::{
     panic::AssertUnwindSafe,
@@ -266,7 +267,7 @@ impl<'w> Committer<'w> {
         {
             let _guard = writer.commit_guard(&gathered).await;
             self.serve_leases(&mut gathered).await;
-            self.serve_outbox(&mut gathered).await;
+            self.serve_alone(&mut gathered).await;
             if gathered.is_empty() {
                 continue;
             }
@@ -456,13 +457,10 @@ impl<'w> Committer<'w> {
             StoreError::Retryable(_) => Failed::Save(error),
             error => Failed::Begin(error),
         })?;
-        let mut draft = BatchDraft::new(tx.now(), tx.instant(), writer.faults.clone());
+        let mut draft = BatchDraft::new(tx.now(), tx.instant(), writer.faults.clone(), careful);
         self.suspect = None;
         draft.culprits = culprits.to_vec();
         draft.left_out = left_out.clone();
-        if careful {
-            draft.most_claims = 1;
-        }
         draft
             .read_queues(requests, tx.as_mut(), &*writer.local)
             .await?;

@@ -8,6 +8,7 @@ mod allowed_address;
 mod blocked;
 mod call;
 mod circuit;
+mod claim_order;
 mod command;
 mod decide;
 mod definition;
@@ -53,6 +54,7 @@ pub use allowed_address::{ALLOWED_ADDRESSES, AllowedAddress};
 pub use blocked::Blocked;
 pub use call::{Call, CallBody, CallOutcome, Purpose};
 pub use circuit::{Circuit, DestinationFailure};
+pub use claim_order::{ClaimAttempt, ClaimPlan, ClaimSteps};
 pub use command::{Command, Expiry, Refusal, Release};
 pub use decide::{CommandOutput, Draft, Dropped};
 pub use definition::{

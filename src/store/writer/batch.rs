@@ -1,37 +1,31 @@
 //! One batch: the commands that arrived, decided on aggregates in memory.
 
-use std::{
-    collections::{HashMap, hash_map::Entry},
-    sync::{Arc, Mutex, PoisonError},
-};
+mod claims;
+mod load;
+mod publish;
 
-use tokio::{sync::Notify, time::Instant};
-use uuid::Uuid;
+use std::{collections::HashMap, sync::Arc};
+
+use tokio::time::Instant;
 
 use super::{
-    Cache, Damage, Failed, Faults, Halted,
+    Damage, Failed, Faults,
     faults::{Culprit, OF_NO_STEP, Panicked, guarded},
-    handle::{Apply, Idempotency, Operation, Outcome, Request, Submitted},
-    load_budget::LoadBudget,
-    purge, registrations,
+    handle::{Apply, Idempotency, Request},
     stale_refusals::StaleRefusals,
+    writes::Written,
 };
 use crate::{
     domain::{
-        AgentName, AlertChange, Attempt, Call, Command, CommandOutput, Draft, Refusal, Sender,
-        StepIndex, StepRef, Task, TaskId, Timestamp, template::Budget,
+        AgentName, AlertChange, Attempt, ClaimPlan, Command, CommandOutput, Draft, StepRef, Task,
+        TaskId, Timestamp, template::Budget,
     },
     planted,
     store::{
-        Batch, CommandError, Dispatch, KnownKey, LocalScheduler, Permit, StoreError, Transaction,
-        UnreadableTask, Watchers,
-        batch::{NewKey, TaskChange},
-        metrics::WriterMetrics,
+        Batch, CommandError, Dispatch, KnownKey, LocalScheduler, StoreError, Transaction,
+        UnreadableTask, batch::NewKey,
     },
 };
-
-/// The most steps claimed from one queue in one transaction.
-const CLAIMS: usize = 64;
 
 pub(super) struct BatchDraft {
     now: Timestamp,
@@ -43,7 +37,7 @@ pub(super) struct BatchDraft {
     /// Those of them that are cancelled.
     salvaged: Vec<TaskId>,
     keys: HashMap<String, KnownKey>,
-    queues: Vec<QueueHead>,
+    claims: ClaimPlan,
     replies: Vec<PendingReply>,
     dispatches: Vec<Dispatch>,
     drained: Vec<AgentName>,
@@ -54,8 +48,6 @@ pub(super) struct BatchDraft {
     pub(super) culprits: Vec<Culprit>,
     /// What was damaged when the batch was decided before: it is left out too.
     pub(super) left_out: Damage,
-    /// The most steps claimed from queues.
-    pub(super) most_claims: usize,
     /// The requests whose tasks there was room for.
     most_requests: usize,
     /// What evaluating expressions has cost so far.
@@ -80,26 +72,22 @@ struct Unreadable {
     salvaged: Option<LoadedTask>,
 }
 
-pub(super) struct QueueHead {
-    agent: AgentName,
-    /// Nobody else stands in it.
-    is_whole: bool,
-    pub(super) steps: Vec<StepRef>,
-    /// There was no room for the others.
-    pub(super) is_cut: bool,
-}
-
 /// The reply that a caller gets after the commit.
 enum PendingReply {
     Task(TaskId),
     Replayed(TaskId),
     Refused(CommandError),
     Claimed(usize),
-    Other(Outcome),
+    Written(Written),
 }
 
 impl BatchDraft {
-    pub(super) fn new(now: Timestamp, instant: Instant, faults: Arc<Faults>) -> Self {
+    pub(super) fn new(
+        now: Timestamp,
+        instant: Instant,
+        faults: Arc<Faults>,
+        one_by_one: bool,
+    ) -> Self {
         Self {
             now,
             instant,
@@ -107,7 +95,7 @@ impl BatchDraft {
             unreadable: HashMap::new(),
             salvaged: Vec::new(),
             keys: HashMap::new(),
-            queues: Vec::new(),
+            claims: ClaimPlan::new(one_by_one),
             replies: Vec::new(),
             dispatches: Vec::new(),
             drained: Vec::new(),
@@ -116,231 +104,11 @@ impl BatchDraft {
             batch: Batch::default(),
             culprits: Vec::new(),
             left_out: Damage::default(),
-            most_claims: CLAIMS,
             most_requests: usize::MAX,
             spent: 0,
             claiming: None,
             faults,
         }
-    }
-
-    /// Reads the queues that are to be claimed from.
-    pub(super) async fn read_queues(
-        &mut self,
-        requests: &[Request],
-        tx: &mut dyn Transaction,
-        local: &dyn LocalScheduler,
-    ) -> Result<(), Halted> {
-        for request in requests {
-            if let Request::ClaimQueued { agents, .. } = request {
-                for agent in agents {
-                    self.read_queue(agent, tx, local).await?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn first_queued(&self) -> Option<StepRef> {
-        self.queues
-            .iter()
-            .flat_map(|queue| &queue.steps)
-            .next()
-            .copied()
-    }
-
-    /// Brings together all that the batch will look at: from the cache, and the rest in one read.
-    pub(super) async fn gather(
-        &mut self,
-        requests: &[Request],
-        tx: &mut dyn Transaction,
-        cache: &Mutex<Cache>,
-    ) -> Result<(), Halted> {
-        let mut wanted = Vec::new();
-        let mut keys = Vec::new();
-        for request in requests {
-            match request {
-                Request::Submit { idempotency, .. } => {
-                    keys.extend(idempotency.as_ref().map(|known| known.key.as_str()));
-                }
-                Request::Apply { apply, .. } => {
-                    wanted.push(apply.task);
-                    keys.extend(apply.idempotency.as_ref().map(|known| known.key.as_str()));
-                }
-                Request::ClaimQueued { .. }
-                | Request::Other { .. }
-                | Request::Leases { .. }
-                | Request::Outbox { .. } => {}
-            }
-        }
-        if !keys.is_empty() {
-            let known = tx.idempotency(&keys).await?;
-            self.keys = known.into_iter().map(|k| (k.key.clone(), k)).collect();
-        }
-        let queued = self.queues.iter().flat_map(|queue| &queue.steps);
-        wanted.extend(queued.map(|step| step.task));
-        let mut missing = self.look_up(wanted, cache);
-        if !missing.is_empty() {
-            missing.sort_unstable();
-            missing.dedup();
-            let out = self.left_out.tasks.iter().map(|out| out.task);
-            let out: Vec<_> = out.collect();
-            let is_left_out = |task: &TaskId| out.contains(task);
-            let (left_out, mut missing): (Vec<_>, Vec<_>) =
-                missing.into_iter().partition(is_left_out);
-            if missing.len() > 1 {
-                self.make_room(requests, &mut missing, tx).await?;
-            }
-            let mut loaded = tx.load(&missing).await?;
-            if loaded.is_spoilt {
-                return Err(Halted::Damaged(Damage {
-                    tasks: loaded.unreadable,
-                    queues: Vec::new(),
-                }));
-            }
-            for task in loaded.tasks {
-                self.tasks.insert(task.id(), LoadedTask::on(task, false));
-            }
-            let of_batch = |out: &&UnreadableTask| left_out.contains(&out.task);
-            let left_out = self.left_out.tasks.iter().filter(of_batch).cloned();
-            loaded.unreadable.extend(left_out);
-            for why in loaded.unreadable {
-                let cancels = |request: &Request| match request {
-                    Request::Apply { apply, .. } => {
-                        apply.task == why.task && matches!(apply.command, Command::Cancel { .. })
-                    }
-                    _ => false,
-                };
-                let salvaged = match requests.iter().any(cancels) {
-                    // What spoils a transaction must not be looked at again.
-                    true => {
-                        let with_details = !is_left_out(&why.task);
-                        tx.salvage(why.task, with_details).await?
-                    }
-                    false => None,
-                };
-                let met_by_operator = |request: &Request| {
-                    request.task() == Some(why.task) && request.is_by_operator()
-                };
-                let unreadable = Unreadable {
-                    is_untold: !requests.iter().any(met_by_operator),
-                    why,
-                    salvaged: salvaged.map(|task| LoadedTask::on(task, false)),
-                };
-                self.unreadable.insert(unreadable.why.task, unreadable);
-            }
-            self.note_missing();
-        }
-        Ok(())
-    }
-
-    /// Puts off what would be too much to load at once.
-    async fn make_room(
-        &mut self,
-        requests: &[Request],
-        missing: &mut Vec<TaskId>,
-        tx: &mut dyn Transaction,
-    ) -> Result<(), StoreError> {
-        let sizes = match tx.sizes(missing).await {
-            Ok(sizes) => sizes,
-            // They are read next: that finds out which of them it is.
-            Err(error) if error.is_damage() => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        let mut budget = LoadBudget::new(&sizes);
-        self.most_requests = budget.for_requests(requests, &mut self.queues);
-        let claims = requests
-            .iter()
-            .take(self.most_requests)
-            .any(Request::claims);
-        if !claims {
-            self.queues.clear();
-        }
-        missing.retain(|task| budget.has(*task) || !sizes.contains_key(task));
-        Ok(())
-    }
-
-    /// A queued step without a task would stay in the queue for ever.
-    fn note_missing(&mut self) {
-        for StepRef { task, .. } in self.queues.iter().flat_map(|queue| &queue.steps) {
-            if !self.tasks.contains_key(task) && !self.unreadable.contains_key(task) {
-                let why = UnreadableTask {
-                    task: *task,
-                    reason: "the row of the task is missing".to_owned(),
-                };
-                let unreadable = Unreadable {
-                    why,
-                    is_untold: true,
-                    salvaged: None,
-                };
-                self.unreadable.insert(*task, unreadable);
-            }
-        }
-    }
-
-    /// The tasks that were met and cannot be read, and that somebody has to be told of.
-    pub(super) fn unreadable(&self) -> impl Iterator<Item = &UnreadableTask> {
-        let untold = self.unreadable.values().filter(|found| found.is_untold);
-        untold.map(|unreadable| &unreadable.why)
-    }
-
-    /// Answers what is not cached.
-    fn look_up(&mut self, wanted: Vec<TaskId>, cache: &Mutex<Cache>) -> Vec<TaskId> {
-        // A panic while holding the lock leaves the cache valid.
-        let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut missing = Vec::new();
-        for id in wanted {
-            if let Entry::Vacant(entry) = self.tasks.entry(id) {
-                match cache.get(&id) {
-                    Some(task) => {
-                        let cached = true;
-                        entry.insert(LoadedTask::on(Task::clone(task), cached));
-                    }
-                    None => missing.push(id),
-                }
-            }
-        }
-        missing
-    }
-
-    async fn read_queue(
-        &mut self,
-        agent: &AgentName,
-        tx: &mut dyn Transaction,
-        local: &dyn LocalScheduler,
-    ) -> Result<(), Halted> {
-        if self.left_out.queues.contains(agent)
-            || self.queues.iter().any(|queue| queue.agent == *agent)
-        {
-            return Ok(());
-        }
-        let free = local.free(agent).min(self.most_claims);
-        let one_by_one = self.most_claims < CLAIMS;
-        if free == 0 || (one_by_one && self.first_queued().is_some()) {
-            return Ok(());
-        }
-        // Steps that are left alone stay queued, and must not take the slots of others.
-        let most = free + self.faults.len();
-        let mut steps = match tx.queued(agent, most).await {
-            // The queues of other agents go on.
-            Err(StoreError::Unreadable(_)) => {
-                return Err(Halted::Damaged(Damage {
-                    tasks: Vec::new(),
-                    queues: vec![agent.clone()],
-                }));
-            }
-            steps => steps?,
-        };
-        let is_whole = steps.len() < most;
-        steps.retain(|step| !self.faults.rests(step.task));
-        steps.truncate(free);
-        self.queues.push(QueueHead {
-            agent: agent.clone(),
-            is_whole,
-            steps,
-            is_cut: false,
-        });
-        Ok(())
     }
 
     /// How many requests were decided on; the others are for the next batch.
@@ -366,9 +134,7 @@ impl BatchDraft {
                 break;
             }
             let reply = match request {
-                Request::Other { operation, .. } => {
-                    PendingReply::Other(operate(operation, tx).await?)
-                }
+                Request::Write(write) => PendingReply::Written(write.run(tx).await?),
                 request => self.decide_guarded(at, request, local)?,
             };
             self.replies.push(reply);
@@ -428,9 +194,7 @@ impl BatchDraft {
                 .unwrap_or_else(|| self.apply(apply, local)),
             Request::ClaimQueued { .. } => PendingReply::Claimed(self.claim_queued(local)),
             // Served elsewhere.
-            Request::Other { .. } | Request::Leases { .. } | Request::Outbox { .. } => {
-                PendingReply::Other(Outcome::Done)
-            }
+            Request::Write(_) | Request::Leases(_) => PendingReply::Claimed(0),
         }
     }
 
@@ -516,223 +280,6 @@ impl BatchDraft {
         self.remember(apply.idempotency.as_ref(), apply.task);
         PendingReply::Task(apply.task)
     }
-
-    /// Claims what has just become ready, as far as the agents of this process have free slots.
-    fn claim_ready(&mut self, id: TaskId, local: &dyn LocalScheduler) {
-        let Some(loaded) = self.tasks.get_mut(&id) else {
-            return;
-        };
-        if self.faults.rests(id) {
-            // The ready steps stay queued.
-            return loaded.draft.ready.clear();
-        }
-        // A claim whose request cannot be made may make further steps ready.
-        while !loaded.draft.ready.is_empty() {
-            for step in std::mem::take(&mut loaded.draft.ready) {
-                if self.spent >= Budget::EVALUATION {
-                    // It stays queued.
-                    continue;
-                }
-                let definition = loaded.draft.task.definition(step);
-                let claim = StepRef { task: id, step };
-                if self.culprits.contains(&Culprit::Claim(claim)) {
-                    continue;
-                }
-                let Some(permit) = local.try_take(definition.agent()) else {
-                    continue;
-                };
-                self.claiming = Some(claim);
-                if let Ok(Some(call)) = loaded.claim(step, local, self.now, &mut self.spent) {
-                    self.dispatches.push(dispatch(call, self.instant, permit));
-                }
-                self.claiming = None;
-            }
-        }
-    }
-
-    fn claim_queued(&mut self, local: &dyn LocalScheduler) -> usize {
-        let mut claimed = 0;
-        for queue in std::mem::take(&mut self.queues) {
-            if self.is_spent() {
-                // The claimer looks again.
-                return claimed.max(1);
-            }
-            let mut is_drained = queue.is_whole && !queue.is_cut;
-            if queue.is_cut {
-                // The claimer looks again.
-                claimed = claimed.max(1);
-            }
-            for claim in queue.steps {
-                if self.is_spent() {
-                    is_drained = false;
-                    claimed = claimed.max(1);
-                    break;
-                }
-                let StepRef { task, step } = claim;
-                let culprits = [Culprit::Claim(claim), Culprit::Task(task)];
-                if culprits
-                    .iter()
-                    .any(|culprit| self.culprits.contains(culprit))
-                {
-                    continue;
-                }
-                let Some(loaded) = self.tasks.get_mut(&task) else {
-                    continue;
-                };
-                let Some(permit) = local.take_for_queued(&queue.agent) else {
-                    break;
-                };
-                self.claiming = Some(claim);
-                let claimed_one = loaded.claim(step, local, self.now, &mut self.spent);
-                self.claiming = None;
-                if claimed_one.is_ok()
-                    && let Some(step) = self.faults.recovered(task, Some(step))
-                {
-                    loaded.draft.alerts.push(AlertChange::Close { step });
-                }
-                match claimed_one {
-                    Ok(Some(call)) => {
-                        self.dispatches.push(dispatch(call, self.instant, permit));
-                        claimed += 1;
-                    }
-                    // Its request could not be made.
-                    Ok(None) => {}
-                    // By the record it is still queued.
-                    Err(_) => loaded.note_refusal(&mut self.stale_refusals),
-                }
-                self.claim_ready(task, local);
-            }
-            if is_drained {
-                self.drained.push(queue.agent);
-            }
-        }
-        claimed
-    }
-
-    /// Turns the drafts that changed into what is saved.
-    pub(super) fn collect(
-        &mut self,
-        sender: &Arc<Sender>,
-        local: &dyn LocalScheduler,
-    ) -> Result<(), Failed> {
-        self.batch.sender = sender.clone();
-        for (id, loaded) in std::mem::take(&mut self.tasks) {
-            guarded(|| self.collect_one(loaded, sender, local)).map_err(|message| {
-                let culprit = Some(Culprit::Task(id));
-                Failed::Panicked(Panicked { culprit, message })
-            })?;
-        }
-        // In the order of ids, so that instances sharing a database lock rows in one order.
-        self.batch
-            .changes
-            .sort_unstable_by_key(|change| change.task.id());
-        Ok(())
-    }
-
-    fn collect_one(&mut self, loaded: LoadedTask, sender: &Sender, local: &dyn LocalScheduler) {
-        let LoadedTask {
-            base, mut draft, ..
-        } = loaded;
-        if draft.events.is_empty() && draft.changed.is_empty() {
-            return;
-        }
-        planted::strike(draft.task.details.key.as_deref(), "collect");
-        draft.task.version += 1;
-        if draft.task.details.reply_to.is_some() {
-            let told = sender.replies(&draft.task, &draft.events, self.now, Uuid::now_v7);
-            self.batch.messages.extend(told);
-        }
-        let task = draft.task.id();
-        let (own, others): (Vec<_>, Vec<_>) = draft
-            .dropped
-            .into_iter()
-            .partition(|dropped| dropped.held_by == *local.instance());
-        let own = own.into_iter().map(|dropped| {
-            let step = dropped.step;
-            (StepRef { task, step }, dropped.attempt, dropped.confirm)
-        });
-        self.dropped.extend(own);
-        let alerts = draft.alerts.into_iter();
-        self.batch.changes.push(TaskChange {
-            task: Arc::new(draft.task),
-            base,
-            steps: draft.changed,
-            events: draft.events,
-            alerts: alerts.map(|alert| (Uuid::now_v7(), alert)).collect(),
-            drops_elsewhere: !others.is_empty(),
-            at: self.now,
-        });
-    }
-
-    /// Tells this process what has just been committed.
-    pub(super) fn publish(
-        &mut self,
-        local: &dyn LocalScheduler,
-        watchers: &Watchers,
-        outbox: &Notify,
-    ) {
-        for task in self.salvaged.drain(..) {
-            self.faults.forget(task);
-        }
-        for (step, attempt, confirm) in self.dropped.drain(..) {
-            local.dropped(step, attempt, confirm);
-        }
-        // Before the pending steps: a queue may have been drained and have grown again in one batch.
-        for agent in self.drained.drain(..) {
-            local.queue_drained(&agent);
-        }
-        for change in &self.batch.changes {
-            change.log_errors();
-            for step in &change.steps {
-                if let Some(due_at) = change.task.due_at(*step) {
-                    local.pending(change.task.definition(*step).agent(), due_at, self.now);
-                }
-            }
-        }
-        if !self.dispatches.is_empty() {
-            local.dispatch(std::mem::take(&mut self.dispatches));
-        }
-        if self.batch.tells_somebody() {
-            outbox.notify_one();
-        }
-        watchers.tell(self.batch.changes.iter().map(|change| &change.task));
-    }
-
-    pub(super) fn send_replies(self, requests: Vec<Request>, metrics: &WriterMetrics) {
-        let changes = &self.batch.changes;
-        let task = |id: TaskId| {
-            let found = changes.binary_search_by_key(&id, |change| change.task.id());
-            found.map(|at| changes[at].task.clone())
-        };
-        for (request, reply) in requests.into_iter().zip(self.replies) {
-            // A caller that is gone needs no answer.
-            match (request, reply) {
-                (Request::Submit { answer, .. } | Request::Apply { answer, .. }, reply) => {
-                    let _ = answer.send(match reply {
-                        PendingReply::Task(id) => task(id)
-                            .map(Submitted::New)
-                            .map_err(|_| CommandError::NoTask),
-                        PendingReply::Replayed(id) => Ok(Submitted::Replayed(id)),
-                        PendingReply::Refused(error) => {
-                            metrics.refused(&error);
-                            Err(error)
-                        }
-                        PendingReply::Claimed(_) | PendingReply::Other(_) => {
-                            Err(CommandError::NoTask)
-                        }
-                    });
-                }
-                (Request::ClaimQueued { answer, .. }, PendingReply::Claimed(claimed)) => {
-                    let _ = answer.send(Ok(claimed));
-                }
-                (Request::Other { answer, .. }, PendingReply::Other(outcome)) => {
-                    let _ = answer.send(Ok(outcome));
-                }
-                // There is one reply for each request, in the order of the requests.
-                (request, _) => request.refuse(&StoreError::Stopping),
-            }
-        }
-    }
 }
 
 impl LoadedTask {
@@ -754,78 +301,4 @@ impl LoadedTask {
         let unsaved = !self.draft.events.is_empty();
         self.draft.task.version + u64::from(unsaved)
     }
-
-    fn claim(
-        &mut self,
-        step: StepIndex,
-        local: &dyn LocalScheduler,
-        now: Timestamp,
-        spent: &mut u64,
-    ) -> Result<Option<Call>, Refusal> {
-        planted::strike(self.draft.task.details.key.as_deref(), "claim");
-        let before = self.draft.spent();
-        let command = Command::Claim {
-            step,
-            by: local.instance().clone(),
-        };
-        let applied = self.draft.apply(command, local.actor(), now);
-        *spent += self.draft.spent() - before;
-        Ok(match applied? {
-            CommandOutput::Call(call) => Some(*call),
-            CommandOutput::Done => None,
-        })
-    }
-}
-
-impl Batch {
-    pub(super) fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.keys.is_empty()
-    }
-
-    /// Whether it may have written messages.
-    fn tells_somebody(&self) -> bool {
-        let tells_of_alerts = !self.sender.webhooks.is_empty();
-        !self.messages.is_empty()
-            || tells_of_alerts && self.changes.iter().any(|change| !change.alerts.is_empty())
-    }
-}
-
-fn dispatch(call: Call, instant: Instant, permit: Permit) -> Dispatch {
-    Dispatch {
-        deadline: instant + call.complete_within.duration(),
-        call,
-        permit,
-    }
-}
-
-async fn operate(operation: &Operation, tx: &mut dyn Transaction) -> Result<Outcome, StoreError> {
-    Ok(match operation {
-        Operation::Promote => Outcome::Promoted(tx.promote().await?),
-        Operation::PutWorkflow(name, body, condition) => {
-            Outcome::Registered(registrations::put_workflow(tx, name, body, condition).await?)
-        }
-        Operation::PutAgent(name, spec, condition) => {
-            Outcome::Registered(registrations::put_agent(tx, name, spec, condition).await?)
-        }
-        Operation::DeleteAgent(name, condition) => {
-            Outcome::Registered(registrations::delete_agent(tx, name, condition).await?)
-        }
-        Operation::Acknowledge(alert, by) => Outcome::Alert(tx.acknowledge(*alert, by).await?),
-        Operation::Purge(tasks, ended_before) => {
-            Outcome::Purged(purge::purge(tx, tasks, *ended_before).await?)
-        }
-        Operation::PromoteOne(step) => {
-            tx.promote_one(*step).await?;
-            Outcome::Done
-        }
-        Operation::GiveBack(pages) => {
-            let began = Instant::now();
-            tx.give_back(*pages).await?;
-            Outcome::GivenBack(began.elapsed())
-        }
-        Operation::Heartbeat => {
-            tx.heartbeat().await?;
-            Outcome::Done
-        }
-    })
 }

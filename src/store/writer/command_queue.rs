@@ -17,7 +17,10 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::handle::{Apply, Request};
+use super::{
+    handle::{Apply, Request},
+    leases::LeaseCall,
+};
 use crate::domain::TaskId;
 
 /// The least that a committer takes up beside another.
@@ -41,7 +44,7 @@ pub(super) struct CommandQueue {
 struct Arrivals {
     requests: mpsc::Receiver<Request>,
     /// They overtake all other requests, because a lease may run out. `None` where they use another connection.
-    leases: Option<mpsc::Receiver<Request>>,
+    leases: Option<mpsc::Receiver<LeaseCall>>,
     /// Requests that wait for a committer, in the order of their arrival.
     waiting: Vec<Request>,
 }
@@ -92,7 +95,7 @@ pub(super) struct BatchGuard<'i> {
 impl CommandQueue {
     pub fn new(
         requests: mpsc::Receiver<Request>,
-        leases: Option<mpsc::Receiver<Request>>,
+        leases: Option<mpsc::Receiver<LeaseCall>>,
         committers: usize,
     ) -> Self {
         Self {
@@ -235,7 +238,7 @@ impl Arrivals {
         };
         tokio::select! {
             biased;
-            Some(lease) = lease => into.push(lease),
+            Some(lease) = lease => into.push(Request::Leases(lease)),
             received = requests.recv_many(into, most) => {
                 if received == 0 {
                     return None;
@@ -254,7 +257,7 @@ impl Arrivals {
         while let Some(leases) = &mut self.leases
             && let Ok(lease) = leases.try_recv()
         {
-            into.push(lease);
+            into.push(Request::Leases(lease));
         }
         while into.len() < most
             && let Ok(request) = self.requests.try_recv()
@@ -295,10 +298,7 @@ impl Request {
                 },
                 ..
             } => (Some(*task), idempotency.as_ref()),
-            Request::ClaimQueued { .. }
-            | Request::Other { .. }
-            | Request::Leases { .. }
-            | Request::Outbox { .. } => (None, None),
+            Request::ClaimQueued { .. } | Request::Write(_) | Request::Leases(_) => (None, None),
         };
         let key = idempotency.map(|idempotency| ConflictKey::Key(idempotency.key.clone()));
         task.map(ConflictKey::Task).into_iter().chain(key)
@@ -424,7 +424,7 @@ mod tests {
             command_queue.put_back(&mut rest);
             drop(taken);
             if committers == 1 {
-                let lease = Request::Leases {
+                let lease = LeaseCall {
                     asked: LeaseRequest::GiveUp(Holder {
                         instance: InstanceId::new("a"),
                         incarnation: Incarnation(Uuid::from_u128(1)),
@@ -440,7 +440,7 @@ mod tests {
             );
             let has_lease = batch
                 .iter()
-                .any(|request| matches!(request, Request::Leases { .. }));
+                .any(|request| matches!(request, Request::Leases(_)));
             assert_eq!(has_lease, committers == 1);
         }
     }

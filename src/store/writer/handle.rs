@@ -5,25 +5,27 @@ use std::{
     time::Duration,
 };
 
-use futures::future::{OptionFuture, join_all};
-use tokio::sync::{Notify, RwLock, mpsc, oneshot};
+use arc_swap::ArcSwap;
+use futures::{
+    FutureExt,
+    future::{OptionFuture, join_all},
+};
+use tokio::{
+    sync::{Notify, RwLock, mpsc, oneshot},
+    time::Instant,
+};
 use tracing::warn;
 use uuid::{ContextV7, Uuid};
 
 use super::{
     Cache, Faults, Writer, WriterSettings,
     command_queue::CommandQueue,
-    leases,
-    leases::{LeaseRequest, Renewed},
-    outbox::{OutboxRequest, OutboxResponse},
-    purge,
-    registrations::Registration,
+    leases::{self, LeaseCall},
+    purge::{self, PurgeCall},
+    writes::RareWrite,
 };
 use crate::{
-    domain::{
-        Actor, AgentName, AgentSpec, Command, Details, Precondition, StepRef, Task, TaskId,
-        Timestamp, WorkflowName,
-    },
+    domain::{Actor, AgentName, Command, Details, Sender, Task, TaskId, Timestamp},
     store::{
         Alert, AlertId, Backend, CommandError, Definitions, Health, LocalScheduler, Promoted,
         Purged, Readers, SharedReader, StoreError, Watchers, metrics::WriterMetrics,
@@ -38,9 +40,9 @@ const QUEUE: usize = 16_384;
 pub struct Store {
     requests: mpsc::Sender<Request>,
     /// To the writer, or past it.
-    pub(super) leases: mpsc::Sender<Request>,
-    /// To the writer, or past it.
-    purges: mpsc::Sender<Request>,
+    pub(super) leases: mpsc::Sender<LeaseCall>,
+    /// Past the writer, where the database takes several that write.
+    purges: Option<mpsc::Sender<PurgeCall>>,
     /// Whether other processes may use the same database meanwhile.
     pub is_shared: bool,
     /// For callers; see [`Readers`].
@@ -51,6 +53,7 @@ pub struct Store {
     pub definitions: Arc<Definitions>,
     /// Woken when there is something to be delivered.
     pub outbox: Arc<Notify>,
+    pub(super) sender: Arc<ArcSwap<Sender>>,
     /// Tasks that the loops leave alone for a while.
     faults: Arc<Faults>,
     pub health: Health,
@@ -101,20 +104,9 @@ pub(super) enum Request {
         agents: Vec<AgentName>,
         answer: Answer<usize, StoreError>,
     },
-    Other {
-        operation: Operation,
-        answer: Answer<Outcome, StoreError>,
-    },
-    /// Served by itself, never in a batch, and where the backend can past the writer.
-    Leases {
-        asked: LeaseRequest,
-        answer: Answer<Renewed, StoreError>,
-    },
-    /// As leases are.
-    Outbox {
-        asked: OutboxRequest,
-        answer: Answer<OutboxResponse, StoreError>,
-    },
+    Write(RareWrite),
+    /// Served in a transaction of its own, and where the backend can on a connection of its own.
+    Leases(LeaseCall),
 }
 
 impl Request {
@@ -123,10 +115,7 @@ impl Request {
         match self {
             Request::Submit { details, .. } => Some(details.id),
             Request::Apply { apply, .. } => Some(apply.task),
-            Request::ClaimQueued { .. }
-            | Request::Other { .. }
-            | Request::Leases { .. }
-            | Request::Outbox { .. } => None,
+            Request::ClaimQueued { .. } | Request::Write(_) | Request::Leases(_) => None,
         }
     }
 
@@ -146,28 +135,6 @@ impl Request {
     }
 }
 
-/// Rare writes that are not commands on a task.
-pub(super) enum Operation {
-    Promote,
-    PromoteOne(StepRef),
-    PutWorkflow(WorkflowName, String, Precondition),
-    PutAgent(AgentName, AgentSpec, Precondition),
-    DeleteAgent(AgentName, Precondition),
-    Acknowledge(AlertId, String),
-    Purge(Vec<TaskId>, Timestamp),
-    GiveBack(u32),
-    Heartbeat,
-}
-
-pub(super) enum Outcome {
-    Done,
-    Promoted(Promoted),
-    Registered(Registration),
-    Alert(Option<Alert>),
-    Purged(Purged),
-    GivenBack(Duration),
-}
-
 impl Request {
     pub(super) fn refuse(self, error: &StoreError) {
         // A caller that is gone needs no answer.
@@ -178,13 +145,8 @@ impl Request {
             Request::ClaimQueued { answer, .. } => {
                 let _ = answer.send(Err(error.clone()));
             }
-            Request::Other { answer, .. } => {
-                let _ = answer.send(Err(error.clone()));
-            }
-            Request::Leases { answer, .. } => {
-                let _ = answer.send(Err(error.clone()));
-            }
-            Request::Outbox { answer, .. } => {
+            Request::Write(write) => write.reply(Err(error.clone())),
+            Request::Leases(LeaseCall { answer, .. }) => {
                 let _ = answer.send(Err(error.clone()));
             }
         }
@@ -211,13 +173,13 @@ impl Store {
         let (purges, purging) = match backend.for_purging() {
             Some(backend) => {
                 let (purges, asked) = mpsc::channel(1);
-                (purges, Some(purge::serve(backend, asked)))
+                (Some(purges), Some(purge::serve(backend, asked)))
             }
-            None => (requests.clone(), None),
+            None => (None, None),
         };
         let outbox = Arc::new(Notify::new());
         let faults = Arc::new(Faults::default());
-        let health = settings.health.clone();
+        let (health, sender) = (settings.health.clone(), settings.sender.clone());
         let mut committers = Vec::from_iter(backend.beside());
         committers.push(backend);
         let writer = Writer {
@@ -243,6 +205,7 @@ impl Store {
             watchers,
             definitions,
             outbox,
+            sender,
             faults,
             health,
         };
@@ -323,27 +286,21 @@ impl Store {
     }
 
     pub async fn promote(&self) -> Result<Promoted, StoreError> {
-        match self.other(Operation::Promote).await? {
-            Outcome::Promoted(promoted) => Ok(promoted),
-            _ => Err(mismatch()),
-        }
+        self.write(|tx| tx.promote()).await
     }
 
     /// [`Store::promote`] where a damaged part of the database keeps one of the steps out of its queue: all others
     /// join theirs.
     pub async fn promote_each(&self) -> Result<(), StoreError> {
         let due = self.housekeeping.due().await?;
-        let promoted = due
-            .iter()
-            .map(|step| self.other(Operation::PromoteOne(*step)));
+        let promoted = due.iter().copied();
+        let promoted = promoted.map(|step| self.write(move |tx| tx.promote_one(step)));
         for (step, outcome) in due.iter().zip(join_all(promoted).await) {
             match outcome {
                 Err(error) if error.is_damage() => {
                     warn!(task = %step.task, step = step.step.0, %error, "a due step cannot be enqueued");
                 }
-                outcome => {
-                    outcome?;
-                }
+                outcome => outcome?,
             }
         }
         Ok(())
@@ -354,10 +311,11 @@ impl Store {
         alert: AlertId,
         by: String,
     ) -> Result<Option<Alert>, StoreError> {
-        match self.other(Operation::Acknowledge(alert, by)).await? {
-            Outcome::Alert(alert) => Ok(alert),
-            _ => Err(mismatch()),
-        }
+        self.write(move |tx| {
+            let by = by.clone();
+            async move { tx.acknowledge(alert, &by).await }.boxed()
+        })
+        .await
     }
 
     /// Deletes those of these tasks that ended before `ended_before`: with the next batch of the writer, or past
@@ -367,44 +325,46 @@ impl Store {
         tasks: Vec<TaskId>,
         ended_before: Timestamp,
     ) -> Result<Purged, StoreError> {
-        let operation = Operation::Purge(tasks, ended_before);
+        let Some(purges) = &self.purges else {
+            let tasks: Arc<[_]> = tasks.into();
+            return self
+                .write(move |tx| {
+                    let tasks = tasks.clone();
+                    async move { purge::purge(tx, &tasks, ended_before).await }.boxed()
+                })
+                .await;
+        };
         let (answer, answered) = oneshot::channel();
-        let sent = self.purges.send(Request::Other { operation, answer });
+        let sent = purges.send(PurgeCall {
+            tasks,
+            ended_before,
+            answer,
+        });
         sent.await.map_err(|_| StoreError::Stopping)?;
-        match answered.await.map_err(|_| StoreError::Stopping)?? {
-            Outcome::Purged(purged) => Ok(purged),
-            _ => Err(mismatch()),
-        }
+        answered.await.map_err(|_| StoreError::Stopping)?
     }
 
-    /// Gives so many free pages of a database file back to the disk. Answers for how long that kept the writer busy,
+    /// Gives so many free pages of a database file back to the disk. Returns for how long that kept the writer busy,
     /// without the commit.
     pub async fn give_back(&self, pages: u32) -> Result<Duration, StoreError> {
-        match self.other(Operation::GiveBack(pages)).await? {
-            Outcome::GivenBack(busy) => Ok(busy),
-            _ => Err(mismatch()),
-        }
+        self.write(move |tx| {
+            async move {
+                let began = Instant::now();
+                tx.give_back(pages).await?;
+                Ok(began.elapsed())
+            }
+            .boxed()
+        })
+        .await
     }
 
-    /// Commits something of no meaning: an error means that nothing can be committed now.
+    /// Commits a test write: an error means that nothing can be committed now.
     pub async fn heartbeat(&self) -> Result<(), StoreError> {
-        self.other(Operation::Heartbeat).await?;
-        Ok(())
-    }
-
-    pub(super) async fn other(&self, operation: Operation) -> Result<Outcome, StoreError> {
-        let (answer, answered) = oneshot::channel();
-        self.send(Request::Other { operation, answer }).await?;
-        answered.await.map_err(|_| StoreError::Stopping)?
+        self.write(|tx| tx.heartbeat()).await
     }
 
     pub(super) async fn send(&self, request: Request) -> Result<(), StoreError> {
         let sent = self.requests.send(request).await;
         sent.map_err(|_| StoreError::Stopping)
     }
-}
-
-/// Each operation has one kind of outcome; this is what a mistake in pairing them looks like.
-pub(super) fn mismatch() -> StoreError {
-    StoreError::Corrupt("an operation got another operation's result".to_owned())
 }

@@ -12,7 +12,10 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Committer, Store, TRIES, handle::Request};
+use super::{
+    Committer, Store, TRIES,
+    handle::{Answer, Request},
+};
 use crate::{
     domain::{Holder, IdInUse, KnownDead, Lease, Renewal, Span, Term, Timestamp},
     store::{Backend, Saved, StoreError},
@@ -46,6 +49,11 @@ pub(super) enum LeaseRequest {
     GiveUp(Holder),
 }
 
+pub(super) struct LeaseCall {
+    pub asked: LeaseRequest,
+    pub answer: Answer<Renewed, StoreError>,
+}
+
 impl Store {
     /// Renews this process's leases, or gets them.
     pub async fn renew(&self, renewal: Renewal) -> Result<Renewed, StoreError> {
@@ -60,20 +68,15 @@ impl Store {
 
     async fn leases(&self, asked: LeaseRequest) -> Result<Renewed, StoreError> {
         let (answer, answered) = oneshot::channel();
-        let sent = self.leases.send(Request::Leases { asked, answer }).await;
+        let sent = self.leases.send(LeaseCall { asked, answer }).await;
         sent.map_err(|_| StoreError::Stopping)?;
         answered.await.map_err(|_| StoreError::Stopping)?
     }
 }
 
 /// Serves leases on a backend of their own.
-pub(super) async fn serve(mut backend: Box<dyn Backend>, mut requests: mpsc::Receiver<Request>) {
-    while let Some(request) = requests.recv().await {
-        let Request::Leases { asked, answer } = request else {
-            // Nothing else is sent here.
-            request.refuse(&StoreError::Stopping);
-            continue;
-        };
+pub(super) async fn serve(mut backend: Box<dyn Backend>, mut requests: mpsc::Receiver<LeaseCall>) {
+    while let Some(LeaseCall { asked, answer }) = requests.recv().await {
         let within = asked.within();
         let served = timeout(within, serve_one(backend.as_mut(), &asked)).await;
         let served = served.unwrap_or_else(|_| {
@@ -102,9 +105,9 @@ impl Committer<'_> {
     /// Answers the requests for leases and takes them out of what was gathered. They come first: the
     /// batch behind them may be long, and a lease runs out meanwhile.
     pub(super) async fn serve_leases(&mut self, gathered: &mut Vec<Request>) {
-        let is_lease = |request: &mut Request| matches!(request, Request::Leases { .. });
+        let is_lease = |request: &mut Request| matches!(request, Request::Leases(_));
         for request in gathered.extract_if(.., is_lease) {
-            if let Request::Leases { asked, answer } = request {
+            if let Request::Leases(LeaseCall { asked, answer }) = request {
                 // A caller that is gone needs no answer.
                 let _ = answer.send(serve_one(self.backend.as_mut(), &asked).await);
             }

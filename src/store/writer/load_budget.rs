@@ -3,8 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{batch::QueueHead, handle::Request};
-use crate::domain::TaskId;
+use super::handle::Request;
+use crate::domain::{ClaimPlan, TaskId};
 
 /// The most bytes of one batch; but a task that is larger is loaded alone.
 const MOST: usize = 32 * 1024 * 1024;
@@ -43,30 +43,14 @@ impl<'s> LoadBudget<'s> {
 
     /// How many of the requests there is room for; the first always fits. Claims fit where one of them does. Otherwise
     /// they come first in the next batch: commands cannot keep them out.
-    pub fn for_requests(&mut self, requests: &[Request], queues: &mut [QueueHead]) -> usize {
+    pub fn for_requests(&mut self, requests: &[Request], claims: &mut ClaimPlan) -> usize {
         let fits = |request: &Request| match request {
             Request::Apply { apply, .. } => self.takes(apply.task),
-            Request::ClaimQueued { .. } => self.take_queues(queues),
+            Request::ClaimQueued { .. } => claims.cut(|task| self.takes(task)),
             _ => true,
         };
         let fitting = requests.iter().map(fits).take_while(|fits| *fits);
         fitting.count()
-    }
-
-    /// Cuts queues short where their tasks do not fit. False if no task fits.
-    fn take_queues(&mut self, queues: &mut [QueueHead]) -> bool {
-        let (mut wanted, mut taken) = (0, 0);
-        for queue in queues {
-            wanted += queue.steps.len();
-            let fitting = queue.steps.iter().take_while(|step| self.takes(step.task));
-            let fitting = fitting.count();
-            if fitting < queue.steps.len() {
-                queue.steps.truncate(fitting);
-                queue.is_cut = true;
-            }
-            taken += fitting;
-        }
-        taken > 0 || wanted == 0
     }
 
     /// Whether the task is among those that are loaded.

@@ -8,10 +8,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{
-    TRIES,
-    handle::{Operation, Outcome, Request},
-};
+use super::{TRIES, handle::Answer};
 use crate::{
     domain::{TaskId, Timestamp},
     store::{Backend, Purged, StoreError, Transaction},
@@ -33,13 +30,19 @@ pub(super) async fn purge(
     })
 }
 
+pub(super) struct PurgeCall {
+    pub tasks: Vec<TaskId>,
+    pub ended_before: Timestamp,
+    pub answer: Answer<Purged, StoreError>,
+}
+
 /// Deletes on a backend of its own.
-pub(super) async fn serve(mut backend: Box<dyn Backend>, mut requests: mpsc::Receiver<Request>) {
-    while let Some(request) = requests.recv().await {
-        serve_one(backend.as_mut(), request).await;
-        while let Ok(next) = timeout(IDLE, requests.recv()).await {
+pub(super) async fn serve(mut backend: Box<dyn Backend>, mut calls: mpsc::Receiver<PurgeCall>) {
+    while let Some(call) = calls.recv().await {
+        serve_one(backend.as_mut(), call).await;
+        while let Ok(next) = timeout(IDLE, calls.recv()).await {
             match next {
-                Some(request) => serve_one(backend.as_mut(), request).await,
+                Some(call) => serve_one(backend.as_mut(), call).await,
                 None => return,
             }
         }
@@ -47,21 +50,10 @@ pub(super) async fn serve(mut backend: Box<dyn Backend>, mut requests: mpsc::Rec
     }
 }
 
-async fn serve_one(backend: &mut dyn Backend, request: Request) {
-    let Request::Other {
-        operation: Operation::Purge(tasks, ended_before),
-        answer,
-    } = request
-    else {
-        // Nothing else is sent here.
-        return request.refuse(&StoreError::Stopping);
-    };
+async fn serve_one(backend: &mut dyn Backend, call: PurgeCall) {
+    let purged = purge_and_commit(backend, &call.tasks, call.ended_before).await;
     // A caller that is gone needs no answer.
-    let _ = answer.send(
-        purge_and_commit(backend, &tasks, ended_before)
-            .await
-            .map(Outcome::Purged),
-    );
+    let _ = call.answer.send(purged);
 }
 
 /// Deletes in a transaction of its own.

@@ -1,9 +1,12 @@
 //! Workflows and agents that callers register. What a caller demands of what is there (If-Match, If-None-Match)
 //! is judged in the transaction that changes it.
 
+use std::sync::Arc;
+
+use futures::FutureExt;
 use thiserror::Error;
 
-use super::handle::{Operation, Outcome, Store, mismatch};
+use super::handle::Store;
 use crate::{
     domain::{AgentName, AgentSpec, ETag, Precondition, Unmet, WorkflowName},
     store::{StoreError, Transaction},
@@ -26,76 +29,65 @@ pub enum RegisterError {
     Store(#[from] StoreError),
 }
 
-/// What came of a registration.
-pub(in crate::store) enum Registration {
-    Workflow(Registered),
-    Agent {
-        is_new: bool,
-    },
-    /// Whether there was one.
-    Deleted(bool),
-    Unmet(Unmet),
-}
-
 /// Makes a new version where the body changed.
-pub(super) async fn put_workflow(
+async fn put_workflow(
     tx: &mut dyn Transaction,
     name: &WorkflowName,
     body: &str,
     condition: &Precondition,
-) -> Result<Registration, StoreError> {
+) -> Result<Result<Registered, Unmet>, StoreError> {
     let latest = tx.latest_workflow(name).await?;
     let tag = latest
         .as_ref()
         .map(|latest| ETag::of_workflow(latest.version, &latest.body, latest.created_at));
     if let Err(unmet) = condition.check(tag) {
-        return Ok(Registration::Unmet(unmet));
+        return Ok(Err(unmet));
     }
     let before = latest.as_ref().map_or(0, |latest| latest.version);
     if latest.is_some_and(|latest| latest.body == body) {
         let version = before;
         let is_new = false;
-        return Ok(Registration::Workflow(Registered { version, is_new }));
+        return Ok(Ok(Registered { version, is_new }));
     }
     let version = before + 1;
     tx.add_workflow(name, version, body).await?;
     let is_new = true;
-    Ok(Registration::Workflow(Registered { version, is_new }))
+    Ok(Ok(Registered { version, is_new }))
 }
 
-pub(super) async fn put_agent(
+async fn put_agent(
     tx: &mut dyn Transaction,
     name: &AgentName,
     spec: &AgentSpec,
     condition: &Precondition,
-) -> Result<Registration, StoreError> {
+) -> Result<Result<bool, Unmet>, StoreError> {
     let current = tx.agent(name).await?.map(|spec| tag(&spec));
     let is_new = current.is_none();
     if let Err(unmet) = condition.check(current) {
-        return Ok(Registration::Unmet(unmet));
+        return Ok(Err(unmet));
     }
     // Nothing could be locked where nothing was: another instance may be adding it at this moment.
     match is_new && condition.is_given() {
         true => tx.add_agent(name, spec).await?,
         false => tx.put_agent(name, spec).await?,
     }
-    Ok(Registration::Agent { is_new })
+    Ok(Ok(is_new))
 }
 
-pub(super) async fn delete_agent(
+async fn delete_agent(
     tx: &mut dyn Transaction,
     name: &AgentName,
     condition: &Precondition,
-) -> Result<Registration, StoreError> {
+) -> Result<Result<bool, Unmet>, StoreError> {
     if condition.is_given() {
         let Some(spec) = tx.agent(name).await? else {
-            return Ok(Registration::Deleted(false));
+            return Ok(Ok(false));
         };
         if let Err(unmet) = condition.check(Some(tag(&spec))) {
-            return Ok(Registration::Unmet(unmet));
+            return Ok(Err(unmet));
         }
     }
-    Ok(Registration::Deleted(tx.delete_agent(name).await?))
+    Ok(Ok(tx.delete_agent(name).await?))
 }
 
 /// A damaged specification has a tag that nobody was told, so only `*` matches it.
@@ -113,25 +105,27 @@ impl Store {
         body: String,
         condition: Precondition,
     ) -> Result<Registered, RegisterError> {
-        let operation = Operation::PutWorkflow(name, body, condition);
-        match self.register(operation).await? {
-            Registration::Workflow(registered) => Ok(registered),
-            _ => Err(mismatch().into()),
-        }
+        let put = Arc::new((name, body, condition));
+        let put = self.write(move |tx| {
+            let put = put.clone();
+            async move { put_workflow(tx, &put.0, &put.1, &put.2).await }.boxed()
+        });
+        put.await?.map_err(RegisterError::Unmet)
     }
 
-    /// Answers whether there was none before.
+    /// Returns whether there was none before.
     pub async fn put_agent(
         &self,
         name: AgentName,
         spec: AgentSpec,
         condition: Precondition,
     ) -> Result<bool, RegisterError> {
-        let operation = Operation::PutAgent(name, spec, condition);
-        match self.register(operation).await? {
-            Registration::Agent { is_new } => Ok(is_new),
-            _ => Err(mismatch().into()),
-        }
+        let put = Arc::new((name, spec, condition));
+        let put = self.write(move |tx| {
+            let put = put.clone();
+            async move { put_agent(tx, &put.0, &put.1, &put.2).await }.boxed()
+        });
+        put.await?.map_err(RegisterError::Unmet)
     }
 
     /// False where there was none.
@@ -140,20 +134,11 @@ impl Store {
         name: AgentName,
         condition: Precondition,
     ) -> Result<bool, RegisterError> {
-        match self
-            .register(Operation::DeleteAgent(name, condition))
-            .await?
-        {
-            Registration::Deleted(deleted) => Ok(deleted),
-            _ => Err(mismatch().into()),
-        }
-    }
-
-    async fn register(&self, operation: Operation) -> Result<Registration, RegisterError> {
-        match self.other(operation).await? {
-            Outcome::Registered(Registration::Unmet(unmet)) => Err(RegisterError::Unmet(unmet)),
-            Outcome::Registered(registration) => Ok(registration),
-            _ => Err(mismatch().into()),
-        }
+        let delete = Arc::new((name, condition));
+        let deleted = self.write(move |tx| {
+            let delete = delete.clone();
+            async move { delete_agent(tx, &delete.0, &delete.1).await }.boxed()
+        });
+        deleted.await?.map_err(RegisterError::Unmet)
     }
 }

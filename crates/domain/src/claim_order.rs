@@ -1,0 +1,309 @@
+//! Which queued steps an instance claims next: from each agent's queue as many as the agent has free slots, in the
+//! order of the queue. Steps of tasks that are left alone stay queued and take no slot.
+
+use crate::{AgentName, StepRef, TaskId};
+
+/// The most steps claimed from one queue in one transaction.
+const MOST: usize = 64;
+
+/// The queued steps to claim, queue by queue.
+#[derive(Debug)]
+pub struct ClaimPlan {
+    queues: Vec<QueueHead>,
+    most: usize,
+}
+
+#[derive(Debug)]
+struct QueueHead {
+    agent: AgentName,
+    steps: Vec<StepRef>,
+    /// The queue holds no other steps.
+    is_whole: bool,
+    /// Some steps were left out, because their tasks were too large to load.
+    is_cut: bool,
+}
+
+/// How much to read of one queue.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueRead {
+    pub limit: usize,
+    free: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClaimAttempt {
+    Claimed,
+    NotClaimed,
+    /// The agent has no free slot any more.
+    NoSlot,
+}
+
+/// Claims the steps of a plan.
+pub trait ClaimSteps {
+    /// Whether the transaction has evaluated as many expressions as it may.
+    fn is_spent(&self) -> bool;
+    fn claim(&mut self, agent: &AgentName, step: StepRef) -> ClaimAttempt;
+}
+
+/// The result of a plan.
+#[derive(PartialEq, Eq, Debug, Default)]
+pub struct ClaimResult {
+    /// How many steps were claimed; at least 1 where more can be claimed at once.
+    pub claimed: usize,
+    /// The agents whose queues are empty now.
+    pub drained: Vec<AgentName>,
+}
+
+impl ClaimPlan {
+    /// `one_by_one`: one step in all, after a panic whose step is not known.
+    pub fn new(one_by_one: bool) -> Self {
+        Self {
+            queues: Vec::new(),
+            most: if one_by_one { 1 } else { MOST },
+        }
+    }
+
+    /// How much to read of the queue of an agent with so many free slots, while so many tasks are left alone. `None`:
+    /// nothing can be claimed from it.
+    pub fn read(&self, agent: &AgentName, free: usize, left_alone: usize) -> Option<QueueRead> {
+        let free = free.min(self.most);
+        let is_known = self.queues.iter().any(|queue| queue.agent == *agent);
+        let is_full = self.most == 1 && self.first().is_some();
+        if free == 0 || is_known || is_full {
+            return None;
+        }
+        // Steps that are left alone must not take the slots of others.
+        let limit = free + left_alone;
+        Some(QueueRead { limit, free })
+    }
+
+    /// Adds what was read of a queue.
+    pub fn add(
+        &mut self,
+        agent: &AgentName,
+        read: QueueRead,
+        mut steps: Vec<StepRef>,
+        is_left_alone: impl Fn(TaskId) -> bool,
+    ) {
+        let is_whole = steps.len() < read.limit;
+        steps.retain(|step| !is_left_alone(step.task));
+        steps.truncate(read.free);
+        self.queues.push(QueueHead {
+            agent: agent.clone(),
+            steps,
+            is_whole,
+            is_cut: false,
+        });
+    }
+
+    pub fn first(&self) -> Option<StepRef> {
+        self.steps().next()
+    }
+
+    pub fn steps(&self) -> impl Iterator<Item = StepRef> {
+        self.queues.iter().flat_map(|queue| &queue.steps).copied()
+    }
+
+    /// Nothing is claimed in this transaction.
+    pub fn clear(&mut self) {
+        self.queues.clear();
+    }
+
+    /// Leaves out the steps after the first of each queue whose task does not fit. False if no task fits.
+    pub fn cut(&mut self, mut fits: impl FnMut(TaskId) -> bool) -> bool {
+        let (mut wanted, mut taken) = (0, 0);
+        for queue in &mut self.queues {
+            wanted += queue.steps.len();
+            let fitting = queue.steps.iter().take_while(|step| fits(step.task));
+            let fitting = fitting.count();
+            if fitting < queue.steps.len() {
+                queue.steps.truncate(fitting);
+                queue.is_cut = true;
+            }
+            taken += fitting;
+        }
+        taken > 0 || wanted == 0
+    }
+
+    /// Claims the steps in order.
+    pub fn claim(&mut self, steps: &mut impl ClaimSteps) -> ClaimResult {
+        let mut result = ClaimResult::default();
+        let (mut claimed, mut is_more) = (0, false);
+        for queue in std::mem::take(&mut self.queues) {
+            if steps.is_spent() {
+                is_more = true;
+                break;
+            }
+            is_more |= queue.is_cut;
+            let mut is_drained = queue.is_whole && !queue.is_cut;
+            for step in queue.steps {
+                if steps.is_spent() {
+                    is_more = true;
+                    is_drained = false;
+                    break;
+                }
+                match steps.claim(&queue.agent, step) {
+                    ClaimAttempt::Claimed => claimed += 1,
+                    ClaimAttempt::NotClaimed => {}
+                    ClaimAttempt::NoSlot => break,
+                }
+            }
+            if is_drained {
+                result.drained.push(queue.agent);
+            }
+        }
+        result.claimed = claimed.max(usize::from(is_more));
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::StepIndex;
+
+    fn agent(name: &str) -> AgentName {
+        AgentName::new(name)
+    }
+
+    fn task(number: u128) -> TaskId {
+        TaskId(Uuid::from_u128(number))
+    }
+
+    fn steps(tasks: std::ops::Range<u128>) -> Vec<StepRef> {
+        let step = StepIndex(0);
+        tasks
+            .map(|number| StepRef {
+                task: task(number),
+                step,
+            })
+            .collect()
+    }
+
+    /// Has so many slots, and is spent after so many claims.
+    struct Slots {
+        free: usize,
+        until_spent: usize,
+        claimed: Vec<TaskId>,
+    }
+
+    impl Slots {
+        fn new(free: usize) -> Self {
+            Self {
+                free,
+                until_spent: usize::MAX,
+                claimed: Vec::new(),
+            }
+        }
+    }
+
+    impl ClaimSteps for Slots {
+        fn is_spent(&self) -> bool {
+            self.claimed.len() >= self.until_spent
+        }
+
+        fn claim(&mut self, _: &AgentName, step: StepRef) -> ClaimAttempt {
+            if self.claimed.len() >= self.free {
+                return ClaimAttempt::NoSlot;
+            }
+            self.claimed.push(step.task);
+            ClaimAttempt::Claimed
+        }
+    }
+
+    fn plan_of(agents: &[(&str, usize, std::ops::Range<u128>)]) -> ClaimPlan {
+        let mut plan = ClaimPlan::new(false);
+        for (name, free, tasks) in agents {
+            let read = plan.read(&agent(name), *free, 0).unwrap();
+            let read_steps = steps(tasks.clone()).into_iter().take(read.limit).collect();
+            plan.add(&agent(name), read, read_steps, |_| false);
+        }
+        plan
+    }
+
+    #[test]
+    fn a_queue_is_claimed_in_its_order_as_far_as_there_are_slots() {
+        let mut plan = plan_of(&[("x", 2, 0..5)]);
+        let mut slots = Slots::new(2);
+        let result = plan.claim(&mut slots);
+        assert_eq!(slots.claimed, [task(0), task(1)]);
+        assert_eq!(
+            result,
+            ClaimResult {
+                claimed: 2,
+                drained: Vec::new()
+            }
+        );
+    }
+
+    #[test]
+    fn a_queue_that_was_read_whole_is_drained() {
+        let mut plan = plan_of(&[("x", 3, 0..2), ("y", 1, 5..9)]);
+        let result = plan.claim(&mut Slots::new(9));
+        assert_eq!(
+            result,
+            ClaimResult {
+                claimed: 3,
+                drained: vec![agent("x")]
+            }
+        );
+    }
+
+    #[test]
+    fn steps_that_are_left_alone_take_no_slot() {
+        let mut plan = ClaimPlan::new(false);
+        let read = plan.read(&agent("x"), 2, 1).unwrap();
+        assert_eq!(read.limit, 3);
+        plan.add(&agent("x"), read, steps(0..3), |id| id == task(0));
+        let mut slots = Slots::new(9);
+        plan.claim(&mut slots);
+        assert_eq!(slots.claimed, [task(1), task(2)]);
+    }
+
+    #[test]
+    fn one_by_one_means_one_step_of_one_queue() {
+        let mut plan = ClaimPlan::new(true);
+        let read = plan.read(&agent("x"), 9, 0).unwrap();
+        assert_eq!(read.limit, 1);
+        plan.add(&agent("x"), read, steps(0..1), |_| false);
+        assert!(plan.read(&agent("y"), 9, 0).is_none());
+    }
+
+    #[test]
+    fn nothing_is_read_of_an_agent_without_slots_or_twice_of_one() {
+        let plan = plan_of(&[("x", 2, 0..5)]);
+        assert!(plan.read(&agent("x"), 2, 0).is_none());
+        assert!(plan.read(&agent("y"), 0, 7).is_none());
+    }
+
+    #[test]
+    fn a_plan_that_is_cut_or_spent_says_that_there_is_more() {
+        let mut plan = plan_of(&[("x", 9, 0..5)]);
+        assert!(plan.cut(|id| id == task(0)));
+        let result = plan.claim(&mut Slots::new(0));
+        assert_eq!(
+            result,
+            ClaimResult {
+                claimed: 1,
+                drained: Vec::new()
+            }
+        );
+        assert!(!plan_of(&[("x", 9, 0..5)]).cut(|_| false));
+
+        let mut spent = Slots {
+            until_spent: 2,
+            ..Slots::new(9)
+        };
+        let result = plan_of(&[("x", 9, 0..5), ("y", 9, 5..9)]).claim(&mut spent);
+        assert_eq!(spent.claimed, [task(0), task(1)]);
+        assert_eq!(
+            result,
+            ClaimResult {
+                claimed: 2,
+                drained: Vec::new()
+            }
+        );
+    }
+}

@@ -1,0 +1,140 @@
+//! Claims steps in the transaction that made them ready, and queued steps as [`ClaimPlan`] orders them.
+
+use tokio::time::Instant;
+
+use super::{BatchDraft, LoadedTask};
+use crate::{
+    domain::{
+        AgentName, AlertChange, Call, ClaimAttempt, ClaimPlan, ClaimSteps, Command, CommandOutput,
+        Refusal, StepIndex, StepRef, TaskId, Timestamp, template::Budget,
+    },
+    planted,
+    store::{Dispatch, LocalScheduler, Permit, writer::faults::Culprit},
+};
+
+impl BatchDraft {
+    /// Claims what has just become ready, as far as the agents of this process have free slots.
+    pub(super) fn claim_ready(&mut self, id: TaskId, local: &dyn LocalScheduler) {
+        let Some(loaded) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        if self.faults.rests(id) {
+            // The ready steps stay queued.
+            return loaded.draft.ready.clear();
+        }
+        // A claim whose request cannot be made may make further steps ready.
+        while !loaded.draft.ready.is_empty() {
+            for step in std::mem::take(&mut loaded.draft.ready) {
+                if self.spent >= Budget::EVALUATION {
+                    // It stays queued.
+                    continue;
+                }
+                let definition = loaded.draft.task.definition(step);
+                let claim = StepRef { task: id, step };
+                if self.culprits.contains(&Culprit::Claim(claim)) {
+                    continue;
+                }
+                let Some(permit) = local.try_take(definition.agent()) else {
+                    continue;
+                };
+                self.claiming = Some(claim);
+                if let Ok(Some(call)) = loaded.claim(step, local, self.now, &mut self.spent) {
+                    self.dispatches.push(dispatch(call, self.instant, permit));
+                }
+                self.claiming = None;
+            }
+        }
+    }
+
+    /// Returns how many steps were claimed.
+    pub(super) fn claim_queued(&mut self, local: &dyn LocalScheduler) -> usize {
+        let mut plan = std::mem::replace(&mut self.claims, ClaimPlan::new(false));
+        let result = plan.claim(&mut QueuedClaims { draft: self, local });
+        self.drained.extend(result.drained);
+        result.claimed
+    }
+}
+
+struct QueuedClaims<'b> {
+    draft: &'b mut BatchDraft,
+    local: &'b dyn LocalScheduler,
+}
+
+impl ClaimSteps for QueuedClaims<'_> {
+    fn is_spent(&self) -> bool {
+        self.draft.is_spent()
+    }
+
+    fn claim(&mut self, agent: &AgentName, claim: StepRef) -> ClaimAttempt {
+        let Self { draft, local } = self;
+        let StepRef { task, step } = claim;
+        let is_culprit = |culprit: &Culprit| match culprit {
+            Culprit::Claim(step) => *step == claim,
+            Culprit::Task(id) => *id == task,
+            Culprit::Request(_) => false,
+        };
+        if draft.culprits.iter().any(is_culprit) {
+            return ClaimAttempt::NotClaimed;
+        }
+        let Some(loaded) = draft.tasks.get_mut(&task) else {
+            return ClaimAttempt::NotClaimed;
+        };
+        let Some(permit) = local.take_for_queued(agent) else {
+            return ClaimAttempt::NoSlot;
+        };
+        draft.claiming = Some(claim);
+        let claimed = loaded.claim(step, *local, draft.now, &mut draft.spent);
+        draft.claiming = None;
+        if claimed.is_ok()
+            && let Some(step) = draft.faults.recovered(task, Some(step))
+        {
+            loaded.draft.alerts.push(AlertChange::Close { step });
+        }
+        let attempt = match claimed {
+            Ok(Some(call)) => {
+                draft.dispatches.push(dispatch(call, draft.instant, permit));
+                ClaimAttempt::Claimed
+            }
+            // Its request could not be made.
+            Ok(None) => ClaimAttempt::NotClaimed,
+            // By the record it is still queued.
+            Err(_) => {
+                loaded.note_refusal(&mut draft.stale_refusals);
+                ClaimAttempt::NotClaimed
+            }
+        };
+        draft.claim_ready(task, *local);
+        attempt
+    }
+}
+
+fn dispatch(call: Call, instant: Instant, permit: Permit) -> Dispatch {
+    Dispatch {
+        deadline: instant + call.complete_within.duration(),
+        call,
+        permit,
+    }
+}
+
+impl LoadedTask {
+    fn claim(
+        &mut self,
+        step: StepIndex,
+        local: &dyn LocalScheduler,
+        now: Timestamp,
+        spent: &mut u64,
+    ) -> Result<Option<Call>, Refusal> {
+        planted::strike(self.draft.task.details.key.as_deref(), "claim");
+        let before = self.draft.spent();
+        let command = Command::Claim {
+            step,
+            by: local.instance().clone(),
+        };
+        let applied = self.draft.apply(command, local.actor(), now);
+        *spent += self.draft.spent() - before;
+        Ok(match applied? {
+            CommandOutput::Call(call) => Some(*call),
+            CommandOutput::Done => None,
+        })
+    }
+}

@@ -1,0 +1,217 @@
+//! Loads what a batch decides on: the heads of the agent queues to claim from, and the tasks, from the cache or in one
+//! read.
+
+use std::{
+    collections::hash_map::Entry,
+    sync::{Mutex, PoisonError},
+};
+
+use super::{BatchDraft, LoadedTask, Unreadable};
+use crate::{
+    domain::{AgentName, Command, StepRef, Task, TaskId},
+    store::{
+        LocalScheduler, StoreError, Transaction, UnreadableTask,
+        writer::{Cache, Damage, Halted, handle::Request, load_budget::LoadBudget},
+    },
+};
+
+impl BatchDraft {
+    /// Reads the queues that are to be claimed from.
+    pub(in crate::store::writer) async fn read_queues(
+        &mut self,
+        requests: &[Request],
+        tx: &mut dyn Transaction,
+        local: &dyn LocalScheduler,
+    ) -> Result<(), Halted> {
+        for request in requests {
+            if let Request::ClaimQueued { agents, .. } = request {
+                for agent in agents {
+                    self.read_queue(agent, tx, local).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_queue(
+        &mut self,
+        agent: &AgentName,
+        tx: &mut dyn Transaction,
+        local: &dyn LocalScheduler,
+    ) -> Result<(), Halted> {
+        if self.left_out.queues.contains(agent) {
+            return Ok(());
+        }
+        let free = local.free(agent);
+        let Some(read) = self.claims.read(agent, free, self.faults.len()) else {
+            return Ok(());
+        };
+        let steps = match tx.queued(agent, read.limit).await {
+            // The queues of other agents go on.
+            Err(StoreError::Unreadable(_)) => {
+                return Err(Halted::Damaged(Damage {
+                    tasks: Vec::new(),
+                    queues: vec![agent.clone()],
+                }));
+            }
+            steps => steps?,
+        };
+        let is_left_alone = |task| self.faults.rests(task);
+        self.claims.add(agent, read, steps, is_left_alone);
+        Ok(())
+    }
+
+    pub(in crate::store::writer) fn first_queued(&self) -> Option<StepRef> {
+        self.claims.first()
+    }
+
+    /// Brings together all that the batch will look at: from the cache, and the rest in one read.
+    pub(in crate::store::writer) async fn gather(
+        &mut self,
+        requests: &[Request],
+        tx: &mut dyn Transaction,
+        cache: &Mutex<Cache>,
+    ) -> Result<(), Halted> {
+        let mut wanted = Vec::new();
+        let mut keys = Vec::new();
+        for request in requests {
+            match request {
+                Request::Submit { idempotency, .. } => {
+                    keys.extend(idempotency.as_ref().map(|known| known.key.as_str()));
+                }
+                Request::Apply { apply, .. } => {
+                    wanted.push(apply.task);
+                    keys.extend(apply.idempotency.as_ref().map(|known| known.key.as_str()));
+                }
+                Request::ClaimQueued { .. } | Request::Write(_) | Request::Leases(_) => {}
+            }
+        }
+        if !keys.is_empty() {
+            let known = tx.idempotency(&keys).await?;
+            self.keys = known.into_iter().map(|k| (k.key.clone(), k)).collect();
+        }
+        wanted.extend(self.claims.steps().map(|step| step.task));
+        let mut missing = self.look_up(wanted, cache);
+        if !missing.is_empty() {
+            missing.sort_unstable();
+            missing.dedup();
+            let out = self.left_out.tasks.iter().map(|out| out.task);
+            let out: Vec<_> = out.collect();
+            let is_left_out = |task: &TaskId| out.contains(task);
+            let (left_out, mut missing): (Vec<_>, Vec<_>) =
+                missing.into_iter().partition(is_left_out);
+            if missing.len() > 1 {
+                self.make_room(requests, &mut missing, tx).await?;
+            }
+            let mut loaded = tx.load(&missing).await?;
+            if loaded.is_spoilt {
+                return Err(Halted::Damaged(Damage {
+                    tasks: loaded.unreadable,
+                    queues: Vec::new(),
+                }));
+            }
+            for task in loaded.tasks {
+                self.tasks.insert(task.id(), LoadedTask::on(task, false));
+            }
+            let of_batch = |out: &&UnreadableTask| left_out.contains(&out.task);
+            let left_out = self.left_out.tasks.iter().filter(of_batch).cloned();
+            loaded.unreadable.extend(left_out);
+            for why in loaded.unreadable {
+                let cancels = |request: &Request| match request {
+                    Request::Apply { apply, .. } => {
+                        apply.task == why.task && matches!(apply.command, Command::Cancel { .. })
+                    }
+                    _ => false,
+                };
+                let salvaged = match requests.iter().any(cancels) {
+                    // What spoils a transaction must not be looked at again.
+                    true => {
+                        let with_details = !is_left_out(&why.task);
+                        tx.salvage(why.task, with_details).await?
+                    }
+                    false => None,
+                };
+                let met_by_operator = |request: &Request| {
+                    request.task() == Some(why.task) && request.is_by_operator()
+                };
+                let unreadable = Unreadable {
+                    is_untold: !requests.iter().any(met_by_operator),
+                    why,
+                    salvaged: salvaged.map(|task| LoadedTask::on(task, false)),
+                };
+                self.unreadable.insert(unreadable.why.task, unreadable);
+            }
+            self.note_missing();
+        }
+        Ok(())
+    }
+
+    /// Puts off what would be too much to load at once.
+    async fn make_room(
+        &mut self,
+        requests: &[Request],
+        missing: &mut Vec<TaskId>,
+        tx: &mut dyn Transaction,
+    ) -> Result<(), StoreError> {
+        let sizes = match tx.sizes(missing).await {
+            Ok(sizes) => sizes,
+            // They are read next: that finds out which of them it is.
+            Err(error) if error.is_damage() => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let mut budget = LoadBudget::new(&sizes);
+        self.most_requests = budget.for_requests(requests, &mut self.claims);
+        let claims = requests
+            .iter()
+            .take(self.most_requests)
+            .any(Request::claims);
+        if !claims {
+            self.claims.clear();
+        }
+        missing.retain(|task| budget.has(*task) || !sizes.contains_key(task));
+        Ok(())
+    }
+
+    /// A queued step without a task would stay in the queue for ever.
+    fn note_missing(&mut self) {
+        for StepRef { task, .. } in self.claims.steps() {
+            if !self.tasks.contains_key(&task) && !self.unreadable.contains_key(&task) {
+                let why = UnreadableTask {
+                    task,
+                    reason: "the row of the task is missing".to_owned(),
+                };
+                let unreadable = Unreadable {
+                    why,
+                    is_untold: true,
+                    salvaged: None,
+                };
+                self.unreadable.insert(task, unreadable);
+            }
+        }
+    }
+
+    /// The tasks that were met and cannot be read, and that somebody has to be told of.
+    pub(in crate::store::writer) fn unreadable(&self) -> impl Iterator<Item = &UnreadableTask> {
+        let untold = self.unreadable.values().filter(|found| found.is_untold);
+        untold.map(|unreadable| &unreadable.why)
+    }
+
+    /// Answers what is not cached.
+    fn look_up(&mut self, wanted: Vec<TaskId>, cache: &Mutex<Cache>) -> Vec<TaskId> {
+        // A panic while holding the lock leaves the cache valid.
+        let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut missing = Vec::new();
+        for id in wanted {
+            if let Entry::Vacant(entry) = self.tasks.entry(id) {
+                match cache.get(&id) {
+                    Some(task) => {
+                        let cached = true;
+                        entry.insert(LoadedTask::on(Task::clone(task), cached));
+                    }
+                    None => missing.push(id),
+                }
+            }
+        }
+        missing
+    }
+}

@@ -1,0 +1,166 @@
+//! Turns the decided tasks of a batch into rows to save; and after the commit tells this process and the callers.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use super::{BatchDraft, LoadedTask, PendingReply};
+use crate::{
+    domain::{Sender, StepRef, TaskId},
+    planted,
+    store::{
+        Batch, CommandError, LocalScheduler, StoreError, Watchers,
+        batch::TaskChange,
+        metrics::WriterMetrics,
+        writer::{
+            Failed,
+            faults::{Culprit, Panicked, guarded},
+            handle::{Request, Submitted},
+        },
+    },
+};
+
+impl BatchDraft {
+    /// Turns the drafts that changed into what is saved.
+    pub(in crate::store::writer) fn collect(
+        &mut self,
+        sender: &Arc<Sender>,
+        local: &dyn LocalScheduler,
+    ) -> Result<(), Failed> {
+        self.batch.sender = sender.clone();
+        for (id, loaded) in std::mem::take(&mut self.tasks) {
+            guarded(|| self.collect_one(loaded, sender, local)).map_err(|message| {
+                let culprit = Some(Culprit::Task(id));
+                Failed::Panicked(Panicked { culprit, message })
+            })?;
+        }
+        // In the order of ids, so that instances sharing a database lock rows in one order.
+        self.batch
+            .changes
+            .sort_unstable_by_key(|change| change.task.id());
+        Ok(())
+    }
+
+    fn collect_one(&mut self, loaded: LoadedTask, sender: &Sender, local: &dyn LocalScheduler) {
+        let LoadedTask {
+            base, mut draft, ..
+        } = loaded;
+        if draft.events.is_empty() && draft.changed.is_empty() {
+            return;
+        }
+        planted::strike(draft.task.details.key.as_deref(), "collect");
+        draft.task.version += 1;
+        if draft.task.details.reply_to.is_some() {
+            let told = sender.replies(&draft.task, &draft.events, self.now, Uuid::now_v7);
+            self.batch.messages.extend(told);
+        }
+        let task = draft.task.id();
+        let (own, others): (Vec<_>, Vec<_>) = draft
+            .dropped
+            .into_iter()
+            .partition(|dropped| dropped.held_by == *local.instance());
+        let own = own.into_iter().map(|dropped| {
+            let step = dropped.step;
+            (StepRef { task, step }, dropped.attempt, dropped.confirm)
+        });
+        self.dropped.extend(own);
+        let alerts = draft.alerts.into_iter();
+        self.batch.changes.push(TaskChange {
+            task: Arc::new(draft.task),
+            base,
+            steps: draft.changed,
+            events: draft.events,
+            alerts: alerts.map(|alert| (Uuid::now_v7(), alert)).collect(),
+            drops_elsewhere: !others.is_empty(),
+            at: self.now,
+        });
+    }
+
+    /// Tells this process what has just been committed.
+    pub(in crate::store::writer) fn publish(
+        &mut self,
+        local: &dyn LocalScheduler,
+        watchers: &Watchers,
+        outbox: &Notify,
+    ) {
+        for task in self.salvaged.drain(..) {
+            self.faults.forget(task);
+        }
+        for (step, attempt, confirm) in self.dropped.drain(..) {
+            local.dropped(step, attempt, confirm);
+        }
+        // Before the pending steps: a queue may have been drained and have grown again in one batch.
+        for agent in self.drained.drain(..) {
+            local.queue_drained(&agent);
+        }
+        for change in &self.batch.changes {
+            change.log_errors();
+            for step in &change.steps {
+                if let Some(due_at) = change.task.due_at(*step) {
+                    local.pending(change.task.definition(*step).agent(), due_at, self.now);
+                }
+            }
+        }
+        if !self.dispatches.is_empty() {
+            local.dispatch(std::mem::take(&mut self.dispatches));
+        }
+        if self.batch.tells_somebody() {
+            outbox.notify_one();
+        }
+        watchers.tell(self.batch.changes.iter().map(|change| &change.task));
+    }
+
+    pub(in crate::store::writer) fn send_replies(
+        self,
+        requests: Vec<Request>,
+        metrics: &WriterMetrics,
+    ) {
+        let changes = &self.batch.changes;
+        let task = |id: TaskId| {
+            let found = changes.binary_search_by_key(&id, |change| change.task.id());
+            found.map(|at| changes[at].task.clone())
+        };
+        for (request, reply) in requests.into_iter().zip(self.replies) {
+            // A caller that is gone needs no answer.
+            match (request, reply) {
+                (Request::Submit { answer, .. } | Request::Apply { answer, .. }, reply) => {
+                    let _ = answer.send(match reply {
+                        PendingReply::Task(id) => task(id)
+                            .map(Submitted::New)
+                            .map_err(|_| CommandError::NoTask),
+                        PendingReply::Replayed(id) => Ok(Submitted::Replayed(id)),
+                        PendingReply::Refused(error) => {
+                            metrics.refused(&error);
+                            Err(error)
+                        }
+                        PendingReply::Claimed(_) | PendingReply::Written(_) => {
+                            Err(CommandError::NoTask)
+                        }
+                    });
+                }
+                (Request::ClaimQueued { answer, .. }, PendingReply::Claimed(claimed)) => {
+                    let _ = answer.send(Ok(claimed));
+                }
+                (Request::Write(write), PendingReply::Written(written)) => {
+                    write.reply(Ok(written));
+                }
+                // There is one reply for each request, in the order of the requests.
+                (request, _) => request.refuse(&StoreError::Stopping),
+            }
+        }
+    }
+}
+
+impl Batch {
+    pub(in crate::store::writer) fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.keys.is_empty()
+    }
+
+    /// Whether it may have written messages.
+    fn tells_somebody(&self) -> bool {
+        let tells_of_alerts = !self.sender.webhooks.is_empty();
+        !self.messages.is_empty()
+            || tells_of_alerts && self.changes.iter().any(|change| !change.alerts.is_empty())
+    }
+}
