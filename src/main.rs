@@ -21,7 +21,7 @@ mod temporary;
 
 use std::process::ExitCode;
 
-use cli::Command;
+use cli::CliCommand;
 use provost_domain as domain;
 
 // Without transparent huge pages (a feature of the crate): with them an idle process holds four times
@@ -42,9 +42,9 @@ fn main() -> ExitCode {
     output::exit_code(run(command))
 }
 
-fn run(command: Command) -> ExitCode {
+fn run(command: CliCommand) -> ExitCode {
     match command {
-        Command::CheckConfig(settings, config) => {
+        CliCommand::CheckConfig(settings, config) => {
             output::write(format_args!("{settings}"));
             let faults = cli::files::faults(&config);
             for fault in &faults {
@@ -55,23 +55,23 @@ fn run(command: Command) -> ExitCode {
                 false => ExitCode::from(cli::MISUSE),
             }
         }
-        Command::Healthcheck(target) => match cli::healthcheck::check(&target) {
+        CliCommand::Healthcheck(target) => match cli::healthcheck::check(&target) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("provost: {error}");
                 ExitCode::FAILURE
             }
         },
-        Command::Backup { database, to } => in_runtime(cli::backup::run(database, &to)),
-        Command::Purge(config, options) => in_runtime(cli::purge::run(*config, options)),
-        Command::Serve(config, sources) => cli::serve::run(*config, *sources),
-        Command::Migrate(database) => in_runtime(migrate(database)),
-        Command::Openapi => {
+        CliCommand::Backup { database, to } => in_runtime(cli::backup::run(database, &to)),
+        CliCommand::Purge(config, options) => in_runtime(cli::purge::run(*config, options)),
+        CliCommand::Serve(config, sources) => cli::serve::run(*config, *sources),
+        CliCommand::Migrate(database) => in_runtime(migrate(database)),
+        CliCommand::Openapi => {
             output::say!("{}", api::openapi().to_pretty_json().unwrap_or_default());
             ExitCode::SUCCESS
         }
-        Command::Demo(options) => in_runtime(demo::run(options)),
-        Command::Bench(options) => in_runtime(bench::run(options)),
+        CliCommand::Demo(options) => in_runtime(demo::run(options)),
+        CliCommand::Bench(options) => in_runtime(bench::run(options)),
     }
 }
 

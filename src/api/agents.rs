@@ -18,7 +18,7 @@ use super::{
     extract::{
         IfTagged, JsonBody, NamePath, PageQuery, PlainName, Query, RegistrationHeaders, plain_name,
     },
-    problem::{Kind, ProblemBody},
+    problem::{ProblemBody, ProblemKind},
 };
 use crate::{
     agent::Agent,
@@ -313,14 +313,14 @@ fn must_be_ours(app: &App, name: &AgentName) -> Result<(), Problem> {
         return Ok(());
     }
     Err(Problem::new(
-        Kind::AgentConfigured,
+        ProblemKind::AgentConfigured,
         format!("agent `{name}` is defined in the configuration file; edit it there and restart"),
     ))
 }
 
 fn no_such_agent(name: &AgentName) -> Problem {
     Problem::new(
-        Kind::NoSuchAgent,
+        ProblemKind::NoSuchAgent,
         format!(
             "agent {name:?} does not exist: GET /v1/agents lists the agents, PUT registers one"
         ),

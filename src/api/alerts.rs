@@ -16,7 +16,7 @@ use super::{
     App, Problem,
     answer::{Page, json},
     extract::{Caller, PageQuery, Query},
-    problem::Kind,
+    problem::ProblemKind,
 };
 use crate::{
     domain::{AlertKind, TaskId, Timestamp},
@@ -134,7 +134,7 @@ async fn acknowledge(
     let text = params.iter().next().map_or("", |(_, value)| value);
     let no_such_alert = || {
         Problem::new(
-            Kind::NoSuchAlert,
+            ProblemKind::NoSuchAlert,
             format!("alert {text:?} does not exist: GET /v1/alerts lists the alerts"),
         )
     };

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::{
     cursor::Cursors,
-    problem::{Kind, Problem},
+    problem::{Problem, ProblemKind},
 };
 use crate::domain::ETag;
 
@@ -27,7 +27,7 @@ pub fn json<T: Serialize>(status: StatusCode, body: &T) -> Response {
             (status, headers, Body::from(body)).into_response()
         }
         // Every response type can be expressed in JSON; this is the fallback for one that could not.
-        Err(error) => Problem::new(Kind::Internal, error.to_string()).into_response(),
+        Err(error) => Problem::new(ProblemKind::Internal, error.to_string()).into_response(),
     }
 }
 

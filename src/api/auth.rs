@@ -5,9 +5,9 @@ use axum::http::{HeaderMap, Method, header};
 
 use super::{
     extract::Caller,
-    problem::{Kind, Problem},
+    problem::{Problem, ProblemKind},
 };
-use crate::config::{Role, Token};
+use crate::config::{AccessToken, Role};
 
 /// The access that a route needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,7 +151,7 @@ impl Access {
 
 /// The caller, or the reason why the request is refused. `None`: the route needs no authentication.
 pub fn admit(
-    tokens: &[Token],
+    tokens: &[AccessToken],
     access: Access,
     headers: &HeaderMap,
 ) -> Result<Option<Caller>, Problem> {
@@ -164,7 +164,7 @@ pub fn admit(
     let caller = bearer(tokens, headers)?;
     if !access.allows(caller.role) {
         return Err(Problem::new(
-            Kind::Forbidden,
+            ProblemKind::Forbidden,
             format!(
                 "this needs the role {}, or one that includes it: the token {:?} has the role {}",
                 access.role(),
@@ -177,10 +177,10 @@ pub fn admit(
     Ok(Some(caller))
 }
 
-fn bearer(tokens: &[Token], headers: &HeaderMap) -> Result<Caller, Problem> {
+fn bearer(tokens: &[AccessToken], headers: &HeaderMap) -> Result<Caller, Problem> {
     let Some(value) = headers.get(header::AUTHORIZATION) else {
         return Err(Problem::new(
-            Kind::Unauthenticated,
+            ProblemKind::Unauthenticated,
             "send the token as `Authorization: Bearer <token>`",
         ));
     };
@@ -192,7 +192,7 @@ fn bearer(tokens: &[Token], headers: &HeaderMap) -> Result<Caller, Problem> {
     });
     let Some(presented) = presented else {
         return Err(Problem::new(
-            Kind::Unauthenticated,
+            ProblemKind::Unauthenticated,
             "Authorization is not of the form `Bearer <token>`",
         ));
     };
@@ -211,7 +211,7 @@ fn bearer(tokens: &[Token], headers: &HeaderMap) -> Result<Caller, Problem> {
     })
     .ok_or_else(|| {
         Problem::new(
-            Kind::Unauthenticated,
+            ProblemKind::Unauthenticated,
             "the token is not known: check it for typing errors, or add it to [[tokens]]",
         )
     })
@@ -232,7 +232,7 @@ mod tests {
 
     const SECRET: &str = "0123456789abcdef";
 
-    fn tokens(role: &str) -> Vec<Token> {
+    fn tokens(role: &str) -> Vec<AccessToken> {
         let token = |name: &str, role: &str, secret: &str| {
             let json = serde_json::json!({"name": name, "role": role, "token": secret});
             serde_json::from_value(json).unwrap()
@@ -247,7 +247,7 @@ mod tests {
         HeaderMap::from_iter([(header::AUTHORIZATION, authorization.parse().unwrap())])
     }
 
-    fn ask(role: &str, method: Method, route: &str) -> Result<Option<Caller>, Kind> {
+    fn ask(role: &str, method: Method, route: &str) -> Result<Option<Caller>, ProblemKind> {
         let bearer = headers(&format!("Bearer {SECRET}"));
         admit(&tokens(role), needed(&method, Some(route)), &bearer)
             .map_err(|problem| problem.kind())
@@ -292,7 +292,7 @@ mod tests {
                 let asked = ask(role, method.clone(), route);
                 match asked {
                     Ok(caller) => assert_eq!(&*caller.unwrap().name, "mine"),
-                    Err(kind) => assert_eq!(kind, Kind::Forbidden),
+                    Err(kind) => assert_eq!(kind, ProblemKind::Forbidden),
                 }
                 assert_eq!(
                     ask(role, method.clone(), route).is_ok(),
@@ -313,7 +313,7 @@ mod tests {
             headers(SECRET),
         ] {
             let refused = admit(&tokens("admin"), Access::AnyToken, &headers).unwrap_err();
-            assert_eq!(refused.kind(), Kind::Unauthenticated, "{headers:?}");
+            assert_eq!(refused.kind(), ProblemKind::Unauthenticated, "{headers:?}");
         }
     }
 

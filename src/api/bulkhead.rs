@@ -8,7 +8,7 @@ use tokio::{
     sync::{Semaphore, SemaphorePermit, TryAcquireError},
 };
 
-use super::problem::{Kind, Problem};
+use super::problem::{Problem, ProblemKind};
 
 /// The most requests that queue for each one that runs. One takes up to 100 ms, so the last waits for some seconds.
 const LINE: usize = 64;
@@ -16,19 +16,19 @@ const LINE: usize = 64;
 /// Each may hold 16 MiB of values, in addition to its input.
 const MOST: usize = 8;
 
-pub struct Bulkhead {
+pub struct EvaluationBulkhead {
     /// Permits for the requests that run and those that queue.
     line: Semaphore,
     permits: Semaphore,
 }
 
 /// Permission to use a processor; released on drop.
-pub struct Permit<'b> {
+pub struct EvaluationPermit<'b> {
     _served: SemaphorePermit<'b>,
     _in_line: SemaphorePermit<'b>,
 }
 
-impl Bulkhead {
+impl EvaluationBulkhead {
     /// As many at once as there are processors, up to this number.
     pub fn new() -> Self {
         let processors = available_parallelism().map_or(1, usize::from);
@@ -44,14 +44,14 @@ impl Bulkhead {
 
     /// Waits for a permit, unless too many requests wait already. A caller that holds a permit must not ask for
     /// another.
-    pub async fn enter(&self) -> Result<Permit<'_>, Problem> {
+    pub async fn enter(&self) -> Result<EvaluationPermit<'_>, Problem> {
         let in_line = match self.line.try_acquire() {
             Ok(in_line) => in_line,
             Err(TryAcquireError::NoPermits | TryAcquireError::Closed) => return Err(busy()),
         };
         // The semaphore is never closed.
         let served = self.permits.acquire().await.map_err(|_| busy())?;
-        Ok(Permit {
+        Ok(EvaluationPermit {
             _served: served,
             _in_line: in_line,
         })
@@ -60,12 +60,12 @@ impl Bulkhead {
 
 fn busy() -> Problem {
     Problem::new(
-        Kind::Busy,
+        ProblemKind::Busy,
         "too many requests wait for their expressions to be evaluated: retry after Retry-After",
     )
 }
 
-impl Permit<'_> {
+impl EvaluationPermit<'_> {
     /// Does the work on this thread, while the runtime moves its other work to another thread.
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         match Handle::try_current().map(|handle| handle.runtime_flavor()) {
@@ -84,7 +84,7 @@ mod tests {
 
     #[tokio::test]
     async fn as_many_are_served_as_there_are_permits_and_the_others_wait_in_a_bounded_line() {
-        let bulkhead = Bulkhead::of(2);
+        let bulkhead = EvaluationBulkhead::of(2);
         let first = bulkhead.enter().await.unwrap();
         let _second = bulkhead.enter().await.unwrap();
         let mut waiting: Vec<_> = (0..2 * LINE).map(|_| Box::pin(bulkhead.enter())).collect();
@@ -92,7 +92,7 @@ mod tests {
             assert!(one.now_or_never().is_none());
         }
         let refused = bulkhead.enter().await.err().unwrap();
-        assert_eq!(refused.kind(), Kind::Busy);
+        assert_eq!(refused.kind(), ProblemKind::Busy);
         drop(first);
         // The first in line comes first.
         assert!((&mut waiting[1]).now_or_never().is_none());

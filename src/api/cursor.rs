@@ -11,7 +11,7 @@ use axum::http::Uri;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use sha2::{Digest, Sha256};
 
-use super::problem::{Kind, Problem};
+use super::problem::{Problem, ProblemKind};
 
 /// The longest possible cursor: for a name of 255 bytes.
 pub const LONGEST: usize = 400;
@@ -48,7 +48,7 @@ impl Unusable {
 impl From<Unusable> for Problem {
     fn from(unusable: Unusable) -> Self {
         let detail = format!("cursor {}", unusable.remedy());
-        Problem::new(Kind::InvalidQuery, detail)
+        Problem::new(ProblemKind::InvalidQuery, detail)
     }
 }
 

@@ -17,7 +17,7 @@ use super::{
     App, Problem,
     answer::{Page, json},
     extract::{JsonBody, PageQuery, Query, ids},
-    problem::{Kind, ProblemBody},
+    problem::{ProblemBody, ProblemKind},
 };
 use crate::{
     domain::{
@@ -235,7 +235,7 @@ async fn discard(
         .apply_message_action(MessageAction::Discard, vec![message.id]);
     if discarded.await?.is_empty() {
         return Err(Problem::new(
-            Kind::MessagePending,
+            ProblemKind::MessagePending,
             format!(
                 "message {} is still being delivered: only a dead letter can be discarded",
                 message.id.0
@@ -390,7 +390,7 @@ async fn find(
     let text = params.iter().next().map_or("", |(_, value)| value);
     let no_such_message = || {
         Problem::new(
-            Kind::NoSuchMessage,
+            ProblemKind::NoSuchMessage,
             format!(
                 "message {text:?} does not exist: it was delivered or discarded, or never existed; GET /v1/messages lists undelivered messages"
             ),

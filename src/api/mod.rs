@@ -11,12 +11,13 @@ mod cursor;
 pub mod definition;
 mod docs;
 mod drawing;
+pub mod dry_run_report;
 mod ended_tasks;
 pub mod extract;
-mod frame;
 mod hold;
 mod instances;
 mod messages;
+mod middleware;
 mod openapi;
 mod operations;
 mod origin;
@@ -26,7 +27,6 @@ pub mod request_id;
 mod starting;
 mod state;
 mod tasks;
-pub mod verdict;
 pub mod workflows;
 
 use std::sync::Arc;
@@ -34,17 +34,16 @@ use std::sync::Arc;
 use axum::{
     Router,
     http::{HeaderValue, Method, StatusCode, Uri, header},
-    middleware,
     response::{IntoResponse, Response},
 };
 use utoipa_axum::router::OpenApiRouter;
 
-pub use bulkhead::Bulkhead;
+pub use bulkhead::EvaluationBulkhead;
 pub use problem::{Problem, refuse};
 pub use starting::starting;
-pub use state::{App, EndedTasks, Gauges, Workflows};
+pub use state::{App, EndedTasks, Gauges, WorkflowCache};
 
-use self::problem::Kind;
+use self::problem::ProblemKind;
 
 /// All resources, each from its own module.
 fn resources() -> OpenApiRouter<Arc<App>> {
@@ -63,13 +62,16 @@ fn resources() -> OpenApiRouter<Arc<App>> {
 
 /// All routes of the service.
 pub fn router(app: Arc<App>) -> Router {
-    let frame = frame::Frame::new(app.tokens.clone(), origin::Site::of(&app.config));
+    let state = middleware::MiddlewareState::new(app.tokens.clone(), origin::Site::of(&app.config));
     let (routes, _) = resources().split_for_parts();
     routes
         .fallback(no_route)
         .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state(frame, frame::surround))
-        .layer(middleware::from_fn(request_id::attach))
+        .layer(axum::middleware::from_fn_with_state(
+            state,
+            middleware::handle,
+        ))
+        .layer(axum::middleware::from_fn(request_id::attach))
         .with_state(app)
 }
 
@@ -86,7 +88,7 @@ async fn no_route(method: Method, uri: Uri) -> Response {
         return (StatusCode::NO_CONTENT, [(header::ALLOW, METHODS)]).into_response();
     }
     Problem::new(
-        Kind::NotFound,
+        ProblemKind::NotFound,
         format!("no resource at {}: /docs lists all routes", uri.path()),
     )
     .into_response()
@@ -98,7 +100,7 @@ async fn wrong_method(method: Method, uri: Uri) -> Response {
         return StatusCode::NO_CONTENT.into_response();
     }
     Problem::new(
-        Kind::MethodNotAllowed,
+        ProblemKind::MethodNotAllowed,
         format!(
             "{method} is not supported at {}: the Allow header lists the supported methods",
             uri.path()

@@ -21,7 +21,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     App, Problem,
     answer::json,
-    problem::{Kind, ProblemBody},
+    problem::{ProblemBody, ProblemKind},
 };
 use crate::{
     agent::metrics_label,
@@ -93,7 +93,10 @@ pub(super) async fn livez() -> Response {
 )]
 async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
     if app.stop.is_cancelled() {
-        return Err(Problem::new(Kind::Stopping, "the service is stopping"));
+        return Err(Problem::new(
+            ProblemKind::Stopping,
+            "the service is stopping",
+        ));
     }
     if let Some(fault) = app.store.health.worst() {
         return Err(fault.error().into());
@@ -102,7 +105,7 @@ async fn readyz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
         Ok(committed) => committed?,
         Err(_) => {
             return Err(Problem::new(
-                Kind::StoreUnavailable,
+                ProblemKind::StoreUnavailable,
                 format!(
                     "the store did not commit within {} seconds: check the disk and its load",
                     COMMIT_WITHIN.as_secs()
@@ -138,10 +141,10 @@ async fn metrics_text(State(app): State<Arc<App>>) -> Response {
 
 /// The gauges that describe the contents of the store.
 #[derive(Default)]
-pub struct Gauges(Arc<Mutex<Counted>>);
+pub struct Gauges(Arc<Mutex<GaugeSnapshot>>);
 
 #[derive(Default)]
-struct Counted {
+struct GaugeSnapshot {
     at: Option<Instant>,
     /// How long the last count stays valid: counting millions of live tasks takes a while.
     good_for: Duration,
@@ -177,7 +180,7 @@ impl Gauges {
     }
 }
 
-impl Counted {
+impl GaugeSnapshot {
     fn is_good(&self) -> bool {
         self.at.is_some_and(|at| at.elapsed() < self.good_for)
     }
@@ -187,7 +190,7 @@ impl Counted {
             describe();
         }
         for state in TaskStatus::ALL {
-            // Counted separately, because there may be many.
+            // GaugeSnapshot separately, because there may be many.
             if state.is_ended() {
                 continue;
             }
@@ -309,8 +312,8 @@ mod tests {
             messages_pending: 4,
             messages_dead: 1,
         };
-        let mut counted = Counted::default();
-        let shown = |counted: &mut Counted, counts: &Counts| {
+        let mut counted = GaugeSnapshot::default();
+        let shown = |counted: &mut GaugeSnapshot, counts: &Counts| {
             metrics::with_local_recorder(&recorder, || counted.show(counts));
             recorder.handle().render()
         };

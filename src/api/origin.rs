@@ -7,7 +7,7 @@
 
 use axum::http::{HeaderMap, Method, Uri, Version, header, uri::Authority};
 
-use super::problem::{Kind, Problem};
+use super::problem::{Problem, ProblemKind};
 use crate::config::Config;
 
 /// What requests are checked against if no token is needed.
@@ -37,7 +37,7 @@ pub fn check(
         && !site.is_public(host.host())
     {
         return Err(Problem::new(
-            Kind::Misdirected,
+            ProblemKind::Misdirected,
             format!(
                 "this service accepts requests for localhost and loopback addresses, not for {host:?}: use one of those, set public_url to the URL under which the service is reached, or configure tokens"
             ),
@@ -46,7 +46,7 @@ pub fn check(
     let from_elsewhere = comes_from_elsewhere(method, headers, host.as_ref());
     from_elsewhere.map_or(Ok(()), |header| {
         Err(Problem::new(
-            Kind::CrossSite,
+            ProblemKind::CrossSite,
             format!(
                 "the header {header} says that a page of another site makes this request: without tokens, only pages of this service may send requests"
             ),
@@ -56,7 +56,7 @@ pub fn check(
 
 /// The one host that a request names; `None` only for HTTP/1.0, which may omit it.
 fn host(uri: &Uri, version: Version, headers: &HeaderMap) -> Result<Option<Authority>, Problem> {
-    let bad = |detail: &str| Problem::new(Kind::InvalidQuery, detail);
+    let bad = |detail: &str| Problem::new(ProblemKind::InvalidQuery, detail);
     let mut named = headers.get_all(header::HOST).iter();
     let first = named.next();
     if named.next().is_some() {
@@ -180,7 +180,7 @@ mod tests {
         version: Version,
         given: &[(&'static str, &str)],
         site: Option<&Site>,
-    ) -> Result<(), Kind> {
+    ) -> Result<(), ProblemKind> {
         let mut headers = HeaderMap::new();
         for (name, value) in given {
             headers.append(*name, value.parse().unwrap());
@@ -189,12 +189,12 @@ mod tests {
         check(&method, &target, version, &headers, site).map_err(|problem| problem.kind())
     }
 
-    fn host(host: &str) -> Result<(), Kind> {
+    fn host(host: &str) -> Result<(), ProblemKind> {
         let headers = [("host", host)];
         asked(Method::GET, "/", Version::HTTP_11, &headers, Some(&LOCAL))
     }
 
-    fn from(method: Method, headers: &[(&'static str, &str)]) -> Result<(), Kind> {
+    fn from(method: Method, headers: &[(&'static str, &str)]) -> Result<(), ProblemKind> {
         let mut all = vec![("host", "localhost:8080")];
         all.extend_from_slice(headers);
         asked(method, "/", Version::HTTP_11, &all, Some(&LOCAL))
@@ -230,7 +230,7 @@ mod tests {
             "[::]:8080",
             "[fe80::1]",
         ] {
-            assert_eq!(host(name), Err(Kind::Misdirected), "{name}");
+            assert_eq!(host(name), Err(ProblemKind::Misdirected), "{name}");
             let headers = [("host", name)];
             let with_tokens = asked(Method::GET, "/", Version::HTTP_11, &headers, None);
             assert_eq!(with_tokens, Ok(()), "{name}");
@@ -257,7 +257,7 @@ mod tests {
         ] {
             for site in [Some(&LOCAL), None] {
                 let refused = asked(Method::GET, "/", Version::HTTP_11, given, site);
-                assert_eq!(refused, Err(Kind::InvalidQuery), "{given:?}");
+                assert_eq!(refused, Err(ProblemKind::InvalidQuery), "{given:?}");
             }
         }
         let old = asked(Method::GET, "/", Version::HTTP_10, &[], Some(&LOCAL));
@@ -278,7 +278,7 @@ mod tests {
         };
         assert_eq!(ask("http://localhost/livez", "evil.example"), Ok(()));
         let evil = ask("http://evil.example/livez", "localhost");
-        assert_eq!(evil, Err(Kind::Misdirected));
+        assert_eq!(evil, Err(ProblemKind::Misdirected));
     }
 
     #[test]
@@ -298,10 +298,14 @@ mod tests {
                 &[("host", "localhost:8080"), ("host", "localhost:8080")],
             ),
         ] {
-            assert_eq!(ask(target, headers), Err(Kind::InvalidQuery), "{target}");
+            assert_eq!(
+                ask(target, headers),
+                Err(ProblemKind::InvalidQuery),
+                "{target}"
+            );
         }
         let evil = ask("http://evil.example/", &[]);
-        assert_eq!(evil, Err(Kind::Misdirected));
+        assert_eq!(evil, Err(ProblemKind::Misdirected));
     }
 
     #[test]
@@ -334,7 +338,11 @@ mod tests {
             ],
         ] {
             for method in [Method::GET, Method::POST, Method::DELETE, Method::OPTIONS] {
-                assert_eq!(from(method, headers), Err(Kind::CrossSite), "{headers:?}");
+                assert_eq!(
+                    from(method, headers),
+                    Err(ProblemKind::CrossSite),
+                    "{headers:?}"
+                );
             }
         }
         let navigates = [
@@ -345,7 +353,7 @@ mod tests {
         assert_eq!(from(Method::GET, &navigates), Ok(()), "a link");
         assert_eq!(
             from(Method::POST, &navigates),
-            Err(Kind::CrossSite),
+            Err(ProblemKind::CrossSite),
             "a form"
         );
     }

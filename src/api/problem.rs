@@ -19,25 +19,25 @@ use crate::{
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $slug:literal, $status:ident, $title:literal;)*) => {
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub enum Kind {
+        pub enum ProblemKind {
             $($(#[$doc])* $kind,)*
         }
 
-        impl Kind {
+        impl ProblemKind {
             #[cfg(test)]
-            pub const ALL: &[Kind] = &[$(Kind::$kind),*];
+            pub const ALL: &[ProblemKind] = &[$(ProblemKind::$kind),*];
 
             /// The last part of the problem's `type`.
             pub fn slug(self) -> &'static str {
-                match self { $(Kind::$kind => $slug,)* }
+                match self { $(ProblemKind::$kind => $slug,)* }
             }
 
             pub fn status(self) -> StatusCode {
-                match self { $(Kind::$kind => StatusCode::$status,)* }
+                match self { $(ProblemKind::$kind => StatusCode::$status,)* }
             }
 
             pub fn title(self) -> &'static str {
-                match self { $(Kind::$kind => $title,)* }
+                match self { $(ProblemKind::$kind => $title,)* }
             }
         }
     };
@@ -89,15 +89,15 @@ kinds! {
 pub fn refuse(status: StatusCode) -> Option<Response<String>> {
     let problem = match status {
         StatusCode::BAD_REQUEST => Problem::new(
-            Kind::MalformedRequest,
+            ProblemKind::MalformedRequest,
             "the request is not valid HTTP: its first line, a header or the length of its body cannot be parsed",
         ),
         StatusCode::URI_TOO_LONG => Problem::new(
-            Kind::UriTooLong,
+            ProblemKind::UriTooLong,
             "the URL of the request is longer than 64 KiB: shorten it, for example by using fewer filters",
         ),
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Problem::new(
-            Kind::HeadersTooLarge,
+            ProblemKind::HeadersTooLarge,
             "the request line and headers are longer than 64 KiB, or there are more than 100 headers: send fewer or shorter headers",
         ),
         _ => return None,
@@ -118,7 +118,7 @@ const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/problem+
 /// An error to be sent to the caller.
 #[derive(Debug)]
 pub struct Problem {
-    kind: Kind,
+    kind: ProblemKind,
     detail: String,
     members: Map<String, Value>,
 }
@@ -173,7 +173,7 @@ pub struct FieldErrorBody {
 }
 
 impl Problem {
-    pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
+    pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
         Self {
             kind,
             detail: detail.into(),
@@ -205,7 +205,7 @@ impl Problem {
         Value::Object(body).to_string()
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ProblemKind {
         self.kind
     }
 
@@ -230,23 +230,23 @@ impl Problem {
             .into_iter()
             .map(|fault| json!({ "pointer": fault.pointer, "message": fault.message }))
             .collect();
-        Self::new(Kind::Invalid, detail).with("errors", errors)
+        Self::new(ProblemKind::Invalid, detail).with("errors", errors)
     }
 }
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let kind = match error {
-            StoreError::Full => Kind::StoreFull,
+            StoreError::Full => ProblemKind::StoreFull,
             StoreError::Unavailable(_)
             | StoreError::CommitUnknown(_)
             | StoreError::Retryable(_)
-            | StoreError::Unreadable(_) => Kind::StoreUnavailable,
-            StoreError::Stopping => Kind::Stopping,
-            StoreError::Corrupt(_) | StoreError::Task(_) => Kind::UnreadableRecord,
-            StoreError::Panicked => Kind::Internal,
+            | StoreError::Unreadable(_) => ProblemKind::StoreUnavailable,
+            StoreError::Stopping => ProblemKind::Stopping,
+            StoreError::Corrupt(_) | StoreError::Task(_) => ProblemKind::UnreadableRecord,
+            StoreError::Panicked => ProblemKind::Internal,
         };
-        if let Kind::UnreadableRecord = kind {
+        if let ProblemKind::UnreadableRecord = kind {
             tracing::error!(%error, "a record in the database cannot be read");
         }
         Self::new(kind, error.to_string())
@@ -257,15 +257,15 @@ impl From<CommandError> for Problem {
     fn from(error: CommandError) -> Self {
         let detail = error.to_string();
         match error {
-            CommandError::NoTask => Self::new(Kind::NoSuchTask, detail),
+            CommandError::NoTask => Self::new(ProblemKind::NoSuchTask, detail),
             CommandError::Refused { refusal, state } => {
                 let kind = match refusal {
-                    Refusal::NoStep(_) => Kind::NoSuchStep,
-                    Refusal::Ended(_) => Kind::TaskEnded,
-                    Refusal::TaskState { .. } => Kind::WrongTaskState,
-                    Refusal::PastPivot { .. } => Kind::PastPivot,
+                    Refusal::NoStep(_) => ProblemKind::NoSuchStep,
+                    Refusal::Ended(_) => ProblemKind::TaskEnded,
+                    Refusal::TaskState { .. } => ProblemKind::WrongTaskState,
+                    Refusal::PastPivot { .. } => ProblemKind::PastPivot,
                     Refusal::StepState { .. } | Refusal::Late { .. } | Refusal::NotDue { .. } => {
-                        Kind::WrongStepState
+                        ProblemKind::WrongStepState
                     }
                 };
                 let problem = Self::new(kind, detail).with("state", state);
@@ -277,10 +277,10 @@ impl From<CommandError> for Problem {
                 }
             }
             CommandError::VersionMismatch { current, .. } => {
-                Self::new(Kind::VersionMismatch, detail).with("version", current)
+                Self::new(ProblemKind::VersionMismatch, detail).with("version", current)
             }
-            CommandError::KeyReused => Self::new(Kind::KeyReused, detail),
-            CommandError::Panicked => Self::new(Kind::Internal, detail),
+            CommandError::KeyReused => Self::new(ProblemKind::KeyReused, detail),
+            CommandError::Panicked => Self::new(ProblemKind::Internal, detail),
             CommandError::Store(error) => error.into(),
         }
     }
@@ -296,7 +296,7 @@ impl From<RegisterError> for Problem {
             Some(tag) => format!("the resource registered under this name has the ETag {tag}"),
             None => "no resource is registered under this name".to_owned(),
         };
-        Self::new(Kind::PreconditionFailed, detail).with("etag", current)
+        Self::new(ProblemKind::PreconditionFailed, detail).with("etag", current)
     }
 }
 
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn every_kind_has_its_section_with_status_cure_and_example() {
-        for kind in Kind::ALL {
+        for kind in ProblemKind::ALL {
             let slug = kind.slug();
             let section = section(slug).unwrap_or_else(|| panic!("{slug} has no section"));
             let status = kind.status().as_u16();
@@ -349,7 +349,7 @@ mod tests {
         let headings = PAGE.lines().filter_map(|line| line.strip_prefix("## "));
         for heading in headings {
             assert!(
-                Kind::ALL.iter().any(|kind| kind.slug() == heading),
+                ProblemKind::ALL.iter().any(|kind| kind.slug() == heading),
                 "{heading}"
             );
             let lines = section(heading).unwrap().lines();
@@ -361,7 +361,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_problem_says_what_it_is_twice_and_keeps_its_members() {
-        let problem = Problem::new(Kind::WrongStepState, "no").with("state", "processing");
+        let problem = Problem::new(ProblemKind::WrongStepState, "no").with("state", "processing");
         let response = problem.into_response();
         assert_eq!(response.status(), StatusCode::CONFLICT);
         let body = axum::body::to_bytes(response.into_body(), 1000)
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn refusals_that_pass_say_when_to_come_back() {
-        for kind in Kind::ALL {
+        for kind in ProblemKind::ALL {
             let response = Problem::new(*kind, "").into_response();
             let says = response.headers().contains_key(header::RETRY_AFTER);
             assert_eq!(

@@ -15,7 +15,7 @@ use super::{
     Problem,
     answer::etag_of,
     docs::POLICY,
-    problem::{Kind, ProblemBody},
+    problem::{ProblemBody, ProblemKind},
     state::App,
 };
 
@@ -69,7 +69,7 @@ async fn one(params: RawPathParams, headers: HeaderMap) -> Result<Response, Prob
     let slug = params.iter().next().map_or("", |(_, value)| value);
     let text = section(slug).ok_or_else(|| {
         Problem::new(
-            Kind::NotFound,
+            ProblemKind::NotFound,
             format!("problem type {slug:?} does not exist: GET /problems lists all of them"),
         )
     })?;
@@ -192,7 +192,7 @@ mod tests {
     fn links_lead_to_the_pages_of_kinds_or_out_and_nowhere_else() {
         for below in ["", "problems/"] {
             let page = rendered("Problems", PAGE, below);
-            for kind in Kind::ALL {
+            for kind in ProblemKind::ALL {
                 let link = format!("<a href=\"{below}{0}\">{0}</a>", kind.slug());
                 assert!(page.contains(&link), "{link}");
             }
@@ -202,7 +202,7 @@ mod tests {
             {
                 let to = rest.split('"').next().unwrap();
                 let slug = to.strip_prefix(below).unwrap_or(to);
-                let is_kind = Kind::ALL.iter().any(|kind| kind.slug() == slug);
+                let is_kind = ProblemKind::ALL.iter().any(|kind| kind.slug() == slug);
                 assert!(
                     is_kind || to.starts_with("https://www.rfc-editor.org/"),
                     "{to}"

@@ -8,7 +8,7 @@ use axum::{
     routing::get,
 };
 
-use super::{Problem, operations, problem::Kind, request_id};
+use super::{Problem, operations, problem::ProblemKind, request_id};
 use crate::store::Health;
 
 /// Serves requests until [`super::router`] replaces it.
@@ -26,7 +26,7 @@ async fn not_yet(State(health): State<Health>) -> Response {
         return Problem::from(fault.error()).into_response();
     }
     Problem::new(
-        Kind::StoreUnavailable,
+        ProblemKind::StoreUnavailable,
         "the service is starting and not connected to its database yet: its log says what it waits for",
     )
     .into_response()

@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     agent::{Agents, Registered},
-    config::{Config, Token},
+    config::{AccessToken, Config},
     delivery::Receivers,
     domain::{
         AgentName, Definition, FieldFault, InstanceId, KnownAgents, Limits, Payload, Policies,
@@ -20,9 +20,9 @@ use crate::{
 
 use super::{
     Problem,
-    bulkhead::{Bulkhead, Permit},
+    bulkhead::{EvaluationBulkhead, EvaluationPermit},
 };
-pub use super::{ended_tasks::EndedTasks, operations::Gauges, workflows::Workflows};
+pub use super::{ended_tasks::EndedTasks, operations::Gauges, workflows::WorkflowCache};
 
 /// A longer definition, in bytes, needs a permit to be compiled. Most definitions compile in less time than a
 /// permit costs.
@@ -39,16 +39,16 @@ pub struct App {
     pub registered: Arc<Registered>,
     /// The receivers of messages and the tokens of callers, as the last SIGHUP or the start read them.
     pub receivers: Arc<ArcSwap<Receivers>>,
-    pub tokens: Arc<ArcSwap<Vec<Token>>>,
+    pub tokens: Arc<ArcSwap<Vec<AccessToken>>>,
     pub config: Config,
     pub limits: Limits,
     pub metrics: Metrics,
     pub stop: tokio_util::sync::CancellationToken,
     /// The latest version of each workflow in use.
-    pub workflows: Arc<Workflows>,
+    pub workflows: Arc<WorkflowCache>,
     pub gauges: Gauges,
     pub ended_tasks: EndedTasks,
-    pub bulkhead: Bulkhead,
+    pub bulkhead: EvaluationBulkhead,
     pub instance: InstanceId,
     pub hold: Arc<Hold>,
     /// Permits for callers who wait for a task or follow it. There are fewer than connections, so that short
@@ -63,7 +63,7 @@ impl App {
         &self,
         steps: &Payload,
         policies: &Policies,
-        permit: Option<&Permit<'_>>,
+        permit: Option<&EvaluationPermit<'_>>,
     ) -> Result<Compiled, Problem> {
         let compiled = self.compile_as_known(steps, policies, permit).await?;
         if compiled.is_ok() {
@@ -77,7 +77,7 @@ impl App {
         &self,
         steps: &Payload,
         policies: &Policies,
-        permit: Option<&Permit<'_>>,
+        permit: Option<&EvaluationPermit<'_>>,
     ) -> Result<Compiled, Problem> {
         let compile = |budget: &Budget| {
             parse_steps_within(steps, "/steps", policies, &self.limits, self, budget)

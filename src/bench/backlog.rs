@@ -10,7 +10,7 @@ use super::{
     backlog_report::{BacklogReport, Memory, Side, Turn},
     load::{self, Amount},
     requests::{self, AGENT, Requests, WORKFLOW},
-    server::Servers,
+    server::BenchServers,
     stub,
 };
 use crate::{cli::BenchOptions, config::DatabaseUrl};
@@ -24,8 +24,8 @@ const MANY_STEPS: usize = 500;
 
 /// The two servers, and what is listening for them.
 struct Sides {
-    empty: Servers,
-    full: Servers,
+    empty: BenchServers,
+    full: BenchServers,
     /// Its connections are made by the kernel, and nobody takes them.
     _dead: TcpListener,
 }
@@ -72,8 +72,8 @@ async fn start(options: &BenchOptions, client: &Client) -> Result<Sides, BenchEr
     let listener = TcpListener::bind((options.stub_listen.ip(), 0)).map_err(BenchError::Stub)?;
     let dead = listener.local_addr().map_err(BenchError::Stub)?;
     let sides = Sides {
-        empty: Servers::start(1, database.as_ref(), client).await?,
-        full: Servers::start(1, of_backlog.as_ref(), client).await?,
+        empty: BenchServers::start(1, database.as_ref(), client).await?,
+        full: BenchServers::start(1, of_backlog.as_ref(), client).await?,
         _dead: listener,
     };
     for servers in [&sides.empty, &sides.full] {
@@ -99,7 +99,7 @@ async fn turns(
     backlog: u32,
     sides: &Sides,
 ) -> Result<BacklogReport, BenchError> {
-    let of = |servers: &Servers| servers.requests();
+    let of = |servers: &BenchServers| servers.requests();
     let (empty, full) = (of(&sides.empty), of(&sides.full));
     let mut memory = Memory {
         before: sides.full.usage().await?,

@@ -4,18 +4,18 @@ use std::fmt::Write;
 
 use super::{
     latency::{Latencies, Millis, median},
-    load::Phase,
+    load::LoadPhase,
     server::Usage,
 };
 
 /// What one server did in one turn.
 pub struct Side {
-    pub submissions: Phase,
+    pub submissions: LoadPhase,
     pub reads: Latencies,
     pub reads_of_many_steps: Latencies,
     pub lists: Latencies,
     /// Tasks of an agent that is well.
-    pub others: Phase,
+    pub others: LoadPhase,
 }
 
 /// Both servers, measured one right after the other.
@@ -152,7 +152,7 @@ mod tests {
             }
             latencies
         };
-        let phase = || Phase {
+        let phase = || LoadPhase {
             elapsed: Duration::from_secs(seconds),
             latencies: latencies(),
         };

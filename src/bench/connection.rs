@@ -21,12 +21,12 @@ pub enum ExchangeError {
     Refused(String),
 }
 
-pub struct Connection {
+pub struct BenchConnection {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
-impl Connection {
+impl BenchConnection {
     /// `authority` is a host and a port.
     pub async fn open(authority: &str) -> Result<Self, ExchangeError> {
         let stream = TcpStream::connect(authority).await?;
@@ -84,7 +84,7 @@ mod tests {
             stream.write_all(second.as_bytes()).await.unwrap();
         };
         let client = async {
-            let mut connection = Connection::open(&authority).await?;
+            let mut connection = BenchConnection::open(&authority).await?;
             let body = connection.exchange(b"GET / HTTP/1.1\r\n\r\n").await?;
             Ok(String::from_utf8_lossy(body).into_owned())
         };

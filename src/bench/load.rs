@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::{
     BenchError,
-    connection::Connection,
+    connection::BenchConnection,
     frame,
     latency::Latencies,
     requests::{Requests, STEP_BODIES},
@@ -24,13 +24,13 @@ use super::{
 const LONGEST_PHASE: Duration = Duration::from_secs(600);
 
 /// What came of one phase.
-pub struct Phase {
+pub struct LoadPhase {
     pub elapsed: Duration,
     /// One for each task.
     pub latencies: Latencies,
 }
 
-impl Phase {
+impl LoadPhase {
     pub fn per_second(&self) -> f64 {
         self.latencies.count() as f64 / self.elapsed.as_secs_f64()
     }
@@ -61,7 +61,7 @@ impl Tickets {
 async fn phase<F>(
     amount: Amount,
     worker: impl Fn(usize, Tickets, Latencies) -> F,
-) -> Result<Phase, BenchError>
+) -> Result<LoadPhase, BenchError>
 where
     F: Future<Output = Result<Latencies, BenchError>> + Send + 'static,
 {
@@ -89,14 +89,14 @@ where
         Ok(ended) => ended?,
         Err(_) => return Err(BenchError::TooSlow(LONGEST_PHASE)),
     }
-    Ok(Phase {
+    Ok(LoadPhase {
         elapsed: started.elapsed(),
         latencies,
     })
 }
 
 /// The ceiling: the three requests of each task by a plain client that remembers nothing.
-pub async fn raw(client: &Client, stub: &Url, amount: Amount) -> Result<Phase, BenchError> {
+pub async fn raw(client: &Client, stub: &Url, amount: Amount) -> Result<LoadPhase, BenchError> {
     let requests: Vec<(Url, Bytes)> = STEP_BODIES
         .iter()
         .map(|(path, body)| {
@@ -129,11 +129,11 @@ pub async fn raw(client: &Client, stub: &Url, amount: Amount) -> Result<Phase, B
 
 /// Tasks from their submission until the answer says that they are processed; each worker keeps to one of
 /// the servers.
-pub async fn end_to_end(servers: &[Requests], amount: Amount) -> Result<Phase, BenchError> {
+pub async fn end_to_end(servers: &[Requests], amount: Amount) -> Result<LoadPhase, BenchError> {
     phase(amount, |worker, tickets, mut latencies| {
         let requests = servers[worker % servers.len()].clone();
         async move {
-            let mut connection = Connection::open(&requests.authority).await?;
+            let mut connection = BenchConnection::open(&requests.authority).await?;
             while tickets.take() {
                 let started = Instant::now();
                 let answer = connection.exchange(&requests.submit_and_wait).await?;
@@ -147,11 +147,11 @@ pub async fn end_to_end(servers: &[Requests], amount: Amount) -> Result<Phase, B
 }
 
 /// Submissions alone, until the 202; each task is waited for, unmeasured, before the next.
-pub async fn submissions(servers: &[Requests], amount: Amount) -> Result<Phase, BenchError> {
+pub async fn submissions(servers: &[Requests], amount: Amount) -> Result<LoadPhase, BenchError> {
     phase(amount, |worker, tickets, mut latencies| {
         let requests = servers[worker % servers.len()].clone();
         async move {
-            let mut connection = Connection::open(&requests.authority).await?;
+            let mut connection = BenchConnection::open(&requests.authority).await?;
             let mut wait = Vec::new();
             while tickets.take() {
                 let started = Instant::now();
@@ -173,14 +173,14 @@ pub async fn queued(
     servers: &[Requests],
     body: &str,
     amount: Amount,
-) -> Result<(Phase, Vec<String>), BenchError> {
+) -> Result<(LoadPhase, Vec<String>), BenchError> {
     let ids = Arc::new(Mutex::new(Vec::with_capacity(amount.tasks as usize)));
     let done = phase(amount, |worker, tickets, mut latencies| {
         let requests = servers[worker % servers.len()].clone();
         let submit = requests.post("/v1/tasks", body);
         let ids = ids.clone();
         async move {
-            let mut connection = Connection::open(&requests.authority).await?;
+            let mut connection = BenchConnection::open(&requests.authority).await?;
             while tickets.take() {
                 let started = Instant::now();
                 let answer = connection.exchange(&submit).await?;
@@ -203,11 +203,11 @@ pub async fn reads(
     requests: &Requests,
     request: &Bytes,
     amount: Amount,
-) -> Result<Phase, BenchError> {
+) -> Result<LoadPhase, BenchError> {
     phase(amount, |_, tickets, mut latencies| {
         let (authority, request) = (requests.authority.clone(), request.clone());
         async move {
-            let mut connection = Connection::open(&authority).await?;
+            let mut connection = BenchConnection::open(&authority).await?;
             while tickets.take() {
                 let started = Instant::now();
                 connection.exchange(&request).await?;
@@ -230,7 +230,7 @@ pub async fn cancel(requests: &Requests, ids: Vec<String>) -> Result<(), BenchEr
         let (requests, ids) = (requests.clone(), ids.clone());
         let next = move || ids.lock().unwrap_or_else(PoisonError::into_inner).pop();
         async move {
-            let mut connection = Connection::open(&requests.authority).await?;
+            let mut connection = BenchConnection::open(&requests.authority).await?;
             while let Some(id) = next() {
                 let cancel = requests.post(&format!("/v1/tasks/{id}/cancel"), "");
                 connection.exchange(&cancel).await?;

@@ -23,7 +23,7 @@ use self::{
     load::Amount,
     report::{Report, Round},
     requests::{AGENT, Requests, WORKFLOW},
-    server::Servers,
+    server::BenchServers,
 };
 use crate::{cli::BenchOptions, config::DatabaseUrl, interrupt, plain_http};
 
@@ -107,14 +107,14 @@ async fn measure(options: BenchOptions, client: Client) -> Result<Report, BenchE
     let stub = stub::start(options.stub_listen).await;
     let stub = format!("http://{}", stub.map_err(BenchError::Stub)?);
     let servers = match &options.url {
-        Some(url) => Servers::at(url, options.token.clone(), client.clone())?,
+        Some(url) => BenchServers::at(url, options.token.clone(), client.clone())?,
         None => {
             let database = options
                 .database_url
                 .as_deref()
                 .map(str::parse::<DatabaseUrl>);
             let database = database.transpose().map_err(|()| BenchError::NotPostgres)?;
-            Servers::start(options.instances, database.as_ref(), &client).await?
+            BenchServers::start(options.instances, database.as_ref(), &client).await?
         }
     };
     introduce(&options, &servers);
@@ -133,7 +133,7 @@ async fn measure(options: BenchOptions, client: Client) -> Result<Report, BenchE
     report
 }
 
-fn introduce(options: &BenchOptions, servers: &Servers) {
+fn introduce(options: &BenchOptions, servers: &BenchServers) {
     println!(
         "{} tasks of three steps in {} rounds, {} in flight",
         options.tasks, options.rounds, options.in_flight
@@ -150,7 +150,7 @@ fn introduce(options: &BenchOptions, servers: &Servers) {
 /// Everything that is measured, in turns short enough that both of a pair meet the same weather.
 async fn phases(
     options: &BenchOptions,
-    servers: &Servers,
+    servers: &BenchServers,
     client: &Client,
     stub: &Url,
 ) -> Result<Report, BenchError> {

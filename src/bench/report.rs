@@ -4,14 +4,14 @@ use std::fmt::Write;
 
 use super::{
     latency::{Latencies, Millis, median},
-    load::Phase,
+    load::LoadPhase,
     server::Usage,
 };
 
 /// The raw ceiling and the server, measured one right after the other.
 pub struct Round {
-    pub raw: Phase,
-    pub tasks: Phase,
+    pub raw: LoadPhase,
+    pub tasks: LoadPhase,
     /// CPU seconds that the server used for the tasks.
     pub cpu_seconds: Option<f64>,
 }
@@ -152,12 +152,12 @@ mod tests {
 
     use super::*;
 
-    fn phase(tasks: usize, seconds: u64) -> Phase {
+    fn phase(tasks: usize, seconds: u64) -> LoadPhase {
         let mut latencies = Latencies::default();
         for _ in 0..tasks {
             latencies.record(Duration::from_millis(2));
         }
-        Phase {
+        LoadPhase {
             elapsed: Duration::from_secs(seconds),
             latencies,
         }

@@ -22,16 +22,16 @@ const LONGEST_START: Duration = Duration::from_secs(15);
 const LOG: &str = "server.log";
 
 /// All servers that the load goes to. They share a database.
-pub struct Servers {
-    all: Vec<Server>,
+pub struct BenchServers {
+    all: Vec<BenchServer>,
     /// In which they were started, if it is not one of their own.
     database: Option<DatabaseUrl>,
 }
 
-impl Servers {
+impl BenchServers {
     pub fn at(url: &str, token: Option<String>, client: Client) -> Result<Self, BenchError> {
         Ok(Self {
-            all: vec![Server::at(url, token, client)?],
+            all: vec![BenchServer::at(url, token, client)?],
             database: None,
         })
     }
@@ -49,7 +49,7 @@ impl Servers {
         }
         let mut all = Vec::new();
         for _ in 0..instances {
-            all.push(Server::start(database, client.clone()).await?);
+            all.push(BenchServer::start(database, client.clone()).await?);
         }
         Ok(Self {
             all,
@@ -120,15 +120,15 @@ pub fn cpu_seconds(before: &[Option<Usage>], after: &[Option<Usage>]) -> Option<
         .sum()
 }
 
-struct Server {
+struct BenchServer {
     url: Url,
     token: Option<String>,
     client: Client,
     /// Ended, and its database removed, when this is dropped.
-    own: Option<Own>,
+    own: Option<OwnServer>,
 }
 
-struct Own {
+struct OwnServer {
     // Before the folder: fields are dropped in this order.
     child: Child,
     folder: Folder,
@@ -143,7 +143,7 @@ pub struct Usage {
     pub calls: f64,
 }
 
-impl Server {
+impl BenchServer {
     fn at(url: &str, token: Option<String>, client: Client) -> Result<Self, BenchError> {
         let parsed = Url::parse(url).ok();
         let parsed = parsed.filter(|url| url.scheme() == "http" && url.has_host());
@@ -160,7 +160,7 @@ impl Server {
         let folder = Folder::new("bench").map_err(BenchError::Folder)?;
         let (child, port) = spawn(&folder, database).map_err(BenchError::Process)?;
         let server = Self {
-            own: Some(Own { child, folder }),
+            own: Some(OwnServer { child, folder }),
             ..Self::at(&format!("http://127.0.0.1:{port}"), None, client)?
         };
         server.ready().await
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_server_is_an_http_url_with_or_without_a_path() {
-        let at = |url| Server::at(url, None, plain_http::client().unwrap());
+        let at = |url| BenchServer::at(url, None, plain_http::client().unwrap());
         let server = at("http://10.0.0.5/provost/").unwrap();
         assert_eq!(server.authority(), "10.0.0.5:80");
         assert_eq!(server.prefix(), "/provost");

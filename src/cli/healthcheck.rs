@@ -32,13 +32,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The server to check.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Target {
+pub struct HealthcheckTarget {
     pub listen: Listen,
     pub tls: bool,
 }
 
 /// Asks the server whether it is ready.
-pub fn check(target: &Target) -> Result<(), Unready> {
+pub fn check(target: &HealthcheckTarget) -> Result<(), Unready> {
     let address = match &target.listen {
         Listen::Tcp(address) => Listen::Tcp(reachable(*address)),
         unix @ Listen::Unix(_) => unix.clone(),
@@ -154,8 +154,8 @@ mod tests {
 
     use super::*;
 
-    fn plain(address: SocketAddr) -> Target {
-        Target {
+    fn plain(address: SocketAddr) -> HealthcheckTarget {
+        HealthcheckTarget {
             listen: Listen::Tcp(address),
             tls: false,
         }

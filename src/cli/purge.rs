@@ -51,7 +51,7 @@ enum PurgeError {
 }
 
 /// A database, and whether a service may be using it.
-struct Opened {
+struct PurgeDatabase {
     store: DirectStore,
     pacing: Pacing,
     /// It is a file that a service has open.
@@ -114,7 +114,7 @@ async fn purge(
     Ok(())
 }
 
-async fn open(config: &Config) -> Result<Opened, OpenError> {
+async fn open(config: &Config) -> Result<PurgeDatabase, OpenError> {
     let definitions = Arc::new(Definitions::new(NonZeroUsize::MIN));
     let path = match &config.database_url {
         DatabaseUrl::Sqlite(path) => path,
@@ -125,7 +125,7 @@ async fn open(config: &Config) -> Result<Opened, OpenError> {
                 migrate: false,
             };
             let opened = postgres::open(url, settings, definitions).await?;
-            return Ok(Opened {
+            return Ok(PurgeDatabase {
                 store: DirectStore {
                     backend: Box::new(opened.backend),
                     reader: opened.readers.housekeeping,
@@ -152,7 +152,7 @@ async fn open(config: &Config) -> Result<Opened, OpenError> {
         }
         Err(error) => return Err(error),
     };
-    Ok(Opened {
+    Ok(PurgeDatabase {
         store: DirectStore {
             backend: Box::new(opened.backend),
             reader: opened.readers.housekeeping,
@@ -165,7 +165,7 @@ async fn open(config: &Config) -> Result<Opened, OpenError> {
 async fn delete(
     config: &Config,
     options: &PurgeOptions,
-    mut opened: Opened,
+    mut opened: PurgeDatabase,
     stop: &CancellationToken,
 ) -> Result<(), PurgeError> {
     let (retention, letters) = asked(config, options);

@@ -4,7 +4,7 @@ use clap::{CommandFactory, error::ErrorKind};
 
 use super::*;
 
-fn parse(arguments: &[&str], env: &[(&str, &str)]) -> Result<Command, ConfigError> {
+fn parse(arguments: &[&str], env: &[(&str, &str)]) -> Result<CliCommand, ConfigError> {
     let arguments = args::Arguments::try_parse_from(arguments).map_err(|e| e.to_string());
     let env = env
         .iter()
@@ -14,7 +14,7 @@ fn parse(arguments: &[&str], env: &[(&str, &str)]) -> Result<Command, ConfigErro
 
 fn serve(arguments: &[&str], env: &[(&str, &str)]) -> Config {
     match parse(arguments, env) {
-        Ok(Command::Serve(config, _)) => *config,
+        Ok(CliCommand::Serve(config, _)) => *config,
         Ok(_) => panic!("another command"),
         Err(error) => panic!("{error}"),
     }
@@ -102,7 +102,7 @@ fn a_healthcheck_goes_where_the_environment_says_that_serve_listens() {
         ("PROVOST_DATABASE_URL", "sqlite://x.db"),
     ];
     match parse(&["provost", "healthcheck"], &env) {
-        Ok(Command::Healthcheck(target)) => assert_eq!(target.listen.to_string(), "127.0.0.1:9"),
+        Ok(CliCommand::Healthcheck(target)) => assert_eq!(target.listen.to_string(), "127.0.0.1:9"),
         _ => panic!("no healthcheck"),
     }
 }

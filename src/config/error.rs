@@ -15,12 +15,12 @@ pub enum ConfigError {
     },
 
     #[error("{}", report(.0))]
-    Settings(Vec<Fault>),
+    Settings(Vec<SettingFault>),
 }
 
 /// One setting that prevents the start.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Fault {
+pub struct SettingFault {
     /// The path in the file, tables joined by dots.
     pub setting: String,
     pub origin: String,
@@ -29,7 +29,7 @@ pub struct Fault {
     pub allowed: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for SettingFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -39,7 +39,7 @@ impl fmt::Display for Fault {
     }
 }
 
-fn report(faults: &[Fault]) -> String {
+fn report(faults: &[SettingFault]) -> String {
     let mut text = match faults.len() {
         1 => "a setting is wrong:".to_owned(),
         count => format!("{count} settings are wrong:"),

@@ -12,7 +12,7 @@ use figment::{
 use serde_json::Value as Json;
 
 use super::{
-    Config, ConfigError, Fault, agents, receivers,
+    Config, ConfigError, SettingFault, agents, receivers,
     settings::{LISTS, PLAIN_NAME, SETTINGS, Setting, is_plain_name},
     show, tokens,
     variables::{Variable, variable},
@@ -143,7 +143,7 @@ impl Provider for Layer {
 }
 
 /// The defaults are not a layer: [`Config`] fills them in where no layer has a value.
-fn layers(sources: &Sources, faults: &mut Vec<Fault>) -> Result<Figment, ConfigError> {
+fn layers(sources: &Sources, faults: &mut Vec<SettingFault>) -> Result<Figment, ConfigError> {
     let mut layers = Figment::new();
     if let Some(layer) = file(sources)? {
         layers = layers.merge(layer);
@@ -160,7 +160,7 @@ fn layers(sources: &Sources, faults: &mut Vec<Fault>) -> Result<Figment, ConfigE
         };
         match value_of_variable(&path, value) {
             Some(value) => layers = layers.merge(Layer::one(origin, &path, value)),
-            None => faults.push(Fault {
+            None => faults.push(SettingFault {
                 setting: path,
                 origin,
                 found: tokens::HIDDEN.to_owned(),
@@ -208,7 +208,7 @@ fn file(sources: &Sources) -> Result<Option<Layer>, ConfigError> {
     Ok(Some(Layer { origin, values }))
 }
 
-fn misspelt(path: String, origin: String, meant: Option<String>) -> Fault {
+fn misspelt(path: String, origin: String, meant: Option<String>) -> SettingFault {
     let table = path.split_once('.').map_or("", |(table, _)| table);
     let inside = match SETTINGS
         .iter()
@@ -217,7 +217,7 @@ fn misspelt(path: String, origin: String, meant: Option<String>) -> Fault {
         true => format!("{table}."),
         false => String::new(),
     };
-    Fault {
+    SettingFault {
         setting: path,
         origin,
         found: does_not_exist(meant.as_deref()),
@@ -255,7 +255,7 @@ fn typed(path: &str, text: &str) -> Value {
     text.parse().unwrap_or_else(|_| Value::from(text))
 }
 
-fn find_unknown(layers: &Figment, prefix: &str, table: &Value, faults: &mut Vec<Fault>) {
+fn find_unknown(layers: &Figment, prefix: &str, table: &Value, faults: &mut Vec<SettingFault>) {
     for (name, value) in table.as_dict().into_iter().flatten() {
         let path = format!("{prefix}{name}");
         if SETTINGS.iter().any(|setting| setting.path == path) || LISTS.contains(&path.as_str()) {
@@ -277,7 +277,7 @@ fn find_unknown(layers: &Figment, prefix: &str, table: &Value, faults: &mut Vec<
             let meant = nearest(name, known.iter().copied());
             (does_not_exist(meant), known)
         };
-        faults.push(Fault {
+        faults.push(SettingFault {
             origin: origin(layers, &path),
             setting: path,
             found,
@@ -299,8 +299,8 @@ fn names_inside(prefix: &str) -> Vec<&'static str> {
     names
 }
 
-fn wrong(layers: &Figment, setting: &Setting, value: &Value) -> Fault {
-    Fault {
+fn wrong(layers: &Figment, setting: &Setting, value: &Value) -> SettingFault {
+    SettingFault {
         setting: setting.path.to_owned(),
         origin: origin(layers, setting.path),
         found: show::found(setting.path, value),
@@ -309,7 +309,7 @@ fn wrong(layers: &Figment, setting: &Setting, value: &Value) -> Fault {
 }
 
 /// What the types of the lists refused: every other setting has been checked by its rule before.
-fn malformed(layers: &Figment, merged: &Value, error: figment::Error) -> Fault {
+fn malformed(layers: &Figment, merged: &Value, error: figment::Error) -> SettingFault {
     let mut path = error.path.join(".");
     // A value that was found may be a secret. A missing value is not, nor is the name of a setting.
     let is_about_names = matches!(error.kind, Kind::UnknownField(..) | Kind::MissingField(_));
@@ -319,7 +319,7 @@ fn malformed(layers: &Figment, merged: &Value, error: figment::Error) -> Fault {
         _ => None,
     };
     if let Some(allowed) = allowed.filter(|_| !is_about_names) {
-        return Fault {
+        return SettingFault {
             origin: origin(layers, &path),
             setting: path,
             found: tokens::HIDDEN.to_owned(),
@@ -347,7 +347,7 @@ fn malformed(layers: &Figment, merged: &Value, error: figment::Error) -> Fault {
             other.to_string(),
         ),
     };
-    Fault {
+    SettingFault {
         origin: origin(layers, &path),
         setting: path,
         found,
@@ -359,12 +359,12 @@ fn malformed(layers: &Figment, merged: &Value, error: figment::Error) -> Fault {
 const MOST_PERIODS: usize = 32;
 
 /// Faults of settings that are each valid alone.
-fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
-    let mut faults: Vec<Fault> = agents::faults(&config.agents)
+fn contradictions(config: &Config, layers: &Figment) -> Vec<SettingFault> {
+    let mut faults: Vec<SettingFault> = agents::faults(&config.agents)
         .into_iter()
         .map(|fault| {
             let setting = format!("agents.{}", fault.path);
-            Fault {
+            SettingFault {
                 origin: origin(layers, &setting),
                 setting,
                 found: fault.found,
@@ -373,7 +373,7 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
         })
         .collect();
     for (setting, found, allowed) in receivers::faults(&config.receivers, &config.alert_webhooks) {
-        faults.push(Fault {
+        faults.push(SettingFault {
             origin: origin(layers, &setting),
             setting,
             found,
@@ -383,7 +383,7 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
     for name in config.retention.workflows.keys() {
         if !is_plain_name(name.as_str()) {
             let setting = format!("retention.workflows.{name}");
-            faults.push(Fault {
+            faults.push(SettingFault {
                 origin: origin(layers, &setting),
                 setting,
                 found: format!("{:?}", name.as_str()),
@@ -393,7 +393,7 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
     }
     if config.retention.rules().periods().len() > MOST_PERIODS {
         let periods = config.retention.rules().periods().len();
-        faults.push(Fault {
+        faults.push(SettingFault {
             setting: "retention.workflows".to_owned(),
             origin: origin(layers, "retention.workflows"),
             found: format!("{periods} different lengths of time"),
@@ -401,7 +401,7 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
         });
     }
     if config.courier.retry_max < config.courier.retry_initial {
-        faults.push(Fault {
+        faults.push(SettingFault {
             setting: "courier.retry_max".to_owned(),
             origin: origin(layers, "courier.retry_max"),
             found: format!("\"{}\"", config.courier.retry_max),
@@ -412,7 +412,7 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
         });
     }
     if !tokens::are_distinct(&config.tokens) {
-        faults.push(Fault {
+        faults.push(SettingFault {
             setting: "tokens".to_owned(),
             origin: origin(layers, "tokens"),
             found: "two tokens with the same name or the same secret".to_owned(),
@@ -427,7 +427,7 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
         _ => None,
     };
     if let Some((missing, present)) = lonely {
-        faults.push(Fault {
+        faults.push(SettingFault {
             setting: missing.to_owned(),
             origin: origin(layers, present),
             found: format!("no value, while {present} is set"),
@@ -435,7 +435,7 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
         });
     }
     if has_tls && config.listen.tcp().is_none() {
-        faults.push(Fault {
+        faults.push(SettingFault {
             setting: "tls.certificate".to_owned(),
             origin: origin(layers, "tls.certificate"),
             found: format!("TLS on \"{}\"", config.listen),
@@ -444,7 +444,7 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<Fault> {
         });
     }
     if config.is_open_to_all() {
-        faults.push(Fault {
+        faults.push(SettingFault {
             setting: "listen".to_owned(),
             origin: origin(layers, "listen"),
             found: format!("\"{}\", which other machines can reach, and no tokens", config.listen),

@@ -41,7 +41,7 @@ fn with_sources<T>(
 }
 
 /// The only fault.
-fn fault(text: &str, env: &[(&str, &str)]) -> Fault {
+fn fault(text: &str, env: &[(&str, &str)]) -> SettingFault {
     match load_from(text, env, &[]) {
         Err(ConfigError::Settings(mut faults)) if faults.len() == 1 => faults.remove(0),
         other => panic!("{other:?}"),

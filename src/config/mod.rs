@@ -23,14 +23,14 @@ use crate::domain::{
 };
 
 pub use allow_list::AllowList;
-pub use error::{ConfigError, Fault};
+pub use error::{ConfigError, SettingFault};
 pub use listen::{Listen, UnixMode};
 pub use load::{FlagValue, Sources, describe, ignored_variables, load};
 #[cfg(test)]
 pub use receivers::HiddenUrl;
 pub use receivers::{AlertWebhookConfig, ReceiverConfig};
 pub use settings::setting_paths;
-pub use tokens::{Role, Token};
+pub use tokens::{AccessToken, Role};
 pub use values::{Auto, ByteSize, DatabaseUrl, LogFilter};
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -63,7 +63,7 @@ pub struct Config {
     pub store: StoreConfig,
     pub postgres: PostgresConfig,
     /// If there is a token, every request needs one.
-    pub tokens: Vec<Token>,
+    pub tokens: Vec<AccessToken>,
     pub agents: BTreeMap<AgentName, AgentSpec>,
     /// The receivers of messages, with the secrets that sign them.
     pub receivers: Vec<ReceiverConfig>,

@@ -31,13 +31,13 @@ pub const ALLOWED: &str = "each of [[tokens]] needs a `name` of its own, a `role
 
 #[derive(Clone, PartialEq, Deserialize)]
 #[serde(try_from = "Written")]
-pub struct Token {
+pub struct AccessToken {
     pub name: String,
     pub role: Role,
     sha256: [u8; 32],
 }
 
-impl Token {
+impl AccessToken {
     /// Whether `presented` is this token. The duration of the comparison reveals something about the hash of
     /// `presented` only, from which no token can be derived.
     pub fn is(&self, presented: &str) -> bool {
@@ -45,7 +45,7 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for AccessToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Token")
             .field("name", &self.name)
@@ -55,7 +55,7 @@ impl fmt::Debug for Token {
 }
 
 /// For showing settings: without the secret, so the output cannot be parsed back.
-impl Serialize for Token {
+impl Serialize for AccessToken {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut fields = serializer.serialize_struct("Token", 3)?;
         fields.serialize_field("name", &self.name)?;
@@ -79,7 +79,7 @@ struct Written {
     token: Option<String>,
 }
 
-impl TryFrom<Written> for Token {
+impl TryFrom<Written> for AccessToken {
     type Error = &'static str;
 
     fn try_from(written: Written) -> Result<Self, Self::Error> {
@@ -111,7 +111,7 @@ fn from_hex(hex: &str) -> Option<[u8; 32]> {
 }
 
 /// Two tokens with the same name could not be distinguished in the history; two with the same secret, not at all.
-pub fn are_distinct(tokens: &[Token]) -> bool {
+pub fn are_distinct(tokens: &[AccessToken]) -> bool {
     tokens.iter().enumerate().all(|(at, token)| {
         tokens[..at]
             .iter()
@@ -138,7 +138,7 @@ pub fn from_env(text: &str) -> Option<Value> {
 mod tests {
     use super::*;
 
-    fn token(json: &str) -> Result<Token, serde_json::Error> {
+    fn token(json: &str) -> Result<AccessToken, serde_json::Error> {
         serde_json::from_str(json)
     }
 

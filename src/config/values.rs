@@ -79,9 +79,9 @@ impl Serialize for ByteSize {
 
 impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
+        struct ByteSizeVisitor;
 
-        impl de::Visitor<'_> for Visitor {
+        impl de::Visitor<'_> for ByteSizeVisitor {
             type Value = ByteSize;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -104,7 +104,7 @@ impl<'de> Deserialize<'de> for ByteSize {
             }
         }
 
-        deserializer.deserialize_any(Visitor)
+        deserializer.deserialize_any(ByteSizeVisitor)
     }
 }
 
@@ -135,9 +135,9 @@ impl Serialize for Auto {
 
 impl<'de> Deserialize<'de> for Auto {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
+        struct AutoVisitor;
 
-        impl de::Visitor<'_> for Visitor {
+        impl de::Visitor<'_> for AutoVisitor {
             type Value = Auto;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -156,7 +156,7 @@ impl<'de> Deserialize<'de> for Auto {
             }
         }
 
-        deserializer.deserialize_any(Visitor)
+        deserializer.deserialize_any(AutoVisitor)
     }
 }
 

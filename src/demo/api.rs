@@ -26,27 +26,27 @@ pub struct Api {
 
 /// A task as `GET /v1/tasks/{id}` answers it, as far as the demo looks.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
-pub struct Task {
+pub struct TaskJson {
     pub id: String,
     pub state: String,
     pub created_at: String,
     pub ended_at: Option<String>,
-    pub error: Option<Fault>,
-    pub steps: Vec<Step>,
+    pub error: Option<FaultJson>,
+    pub steps: Vec<StepJson>,
 }
 
 #[derive(Clone, PartialEq, Debug, Deserialize)]
-pub struct Step {
+pub struct StepJson {
     pub name: String,
     pub state: String,
     pub attempt: u32,
     pub failure_count: u32,
     pub output: Option<Value>,
-    pub last_fault: Option<Fault>,
+    pub last_fault: Option<FaultJson>,
 }
 
 #[derive(Clone, PartialEq, Debug, Deserialize)]
-pub struct Fault {
+pub struct FaultJson {
     pub message: String,
     pub body: Option<String>,
     pub at: String,
@@ -54,28 +54,28 @@ pub struct Fault {
 
 /// One entry of `GET /v1/tasks/{id}/history`.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
-pub struct Entry {
+pub struct HistoryEntryJson {
     #[serde(rename = "type")]
     pub kind: String,
     pub step: Option<String>,
     pub attempt: Option<u32>,
     pub by: String,
     pub reason: Option<String>,
-    pub error: Option<Fault>,
+    pub error: Option<FaultJson>,
 }
 
 #[derive(Deserialize)]
-struct Page {
-    items: Vec<Entry>,
+struct HistoryPageJson {
+    items: Vec<HistoryEntryJson>,
 }
 
-impl Task {
+impl TaskJson {
     /// Whether it has ended, or waits for someone: nothing more happens by itself.
     pub fn is_at_rest(&self) -> bool {
         matches!(self.state.as_str(), "processed" | "error" | "cancelled")
     }
 
-    pub fn step(&self, name: &str) -> Option<&Step> {
+    pub fn step(&self, name: &str) -> Option<&StepJson> {
         self.steps.iter().find(|step| step.name == name)
     }
 }
@@ -94,19 +94,19 @@ impl Api {
         self.send(Method::PUT, path, Some(body)).await.map(|_| ())
     }
 
-    pub async fn submit(&self, submission: &Value) -> Result<Task, ApiError> {
+    pub async fn submit(&self, submission: &Value) -> Result<TaskJson, ApiError> {
         self.read(Method::POST, "/v1/tasks", Some(submission)).await
     }
 
-    pub async fn task(&self, id: &str) -> Result<Task, ApiError> {
+    pub async fn task(&self, id: &str) -> Result<TaskJson, ApiError> {
         self.read(Method::GET, &format!("/v1/tasks/{id}"), None)
             .await
     }
 
     /// Oldest first. An order of the demo fits on the first page many times.
-    pub async fn history(&self, id: &str) -> Result<Vec<Entry>, ApiError> {
+    pub async fn history(&self, id: &str) -> Result<Vec<HistoryEntryJson>, ApiError> {
         let path = format!("/v1/tasks/{id}/history");
-        let page: Page = self.read(Method::GET, &path, None).await?;
+        let page: HistoryPageJson = self.read(Method::GET, &path, None).await?;
         Ok(page.items)
     }
 

@@ -1,7 +1,7 @@
 //! The live display as text: a row for each order. Where it goes is none of its business.
 
 use super::{
-    api::{Step, Task},
+    api::{StepJson, TaskJson},
     orders::Remote,
 };
 
@@ -46,19 +46,19 @@ impl Paint {
 }
 
 /// An order on the board: not submitted yet, or as it was last seen.
-pub struct Row {
+pub struct BoardRow {
     pub key: String,
-    pub task: Option<Task>,
+    pub task: Option<TaskJson>,
 }
 
 /// The whole board, a line each: the rows, and how far things are.
-pub fn lines(rows: &[Row], paint: Paint) -> Vec<String> {
+pub fn lines(rows: &[BoardRow], paint: Paint) -> Vec<String> {
     let mut lines: Vec<String> = rows.iter().map(|row| line(row, paint)).collect();
     lines.push(progress(rows));
     lines
 }
 
-fn line(row: &Row, paint: Paint) -> String {
+fn line(row: &BoardRow, paint: Paint) -> String {
     let Some(task) = &row.task else {
         return paint.faint(&format!("  {}", row.key));
     };
@@ -77,7 +77,7 @@ fn line(row: &Row, paint: Paint) -> String {
     line.trim_end().to_owned()
 }
 
-fn cell(step: &Step, paint: Paint) -> String {
+fn cell(step: &StepJson, paint: Paint) -> String {
     let name = &step.name;
     match step.state.as_str() {
         "waiting" => paint.faint(&format!("{name}  ")),
@@ -92,11 +92,11 @@ fn cell(step: &Step, paint: Paint) -> String {
 }
 
 /// What is worth knowing right now: the error, or the trouble of the step at hand.
-pub fn note(task: &Task) -> String {
+pub fn note(task: &TaskJson) -> String {
     if let Some(fault) = &task.error {
         return fault.message.clone();
     }
-    let live = |step: &&Step| matches!(step.state.as_str(), "pending" | "processing");
+    let live = |step: &&StepJson| matches!(step.state.as_str(), "pending" | "processing");
     let Some(step) = task.steps.iter().find(live) else {
         return String::new();
     };
@@ -108,7 +108,7 @@ pub fn note(task: &Task) -> String {
     }
 }
 
-fn progress(rows: &[Row]) -> String {
+fn progress(rows: &[BoardRow]) -> String {
     let count = |state: &str| {
         let seen = rows.iter().filter_map(|row| row.task.as_ref());
         seen.filter(|task| task.state == state).count()
@@ -126,10 +126,10 @@ mod tests {
 
     const PLAIN: Paint = Paint { colours: false };
 
-    fn row(state: &str, error: Value, steps: Value) -> Row {
+    fn row(state: &str, error: Value, steps: Value) -> BoardRow {
         let task =
             json!({ "id": "1", "state": state, "created_at": "", "error": error, "steps": steps });
-        Row {
+        BoardRow {
             key: "order-1001".to_owned(),
             task: Some(serde_json::from_value(task).unwrap()),
         }
@@ -191,7 +191,7 @@ mod tests {
             row("processed", Value::Null, json!([])),
             row("error", Value::Null, json!([])),
             row("processing", Value::Null, json!([])),
-            Row {
+            BoardRow {
                 key: "order-1002".to_owned(),
                 task: None,
             },

@@ -24,12 +24,12 @@ use tokio::time::MissedTickBehavior;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use self::{
-    api::{Api, ApiError, Task},
-    board::Row,
-    orders::{Ending, Order, Remote},
-    remote::Running,
+    api::{Api, ApiError, TaskJson},
+    board::BoardRow,
+    orders::{Order, OrderEnd, Remote},
+    remote::RunningServices,
     screen::Screen,
-    summary::Seen,
+    summary::ObservedFaults,
 };
 use crate::{
     cli::{DemoOptions, MISUSE},
@@ -114,7 +114,7 @@ async fn demo(options: &DemoOptions) -> Result<bool, DemoError> {
 async fn show(
     api: &Api,
     orders: &[Order],
-    remotes: &[Running],
+    remotes: &[RunningServices],
     exit: bool,
 ) -> Result<bool, DemoError> {
     let columns = width::columns();
@@ -145,7 +145,7 @@ async fn show(
             None => None,
         };
         let order = order.clone();
-        seen.push(Seen { order, task });
+        seen.push(ObservedFaults { order, task });
     }
     let columns = width::columns();
     println!("\n{}", summary::orders(&seen, screen.paint, columns));
@@ -153,12 +153,12 @@ async fn show(
     let well = judge(&seen, remotes, &screen);
     let declined = seen
         .iter()
-        .find(|seen| seen.order.ending() == Ending::Declined);
+        .find(|seen| seen.order.ending() == OrderEnd::Declined);
     let payments = remotes
         .iter()
         .find(|running| running.remote == Remote::Payments);
     if let (
-        Some(Seen {
+        Some(ObservedFaults {
             order,
             task: Some((task, _)),
         }),
@@ -186,10 +186,14 @@ async fn show(
 }
 
 /// Submits one order after another and shows them all until each has come to rest.
-async fn follow(api: &Api, orders: &[Order], screen: &mut Screen) -> Result<Vec<Row>, DemoError> {
-    let mut rows: Vec<Row> = orders
+async fn follow(
+    api: &Api,
+    orders: &[Order],
+    screen: &mut Screen,
+) -> Result<Vec<BoardRow>, DemoError> {
+    let mut rows: Vec<BoardRow> = orders
         .iter()
-        .map(|order| Row {
+        .map(|order| BoardRow {
             key: order.key(),
             task: None,
         })
@@ -223,9 +227,9 @@ async fn follow(api: &Api, orders: &[Order], screen: &mut Screen) -> Result<Vec<
 }
 
 /// Says whether every order ended as it should.
-fn judge(seen: &[Seen], remotes: &[Running], screen: &Screen) -> bool {
+fn judge(seen: &[ObservedFaults], remotes: &[RunningServices], screen: &Screen) -> bool {
     let mut well = true;
-    for Seen { order, task } in seen {
+    for ObservedFaults { order, task } in seen {
         let key = order.key();
         let task = task.as_ref().map(|(task, _)| task);
         let effects = |remote: Remote| {
@@ -249,8 +253,8 @@ fn judge(seen: &[Seen], remotes: &[Running], screen: &Screen) -> bool {
 async fn watch(
     api: &Api,
     order: &Order,
-    task: &Task,
-    remotes: &[Running],
+    task: &TaskJson,
+    remotes: &[RunningServices],
 ) -> Result<(), DemoError> {
     let key = order.key();
     let mut state = task.state.clone();

@@ -47,7 +47,7 @@ impl Remote {
 
 /// What a remote service does in place of its plain duty, once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Trouble {
+pub enum InjectedFault {
     /// Answers 503 and does nothing.
     Busy,
     /// Closes the socket without an answer, having done nothing.
@@ -68,26 +68,26 @@ const GOOD_CARD: &str = "tok_visa";
 const DECLINED: u32 = 1007;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ending {
+pub enum OrderEnd {
     Processed,
     /// Its charge is refused for good: it waits for an operator, and is never shipped.
     Declined,
 }
 
-impl Ending {
+impl OrderEnd {
     /// The state of the task in the API.
     pub fn state(self) -> &'static str {
         match self {
-            Ending::Processed => "processed",
-            Ending::Declined => "error",
+            OrderEnd::Processed => "processed",
+            OrderEnd::Declined => "error",
         }
     }
 
     /// How often each service must have done its work: once, or never, but not twice.
     pub fn effects(self, remote: Remote) -> usize {
         match (self, remote) {
-            (Ending::Processed, _) | (Ending::Declined, Remote::Inventory) => 1,
-            (Ending::Declined, Remote::Payments | Remote::Shipping) => 0,
+            (OrderEnd::Processed, _) | (OrderEnd::Declined, Remote::Inventory) => 1,
+            (OrderEnd::Declined, Remote::Payments | Remote::Shipping) => 0,
         }
     }
 }
@@ -96,7 +96,7 @@ impl Ending {
 pub struct Order {
     number: u32,
     /// What it meets where, one after another.
-    pub troubles: Vec<(Remote, Trouble)>,
+    pub troubles: Vec<(Remote, InjectedFault)>,
 }
 
 /// In the order of submission.
@@ -109,9 +109,9 @@ pub fn all() -> Vec<Order> {
         .collect()
 }
 
-fn troubles(number: u32) -> Vec<(Remote, Trouble)> {
+fn troubles(number: u32) -> Vec<(Remote, InjectedFault)> {
+    use InjectedFault::{Busy, HangsUp, HangsUpAfterwards, NeverAnswers};
     use Remote::{Inventory, Payments, Shipping};
-    use Trouble::{Busy, HangsUp, HangsUpAfterwards, NeverAnswers};
     match number {
         1003 => vec![(Payments, Busy), (Payments, Busy)],
         1005 => vec![(Inventory, HangsUp)],
@@ -136,11 +136,11 @@ impl Order {
         format!("order-{}", self.number)
     }
 
-    pub fn ending(&self) -> Ending {
+    pub fn ending(&self) -> OrderEnd {
         if self.number == DECLINED {
-            Ending::Declined
+            OrderEnd::Declined
         } else {
-            Ending::Processed
+            OrderEnd::Processed
         }
     }
 
@@ -148,7 +148,7 @@ impl Order {
     pub fn is_recovered(&self) -> bool {
         self.troubles
             .iter()
-            .any(|(_, trouble)| *trouble == Trouble::NeverAnswers)
+            .any(|(_, trouble)| *trouble == InjectedFault::NeverAnswers)
     }
 
     pub fn submission(&self) -> Value {
@@ -158,8 +158,8 @@ impl Order {
     fn input(&self) -> Value {
         let (sku, price) = GOODS[self.number as usize % GOODS.len()];
         let card = match self.ending() {
-            Ending::Processed => GOOD_CARD,
-            Ending::Declined => DECLINED_CARD,
+            OrderEnd::Processed => GOOD_CARD,
+            OrderEnd::Declined => DECLINED_CARD,
         };
         json!({
             "sku": sku,
@@ -226,10 +226,10 @@ mod tests {
         let smooth = |order: &&Order| order.troubles.is_empty();
         assert!(orders.iter().filter(smooth).count() > 10);
         for trouble in [
-            Trouble::Busy,
-            Trouble::HangsUp,
-            Trouble::HangsUpAfterwards,
-            Trouble::NeverAnswers,
+            InjectedFault::Busy,
+            InjectedFault::HangsUp,
+            InjectedFault::HangsUpAfterwards,
+            InjectedFault::NeverAnswers,
         ] {
             let met = |order: &Order| order.troubles.iter().any(|(_, met)| *met == trouble);
             assert!(orders.iter().any(met), "{trouble:?}");
@@ -241,7 +241,7 @@ mod tests {
         let orders = all();
         let declined: Vec<_> = orders
             .iter()
-            .filter(|order| order.ending() == Ending::Declined)
+            .filter(|order| order.ending() == OrderEnd::Declined)
             .collect();
         assert_eq!(declined.len(), 1);
         assert_eq!(declined[0].submission()["input"]["card"], DECLINED_CARD);
@@ -253,9 +253,9 @@ mod tests {
 
     #[test]
     fn a_declined_order_is_reserved_but_never_charged_or_shipped() {
-        let of = |ending: Ending| Remote::ALL.map(|remote| ending.effects(remote));
-        assert_eq!(of(Ending::Processed), [1, 1, 1]);
-        assert_eq!(of(Ending::Declined), [1, 0, 0]);
+        let of = |ending: OrderEnd| Remote::ALL.map(|remote| ending.effects(remote));
+        assert_eq!(of(OrderEnd::Processed), [1, 1, 1]);
+        assert_eq!(of(OrderEnd::Declined), [1, 0, 0]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    board::{self, Paint, Row},
+    board::{self, BoardRow, Paint},
     width,
 };
 
@@ -48,7 +48,7 @@ impl Screen {
     }
 
     /// Shows the rows as they are now. Nobody who reads is an error that the demo could mend.
-    pub fn show(&mut self, rows: &[Row]) {
+    pub fn show(&mut self, rows: &[BoardRow]) {
         let text = match &mut self.mode {
             Mode::Live { drawn } => {
                 let columns = width::columns();
@@ -85,7 +85,7 @@ fn redraw(lines: &[String], drawn: usize) -> String {
 }
 
 /// A line for each order of which there is something new to say. Trouble that is over is not news.
-fn changes(rows: &[Row], said: &mut HashMap<String, String>, seconds: f32) -> String {
+fn changes(rows: &[BoardRow], said: &mut HashMap<String, String>, seconds: f32) -> String {
     let mut text = String::new();
     for row in rows {
         let Some(task) = &row.task else { continue };
@@ -108,9 +108,9 @@ mod tests {
 
     use super::*;
 
-    fn row(state: &str) -> Row {
+    fn row(state: &str) -> BoardRow {
         let task = json!({ "id": "1", "state": state, "created_at": "", "steps": [] });
-        Row {
+        BoardRow {
             key: "order-1001".to_owned(),
             task: Some(serde_json::from_value(task).unwrap()),
         }

@@ -1,9 +1,9 @@
 //! What happened to an order and why, in a line or two, told from its history.
 
-use super::api::{Entry, Fault};
+use super::api::{FaultJson, HistoryEntryJson};
 
 /// One sentence for each thing worth telling; none for an order that met nothing.
-pub fn story(history: &[Entry]) -> Vec<String> {
+pub fn story(history: &[HistoryEntryJson]) -> Vec<String> {
     let mut told: Vec<Sentence> = Vec::new();
     for entry in history {
         let Some(sentence) = Sentence::of(entry) else {
@@ -25,7 +25,7 @@ struct Sentence {
 }
 
 impl Sentence {
-    fn of(entry: &Entry) -> Option<Self> {
+    fn of(entry: &HistoryEntryJson) -> Option<Self> {
         let actor = entry.by.split(':').next().unwrap_or_default();
         let (why, then) = match entry.kind.as_str() {
             "step.retrying" => (
@@ -65,7 +65,7 @@ impl Sentence {
 }
 
 /// The fault, with what the service said where it is short.
-fn said(fault: &Fault) -> String {
+fn said(fault: &FaultJson) -> String {
     const SHORT: usize = 120;
     match fault.body.as_deref() {
         Some(body) if !body.is_empty() && body.len() <= SHORT && !body.contains('\n') => {
@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    fn history(entries: Value) -> Vec<Entry> {
+    fn history(entries: Value) -> Vec<HistoryEntryJson> {
         serde_json::from_value(entries).unwrap()
     }
 

@@ -7,24 +7,24 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    api::{Entry, Task},
+    api::{HistoryEntryJson, TaskJson},
     board::Paint,
     orders::{DECLINED_CARD, Order, Remote},
-    remote::Running,
+    remote::RunningServices,
     story,
     width::wrapped,
 };
 
 /// An order as it was when all had come to rest: the task, and everything that happened to it.
-pub struct Seen {
+pub struct ObservedFaults {
     pub order: Order,
-    pub task: Option<(Task, Vec<Entry>)>,
+    pub task: Option<(TaskJson, Vec<HistoryEntryJson>)>,
 }
 
 /// What happened to each order.
-pub fn orders(seen: &[Seen], paint: Paint, columns: usize) -> String {
+pub fn orders(seen: &[ObservedFaults], paint: Paint, columns: usize) -> String {
     let mut text = String::from("What happened\n\n");
-    for Seen { order, task } in seen {
+    for ObservedFaults { order, task } in seen {
         let key = order.key();
         let Some((task, history)) = task else {
             text += &format!("  {key}  never accepted\n");
@@ -63,7 +63,7 @@ pub fn orders(seen: &[Seen], paint: Paint, columns: usize) -> String {
 const STORY: usize = 32;
 
 /// Seconds from its acceptance until it came to rest.
-fn took(task: &Task) -> Option<f64> {
+fn took(task: &TaskJson) -> Option<f64> {
     let failed_at = task.error.as_ref().map(|fault| &fault.at);
     let end: Timestamp = task.ended_at.as_ref().or(failed_at)?.parse().ok()?;
     let start: Timestamp = task.created_at.parse().ok()?;
@@ -71,7 +71,7 @@ fn took(task: &Task) -> Option<f64> {
 }
 
 /// What the services have in their books.
-pub fn services(remotes: &[Running], columns: usize) -> String {
+pub fn services(remotes: &[RunningServices], columns: usize) -> String {
     let mut text = String::from("What the services did\n\n");
     for running in remotes {
         let (agent, what) = (running.remote.agent(), running.remote.effects());
@@ -90,9 +90,9 @@ pub fn services(remotes: &[Running], columns: usize) -> String {
 /// The commands that look at an order which waits for an operator, mend it and resubmit its step.
 pub fn operator(
     base: &str,
-    payments: &Running,
+    payments: &RunningServices,
     order: &Order,
-    task: &Task,
+    task: &TaskJson,
     columns: usize,
 ) -> String {
     let (key, id) = (order.key(), &task.id);
@@ -145,7 +145,7 @@ mod tests {
 
     const PLAIN: Paint = Paint { colours: false };
 
-    fn task(state: &str, ended_at: Option<&str>) -> Task {
+    fn task(state: &str, ended_at: Option<&str>) -> TaskJson {
         let task = json!({ "id": "0197", "state": state, "created_at": "2026-01-01T00:00:00Z",
             "ended_at": ended_at, "steps": [
             { "name": "reserve", "state": "processed", "attempt": 1, "failure_count": 0,
@@ -158,7 +158,7 @@ mod tests {
         let order = plan::all().remove(0);
         let seen = task("processed", Some("2026-01-01T00:00:01.25Z"));
         let text = orders(
-            &[Seen {
+            &[ObservedFaults {
                 order,
                 task: Some((seen, vec![])),
             }],
@@ -176,7 +176,7 @@ mod tests {
         let order = plan::all().remove(0);
         let seen = task("processed", Some("2026-01-01T00:00:01.25Z"));
         let task = Some((seen, vec![]));
-        let text = orders(&[Seen { order, task }], PLAIN, 40);
+        let text = orders(&[ObservedFaults { order, task }], PLAIN, 40);
         assert!(
             text.ends_with("\n  order-1001  processed   1.2s\n    at the first try\n"),
             "{text}"

@@ -1,14 +1,14 @@
 //! Whether an order ended as it should, by Provost's word and by what the remote services did.
 
 use super::{
-    api::Task,
+    api::TaskJson,
     orders::{Order, Remote},
 };
 
 /// Everything that is not as it should be. `effects` says how often a service did its work for it.
 pub fn faults(
     order: &Order,
-    task: Option<&Task>,
+    task: Option<&TaskJson>,
     effects: impl Fn(Remote) -> usize,
 ) -> Vec<String> {
     let mut faults = Vec::new();
@@ -43,20 +43,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::demo::orders::{self, Ending};
+    use crate::demo::orders::{self, OrderEnd};
 
     fn order(key: &str) -> Order {
         let mut orders = orders::all().into_iter();
         orders.find(|order| order.key() == key).unwrap()
     }
 
-    fn task(state: &str, failure_count: u32) -> Task {
+    fn task(state: &str, failure_count: u32) -> TaskJson {
         let task = json!({ "id": "1", "state": state, "created_at": "", "steps": [
             { "name": "ship", "state": state, "attempt": 1, "failure_count": failure_count } ] });
         serde_json::from_value(task).unwrap()
     }
 
-    fn judged(key: &str, task: &Task, effects: [usize; 3]) -> Vec<String> {
+    fn judged(key: &str, task: &TaskJson, effects: [usize; 3]) -> Vec<String> {
         faults(&order(key), Some(task), |remote| effects[remote as usize])
     }
 
@@ -88,7 +88,7 @@ mod tests {
             ["is processing, should be processed"]
         );
         let never = faults(&order("order-1001"), None, |remote| {
-            Ending::Processed.effects(remote)
+            OrderEnd::Processed.effects(remote)
         });
         assert_eq!(never, ["was never accepted"]);
     }

@@ -7,7 +7,7 @@ use tokio::{sync::Mutex, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::{loops::every, part::Parts, vacuum};
+use super::{component::Components, loops::every, vacuum};
 use crate::{
     agent::Post,
     config::Config,
@@ -28,26 +28,26 @@ pub(super) fn start(
     local_lease: &Arc<LocalLease>,
     hold: &Arc<Hold>,
     metrics: &Metrics,
-    parts: &Parts,
+    components: &Components,
 ) -> Vec<JoinHandle<()>> {
-    let stop = &parts.stop;
+    let stop = &components.stop;
     let poll = config.scheduler.poll.duration();
     let claimer = scheduler::run_claimer(local.clone(), store.clone(), poll, stop.clone());
     let mut running = vec![
-        parts.spawn("claimer", claimer),
-        parts.spawn(
+        components.spawn("claimer", claimer),
+        components.spawn(
             "supervisor",
             supervise(config, local, store, local_lease, stop.clone()),
         ),
-        parts.spawn(
+        components.spawn(
             "reconciliation",
             reconcile(config, local, store, stop.clone()),
         ),
-        parts.spawn("metrics", metrics.clone().keep(stop.clone())),
+        components.spawn("metrics", metrics.clone().keep(stop.clone())),
     ];
     if !store.is_shared {
         let vacuum = vacuum::run(store.clone(), hold.clone(), stop.clone());
-        running.push(parts.spawn("vacuum", vacuum));
+        running.push(components.spawn("vacuum", vacuum));
     }
     let retention = config.retention.rules();
     if retention.periods().is_empty() {
@@ -57,7 +57,7 @@ pub(super) fn start(
         info!(%keep, rules = retention.workflows.len(), "retention: tasks are deleted, with their history, this long after they ended (retention.keep)");
         let purge = purge(config, retention, store, local_lease, stop.clone());
         let purge = once_released(hold, stop, purge);
-        running.push(parts.spawn("retention", purge));
+        running.push(components.spawn("retention", purge));
     }
     running
 }

@@ -1,11 +1,11 @@
 //! One instance of Provost: store, scheduler, supervisor and API in one process.
 
 mod background;
+mod component;
 mod database;
 mod health;
 mod loops;
 mod notify;
-mod part;
 mod peer_watcher;
 mod reload;
 mod start;
@@ -24,11 +24,11 @@ use tokio::{sync::Semaphore, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::{component::Components, peer_watcher::PeerWatcher, reload::Live};
 pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
-use self::{part::Parts, peer_watcher::PeerWatcher, reload::Live};
 use crate::{
     agent::{self, AddressPolicy, AgentSettings, Agents, OwnAddresses, Post, Registered},
-    api::{self, App, EndedTasks, Gauges, Workflows},
+    api::{self, App, EndedTasks, Gauges, WorkflowCache},
     config::{Config, DatabaseUrl, Listen},
     delivery::{Receivers, StoreAlerts},
     domain::{InstanceId, Limits, Sender},
@@ -63,7 +63,7 @@ pub struct Service {
     pub address: Listen,
     live: Live,
     agents: Arc<Agents>,
-    parts: Parts,
+    components: Components,
     /// Stops the API, after the last call that could need it.
     goodbye: CancellationToken,
     dispatcher: JoinHandle<()>,
@@ -99,15 +99,15 @@ impl Service {
         let receivers = Arc::new(ArcSwap::from_pointee(receivers));
         let tokens = Arc::new(ArcSwap::from_pointee(config.tokens.clone()));
         let agents = Arc::new(Agents::new(calls));
-        let parts = Parts::new();
+        let components = Components::new();
         // If the start fails, components that were already started are stopped before the store closes, so that
         // they do not report a failure.
-        let undone = parts.stop.clone().drop_guard();
+        let undone = components.stop.clone().drop_guard();
         let closed = CancellationToken::new();
         let unopened = closed.clone().drop_guard();
         let keeper = database.keeper.map(|keeper| {
             let keep = health::keep(keeper, health.clone(), closed.clone());
-            parts.spawn("store keeper", keep)
+            components.spawn("store keeper", keep)
         });
         let hold = Arc::new(Hold::new(config.hold));
         let local_lease = Arc::new(LocalLease::with(hold.clone()));
@@ -130,9 +130,9 @@ impl Service {
             receivers: receivers.clone(),
             post: post.clone(),
         };
-        let alerts = alerts.run(parts.stop.clone());
-        let alerts = background::once_released(&hold, &parts.stop, alerts);
-        parts.spawn("store alerts", alerts);
+        let alerts = alerts.run(components.stop.clone());
+        let alerts = background::once_released(&hold, &components.stop, alerts);
+        components.spawn("store alerts", alerts);
         let settings = WriterSettings {
             cache: CacheLimits {
                 tasks: NonZeroUsize::new(config.store.cache_tasks).unwrap_or(NonZeroUsize::MIN),
@@ -149,7 +149,7 @@ impl Service {
             local.clone(),
             settings,
         );
-        let writer = parts.spawn("writer", writer);
+        let writer = components.spawn("writer", writer);
         let registered = Arc::new(Registered::new(agents.clone(), config.agents.clone()));
         let refresh = || registered.refresh(&*store.housekeeping);
         start::insist(&store, "read what is registered", refresh).await?;
@@ -158,8 +158,9 @@ impl Service {
         let member = start::insist(&store, "register this instance in the database", join).await?;
         let member = Arc::new(member);
         let left = CancellationToken::new();
-        let leases = background::renew_leases(member.clone(), parts.stop.clone(), left.clone());
-        let leases = parts.spawn("leases", leases);
+        let leases =
+            background::renew_leases(member.clone(), components.stop.clone(), left.clone());
+        let leases = components.spawn("leases", leases);
         let expect = || store.expect_recoveries();
         start::insist(&store, "list tasks with unreadable records", expect).await?;
         let resume = || scheduler::resume_interrupted(&local, &store);
@@ -176,7 +177,7 @@ impl Service {
             dispatches,
             grace: config.shutdown_grace.duration(),
         };
-        let dispatcher = parts.spawn("dispatcher", dispatcher.run(parts.stop.clone()));
+        let dispatcher = components.spawn("dispatcher", dispatcher.run(components.stop.clone()));
         let mut background = background::start(
             &config,
             &local,
@@ -184,16 +185,16 @@ impl Service {
             &local_lease,
             &hold,
             &metrics,
-            &parts,
+            &components,
         );
         let delivery = background::delivery(&config, &store, &instance, &receivers, post);
-        let delivery = delivery.run(parts.stop.clone());
-        let delivery = background::once_released(&hold, &parts.stop, delivery);
-        background.push(parts.spawn("delivery", delivery));
+        let delivery = delivery.run(components.stop.clone());
+        let delivery = background::once_released(&hold, &components.stop, delivery);
+        background.push(components.spawn("delivery", delivery));
         if hold.is_held() {
-            background.push(parts.spawn("hold", held(&hold, &local, &parts)));
+            background.push(components.spawn("hold", held(&hold, &local, &components)));
         }
-        let workflows = Arc::new(Workflows::default());
+        let workflows = Arc::new(WorkflowCache::default());
         if store.is_shared {
             let peers = PeerWatcher {
                 local,
@@ -201,7 +202,7 @@ impl Service {
                 registered: registered.clone(),
                 workflows: workflows.clone(),
             };
-            background.extend(peers.start(database.listener, &parts));
+            background.extend(peers.start(database.listener, &components));
         }
         let database = config.database_url.clone();
         let app = Arc::new(App {
@@ -216,17 +217,17 @@ impl Service {
             },
             config,
             metrics,
-            stop: parts.stop.clone(),
+            stop: components.stop.clone(),
             workflows,
             gauges: Gauges::default(),
             ended_tasks: EndedTasks::default(),
-            bulkhead: api::Bulkhead::new(),
+            bulkhead: api::EvaluationBulkhead::new(),
             instance: instance.clone(),
             hold,
             waits: Arc::new(Semaphore::new(server.most_waiting())),
         });
         server.switch(api::router(app));
-        let server = parts.spawn("server", server.run(goodbye.clone(), GOODBYE));
+        let server = components.spawn("server", server.run(goodbye.clone(), GOODBYE));
         info!(%address, %instance, %database, "provost is ready");
         undone.disarm();
         unopened.disarm();
@@ -234,7 +235,7 @@ impl Service {
             address,
             live,
             agents,
-            parts,
+            components,
             goodbye,
             dispatcher,
             background,
@@ -252,7 +253,7 @@ impl Service {
     /// Waits until a component of the instance has failed. Accepted tasks are safe; the process should exit, and
     /// the next one recovers.
     pub async fn failed(&self) {
-        self.parts.failed().await;
+        self.components.failed().await;
     }
 
     /// Applies the settings that can change at run time. On an error nothing changes.
@@ -264,7 +265,7 @@ impl Service {
     pub async fn stop(mut self) {
         info!("stopping: no more claims; running calls may finish");
         self.agents.close();
-        self.parts.stop.cancel();
+        self.components.stop.cancel();
         for task in self.background.drain(..).chain([self.dispatcher]) {
             if let Err(error) = task.await {
                 warn!(%error, "a component did not stop in time");
@@ -319,14 +320,18 @@ fn open(config: &Config, health: Health) -> Result<(Server, Listen, Option<Arc<T
 }
 
 /// Reports that this instance is held, and wakes the claimer when it is released.
-fn held(hold: &Arc<Hold>, local: &Arc<Local>, parts: &Parts) -> impl Future<Output = ()> + use<> {
+fn held(
+    hold: &Arc<Hold>,
+    local: &Arc<Local>,
+    components: &Components,
+) -> impl Future<Output = ()> + use<> {
     warn!(
         "held: this instance calls no step, delivers no message, and recovers and deletes nothing until POST /v1/hold/release"
     );
     let local = local.clone();
     let look = async move { local.look_everywhere() };
-    let look = background::once_released(hold, &parts.stop, look);
-    let stop = parts.stop.clone();
+    let look = background::once_released(hold, &components.stop, look);
+    let stop = components.stop.clone();
     async move {
         look.await;
         // A component runs until the stop.
@@ -366,7 +371,7 @@ fn public_url(config: &Config, address: &Listen) -> Option<String> {
     Some(format!("{}://{address}", config.scheme()))
 }
 
-/// Unique for each start: the host, the process and a random part.
+/// Unique for each start: the host, the process and a random component.
 fn new_instance_id() -> InstanceId {
     static HOST: LazyLock<String> = LazyLock::new(|| {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

@@ -8,10 +8,10 @@ use tokio::{sync::Notify, task::JoinHandle, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::part::Parts;
+use super::component::Components;
 use crate::{
     agent::Registered,
-    api::Workflows,
+    api::WorkflowCache,
     scheduler::{self, Local},
     store::{
         Store,
@@ -27,21 +27,21 @@ const LOOK: Duration = Duration::from_millis(250);
 const REST: Duration = Duration::from_millis(50);
 const REGISTRATIONS: Duration = Duration::from_secs(3);
 
-/// The parts of this instance that a notification wakes.
+/// The components of this instance that a notification wakes.
 pub(super) struct PeerWatcher {
     pub local: Arc<Local>,
     pub store: Store,
     pub registered: Arc<Registered>,
-    pub workflows: Arc<Workflows>,
+    pub workflows: Arc<WorkflowCache>,
 }
 
 impl PeerWatcher {
     pub fn start(
         self,
         listener: Option<NotificationListener>,
-        parts: &Parts,
+        components: &Components,
     ) -> Vec<JoinHandle<()>> {
-        let stop = &parts.stop;
+        let stop = &components.stop;
         let tasks = Arc::new(Notify::new());
         let registrations = Arc::new(Notify::new());
         let watch = watch(self.store.clone(), tasks.clone(), stop.clone());
@@ -50,9 +50,9 @@ impl PeerWatcher {
         let drops = Arc::new(Notify::new());
         let look = look_at_drops(local.clone(), self_store, drops.clone(), stop.clone());
         let mut running = vec![
-            parts.spawn("drops", look),
-            parts.spawn("watch", watch),
-            parts.spawn("registrations", register),
+            components.spawn("drops", look),
+            components.spawn("watch", watch),
+            components.spawn("registrations", register),
         ];
         if let Some(listener) = listener {
             let hear = move |notification: Notification| {
@@ -70,7 +70,7 @@ impl PeerWatcher {
                     registrations.notify_one();
                 }
             };
-            running.push(parts.spawn("listener", listener.run(hear, stop.clone())));
+            running.push(components.spawn("listener", listener.run(hear, stop.clone())));
         }
         running
     }

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use crate::{
     agent::Post,
-    config::{Config, Token, setting_paths},
+    config::{AccessToken, Config, setting_paths},
     delivery::Receivers,
     domain::Sender,
     listener::{Tls, TlsError},
@@ -32,7 +32,7 @@ pub enum ReloadError {
 /// What can be replaced at run time.
 pub(super) struct Live {
     pub config: Config,
-    pub tokens: Arc<ArcSwap<Vec<Token>>>,
+    pub tokens: Arc<ArcSwap<Vec<AccessToken>>>,
     pub receivers: Arc<ArcSwap<Receivers>>,
     pub sender: Arc<ArcSwap<Sender>>,
     pub post: Post,

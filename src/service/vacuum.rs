@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const LONGEST_REST: Duration = Duration::from_secs(600);
 
 pub(super) async fn run(store: Store, hold: Arc<Hold>, stop: CancellationToken) {
-    let mut part = Part::new(store, hold);
+    let mut part = VacuumComponent::new(store, hold);
     let mut after_error = LOOK_EVERY;
     loop {
         // Never cancelled: it may wait for the result of a statement.
@@ -42,7 +42,7 @@ pub(super) async fn run(store: Store, hold: Arc<Hold>, stop: CancellationToken) 
     }
 }
 
-struct Part {
+struct VacuumComponent {
     store: Store,
     hold: Arc<Hold>,
     vacuuming: Vacuuming,
@@ -53,7 +53,7 @@ struct Part {
     free_bytes: Gauge,
 }
 
-impl Part {
+impl VacuumComponent {
     fn new(store: Store, hold: Arc<Hold>) -> Self {
         describe_gauge!(
             "provost_database_bytes",

@@ -8,17 +8,17 @@ use tracing_subscriber::fmt::MakeWriter;
 pub struct OneLine<W>(pub W);
 
 impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for OneLine<W> {
-    type Writer = Line<W::Writer>;
+    type Writer = EscapedLine<W::Writer>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        Line(self.0.make_writer())
+        EscapedLine(self.0.make_writer())
     }
 }
 
-pub struct Line<W>(W);
+pub struct EscapedLine<W>(W);
 
 /// `fmt::Layer` writes each event as a whole, with its one line feed at the end.
-impl<W: Write> Write for Line<W> {
+impl<W: Write> Write for EscapedLine<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let body = event.strip_suffix(b"\n").unwrap_or(event);
         if body.iter().any(|b| matches!(b, b'\n' | b'\r')) {

@@ -27,7 +27,7 @@ async fn an_unknown_agent_is_a_permanent_fault_that_names_it() {
     let agents = Agents::new(settings());
     let fault = run(&agents, a_call(), AMPLE).await.fault();
     assert!(
-        fault.message.contains("payments is not registered"),
+        fault.message.contains("agent `payments` is not registered"),
         "{}",
         fault.message
     );

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     api::{
-        problem::{Kind, Problem},
+        problem::{Problem, ProblemKind},
         state::App,
     },
     domain::{DEEPEST, too_deep},
@@ -104,7 +104,7 @@ fn must_say_json(headers: &HeaderMap) -> Result<(), Problem> {
         None => "Content-Type is missing".to_owned(),
     };
     Err(Problem::new(
-        Kind::NotJson,
+        ProblemKind::NotJson,
         format!("{found}: send JSON with `Content-Type: application/json`"),
     ))
 }
@@ -120,7 +120,7 @@ async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Problem> {
         && !encoding.as_bytes().eq_ignore_ascii_case(b"identity")
     {
         return Err(Problem::new(
-            Kind::EncodedBody,
+            ProblemKind::EncodedBody,
             format!(
                 "Content-Encoding is {encoding:?}: send the body uncompressed, without this header"
             ),
@@ -146,7 +146,7 @@ async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Problem> {
             Some(Ok(frame)) => frame,
             Some(Err(error)) => {
                 return Err(Problem::new(
-                    Kind::MalformedJson,
+                    ProblemKind::MalformedJson,
                     format!("the connection closed before the end of the body: {error}"),
                 ));
             }
@@ -164,7 +164,7 @@ async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Problem> {
 impl BodyLimit {
     fn too_large(&self) -> Problem {
         Problem::new(
-            Kind::BodyTooLarge,
+            ProblemKind::BodyTooLarge,
             format!(
                 "the body is longer than {} bytes: send less, or raise limits.max_request",
                 self.length
@@ -175,7 +175,7 @@ impl BodyLimit {
 
     fn too_slow(&self, length: usize) -> Problem {
         Problem::new(
-            Kind::RequestTimeout,
+            ProblemKind::RequestTimeout,
             format!(
                 "only {length} bytes of the body arrived: the limit is {:?} in total (listener.body_timeout) and {:?} between two parts (listener.stall_timeout)",
                 self.whole, self.pause
@@ -224,7 +224,7 @@ fn parse(bytes: Bytes) -> Result<Box<RawValue>, Problem> {
     };
     if text.trim_ascii().is_empty() {
         let detail = "the body is empty: send JSON";
-        let problem = Problem::new(Kind::MalformedJson, detail);
+        let problem = Problem::new(ProblemKind::MalformedJson, detail);
         return Err(problem.with("line", 1).with("column", 0));
     }
     if let Some(at) = too_deep(text.as_bytes()) {
@@ -257,7 +257,7 @@ fn malformed_at(why: &str, before: &[u8]) -> Problem {
 
 fn malformed(why: &str, line: usize, column: usize) -> Problem {
     Problem::new(
-        Kind::MalformedJson,
+        ProblemKind::MalformedJson,
         format!("the body is not JSON: {why} at line {line}, column {column}"),
     )
     .with("line", line)
@@ -287,7 +287,10 @@ mod tests {
         request.body(body.into()).unwrap()
     }
 
-    async fn read_json(content_type: Option<&str>, body: impl Into<Body>) -> Result<String, Kind> {
+    async fn read_json(
+        content_type: Option<&str>,
+        body: impl Into<Body>,
+    ) -> Result<String, ProblemKind> {
         let read = JsonBody::from_request(request(content_type, body), &limit(1000)).await;
         read.map(|body| body.0.get().to_owned())
             .map_err(|problem| problem.kind())
@@ -314,7 +317,7 @@ mod tests {
             Some("json"),
         ] {
             let read = read_json(content_type, "{}").await;
-            assert_eq!(read.unwrap_err(), Kind::NotJson, "{content_type:?}");
+            assert_eq!(read.unwrap_err(), ProblemKind::NotJson, "{content_type:?}");
         }
     }
 
@@ -322,13 +325,13 @@ mod tests {
     async fn a_body_over_the_limit_is_refused_announced_or_not() {
         let long = format!("\"{}\"", "x".repeat(999));
         let read = read_json(Some("application/json"), long.clone()).await;
-        assert_eq!(read.unwrap_err(), Kind::BodyTooLarge);
+        assert_eq!(read.unwrap_err(), ProblemKind::BodyTooLarge);
 
         let mut announced = request(Some("application/json"), "{}");
         let headers = announced.headers_mut();
         headers.insert("content-length", "1001".parse().unwrap());
         let refused = JsonBody::from_request(announced, &limit(1000)).await;
-        assert_eq!(refused.unwrap_err().kind(), Kind::BodyTooLarge);
+        assert_eq!(refused.unwrap_err().kind(), ProblemKind::BodyTooLarge);
 
         let longest = &long[1..];
         let read = read_json(Some("application/json"), format!("\"{}", &longest[1..])).await;
@@ -339,7 +342,7 @@ mod tests {
     async fn begun(
         rest: impl Stream<Item = &'static str> + Send + 'static,
         limit: BodyLimit,
-    ) -> Kind {
+    ) -> ProblemKind {
         let pieces = futures::stream::iter(["{"]).chain(rest);
         let body = Body::from_stream(pieces.map(Ok::<_, std::convert::Infallible>));
         let sent = request(Some("application/json"), body);
@@ -355,13 +358,19 @@ mod tests {
             ..limit(1000)
         };
         let silence = futures::stream::pending();
-        assert_eq!(begun(silence, limit(3600, 1)).await, Kind::RequestTimeout);
+        assert_eq!(
+            begun(silence, limit(3600, 1)).await,
+            ProblemKind::RequestTimeout
+        );
         let drip = || async {
             tokio::time::sleep(Duration::from_millis(5)).await;
             Some((" ", ()))
         };
         let drip = futures::stream::unfold((), move |()| drip());
-        assert_eq!(begun(drip, limit(1, 3600)).await, Kind::RequestTimeout);
+        assert_eq!(
+            begun(drip, limit(1, 3600)).await,
+            ProblemKind::RequestTimeout
+        );
     }
 
     #[tokio::test]
@@ -387,7 +396,7 @@ mod tests {
             let problem = JsonBody::from_request(sent, &limit(1000))
                 .await
                 .unwrap_err();
-            assert_eq!(problem.kind(), Kind::MalformedJson);
+            assert_eq!(problem.kind(), ProblemKind::MalformedJson);
             assert_eq!(problem.member("line"), Some(&line.into()), "{problem:?}");
             assert_eq!(
                 problem.member("column"),
@@ -403,7 +412,7 @@ mod tests {
         let json = Some("application/json");
         assert!(read_json(json, nested(DEEPEST)).await.is_ok());
         let deeper = read_json(json, nested(DEEPEST + 1)).await;
-        assert_eq!(deeper.unwrap_err(), Kind::MalformedJson);
+        assert_eq!(deeper.unwrap_err(), ProblemKind::MalformedJson);
         let text = format!("[\"\\\"{}\"]", "[".repeat(200));
         assert!(read_json(json, text).await.is_ok());
     }
@@ -416,6 +425,6 @@ mod tests {
         let some = OptionalJsonBody::from_request(some, &limit(10)).await;
         assert_eq!(some.unwrap().0.unwrap().get(), "null");
         let plain = OptionalJsonBody::from_request(request(None, "{}"), &limit(10)).await;
-        assert_eq!(plain.unwrap_err().kind(), Kind::NotJson);
+        assert_eq!(plain.unwrap_err().kind(), ProblemKind::NotJson);
     }
 }

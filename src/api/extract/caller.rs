@@ -8,7 +8,7 @@ use axum::{
 };
 
 use crate::{
-    api::problem::{Kind, Problem},
+    api::problem::{Problem, ProblemKind},
     config::Role,
     domain::Actor,
 };
@@ -47,7 +47,7 @@ impl Caller {
                 }
                 _ => {
                     return Err(Problem::new(
-                        Kind::InvalidQuery,
+                        ProblemKind::InvalidQuery,
                         format!(
                             "Provost-Actor must be 1 to {LONGEST_NAME} printable ASCII characters, such as your name; or omit it"
                         ),
@@ -68,11 +68,12 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         // Only a public route has no caller, and its handler does not extract one.
-        parts
-            .extensions
-            .get::<Caller>()
-            .cloned()
-            .ok_or_else(|| Problem::new(Kind::Internal, "the request has no authenticated caller"))
+        parts.extensions.get::<Caller>().cloned().ok_or_else(|| {
+            Problem::new(
+                ProblemKind::Internal,
+                "the request has no authenticated caller",
+            )
+        })
     }
 }
 
@@ -98,7 +99,7 @@ mod tests {
         for name in [&b""[..], &[b'x'; 65], "Zoë".as_bytes(), b"\xff", b"a\tb"] {
             let refused = Caller::without_token(&headers(name));
             let refused = refused.map_err(|problem| problem.kind());
-            assert_eq!(refused.unwrap_err(), Kind::InvalidQuery, "{name:?}");
+            assert_eq!(refused.unwrap_err(), ProblemKind::InvalidQuery, "{name:?}");
         }
     }
 }

@@ -12,7 +12,7 @@ use utoipa::IntoParams;
 
 use super::{Caller, query::LONGEST_WAIT};
 use crate::{
-    api::problem::{Kind, Problem},
+    api::problem::{Problem, ProblemKind},
     domain::Trace,
     store::Idempotency,
 };
@@ -222,7 +222,7 @@ fn trace(headers: &HeaderMap) -> Option<Trace> {
 }
 
 pub(super) fn refused(detail: &str) -> Problem {
-    Problem::new(Kind::InvalidQuery, detail)
+    Problem::new(ProblemKind::InvalidQuery, detail)
 }
 
 /// The caller's `Idempotency-Key`, separated from those of other callers and paths, with a hash of the request that
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
     use crate::config::Role;
 
-    fn read(headers: &[(&'static str, &str)]) -> Result<Conditions, Kind> {
+    fn read(headers: &[(&'static str, &str)]) -> Result<Conditions, ProblemKind> {
         let headers = headers
             .iter()
             .map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
@@ -294,7 +294,7 @@ mod tests {
         for etag in ["7", "W/\"7\"", "\"7\", \"8\"", "\"x\"", ""] {
             assert_eq!(
                 read(&[("if-match", etag)]),
-                Err(Kind::InvalidQuery),
+                Err(ProblemKind::InvalidQuery),
                 "{etag}"
             );
         }
@@ -324,7 +324,7 @@ mod tests {
         for key in ["", "a b", &longer].into_iter().chain(odd) {
             assert_eq!(
                 read(&[("idempotency-key", key)]),
-                Err(Kind::InvalidQuery),
+                Err(ProblemKind::InvalidQuery),
                 "{key}"
             );
         }
@@ -348,7 +348,7 @@ mod tests {
         for prefer in ["wait", "wait=soon", "wait=-1", "wait=1.5", "wait=10s"] {
             assert_eq!(
                 read(&[("prefer", prefer)]),
-                Err(Kind::InvalidQuery),
+                Err(ProblemKind::InvalidQuery),
                 "{prefer}"
             );
         }

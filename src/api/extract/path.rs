@@ -11,7 +11,7 @@ use utoipa::{
 use uuid::Uuid;
 
 use crate::{
-    api::problem::{Kind, Problem},
+    api::problem::{Problem, ProblemKind},
     domain::TaskId,
 };
 
@@ -91,21 +91,24 @@ impl<S: Send + Sync> FromRequestParts<S> for NameVersionPath {
 
 async fn params<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<RawPathParams, Problem> {
     let params = RawPathParams::from_request_parts(parts, state).await;
-    params.map_err(|error| Problem::new(Kind::NotFound, error.to_string()))
+    params.map_err(|error| Problem::new(ProblemKind::NotFound, error.to_string()))
 }
 
 fn value<'a>(params: &'a RawPathParams, name: &str) -> Result<&'a str, Problem> {
     let found = params.iter().find(|(key, _)| *key == name);
     found.map(|(_, value)| value).ok_or_else(|| {
         // Only a handler on a route without this parameter gets here.
-        Problem::new(Kind::Internal, format!("the route has no {{{name}}}"))
+        Problem::new(
+            ProblemKind::Internal,
+            format!("the route has no {{{name}}}"),
+        )
     })
 }
 
 fn task_id(text: &str) -> Result<TaskId, Problem> {
     Uuid::try_parse(text).map(TaskId).map_err(|_| {
         Problem::new(
-            Kind::NoSuchTask,
+            ProblemKind::NoSuchTask,
             format!("{text:?} is not a task id: ids are UUIDs"),
         )
     })
@@ -139,7 +142,7 @@ pub fn plain_name(what: &str, name: &str) -> Result<(), Problem> {
         return Ok(());
     }
     Err(Problem::new(
-        Kind::Invalid,
+        ProblemKind::Invalid,
         format!("the name of {what} is {name:?}, but must be {PLAIN_NAME}"),
     ))
 }
@@ -155,7 +158,7 @@ mod tests {
         for text in ["", "7", "order-1001", "01970000-0000-7000-8000-00000000000"] {
             assert_eq!(
                 task_id(text).unwrap_err().kind(),
-                Kind::NoSuchTask,
+                ProblemKind::NoSuchTask,
                 "{text}"
             );
         }
@@ -170,7 +173,7 @@ mod tests {
         let longer = "x".repeat(65);
         for name in ["", ".", "-a", "_a", "a b", "a:b", "a/b", "ä", &longer] {
             let refused = plain_name("an agent", name).unwrap_err();
-            assert_eq!(refused.kind(), Kind::Invalid, "{name}");
+            assert_eq!(refused.kind(), ProblemKind::Invalid, "{name}");
         }
     }
 }

@@ -8,7 +8,7 @@ use utoipa::IntoParams;
 
 use super::conditions::refused;
 use crate::{
-    api::problem::{Kind, Problem},
+    api::problem::{Problem, ProblemKind},
     domain::{ETags, MOST_ETAGS, Precondition},
 };
 
@@ -58,7 +58,7 @@ pub fn must_be_judged(method: &Method, route: &str, headers: &HeaderMap) -> Resu
         if fails(name.clone(), &tags) {
             let name = titled(&name);
             return Err(Problem::new(
-                Kind::PreconditionFailed,
+                ProblemKind::PreconditionFailed,
                 format!("{name} does not apply to {method} {route}: omit it"),
             ));
         }

@@ -12,7 +12,7 @@ use utoipa::IntoParams;
 use crate::{
     api::{
         cursor::{Cursors, Unusable},
-        problem::{Kind, Problem},
+        problem::{Problem, ProblemKind},
     },
     domain::{SPAN_FORMS, Span, Timestamp},
 };
@@ -52,7 +52,7 @@ pub fn must_be_utf8(uri: &Uri) -> Result<(), Problem> {
     match percent_decode_str(raw).decode_utf8() {
         Ok(_) => Ok(()),
         Err(_) => Err(Problem::new(
-            Kind::InvalidQuery,
+            ProblemKind::InvalidQuery,
             "the query string is not UTF-8 after percent-decoding: encode text as UTF-8",
         )),
     }
@@ -63,7 +63,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let pairs = axum::extract::Query::try_from_uri(&parts.uri);
-        let pairs = pairs.map_err(|error| Problem::new(Kind::InvalidQuery, error.to_string()))?;
+        let pairs =
+            pairs.map_err(|error| Problem::new(ProblemKind::InvalidQuery, error.to_string()))?;
         Ok(Self {
             uri: parts.uri.clone(),
             pairs: pairs.0,
@@ -166,7 +167,7 @@ impl Query {
         match parse(&text) {
             Some(value) => Ok(Some(value)),
             None => Err(Problem::new(
-                Kind::InvalidQuery,
+                ProblemKind::InvalidQuery,
                 format!("{name} is {text:?}, but must be {allowed}"),
             )),
         }
@@ -176,7 +177,7 @@ impl Query {
     pub fn finish(self) -> Result<(), Problem> {
         if let Some(name) = self.repeated {
             return Err(Problem::new(
-                Kind::InvalidQuery,
+                ProblemKind::InvalidQuery,
                 format!("{name} is repeated: give it once"),
             ));
         }
@@ -188,7 +189,7 @@ impl Query {
             known => format!("the parameters are {}", known.join(", ")),
         };
         Err(Problem::new(
-            Kind::InvalidQuery,
+            ProblemKind::InvalidQuery,
             format!("unknown query parameter {name:?}: {allowed}"),
         ))
     }
@@ -265,7 +266,7 @@ mod tests {
             ),
         ] {
             let problem = refused.unwrap_err();
-            assert_eq!(problem.kind(), Kind::InvalidQuery);
+            assert_eq!(problem.kind(), ProblemKind::InvalidQuery);
             assert!(problem.detail().contains(says), "{problem:?}");
         }
     }

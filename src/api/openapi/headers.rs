@@ -9,7 +9,7 @@ use utoipa::openapi::{
 use super::operations_of;
 
 /// The properties of a response that decide which headers it has.
-struct Answer<'a> {
+struct ResponseTraits<'a> {
     operation: &'a str,
     method: &'a Method,
     status: &'a str,
@@ -19,9 +19,9 @@ struct Answer<'a> {
     takes_key: bool,
 }
 
-impl Answer<'_> {
+impl ResponseTraits<'_> {
     fn is_task(&self) -> bool {
-        matches!(self.schema, Some("Task" | "TaskOrVerdict"))
+        matches!(self.schema, Some("Task" | "TaskOrReport"))
     }
 
     /// Whether the request may wait for the task.
@@ -44,7 +44,7 @@ struct HeaderOf {
     name: &'static str,
     description: &'static str,
     schema: fn(ObjectBuilder) -> ObjectBuilder,
-    applies: fn(&Answer<'_>) -> bool,
+    applies: fn(&ResponseTraits<'_>) -> bool,
 }
 
 fn text(schema: ObjectBuilder) -> ObjectBuilder {
@@ -153,7 +153,7 @@ pub fn describe(document: &mut OpenApi) {
         if let RefOr::T(response) = response {
             refer(
                 response,
-                &Answer {
+                &ResponseTraits {
                     operation: "",
                     method: &Method::GET,
                     status,
@@ -165,7 +165,7 @@ pub fn describe(document: &mut OpenApi) {
     }
 }
 
-fn refer(response: &mut Response, answer: &Answer<'_>) {
+fn refer(response: &mut Response, answer: &ResponseTraits<'_>) {
     for header in HEADERS.iter().filter(|header| (header.applies)(answer)) {
         let named = Ref::new(format!("#/components/headers/{}", header.name));
         response
@@ -195,7 +195,7 @@ fn add_headers(method: &Method, operation: &mut Operation) {
             });
         refer(
             response,
-            &Answer {
+            &ResponseTraits {
                 operation: &name,
                 method,
                 status,

@@ -124,11 +124,11 @@ async fn alert_event() {}
 
 #[derive(OpenApi)]
 #[openapi(paths(task_event, alert_event))]
-struct Posted;
+struct WebhookRequest;
 
 /// Adds the webhooks with their schemas.
 pub fn describe(document: &mut utoipa::openapi::OpenApi) {
-    let posted = Posted::openapi();
+    let posted = WebhookRequest::openapi();
     document.webhooks = Some(posted.paths);
     let schemas = posted.components.unwrap_or_default().schemas;
     let components = document.components.get_or_insert_default();

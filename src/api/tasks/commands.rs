@@ -17,14 +17,14 @@ use crate::{
             Caller, CommandHeaders, Conditions, OptionalJsonBody, Query, StepParams, TaskParams,
             TaskPath, TaskStepPath, idempotency,
         },
-        problem::{Kind, ProblemBody},
+        problem::{ProblemBody, ProblemKind},
     },
     domain::{Command, Fields, Json, Payload, StepIndex, Task, TaskId, TaskView},
     store::{Apply, Submitted},
 };
 
 /// What every command has in common: the caller, the trace and the preconditions.
-pub(super) struct Asked {
+pub(super) struct CommandRequest {
     app: Arc<App>,
     caller: Caller,
     conditions: Conditions,
@@ -33,7 +33,7 @@ pub(super) struct Asked {
     body: Option<Box<RawValue>>,
 }
 
-impl FromRequest<Arc<App>> for Asked {
+impl FromRequest<Arc<App>> for CommandRequest {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &Arc<App>) -> Result<Self, Problem> {
@@ -62,7 +62,7 @@ impl FromRequest<Arc<App>> for Asked {
     }
 }
 
-impl Asked {
+impl CommandRequest {
     /// Parses the fields of the body; a missing body has none.
     fn fields<T>(&self, read: impl FnOnce(&mut Fields<'_>) -> T) -> Result<T, Problem> {
         let mut fields = match &self.body {
@@ -113,7 +113,7 @@ async fn find(app: &App, id: TaskId, name: &str) -> Result<(Arc<Task>, StepIndex
             let steps = task.indexes().map(|step| task.definition(step));
             let names: Vec<_> = steps.map(|step| step.name.as_str()).collect();
             Err(Problem::new(
-                Kind::NoSuchStep,
+                ProblemKind::NoSuchStep,
                 format!(
                     "the task has no step {name:?}; its steps are {}",
                     names.join(", ")
@@ -139,10 +139,10 @@ macro_rules! task_command {
                 (status = 412, description = "The task has changed since the version in If-Match", body = ProblemBody, content_type = "application/problem+json"),
             )
         )]
-        pub(super) async fn $name(TaskPath(id): TaskPath, asked: Asked) -> Result<Response, Problem> {
-            let reason = asked.fields(reason)?;
+        pub(super) async fn $name(TaskPath(id): TaskPath, request: CommandRequest) -> Result<Response, Problem> {
+            let reason = request.fields(reason)?;
             let command: fn(Option<String>) -> Command = $command;
-            asked.send(id, command(reason)).await
+            request.send(id, command(reason)).await
         }
     };
 }
@@ -219,10 +219,10 @@ pub struct TaskRetryBody {
 pub(super) async fn retry(
     State(app): State<Arc<App>>,
     TaskPath(id): TaskPath,
-    asked: Asked,
+    request: CommandRequest,
 ) -> Result<Response, Problem> {
     let (from, reason) =
-        asked.fields(|fields| (fields.string("from", LONGEST_STEP), reason(fields)))?;
+        request.fields(|fields| (fields.string("from", LONGEST_STEP), reason(fields)))?;
     let command = match from {
         Some(from) => Command::RetryFrom {
             step: find(&app, id, &from).await?.1,
@@ -234,13 +234,13 @@ pub(super) async fn retry(
             reason,
         },
     };
-    asked.send(id, command).await
+    request.send(id, command).await
 }
 
 /// A changed request.
 #[derive(utoipa::ToSchema)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
-pub struct RetryBody {
+pub struct RetryTaskBody {
     /// Replaces the rendered request body, from now on.
     #[schema(value_type = Json, required = false, example = json!({"amount": 30, "card": "tok_visa"}))]
     input: Option<String>,
@@ -255,7 +255,7 @@ pub struct RetryBody {
 #[utoipa::path(
     post, path = "/v1/tasks/{id}/steps/{name}/retry", tag = "operate",
     params(StepParams, CommandHeaders),
-    request_body(content = Option<RetryBody>, description = "Optional"),
+    request_body(content = Option<RetryTaskBody>, description = "Optional"),
     responses(
         (status = 200, description = "The task after the command", body = TaskView),
         (status = 409, description = "The step is not in error", body = ProblemBody, content_type = "application/problem+json"),
@@ -265,17 +265,17 @@ pub struct RetryBody {
 pub(super) async fn retry_step(
     State(app): State<Arc<App>>,
     TaskStepPath(id, name): TaskStepPath,
-    asked: Asked,
+    request: CommandRequest,
 ) -> Result<Response, Problem> {
     let (body, reason) =
-        asked.fields(|fields| (fields.raw("input").map(Payload::new), reason(fields)))?;
+        request.fields(|fields| (fields.raw("input").map(Payload::new), reason(fields)))?;
     let (_, step) = find(&app, id, &name).await?;
     let command = Command::Retry {
         step: Some(step),
         body,
         reason,
     };
-    asked.send(id, command).await
+    request.send(id, command).await
 }
 
 /// Replaces the step's own output.
@@ -305,16 +305,16 @@ pub struct OutputBody {
 pub(super) async fn skip_step(
     State(app): State<Arc<App>>,
     TaskStepPath(id, name): TaskStepPath,
-    asked: Asked,
+    request: CommandRequest,
 ) -> Result<Response, Problem> {
-    let (output, reason) = outcome(&asked)?;
+    let (output, reason) = outcome(&request)?;
     let (_, step) = find(&app, id, &name).await?;
     let command = Command::Skip {
         step,
         output,
         reason,
     };
-    asked.send(id, command).await
+    request.send(id, command).await
 }
 
 /// Resolve a step
@@ -334,20 +334,20 @@ pub(super) async fn skip_step(
 pub(super) async fn resolve_step(
     State(app): State<Arc<App>>,
     TaskStepPath(id, name): TaskStepPath,
-    asked: Asked,
+    request: CommandRequest,
 ) -> Result<Response, Problem> {
-    let (output, reason) = outcome(&asked)?;
+    let (output, reason) = outcome(&request)?;
     let (_, step) = find(&app, id, &name).await?;
     let command = Command::Resolve {
         step,
         output: output.unwrap_or_else(Payload::null),
         reason,
     };
-    asked.send(id, command).await
+    request.send(id, command).await
 }
 
-fn outcome(asked: &Asked) -> Result<(Option<Payload>, Option<String>), Problem> {
-    asked.fields(|fields| (fields.raw("output").map(Payload::new), reason(fields)))
+fn outcome(request: &CommandRequest) -> Result<(Option<Payload>, Option<String>), Problem> {
+    request.fields(|fields| (fields.raw("output").map(Payload::new), reason(fields)))
 }
 
 /// Longer than the name of any step, including its undo.

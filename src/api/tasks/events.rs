@@ -21,7 +21,7 @@ use crate::{
     api::{
         App, Problem,
         extract::{Query, TaskParams, TaskPath},
-        problem::{Kind, ProblemBody},
+        problem::{ProblemBody, ProblemKind},
     },
     domain::{Effect, TaskId, TaskStatus, Timestamp},
     store::{Change, Interest, StoreError, Watch},
@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// One entry of a task's history.
 #[derive(Serialize)]
-struct Entry {
+struct HistoryEntry {
     seq: String,
     at: Timestamp,
     #[serde(flatten)]
@@ -84,7 +84,7 @@ pub struct EntryBody {
 #[schema(as = HistoryPage)]
 pub(super) struct HistoryPage {
     #[schema(value_type = Vec<EntryBody>)]
-    items: Vec<Entry>,
+    items: Vec<HistoryEntry>,
     /// Pass it as `cursor` to get the next page; null on the last page.
     #[schema(required, pattern = "^[A-Za-z0-9_-]+$")]
     next_cursor: Option<String>,
@@ -156,11 +156,11 @@ pub(super) async fn events(
     query.finish()?;
     let seen = match headers.get("last-event-id") {
         Some(value) => seen(value.to_str().unwrap_or_default())?,
-        None => Seen::default(),
+        None => StreamPosition::default(),
     };
     let place = app.waits.clone().try_acquire_owned().map_err(|_| {
         Problem::new(
-            Kind::TooManyWaiting,
+            ProblemKind::TooManyWaiting,
             "the limit of callers that wait for tasks or follow them is reached; poll GET /v1/tasks/{id}/history, or raise listener.max_connections",
         )
     })?;
@@ -195,12 +195,12 @@ pub(super) async fn events(
 
 /// The client's position: it has every entry of `version` up to and including index `place`.
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct StreamPosition {
     version: u64,
     place: Option<usize>,
 }
 
-impl Seen {
+impl StreamPosition {
     /// Limited to the task's current version, in case the task was since restored from a backup.
     fn within(self, version: u64) -> Self {
         match self.version > version {
@@ -213,16 +213,16 @@ impl Seen {
     }
 }
 
-fn seen(text: &str) -> Result<Seen, Problem> {
+fn seen(text: &str) -> Result<StreamPosition, Problem> {
     let parsed = text.split_once('.').and_then(|(version, place)| {
-        Some(Seen {
+        Some(StreamPosition {
             version: version.parse().ok()?,
             place: Some(place.parse().ok()?),
         })
     });
     parsed.ok_or_else(|| {
         Problem::new(
-            Kind::InvalidQuery,
+            ProblemKind::InvalidQuery,
             format!("Last-Event-ID: {text:?} is not the id of an event such as 3.1"),
         )
     })
@@ -232,7 +232,7 @@ struct Follow {
     app: Arc<App>,
     id: TaskId,
     watch: Watch,
-    seen: Seen,
+    seen: StreamPosition,
     /// The task had already ended: no further events follow.
     has_ended: bool,
     over: bool,
@@ -292,7 +292,7 @@ impl Follow {
                 if known {
                     continue;
                 }
-                self.seen = Seen {
+                self.seen = StreamPosition {
                     version: change.version,
                     place: Some(place),
                 };
@@ -315,14 +315,17 @@ async fn read(app: &App, id: TaskId, after: u64, limit: usize) -> Result<Vec<Cha
     changes.ok_or_else(|| no_such_task(id))
 }
 
-fn entries(change: &Change) -> Result<Vec<Entry>, StoreError> {
+fn entries(change: &Change) -> Result<Vec<HistoryEntry>, StoreError> {
     let events: Vec<serde_json::Map<_, _>> = serde_json::from_str(&change.events)
         .map_err(|error| StoreError::Corrupt(error.to_string()))?;
-    let entries = events.into_iter().enumerate().map(|(place, event)| Entry {
-        seq: format!("{}.{place}", change.version),
-        at: change.at,
-        event,
-    });
+    let entries = events
+        .into_iter()
+        .enumerate()
+        .map(|(place, event)| HistoryEntry {
+            seq: format!("{}.{place}", change.version),
+            at: change.at,
+            event,
+        });
     Ok(entries.collect())
 }
 

@@ -5,7 +5,7 @@ mod clone;
 mod commands;
 mod events;
 mod graph;
-mod places;
+mod queue_position;
 mod read;
 mod submit;
 mod summary;
@@ -21,7 +21,7 @@ use axum::{
 use tracing::debug;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::places::{count_ahead, tell_other_reasons};
+use self::queue_position::{count_ahead, explain_other_reasons};
 use super::{App, Problem, extract::LONGEST_WAIT};
 use crate::{
     domain::{AgentName, Task, TaskId, TaskView},
@@ -63,7 +63,7 @@ async fn load(app: &App, id: TaskId) -> Result<Arc<Task>, Problem> {
 
 fn no_such_task(id: TaskId) -> Problem {
     Problem::new(
-        super::problem::Kind::NoSuchTask,
+        super::problem::ProblemKind::NoSuchTask,
         format!("task {id} does not exist; ended tasks are deleted after the retention time"),
     )
 }
@@ -140,7 +140,7 @@ async fn view<'a>(app: &App, task: &'a Task) -> TaskView<'a> {
     let now = app.store.reader.now().await.unwrap_or(task.created_at);
     let mut view = TaskView::new(task, now);
     let knows = |agent: &AgentName| app.agents.get(agent).is_some();
-    tell_other_reasons(&mut view, knows, app.hold.is_held());
+    explain_other_reasons(&mut view, knows, app.hold.is_held());
     view
 }
 

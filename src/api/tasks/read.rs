@@ -11,7 +11,7 @@ use crate::{
     api::{
         App, Problem,
         extract::{PageQuery, Query, TaskParams, TaskPath},
-        problem::{Kind, ProblemBody},
+        problem::{ProblemBody, ProblemKind},
     },
     domain::{DurationText, LabelFilter, TaskId, TaskStatus, TaskView},
     store::{TaskFilter, TaskQuery},
@@ -20,7 +20,7 @@ use crate::{
 /// A page of tasks, newest first.
 #[derive(Serialize, ToSchema)]
 #[schema(as = TaskPage)]
-pub(super) struct Page<'a> {
+pub(super) struct TaskPage<'a> {
     items: Vec<SummaryView<'a>>,
     /// Pass it as `cursor` to get the next page, even if this one has few items or none; null on the last page.
     #[schema(required, pattern = "^[A-Za-z0-9_-]+$")]
@@ -82,7 +82,7 @@ pub(super) async fn get(
         PageQuery,
     ),
     responses(
-        (status = 200, description = "A page of tasks without their input and steps", body = Page),
+        (status = 200, description = "A page of tasks without their input and steps", body = TaskPage),
         (status = 400, description = "A query parameter is invalid", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
@@ -103,7 +103,7 @@ pub(super) async fn list(
             limit,
         })
         .await?;
-    let page = Page {
+    let page = TaskPage {
         items: found.tasks.iter().map(SummaryView::new).collect(),
         next_cursor: found.next.map(|last| cursors.after(last)),
     };
@@ -115,7 +115,7 @@ fn filter(query: &mut Query) -> Result<TaskFilter, Problem> {
         let pair = label.split_once(':').filter(|(name, _)| !name.is_empty());
         let (name, value) = pair.ok_or_else(|| {
             Problem::new(
-                Kind::InvalidQuery,
+                ProblemKind::InvalidQuery,
                 format!("label: {label:?} has no colon; write label=name:value"),
             )
         })?;

@@ -13,13 +13,13 @@ use super::{Waited, accepted, render, say_replayed, settled, watch};
 use crate::{
     api::{
         App, Problem,
-        bulkhead::Permit,
-        definition,
+        bulkhead::EvaluationPermit,
+        definition, dry_run_report,
         extract::{
             Caller, ConditionHeaders, Conditions, JsonBody, Query, TraceHeaders, idempotency,
         },
-        problem::{Kind, ProblemBody},
-        verdict, workflows,
+        problem::{ProblemBody, ProblemKind},
+        workflows,
     },
     domain::{
         Definition, Details, DurationText, FieldFault, Fields, Json, LONGEST_NAME, LabelsView,
@@ -67,9 +67,9 @@ pub struct SubmissionBody {
 #[derive(utoipa::ToSchema)]
 #[serde(untagged)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
-pub enum TaskOrVerdict<'a> {
+pub enum TaskOrReport<'a> {
     Task(TaskView<'a>),
-    Verdict(verdict::VerdictBody),
+    Report(dry_run_report::DryRunReportBody),
 }
 
 /// A parsed and validated submission.
@@ -107,7 +107,7 @@ pub(super) struct Submission {
     })),
     responses(
         (status = 202, description = "Accepted and durable; Location is the URL to poll", body = TaskView),
-        (status = 200, description = "With Prefer: wait, the task ended or needed an operator in time; with dry_run, the dry-run report", body = TaskOrVerdict),
+        (status = 200, description = "With Prefer: wait, the task ended or needed an operator in time; with dry_run, the dry-run report", body = TaskOrReport),
         (status = 400, description = "The body is not JSON", body = ProblemBody, content_type = "application/problem+json"),
         (status = 413, description = "The body is too large", body = ProblemBody, content_type = "application/problem+json"),
         (status = 422, description = "The content is invalid; `errors` lists every fault with its JSON pointer", body = ProblemBody, content_type = "application/problem+json"),
@@ -132,7 +132,7 @@ pub(super) async fn submit(
             key: submission.key.as_deref(),
             labels: Some(&submission.labels),
         };
-        return Ok(verdict::answer(
+        return Ok(dry_run_report::answer(
             &app,
             &submission.definition,
             &fields,
@@ -159,7 +159,7 @@ pub(super) async fn accept(
 ) -> Result<Response, Problem> {
     if app.stop.is_cancelled() {
         return Err(Problem::new(
-            Kind::Stopping,
+            ProblemKind::Stopping,
             "the service is stopping and accepts no more tasks: submit to another instance, or to this one after its restart",
         ));
     }
@@ -244,7 +244,7 @@ async fn store(
 async fn read(
     app: &App,
     body: &RawValue,
-    permit: Option<&Permit<'_>>,
+    permit: Option<&EvaluationPermit<'_>>,
 ) -> Result<Submission, Problem> {
     let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
     let workflow = fields.string("workflow", 64);

@@ -1,8 +1,8 @@
-//! Workflows: registered definitions. A version never changes; changed content becomes a new version, and tasks
+//! WorkflowCache: registered definitions. A version never changes; changed content becomes a new version, and tasks
 //! keep the version that they started with.
 
+mod cache;
 mod graph;
-mod known;
 
 use std::sync::Arc;
 
@@ -16,19 +16,19 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::known::StoredBody;
-pub use self::known::{Known, Workflows, resolve};
+use self::cache::StoredBody;
+pub use self::cache::{CompiledWorkflow, WorkflowCache, resolve};
 use super::{
     App, Problem,
     answer::{Page, json, tagged},
-    bulkhead::Permit,
+    bulkhead::EvaluationPermit,
     definition::{OnExhaustedBody, PoliciesBody, StepBody},
+    dry_run_report::{self, DryRunReportBody},
     extract::{
         Caller, IfTagged, JsonBody, NamePath, NameVersionPath, PageQuery, PlainName, Query,
         RegistrationHeaders, plain_name,
     },
-    problem::{Kind, ProblemBody},
-    verdict::{self, VerdictBody},
+    problem::{ProblemBody, ProblemKind},
 };
 use crate::{
     config::Role,
@@ -146,7 +146,7 @@ struct Checked {
 async fn check(
     app: &App,
     body: &RawValue,
-    permit: Option<&Permit<'_>>,
+    permit: Option<&EvaluationPermit<'_>>,
 ) -> Result<Checked, Problem> {
     let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
     let description = fields.string("description", LONGEST_DESCRIPTION);
@@ -226,10 +226,10 @@ async fn put(
     let checked = check(&app, &body, None).await?;
     let name = WorkflowName::new(name);
     let stored = serde_json::to_string(&checked.stored)
-        .map_err(|error| Problem::new(Kind::Internal, error.to_string()))?;
+        .map_err(|error| Problem::new(ProblemKind::Internal, error.to_string()))?;
     let put = app.store.put_workflow(name.clone(), stored, condition);
     let Registered { version, is_new } = put.await?;
-    let known = Known {
+    let known = CompiledWorkflow {
         workflow: WorkflowRef {
             name: name.clone(),
             version,
@@ -340,7 +340,7 @@ fn no_such_workflow(name: &WorkflowName, version: Option<u32>) -> Problem {
             )
         }
     };
-    Problem::new(Kind::NoSuchWorkflow, detail)
+    Problem::new(ProblemKind::NoSuchWorkflow, detail)
 }
 
 async fn one(
@@ -381,7 +381,7 @@ async fn one(
     operation_id = "validate_workflow",
     params(("name" = PlainName, Path, description = "The workflow's name", example = "order")),
     request_body(content = WorkflowInput, description = "As for a registration"),
-    responses((status = 200, description = "The definition is valid; this is what it would do", body = VerdictBody)),
+    responses((status = 200, description = "The definition is valid; this is what it would do", body = DryRunReportBody)),
 )]
 async fn validate(
     State(app): State<Arc<App>>,
@@ -397,7 +397,12 @@ async fn validate(
         complete_within: checked.stored.complete_within,
         ..TaskFields::default()
     };
-    Ok(verdict::answer(&app, &checked.definition, &fields, &permit))
+    Ok(dry_run_report::answer(
+        &app,
+        &checked.definition,
+        &fields,
+        &permit,
+    ))
 }
 
 #[cfg(test)]

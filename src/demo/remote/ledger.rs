@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 
 /// One thing that was done.
-struct Effect {
+struct RecordedCall {
     idempotency_key: String,
     order: String,
     answer: Value,
@@ -16,7 +16,7 @@ struct Effect {
 
 #[derive(Default)]
 struct Pages {
-    effects: Vec<Effect>,
+    effects: Vec<RecordedCall>,
     /// The keys of what was undone: a request for it that was long on its way comes too late.
     withdrawn: HashSet<String>,
     repeats: usize,
@@ -47,7 +47,7 @@ impl Ledger {
             return Some(answer);
         }
         let answer = work();
-        pages.effects.push(Effect {
+        pages.effects.push(RecordedCall {
             idempotency_key: idempotency_key.to_owned(),
             order: order.to_owned(),
             answer: answer.clone(),
@@ -60,7 +60,8 @@ impl Ledger {
         let mut pages = self.pages();
         pages.withdrawn.insert(key.to_owned());
         let before = pages.effects.len();
-        let is_it = |effect: &Effect| effect.idempotency_key == key && effect.answer["id"] == id;
+        let is_it =
+            |effect: &RecordedCall| effect.idempotency_key == key && effect.answer["id"] == id;
         pages.effects.retain(|effect| !is_it(effect));
         pages.effects.len() < before
     }

@@ -11,16 +11,16 @@ use axum::{extract::connect_info::Connected, serve::IncomingStream};
 use tokio::net::TcpListener;
 
 #[derive(Clone)]
-pub struct Line(Option<Arc<TcpStream>>);
+pub struct WaitingLine(Option<Arc<TcpStream>>);
 
-impl Connected<IncomingStream<'_, TcpListener>> for Line {
+impl Connected<IncomingStream<'_, TcpListener>> for WaitingLine {
     fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
         let twin = stream.io().as_fd().try_clone_to_owned();
         Self(twin.ok().map(|twin| Arc::new(TcpStream::from(twin))))
     }
 }
 
-impl Line {
+impl WaitingLine {
     /// Closes it in both directions, and waits: the server sees that and drops the request.
     pub async fn hang_up<T>(self) -> T {
         if let Some(stream) = &self.0 {

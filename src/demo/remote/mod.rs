@@ -27,18 +27,18 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use self::line::Line;
-use super::orders::{DECLINED_CARD, Order, Remote, STOLEN_CARD, Trouble};
+use self::line::WaitingLine;
+use super::orders::{DECLINED_CARD, InjectedFault, Order, Remote, STOLEN_CARD};
 pub use ledger::Ledger;
 
 /// A remote service that is running, until the process ends.
-pub struct Running {
+pub struct RunningServices {
     pub remote: Remote,
     pub address: SocketAddr,
     desk: Arc<Desk>,
 }
 
-impl Running {
+impl RunningServices {
     pub fn ledger(&self) -> &Ledger {
         &self.desk.ledger
     }
@@ -48,14 +48,14 @@ struct Desk {
     remote: Remote,
     ledger: Ledger,
     /// What each order will meet here, first things first.
-    troubles: Mutex<HashMap<String, VecDeque<Trouble>>>,
+    troubles: Mutex<HashMap<String, VecDeque<InjectedFault>>>,
     declined_cards: Mutex<HashSet<String>>,
     /// Answers 503 to everything that it should do.
     is_down: AtomicBool,
 }
 
 /// Starts one on a free port of the loopback interface.
-pub async fn start(remote: Remote, orders: &[Order]) -> io::Result<Running> {
+pub async fn start(remote: Remote, orders: &[Order]) -> io::Result<RunningServices> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let address = listener.local_addr()?;
     let desk = Arc::new(Desk {
@@ -82,16 +82,16 @@ pub async fn start(remote: Remote, orders: &[Order]) -> io::Result<Running> {
         Remote::Shipping => {}
     }
     let router = router.with_state(desk.clone());
-    let service = router.into_make_service_with_connect_info::<Line>();
+    let service = router.into_make_service_with_connect_info::<WaitingLine>();
     tokio::spawn(async move { axum::serve(listener, service).await });
-    Ok(Running {
+    Ok(RunningServices {
         remote,
         address,
         desk,
     })
 }
 
-fn troubles(remote: Remote, orders: &[Order]) -> HashMap<String, VecDeque<Trouble>> {
+fn troubles(remote: Remote, orders: &[Order]) -> HashMap<String, VecDeque<InjectedFault>> {
     let here = |order: &Order| {
         let met = order.troubles.iter().filter(|(at, _)| *at == remote);
         (order.key(), met.map(|(_, trouble)| *trouble).collect())
@@ -102,7 +102,7 @@ fn troubles(remote: Remote, orders: &[Order]) -> HashMap<String, VecDeque<Troubl
 /// The request of a step.
 async fn work(
     State(desk): State<Arc<Desk>>,
-    ConnectInfo(line): ConnectInfo<Line>,
+    ConnectInfo(line): ConnectInfo<WaitingLine>,
     path: Uri,
     headers: HeaderMap,
     Json(wanted): Json<Value>,
@@ -117,11 +117,11 @@ async fn work(
     tokio::time::sleep(desk.thinking_time(order)).await;
     let trouble = desk.next_trouble(order);
     match trouble {
-        Some(Trouble::Busy) => {
+        Some(InjectedFault::Busy) => {
             return refusal(StatusCode::SERVICE_UNAVAILABLE, "busy", "try again soon");
         }
-        Some(Trouble::HangsUp) => return line.hang_up().await,
-        Some(Trouble::HangsUpAfterwards | Trouble::NeverAnswers) | None => {}
+        Some(InjectedFault::HangsUp) => return line.hang_up().await,
+        Some(InjectedFault::HangsUpAfterwards | InjectedFault::NeverAnswers) | None => {}
     }
     if let Some(card) = desk.declined_card(&wanted) {
         // Nothing was done, so nothing is remembered: asked again, the bank may agree.
@@ -135,9 +135,9 @@ async fn work(
         return refusal(StatusCode::CONFLICT, "withdrawn", "it was undone before");
     };
     match trouble {
-        Some(Trouble::HangsUpAfterwards) => line.hang_up().await,
-        Some(Trouble::NeverAnswers) => std::future::pending().await,
-        Some(Trouble::Busy | Trouble::HangsUp) | None => {
+        Some(InjectedFault::HangsUpAfterwards) => line.hang_up().await,
+        Some(InjectedFault::NeverAnswers) => std::future::pending().await,
+        Some(InjectedFault::Busy | InjectedFault::HangsUp) | None => {
             (StatusCode::CREATED, Json(answer)).into_response()
         }
     }
@@ -226,7 +226,7 @@ impl Desk {
         Duration::from_millis(80 + seed % 320)
     }
 
-    fn next_trouble(&self, order: &str) -> Option<Trouble> {
+    fn next_trouble(&self, order: &str) -> Option<InjectedFault> {
         let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         troubles.get_mut(order)?.pop_front()
     }

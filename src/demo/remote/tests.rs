@@ -3,7 +3,11 @@
 use super::*;
 use crate::{demo::orders, plain_http};
 
-async fn ask(running: &Running, order: &str, body: Value) -> reqwest::Result<reqwest::Response> {
+async fn ask(
+    running: &RunningServices,
+    order: &str,
+    body: Value,
+) -> reqwest::Result<reqwest::Response> {
     let url = format!("http://{}{}", running.address, running.remote.path());
     let request = plain_http::client().unwrap().post(url);
     let request = request

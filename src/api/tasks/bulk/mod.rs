@@ -2,7 +2,7 @@
 //! in the writer. It returns after a number of tasks or a time, with a cursor for the next request: its memory and
 //! its time are bounded however many tasks there are.
 
-mod asked;
+mod request;
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use self::asked::{Asked, Deed, Which};
+use self::request::{BulkAction, BulkRequest, TaskSelection};
 use super::json;
 use crate::{
     api::{
@@ -43,11 +43,11 @@ const LONGEST: Duration = Duration::from_secs(20);
 #[derive(ToSchema)]
 #[schema(as = Bulk)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
-pub struct BulkBody {
+pub struct BulkCommandBody {
     /// These tasks; alternatively use filters. A task is selected if it matches every filter.
     #[schema(max_items = 1000)]
     ids: Option<Vec<Uuid>>,
-    /// One of the states in which the command is possible; the default is all of them.
+    /// One of the states in selection the command is possible; the default is all of them.
     #[schema(example = "error")]
     state: Option<TaskStatus>,
     #[schema(example = "order")]
@@ -60,7 +60,7 @@ pub struct BulkBody {
     created_after: Option<String>,
     #[schema(format = DateTime)]
     created_before: Option<String>,
-    /// Instead of ids and filters: every task in a state in which the command is possible.
+    /// Instead of ids and filters: every task in a state in selection the command is possible.
     #[schema(default = false)]
     all: Option<bool>,
     /// Change nothing: count the tasks that would accept the command, and the reasons of the others.
@@ -90,7 +90,7 @@ pub struct BulkSkipBody {
     #[schema(value_type = Json, required = false, example = json!({"sent": false}))]
     output: Option<String>,
     #[serde(flatten)]
-    which: BulkBody,
+    selection: BulkCommandBody,
 }
 
 /// The progress of a bulk command.
@@ -129,7 +129,7 @@ pub struct BulkResult {
 
 /// Declares the handler of a command for many tasks.
 macro_rules! bulk_command {
-    ($name:ident, $path:literal, $body:ty, $example:expr, $deed:expr, $summary:literal, $description:literal) => {
+    ($name:ident, $path:literal, $body:ty, $example:expr, $action:expr, $summary:literal, $description:literal) => {
         #[doc = $summary]
         ///
         #[doc = $description]
@@ -156,7 +156,7 @@ macro_rules! bulk_command {
             JsonBody(body): JsonBody,
         ) -> Result<Response, Problem> {
             query.finish()?;
-            run(&app, &caller, $deed, &body).await
+            run(&app, &caller, $action, &body).await
         }
     };
 }
@@ -164,27 +164,27 @@ macro_rules! bulk_command {
 bulk_command!(
     retry_tasks,
     "/v1/tasks/retry",
-    BulkBody,
+    BulkCommandBody,
     json!({"workflow": "order", "agent": "payments", "dry_run": true}),
-    Deed::Retry,
+    BulkAction::Retry,
     "Retry the failed steps of many tasks",
     "For tasks in error, including those whose undo failed."
 );
 bulk_command!(
     undo_tasks,
     "/v1/tasks/undo",
-    BulkBody,
+    BulkCommandBody,
     json!({"workflow": "order", "labels": {"campaign": "spring"}, "dry_run": true}),
-    Deed::Undo,
+    BulkAction::Undo,
     "Undo many tasks",
     "For tasks that are pending, processing, paused or in error."
 );
 bulk_command!(
     cancel_tasks,
     "/v1/tasks/cancel",
-    BulkBody,
+    BulkCommandBody,
     json!({"workflow": "order", "state": "paused", "dry_run": true}),
-    Deed::Cancel,
+    BulkAction::Cancel,
     "Cancel many tasks",
     "For tasks that have not ended. Completed steps are not undone, and a half-finished undo stops."
 );
@@ -193,31 +193,36 @@ bulk_command!(
     "/v1/tasks/skip",
     BulkSkipBody,
     json!({"step": "notify", "workflow": "order", "dry_run": true}),
-    Deed::Skip,
+    BulkAction::Skip,
     "Skip the failed steps of many tasks",
     "For tasks in error: skips every step in error, or the one that `step` names. Steps that are not in error are never skipped."
 );
 
-async fn run(app: &App, caller: &Caller, deed: Deed, body: &RawValue) -> Result<Response, Problem> {
-    let asked = Asked::read(deed, body)?;
+async fn run(
+    app: &App,
+    caller: &Caller,
+    action: BulkAction,
+    body: &RawValue,
+) -> Result<Response, Problem> {
+    let request = BulkRequest::read(action, body)?;
     let mut result = BulkResult {
         matched: 0,
         accepted: 0,
         refused: 0,
         refusals: BTreeMap::new(),
-        dry_run: asked.dry_run,
+        dry_run: request.dry_run,
         total: None,
         total_is_at_least: None,
         next_cursor: None,
-        last: asked.after,
+        last: request.after,
     };
-    if let (Which::Filter(filter), true) = (&asked.which, asked.dry_run) {
-        let (total, is_at_least) = count(app, &asked, filter).await?;
+    if let (TaskSelection::Filter(filter), true) = (&request.selection, request.dry_run) {
+        let (total, is_at_least) = count(app, &request, filter).await?;
         result.total = Some(total);
         result.total_is_at_least = Some(is_at_least);
     }
-    let walked = walk(app, caller, &asked, &mut result).await;
-    result.next_cursor = result.last.map(|last| asked.cursors.after(last));
+    let walked = walk(app, caller, &request, &mut result).await;
+    result.next_cursor = result.last.map(|last| request.cursors.after(last));
     match walked {
         Ok(()) => Ok(json(StatusCode::OK, &result)),
         Err(problem) => Err(problem
@@ -228,8 +233,12 @@ async fn run(app: &App, caller: &Caller, deed: Deed, body: &RawValue) -> Result<
 }
 
 /// How many tasks match from here on, and whether there may be more.
-async fn count(app: &App, asked: &Asked, filter: &TaskFilter) -> Result<(u64, bool), StoreError> {
-    let (mut total, mut after, mut left) = (0, asked.after, asked.most_looked_at());
+async fn count(
+    app: &App,
+    request: &BulkRequest,
+    filter: &TaskFilter,
+) -> Result<(u64, bool), StoreError> {
+    let (mut total, mut after, mut left) = (0, request.after, request.most_looked_at());
     loop {
         let reader = &app.store.reader;
         let look = reader.count_tasks(filter, after, left).await?;
@@ -247,16 +256,16 @@ async fn count(app: &App, asked: &Asked, filter: &TaskFilter) -> Result<(u64, bo
 async fn walk(
     app: &App,
     caller: &Caller,
-    asked: &Asked,
+    request: &BulkRequest,
     result: &mut BulkResult,
 ) -> Result<(), Problem> {
     let started = Instant::now();
-    let (mut left, mut left_to_look_at) = (asked.limit, asked.most_looked_at());
+    let (mut left, mut left_to_look_at) = (request.limit, request.most_looked_at());
     while left > 0 && left_to_look_at > 0 {
         let wanted = LOOK.min(left);
-        let look = match &asked.which {
-            Which::Ids(ids) => listed(ids, result.last, wanted),
-            Which::Filter(filter) => {
+        let look = match &request.selection {
+            TaskSelection::Ids(ids) => listed(ids, result.last, wanted),
+            TaskSelection::Filter(filter) => {
                 let reader = &app.store.reader;
                 let after = result.last;
                 reader
@@ -265,13 +274,13 @@ async fn walk(
             }
         };
         for ids in look.found.chunks(BATCH) {
-            match asked.dry_run {
+            match request.dry_run {
                 true => {
                     for ids in ids.chunks(JUDGED) {
-                        judge(app, caller, ids, &asked.command, result).await?;
+                        judge(app, caller, ids, &request.command, result).await?;
                     }
                 }
-                false => command(app, caller, ids, &asked.command, result).await?,
+                false => command(app, caller, ids, &request.command, result).await?,
             }
             result.last = ids.last().copied();
             if started.elapsed() >= LONGEST {
@@ -309,7 +318,7 @@ async fn command(
     command: &Command,
     result: &mut BulkResult,
 ) -> Result<(), Problem> {
-    let asked = ids.iter().map(async |id| {
+    let request = ids.iter().map(async |id| {
         let apply = Apply {
             task: *id,
             command: command.clone(),
@@ -321,7 +330,7 @@ async fn command(
         app.store.apply(apply).await.map(drop)
     });
     let mut broken = None;
-    for outcome in join_all(asked).await {
+    for outcome in join_all(request).await {
         match outcome {
             // The rest of the batch may have been saved: all of them are counted.
             Err(CommandError::Store(error)) if !error.is_of_one_task() => broken = Some(error),

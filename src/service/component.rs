@@ -7,12 +7,12 @@ use tracing::error;
 
 /// Spawns the components of one instance.
 #[derive(Clone, Debug)]
-pub(super) struct Parts {
+pub(super) struct Components {
     pub stop: CancellationToken,
     failed: CancellationToken,
 }
 
-impl Parts {
+impl Components {
     pub fn new() -> Self {
         Self {
             stop: CancellationToken::new(),
@@ -24,15 +24,15 @@ impl Parts {
     pub fn spawn(
         &self,
         name: &'static str,
-        part: impl Future<Output = ()> + Send + 'static,
+        component: impl Future<Output = ()> + Send + 'static,
     ) -> JoinHandle<()> {
-        let watch = Watched {
+        let watch = ComponentGuard {
             name,
-            parts: self.clone(),
+            components: self.clone(),
         };
         tokio::spawn(async move {
             let _watch = watch;
-            part.await;
+            component.await;
         })
     }
 
@@ -42,19 +42,19 @@ impl Parts {
     }
 }
 
-struct Watched {
+struct ComponentGuard {
     name: &'static str,
-    parts: Parts,
+    components: Components,
 }
 
-impl Drop for Watched {
+impl Drop for ComponentGuard {
     fn drop(&mut self) {
-        if !self.parts.stop.is_cancelled() {
+        if !self.components.stop.is_cancelled() {
             error!(
-                part = self.name,
+                component = self.name,
                 "a component ended unexpectedly; the process exits, so that a new one recovers"
             );
-            self.parts.failed.cancel();
+            self.components.failed.cancel();
         }
     }
 }
@@ -65,19 +65,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_part_that_panics_is_noticed() {
-        let parts = Parts::new();
-        let part = parts.spawn("test", async { panic!("as the test wants it") });
-        parts.failed().await;
-        assert!(part.await.unwrap_err().is_panic());
+        let components = Components::new();
+        let component = components.spawn("test", async { panic!("as the test wants it") });
+        components.failed().await;
+        assert!(component.await.unwrap_err().is_panic());
     }
 
     #[tokio::test]
     async fn a_part_that_ends_after_the_stop_has_not_failed() {
-        let parts = Parts::new();
-        let stop = parts.stop.clone();
-        let part = parts.spawn("test", stop.cancelled_owned());
-        parts.stop.cancel();
-        part.await.unwrap();
-        assert!(!parts.failed.is_cancelled());
+        let components = Components::new();
+        let stop = components.stop.clone();
+        let component = components.spawn("test", stop.cancelled_owned());
+        components.stop.cancel();
+        component.await.unwrap();
+        assert!(!components.failed.is_cancelled());
     }
 }

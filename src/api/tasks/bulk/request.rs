@@ -23,38 +23,38 @@ const USUAL_LIMIT: i64 = 10_000;
 
 /// The command that a bulk request applies to each task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Deed {
+pub(super) enum BulkAction {
     Retry,
     Undo,
     Cancel,
     Skip,
 }
 
-impl Deed {
+impl BulkAction {
     fn word(self) -> &'static str {
         match self {
-            Deed::Retry => "retry",
-            Deed::Undo => "undo",
-            Deed::Cancel => "cancel",
-            Deed::Skip => "skip",
+            BulkAction::Retry => "retry",
+            BulkAction::Undo => "undo",
+            BulkAction::Cancel => "cancel",
+            BulkAction::Skip => "skip",
         }
     }
 
-    /// The states in which a task accepts the command. Only tasks in these states are searched: there may be many
+    /// The states in selection a task accepts the command. Only tasks in these states are searched: there may be many
     /// ended ones.
     fn states(self) -> &'static [TaskStatus] {
         use TaskStatus::{Error, Paused, Pending, Processing, Undoing};
         match self {
-            Deed::Retry | Deed::Skip => &[Error],
-            Deed::Undo => &[Pending, Processing, Paused, Error],
-            Deed::Cancel => &[Pending, Processing, Paused, Error, Undoing],
+            BulkAction::Retry | BulkAction::Skip => &[Error],
+            BulkAction::Undo => &[Pending, Processing, Paused, Error],
+            BulkAction::Cancel => &[Pending, Processing, Paused, Error, Undoing],
         }
     }
 }
 
 /// A parsed and validated bulk command.
-pub(super) struct Asked {
-    pub which: Which,
+pub(super) struct BulkRequest {
+    pub selection: TaskSelection,
     pub command: Command,
     pub dry_run: bool,
     /// The last task of the previous request.
@@ -63,40 +63,40 @@ pub(super) struct Asked {
     pub limit: usize,
 }
 
-pub(super) enum Which {
+pub(super) enum TaskSelection {
     /// Sorted, without duplicates.
     Ids(Vec<TaskId>),
     Filter(TaskFilter),
 }
 
-impl Asked {
+impl BulkRequest {
     /// The most tasks that one request examines to find those that match.
     pub fn most_looked_at(&self) -> usize {
         self.limit.max(MOST_LOOKED_AT)
     }
 
     /// Parses the body and reports all its faults at once.
-    pub fn read(deed: Deed, body: &RawValue) -> Result<Self, Problem> {
+    pub fn read(action: BulkAction, body: &RawValue) -> Result<Self, Problem> {
         let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
-        let which = which(deed, &mut fields);
+        let selection = selection(action, &mut fields);
         let dry_run = fields.boolean("dry_run").unwrap_or(false);
         let limit = fields.integer("limit", LIMIT).unwrap_or(USUAL_LIMIT);
-        let cursors = cursors(deed, body);
+        let cursors = cursors(action, body);
         let after = after(&mut fields, cursors);
         let reason = reason(&mut fields);
-        let command = match deed {
-            Deed::Retry => Command::Retry {
+        let command = match action {
+            BulkAction::Retry => Command::Retry {
                 step: None,
                 body: None,
                 reason,
             },
-            Deed::Undo => Command::Undo { reason },
-            Deed::Cancel => Command::Cancel { reason },
-            Deed::Skip => skip(&mut fields, reason),
+            BulkAction::Undo => Command::Undo { reason },
+            BulkAction::Cancel => Command::Cancel { reason },
+            BulkAction::Skip => skip(&mut fields, reason),
         };
         fields.finish().map_err(Problem::invalid)?;
         Ok(Self {
-            which,
+            selection,
             command,
             dry_run,
             after,
@@ -123,7 +123,7 @@ fn skip(fields: &mut Fields<'_>, reason: Option<String>) -> Command {
     }
 }
 
-fn which(deed: Deed, fields: &mut Fields<'_>) -> Which {
+fn selection(action: BulkAction, fields: &mut Fields<'_>) -> TaskSelection {
     let all = fields.boolean("all").unwrap_or(false);
     let ids = ids(fields, "task");
     let ids = ids.map(|mut ids| {
@@ -132,7 +132,7 @@ fn which(deed: Deed, fields: &mut Fields<'_>) -> Which {
         ids.into_iter().map(TaskId).collect::<Vec<_>>()
     });
     let names_state = fields.peek("state").is_some();
-    let filter = filter(deed, fields);
+    let filter = filter(action, fields);
     let filtered = names_state || filter != TaskFilter::default();
     match (&ids, filtered || all) {
         (Some(_), true) => fields.fault("ids", "give either ids or filters, not both"),
@@ -143,18 +143,18 @@ fn which(deed: Deed, fields: &mut Fields<'_>) -> Which {
         _ => {}
     }
     match ids {
-        Some(ids) => Which::Ids(ids),
-        None if filter.states.is_empty() => Which::Filter(TaskFilter {
-            states: deed.states().to_vec(),
+        Some(ids) => TaskSelection::Ids(ids),
+        None if filter.states.is_empty() => TaskSelection::Filter(TaskFilter {
+            states: action.states().to_vec(),
             ..filter
         }),
-        None => Which::Filter(filter),
+        None => TaskSelection::Filter(filter),
     }
 }
 
 /// The same filters as for the list of tasks.
-fn filter(deed: Deed, fields: &mut Fields<'_>) -> TaskFilter {
-    let states: Vec<_> = deed
+fn filter(action: BulkAction, fields: &mut Fields<'_>) -> TaskFilter {
+    let states: Vec<_> = action
         .states()
         .iter()
         .map(|state| (state.as_str(), *state))
@@ -172,15 +172,15 @@ fn filter(deed: Deed, fields: &mut Fields<'_>) -> TaskFilter {
 
 /// Identifies the command and its selection: with the cursor of another command, tasks would be skipped. The limit
 /// and the reason may differ between requests.
-fn cursors(deed: Deed, body: &RawValue) -> Cursors {
-    let mut asked: BTreeMap<String, Value> = serde_json::from_str(body.get()).unwrap_or_default();
-    asked.retain(|name, _| !["cursor", "limit", "reason"].contains(&name.as_str()));
-    let asked: Vec<_> = asked
+fn cursors(action: BulkAction, body: &RawValue) -> Cursors {
+    let mut request: BTreeMap<String, Value> = serde_json::from_str(body.get()).unwrap_or_default();
+    request.retain(|name, _| !["cursor", "limit", "reason"].contains(&name.as_str()));
+    let request: Vec<_> = request
         .into_iter()
         .flat_map(|(name, value)| [name, value.to_string()])
         .collect();
-    let asked = asked.iter().map(String::as_str);
-    Cursors::of_parts(std::iter::once(deed.word()).chain(asked))
+    let request = request.iter().map(String::as_str);
+    Cursors::of_parts(std::iter::once(action.word()).chain(request))
 }
 
 fn after(fields: &mut Fields<'_>, cursors: Cursors) -> Option<TaskId> {

@@ -14,7 +14,7 @@ const MOST_QUEUES: usize = 4;
 
 /// Explains what a step waits for if it does not wait for a free slot: an agent that is not registered, or the
 /// release of this instance.
-pub fn tell_other_reasons(
+pub fn explain_other_reasons(
     view: &mut TaskView<'_>,
     knows: impl Fn(&AgentName) -> bool,
     is_held: bool,
@@ -32,7 +32,7 @@ pub fn tell_other_reasons(
 }
 
 /// One queue that contains steps of the task.
-struct Queue {
+struct QueuePosition {
     agent: AgentName,
     of_others: u64,
     /// Steps of the task itself that come earlier: they are claimed in order.
@@ -59,8 +59,8 @@ pub async fn count_ahead(
     }
     let counted = reader.ahead(task, &agents, MOST_AHEAD).await?;
     let queues = agents.into_iter().zip(counted);
-    let mut queues: Vec<Queue> = queues
-        .map(|(agent, of_others)| Queue {
+    let mut queues: Vec<QueuePosition> = queues
+        .map(|(agent, of_others)| QueuePosition {
             agent,
             of_others,
             of_this: 0,

@@ -18,21 +18,21 @@ use super::{
     auth::{self, Access},
     extract::{Caller, must_be_judged, must_be_utf8},
     origin::{self, Site},
-    problem::{Kind, Problem},
+    problem::{Problem, ProblemKind},
 };
-use crate::config::Token;
+use crate::config::AccessToken;
 
 /// The route label of requests that match no route: their paths would grow the metrics without bound.
 const NO_ROUTE: &str = "(none)";
 
-pub struct Frame {
-    tokens: Arc<ArcSwap<Vec<Token>>>,
+pub struct MiddlewareState {
+    tokens: Arc<ArcSwap<Vec<AccessToken>>>,
     site: Site,
-    meters: Meters,
+    meters: RequestMeters,
 }
 
-impl Frame {
-    pub fn new(tokens: Arc<ArcSwap<Vec<Token>>>, site: Site) -> Arc<Self> {
+impl MiddlewareState {
+    pub fn new(tokens: Arc<ArcSwap<Vec<AccessToken>>>, site: Site) -> Arc<Self> {
         metrics::describe_counter!(
             "provost_http_requests_total",
             "Requests by route, method and status"
@@ -45,12 +45,12 @@ impl Frame {
         Arc::new(Self {
             tokens,
             site,
-            meters: Meters::default(),
+            meters: RequestMeters::default(),
         })
     }
 }
 
-impl Frame {
+impl MiddlewareState {
     /// The caller, if the request is allowed.
     fn admit(
         &self,
@@ -73,8 +73,8 @@ impl Frame {
 }
 
 /// The middleware around all routes.
-pub async fn surround(
-    State(frame): State<Arc<Frame>>,
+pub async fn handle(
+    State(state): State<Arc<MiddlewareState>>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -87,8 +87,8 @@ pub async fn surround(
         true => Access::Open,
         false => auth::needed(&method, route),
     };
-    let admitted = frame.admit(&request, route, access);
-    let known = Known::of(&request);
+    let admitted = state.admit(&request, route, access);
+    let known = CachedTags::of(&request);
     let response = match admitted {
         Ok(caller) => {
             if let Some(caller) = caller {
@@ -105,7 +105,7 @@ pub async fn surround(
     let elapsed = started.elapsed();
     let status = response.status();
     let route = route.unwrap_or(NO_ROUTE);
-    frame.meters.of(route, &method, status, |meter| {
+    state.meters.of(route, &method, status, |meter| {
         meter.requests.increment(1);
         meter.seconds.record(elapsed);
     });
@@ -135,16 +135,16 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Response {
         .unwrap_or("no message");
     error!(message, "a request handler panicked");
     Problem::new(
-        Kind::Internal,
+        ProblemKind::Internal,
         "an internal error prevented this request; the service's log has the details",
     )
     .into_response()
 }
 
 /// The ETags that the client of a read already has (`If-None-Match`).
-struct Known(Option<HeaderMap>);
+struct CachedTags(Option<HeaderMap>);
 
-impl Known {
+impl CachedTags {
     fn of(request: &Request) -> Self {
         let reads = [Method::GET, Method::HEAD].contains(request.method());
         let says = reads && request.headers().contains_key(header::IF_NONE_MATCH);
@@ -186,9 +186,9 @@ type ByRoute = HashMap<Box<str>, Vec<Meter>>;
 /// Metric handles by route, method and status. There are few of them, and after a while all exist: a look-up is a
 /// load, a hash and a short scan, and allocates nothing.
 #[derive(Default)]
-struct Meters(ArcSwap<ByRoute>);
+struct RequestMeters(ArcSwap<ByRoute>);
 
-impl Meters {
+impl RequestMeters {
     fn of(&self, route: &str, method: &Method, status: StatusCode, record: impl Fn(&Meter)) {
         let method = word(method);
         let known = |meters: &ByRoute| {
@@ -253,16 +253,16 @@ mod tests {
         panic!("the roof is on fire");
     }
 
-    fn app(tokens: &[Token]) -> Router {
+    fn app(tokens: &[AccessToken]) -> Router {
         Router::new()
             .route("/v1/tasks", get(whoami))
             .route("/v1/instances", get(fails))
             .layer(axum::middleware::from_fn_with_state(
-                Frame::new(
+                MiddlewareState::new(
                     Arc::new(ArcSwap::from_pointee(tokens.to_vec())),
                     Site::default(),
                 ),
-                surround,
+                handle,
             ))
     }
 
@@ -303,7 +303,7 @@ mod tests {
         let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
         let handle = recorder.handle();
         metrics::with_local_recorder(&recorder, || {
-            let meters = Meters::default();
+            let meters = RequestMeters::default();
             let made_up = Method::from_bytes(b"BREW").unwrap();
             for method in [&Method::GET, &Method::GET, &made_up] {
                 meters.of("/v1/tasks/{id}", method, StatusCode::OK, |meter| {

@@ -4,13 +4,13 @@
 use axum::{http::StatusCode, response::Response};
 use utoipa::ToSchema;
 
-use super::{App, answer::json, bulkhead::Permit};
+use super::{App, answer::json, bulkhead::EvaluationPermit};
 use crate::domain::{Definition, DurationText, Method, Runs, TaskFields, WarningCode, verdict};
 
 /// What a definition would do. This is a forecast: nothing was stored.
 #[derive(ToSchema)]
-#[schema(as = Verdict)]
-pub struct VerdictBody {
+#[schema(as = DryRunReport)]
+pub struct DryRunReportBody {
     /// In a possible order of execution.
     steps: Vec<PlannedStepBody>,
     /// The chain of steps that takes longest in the worst case.
@@ -100,7 +100,7 @@ pub fn answer(
     app: &App,
     definition: &Definition,
     fields: &TaskFields<'_>,
-    permit: &Permit<'_>,
+    permit: &EvaluationPermit<'_>,
 ) -> Response {
     permit.run(|| {
         let verdict = verdict(definition, fields, &|agent| {
@@ -147,7 +147,7 @@ mod tests {
         let warning = sent["warnings"].as_array().unwrap();
         let warning = warning.iter().find(|warning| warning["step"].is_string());
         for (sent, schema) in [
-            (&sent, VerdictBody::schema()),
+            (&sent, DryRunReportBody::schema()),
             (&sent["steps"][0], PlannedStepBody::schema()),
             (&sent["undo"][0], UndoStepBody::schema()),
             (warning.unwrap(), WarningBody::schema()),

@@ -17,7 +17,7 @@ use crate::{
 
 /// A compiled version of a workflow.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct CompiledWorkflow {
     pub workflow: WorkflowRef,
     pub definition: Arc<Definition>,
     /// The time limit of its tasks that set none of their own.
@@ -26,10 +26,10 @@ pub struct Known {
 
 /// The latest versions of all workflows in use. It is bounded because only an administrator can register workflows.
 #[derive(Default)]
-pub struct Workflows(ArcSwap<HashMap<WorkflowName, Known>>);
+pub struct WorkflowCache(ArcSwap<HashMap<WorkflowName, CompiledWorkflow>>);
 
-impl Workflows {
-    fn latest(&self, name: &WorkflowName) -> Option<Known> {
+impl WorkflowCache {
+    fn latest(&self, name: &WorkflowName) -> Option<CompiledWorkflow> {
         self.0.load().get(name).cloned()
     }
 
@@ -45,7 +45,7 @@ impl Workflows {
     }
 
     /// A slower reader never replaces a newer version by an older one.
-    pub(super) fn learn(&self, known: &Known) {
+    pub(super) fn learn(&self, known: &CompiledWorkflow) {
         self.0.rcu(|latest| {
             let mut next = HashMap::clone(latest);
             let newest = next
@@ -65,7 +65,7 @@ pub async fn resolve(
     app: &App,
     name: &WorkflowName,
     version: Option<u32>,
-) -> Result<Option<Known>, Problem> {
+) -> Result<Option<CompiledWorkflow>, Problem> {
     let latest = app.workflows.latest(name);
     if let Some(latest) = latest
         && version.is_none_or(|version| version == latest.workflow.version)
@@ -84,7 +84,7 @@ pub async fn resolve(
 
 /// A stored workflow was validated when it was registered: it is compiled without checking whether its agents exist
 /// now.
-fn compile(app: &App, record: &WorkflowRecord) -> Result<Known, Problem> {
+fn compile(app: &App, record: &WorkflowRecord) -> Result<CompiledWorkflow, Problem> {
     let workflow = WorkflowRef {
         name: record.name.clone(),
         version: record.version,
@@ -111,7 +111,7 @@ fn compile(app: &App, record: &WorkflowRecord) -> Result<Known, Problem> {
             definition
         }
     };
-    Ok(Known {
+    Ok(CompiledWorkflow {
         workflow,
         definition,
         complete_within: stored.complete_within,
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn an_older_version_never_replaces_a_newer_one() {
         let name = WorkflowName::new("order");
-        let known = |version| Known {
+        let known = |version| CompiledWorkflow {
             workflow: WorkflowRef {
                 name: name.clone(),
                 version,
@@ -170,7 +170,7 @@ mod tests {
             }),
             complete_within: None,
         };
-        let workflows = Workflows::default();
+        let workflows = WorkflowCache::default();
         for (learned, latest) in [(2, 2), (1, 2), (3, 3)] {
             workflows.learn(&known(learned));
             let found = workflows.latest(&name).unwrap();
