@@ -371,7 +371,7 @@ fn public_url(config: &Config, address: &Listen) -> Option<String> {
     Some(format!("{}://{address}", config.scheme()))
 }
 
-/// Unique for each start: the host, the process and a random component.
+/// Unique for each start: the host, the process and a random part.
 fn new_instance_id() -> InstanceId {
     static HOST: LazyLock<String> = LazyLock::new(|| {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

@@ -8,6 +8,7 @@ from provost.api.tasks import get, history, list_, submit
 from provost.api.workflows import put_workflow, validate_workflow
 from provost.models import (
     BlockedBySteps,
+    DryRunReport,
     Extend,
     Health,
     Labels,
@@ -20,7 +21,6 @@ from provost.models import (
     Task,
     TaskPage,
     TaskState,
-    Verdict,
     Workflow,
     WorkflowInput,
 )
@@ -96,7 +96,7 @@ for step in held.steps[1:]:
 
 workflow = WorkflowInput(steps=steps, description="Made by a generated client")
 verdict = validate_workflow.sync("python", client=client, body=workflow)
-assert isinstance(verdict, Verdict) and verdict.steps[0].method is Method.POST, verdict
+assert isinstance(verdict, DryRunReport) and verdict.steps[0].method is Method.POST, verdict
 kept = put_workflow.sync("python", client=client, body=workflow)
 assert isinstance(kept, Workflow) and kept.version == 1, kept
 assert kept.steps[1].name == "second", kept

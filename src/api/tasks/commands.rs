@@ -240,6 +240,7 @@ pub(super) async fn retry(
 /// A changed request.
 #[derive(utoipa::ToSchema)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
+#[schema(as = StepRetry)]
 pub struct RetryTaskBody {
     /// Replaces the rendered request body, from now on.
     #[schema(value_type = Json, required = false, example = json!({"amount": 30, "card": "tok_visa"}))]

@@ -67,7 +67,7 @@ pub struct SubmissionBody {
 #[derive(utoipa::ToSchema)]
 #[serde(untagged)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
-pub enum TaskOrReport<'a> {
+pub enum TaskOrDryRunReport<'a> {
     Task(TaskView<'a>),
     Report(dry_run_report::DryRunReportBody),
 }
@@ -107,7 +107,7 @@ pub(super) struct Submission {
     })),
     responses(
         (status = 202, description = "Accepted and durable; Location is the URL to poll", body = TaskView),
-        (status = 200, description = "With Prefer: wait, the task ended or needed an operator in time; with dry_run, the dry-run report", body = TaskOrReport),
+        (status = 200, description = "With Prefer: wait, the task ended or needed an operator in time; with dry_run, the dry-run report", body = TaskOrDryRunReport),
         (status = 400, description = "The body is not JSON", body = ProblemBody, content_type = "application/problem+json"),
         (status = 413, description = "The body is too large", body = ProblemBody, content_type = "application/problem+json"),
         (status = 422, description = "The content is invalid; `errors` lists every fault with its JSON pointer", body = ProblemBody, content_type = "application/problem+json"),

@@ -47,7 +47,7 @@ pub struct BulkCommandBody {
     /// These tasks; alternatively use filters. A task is selected if it matches every filter.
     #[schema(max_items = 1000)]
     ids: Option<Vec<Uuid>>,
-    /// One of the states in selection the command is possible; the default is all of them.
+    /// One of the states in which the command is possible; the default is all of them.
     #[schema(example = "error")]
     state: Option<TaskStatus>,
     #[schema(example = "order")]
@@ -60,7 +60,7 @@ pub struct BulkCommandBody {
     created_after: Option<String>,
     #[schema(format = DateTime)]
     created_before: Option<String>,
-    /// Instead of ids and filters: every task in a state in selection the command is possible.
+    /// Instead of ids and filters: every task in a state in which the command is possible.
     #[schema(default = false)]
     all: Option<bool>,
     /// Change nothing: count the tasks that would accept the command, and the reasons of the others.

@@ -40,7 +40,7 @@ impl BulkAction {
         }
     }
 
-    /// The states in selection a task accepts the command. Only tasks in these states are searched: there may be many
+    /// The states in which a task accepts the command. Only tasks in these states are searched: there may be many
     /// ended ones.
     fn states(self) -> &'static [TaskStatus] {
         use TaskStatus::{Error, Paused, Pending, Processing, Undoing};
