@@ -331,7 +331,7 @@ fn only_what_has_ended_before_is_read() {
     refused(
         only(json!({ "when": "output.id" })),
         "/steps/0/when",
-        "no `output` here",
+        "`output` is not defined here",
     );
     refused(
         only(json!({ "request": { "headers": { "X-A": "{{ outputs }}" } } })),
