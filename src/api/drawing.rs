@@ -25,7 +25,11 @@ pub struct PictureQuery {
 
 /// The requested format: from `format` or, without it, from Accept.
 pub fn form(query: &mut Query, headers: &HeaderMap) -> Result<DiagramFormat, Problem> {
-    if let Some(form) = query.one_of("format", DiagramFormat::ALL, DiagramFormat::as_str)? {
+    if let Some(form) = query.one_of(
+        "format",
+        DiagramFormat::ALL.iter().copied(),
+        DiagramFormat::as_str,
+    )? {
         return Ok(form);
     }
     let accepted = headers.get_all(header::ACCEPT).iter();

@@ -189,8 +189,8 @@ impl GaugeSnapshot {
         if self.at.is_none() {
             describe();
         }
-        for state in TaskStatus::ALL {
-            // GaugeSnapshot separately, because there may be many.
+        for &state in TaskStatus::ALL {
+            // Counted separately, because there may be many.
             if state.is_ended() {
                 continue;
             }
@@ -207,7 +207,7 @@ impl GaugeSnapshot {
             self.lines.insert(agent);
         }
         let of_step = |named: &str| {
-            let mut kinds = AlertKind::ALL.into_iter();
+            let mut kinds = AlertKind::ALL.iter().copied();
             kinds.any(|kind| kind.is_of_step() && kind.as_str() == named)
         };
         let of_steps = counts
@@ -227,7 +227,7 @@ impl GaugeSnapshot {
             gauge!("provost_steps", "state" => state.as_str()).set(count as f64);
         }
         gauge!("provost_steps_delayed").set(counts.delayed as f64);
-        for kind in AlertKind::ALL {
+        for &kind in AlertKind::ALL {
             // Reported even when it is zero, so that a monitoring rule can refer to it from the start.
             self.alerts.insert(kind.as_str().to_owned());
         }

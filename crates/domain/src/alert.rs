@@ -3,28 +3,28 @@
 use crate::ids::StepIndex;
 
 /// What an alert is about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(const_into_str)]
 pub enum AlertKind {
     /// A step is in error.
+    #[strum(serialize = "task.error")]
     TaskError,
     /// A step that undoes another is in error.
+    #[strum(serialize = "task.undo_failed")]
     UndoFailed,
     /// The service failed while it decided on the task.
+    #[strum(serialize = "task.fault")]
     ServiceFault,
     /// The record of the task is damaged.
+    #[strum(serialize = "task.unreadable")]
     TaskUnreadable,
     /// Messages to a receiver were given up.
+    #[strum(serialize = "message.undeliverable")]
     MessageUndeliverable,
 }
 
 impl AlertKind {
-    pub const ALL: [AlertKind; 5] = [
-        AlertKind::TaskError,
-        AlertKind::UndoFailed,
-        AlertKind::ServiceFault,
-        AlertKind::TaskUnreadable,
-        AlertKind::MessageUndeliverable,
-    ];
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// Whether it is about a step in error: such a step has exactly one alert that is not closed.
     pub const fn is_of_step(self) -> bool {
@@ -32,13 +32,7 @@ impl AlertKind {
     }
 
     pub const fn as_str(self) -> &'static str {
-        match self {
-            AlertKind::TaskError => "task.error",
-            AlertKind::UndoFailed => "task.undo_failed",
-            AlertKind::ServiceFault => "task.fault",
-            AlertKind::TaskUnreadable => "task.unreadable",
-            AlertKind::MessageUndeliverable => "message.undeliverable",
-        }
+        self.into_str()
     }
 }
 

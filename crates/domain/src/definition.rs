@@ -130,7 +130,8 @@ pub enum Body {
     Json(JsonTemplate),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "UPPERCASE", const_into_str)]
 pub enum Method {
     Get,
     Post,
@@ -140,22 +141,10 @@ pub enum Method {
 }
 
 impl Method {
-    pub const ALL: [Method; 5] = [
-        Method::Get,
-        Method::Post,
-        Method::Put,
-        Method::Patch,
-        Method::Delete,
-    ];
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Method::Get => "GET",
-            Method::Post => "POST",
-            Method::Put => "PUT",
-            Method::Patch => "PATCH",
-            Method::Delete => "DELETE",
-        }
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
     }
 
     pub fn sends_body(self) -> bool {

@@ -10,20 +10,18 @@ use crate::{
     task::Task,
 };
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum DiagramFormat {
     Mermaid,
     Dot,
 }
 
 impl DiagramFormat {
-    pub const ALL: [DiagramFormat; 2] = [DiagramFormat::Mermaid, DiagramFormat::Dot];
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
-    pub fn as_str(self) -> &'static str {
-        match self {
-            DiagramFormat::Mermaid => "mermaid",
-            DiagramFormat::Dot => "dot",
-        }
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
     }
 }
 
@@ -111,7 +109,7 @@ impl Picture<'_> {
             };
             let _ = writeln!(text, "    s{} {arrow} s{}", from.0, to.0);
         }
-        for status in StepStatus::ALL {
+        for &status in StepStatus::ALL {
             let of_status = self
                 .indexes()
                 .filter(|index| self.status(*index) == Some(status));

@@ -9,8 +9,20 @@ use crate::{ids::StepName, time::Timestamp};
 pub const BODY_EXCERPT: usize = 4096;
 
 /// The kind of fault.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Serialize,
+    Deserialize,
+    ToSchema,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum FaultKind {
     /// Worth a retry: 408, 425, 429, 5xx, a refused or broken connection. Never ends a step.
     Transient,
@@ -25,14 +37,8 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Transient => "transient",
-            Self::Permanent => "permanent",
-            Self::Exhausted => "exhausted",
-            Self::Deadline => "deadline",
-            Self::UndoFailed => "undo_failed",
-        }
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
     }
 }
 

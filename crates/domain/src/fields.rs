@@ -203,17 +203,17 @@ impl<'a> Fields<'a> {
     }
 
     /// One of the words that stand for something.
-    pub fn choice<T: Copy>(&mut self, name: &str, choices: &[(&str, T)]) -> Option<T> {
+    pub fn choice<T: Copy + Into<&'static str>>(&mut self, name: &str, choices: &[T]) -> Option<T> {
         let words: Vec<_> = choices
             .iter()
-            .map(|(word, _)| format!("{word:?}"))
+            .map(|choice| format!("{:?}", (*choice).into()))
             .collect();
         self.read(name, words.join(" or "), |json| {
             let word = text(json)?;
             choices
                 .iter()
-                .find(|(choice, _)| *choice == word)
-                .map(|(_, value)| *value)
+                .copied()
+                .find(|choice| (*choice).into() == word)
         })
     }
 

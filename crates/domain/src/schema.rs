@@ -59,26 +59,25 @@ pub struct DeadlinePolicy;
 pub struct ReplyEvent;
 
 fn policies(allowed: &'static [Policy]) -> impl Iterator<Item = &'static str> {
-    let words = Policy::WORDS.into_iter();
-    words.filter_map(|(word, policy)| allowed.contains(&policy).then_some(word))
+    allowed.iter().map(|policy| policy.as_str())
 }
 
 words! {
     TaskStatus = "TaskState", "The state of a task",
-        TaskStatus::ALL.map(TaskStatus::as_str);
+        TaskStatus::ALL.iter().map(|word| word.as_str());
     StepStatus = "StepState", "The state of a step",
-        StepStatus::ALL.map(StepStatus::as_str);
+        StepStatus::ALL.iter().map(|word| word.as_str());
     Method = "Method", "The method of a request",
-        Method::ALL.map(Method::as_str);
+        Method::ALL.iter().map(|word| word.as_str());
     DiagramFormat = "PictureFormat", "The format of a diagram",
-        DiagramFormat::ALL.map(DiagramFormat::as_str);
+        DiagramFormat::ALL.iter().map(|word| word.as_str());
     AlertKind = "AlertKind", "The cause of an alert",
-        AlertKind::ALL.map(AlertKind::as_str);
+        AlertKind::ALL.iter().map(|word| word.as_str());
     ReplyEvent = "ReplyEvent", "An event about a task",
         REPLIES;
     Policy = "Policy",
         "`error` stops the task until an operator acts, `undo` undoes the whole task, `skip` continues without the step",
-        Policy::WORDS.map(|(word, _)| word);
+        Policy::ALL.iter().map(|word| word.as_str());
     UndoPolicy = "UndoPolicy",
         "`error` stops the task until an operator acts, `skip` leaves the effect of the step",
         policies(&[Policy::Error, Policy::Skip]);
@@ -87,7 +86,7 @@ words! {
         policies(&[Policy::Error, Policy::Undo]);
     OnUndo = "OnUndo",
         "`wait` for a call in flight until its complete-by, so that its outcome is known, or `drop` it at once",
-        OnUndo::WORDS.map(|(word, _)| word);
+        OnUndo::ALL.iter().map(|word| word.as_str());
 }
 
 /// Any JSON value.

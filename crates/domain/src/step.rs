@@ -74,7 +74,20 @@ pub enum StepState {
 }
 
 /// The name of a step's state, as it is stored and shown.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Debug,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum StepStatus {
     Waiting,
     Pending,
@@ -87,32 +100,14 @@ pub enum StepStatus {
 }
 
 impl StepStatus {
-    pub const ALL: [StepStatus; 8] = [
-        StepStatus::Waiting,
-        StepStatus::Pending,
-        StepStatus::Processing,
-        StepStatus::Processed,
-        StepStatus::Error,
-        StepStatus::Skipped,
-        StepStatus::Cancelled,
-        StepStatus::Undone,
-    ];
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
-    pub fn as_str(self) -> &'static str {
-        match self {
-            StepStatus::Waiting => "waiting",
-            StepStatus::Pending => "pending",
-            StepStatus::Processing => "processing",
-            StepStatus::Processed => "processed",
-            StepStatus::Error => "error",
-            StepStatus::Skipped => "skipped",
-            StepStatus::Cancelled => "cancelled",
-            StepStatus::Undone => "undone",
-        }
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == text)
+        text.parse().ok()
     }
 }
 

@@ -100,7 +100,20 @@ pub enum TaskState {
 }
 
 /// The name of a task's state, as it is stored and shown.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Debug,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum TaskStatus {
     Pending,
     Processing,
@@ -113,16 +126,7 @@ pub enum TaskStatus {
 }
 
 impl TaskStatus {
-    pub const ALL: [TaskStatus; 8] = [
-        TaskStatus::Pending,
-        TaskStatus::Processing,
-        TaskStatus::Paused,
-        TaskStatus::Processed,
-        TaskStatus::Error,
-        TaskStatus::Undoing,
-        TaskStatus::Undone,
-        TaskStatus::Cancelled,
-    ];
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// Those of tasks that have ended.
     pub const ENDED: [TaskStatus; 3] = [
@@ -131,17 +135,8 @@ impl TaskStatus {
         TaskStatus::Cancelled,
     ];
 
-    pub fn as_str(self) -> &'static str {
-        match self {
-            TaskStatus::Pending => "pending",
-            TaskStatus::Processing => "processing",
-            TaskStatus::Paused => "paused",
-            TaskStatus::Processed => "processed",
-            TaskStatus::Error => "error",
-            TaskStatus::Undoing => "undoing",
-            TaskStatus::Undone => "undone",
-            TaskStatus::Cancelled => "cancelled",
-        }
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
     }
 
     /// The event that tells of a task's arrival in this state.
@@ -159,7 +154,7 @@ impl TaskStatus {
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == text)
+        text.parse().ok()
     }
 
     /// An ended task never changes again.

@@ -67,9 +67,20 @@ pub struct PlannedUndo {
 }
 
 /// Why there is something to undo.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Serialize,
+    ToSchema,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = UndoBecause)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum UndoReason {
     /// The step is done.
     Processed,
@@ -77,6 +88,12 @@ pub enum UndoReason {
     Unknown,
     /// Its call is in flight, and its result decides.
     Running,
+}
+
+impl UndoReason {
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -103,9 +120,20 @@ pub struct CannotRender {
 }
 
 /// What must happen before a call can be shown.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Serialize,
+    ToSchema,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = RenderableAfter)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum AvailableAfter {
     /// The step's call has ended: the undo reads its output.
     CallEnded,
@@ -113,6 +141,12 @@ pub enum AvailableAfter {
     ProbeAnswered,
     /// Nothing makes it possible: the undo would fail, and need an operator.
     Never,
+}
+
+impl AvailableAfter {
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -148,9 +182,20 @@ pub struct PassedOver {
 }
 
 /// Why the undo makes no call for a step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Serialize,
+    ToSchema,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = PassedOverBecause)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum NotUndoneReason {
     NeverBegan,
     /// It was attempted and did not take effect: its service refused it permanently, or its probe said so.
@@ -162,6 +207,12 @@ pub enum NotUndoneReason {
     UndoSkipped,
     /// It is undone already.
     Undone,
+}
+
+impl NotUndoneReason {
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
 }
 
 /// The longest body that is shown, in bytes: a plan of many steps must not grow without bound.

@@ -55,15 +55,32 @@ pub struct PlannedStep {
 }
 
 /// Whether a step runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Serialize,
+    ToSchema,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = StepRuns)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Runs {
     Always,
     /// It runs if its condition is true, which depends on data of the task.
     Conditionally,
     /// Its condition is false for the given input.
     Never,
+}
+
+impl Runs {
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -78,8 +95,19 @@ pub struct Warning {
 }
 
 /// What a warning is about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Serialize,
+    ToSchema,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum WarningCode {
     /// Some steps are only safe to repeat if their service deduplicates.
     ReliesOnIdempotencyKey,
@@ -109,6 +137,12 @@ pub enum WarningCode {
     InputNeeded,
     /// Text that looks like an expression of another language is sent literally.
     LooksLikeExpression,
+}
+
+impl WarningCode {
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
 }
 
 /// The budget for evaluating everything that can be evaluated in advance: one evaluation per step.

@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(query.span("wait").unwrap(), Some(Span::from_secs(90)));
         let after = query.time("created_after").unwrap().unwrap();
         assert_eq!(after.to_string(), "2026-01-31T09:30:00.000Z");
-        let state = query.one_of("state", TaskStatus::ALL, TaskStatus::as_str);
+        let state = query.one_of("state", TaskStatus::ALL.iter().copied(), TaskStatus::as_str);
         let state = state.unwrap();
         assert_eq!(state, Some(TaskStatus::Error));
         assert_eq!(query.boolean("dry_run").unwrap(), Some(true));
@@ -248,7 +248,7 @@ mod tests {
             (query("a=now").time("a").map(drop), "2026"),
             (
                 query("state=err")
-                    .one_of("state", TaskStatus::ALL, TaskStatus::as_str)
+                    .one_of("state", TaskStatus::ALL.iter().copied(), TaskStatus::as_str)
                     .map(drop),
                 "processing, paused",
             ),

@@ -121,7 +121,7 @@ fn filter(query: &mut Query) -> Result<TaskFilter, Problem> {
         })?;
         Ok((name.to_owned(), value.to_owned()))
     });
-    let state = query.one_of("state", TaskStatus::ALL, TaskStatus::as_str)?;
+    let state = query.one_of("state", TaskStatus::ALL.iter().copied(), TaskStatus::as_str)?;
     Ok(TaskFilter {
         labels: labels.collect::<Result<_, Problem>>()?,
         states: state.into_iter().collect(),

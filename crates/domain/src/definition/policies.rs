@@ -13,7 +13,8 @@ use crate::{
 };
 
 /// What follows when trying is over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Policy {
     /// The step is in error and an operator is needed.
     Error,
@@ -24,11 +25,11 @@ pub enum Policy {
 }
 
 impl Policy {
-    pub const WORDS: [(&str, Policy); 3] = [
-        ("error", Policy::Error),
-        ("undo", Policy::Undo),
-        ("skip", Policy::Skip),
-    ];
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
 }
 
 /// What happens when `failure_count` passes `max_failures` (P25).
@@ -53,8 +54,11 @@ impl From<Policy> for OnExhausted {
 }
 
 /// What happens to a call under way when the task is to be undone.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, Serialize, strum::IntoStaticStr, strum::VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum OnUndo {
     /// It is waited for until its complete-by, so that its outcome is known.
     Wait,
@@ -63,7 +67,11 @@ pub enum OnUndo {
 }
 
 impl OnUndo {
-    pub const WORDS: [(&str, OnUndo); 2] = [("wait", OnUndo::Wait), ("drop", OnUndo::Drop)];
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
 }
 
 /// What a task or a workflow says for all its steps, each of which may say otherwise.
@@ -89,14 +97,9 @@ impl Policies {
             .map(|(name, value)| format!("{name:?}:{value}"))
             .collect();
         Self {
-            on_exhausted: on_exhausted(fields, &Policy::WORDS),
-            on_permanent: on_permanent(fields, &Policy::WORDS),
-            on_deadline: word(
-                fields,
-                "on_deadline",
-                &[Policy::WORDS[0], Policy::WORDS[1]],
-                "",
-            ),
+            on_exhausted: on_exhausted(fields, Policy::ALL),
+            on_permanent: on_permanent(fields, Policy::ALL),
+            on_deadline: word(fields, "on_deadline", &[Policy::Error, Policy::Undo], ""),
             source: match given.is_empty() {
                 true => None,
                 // Each part was JSON before, and the names need no escapes.
@@ -127,10 +130,7 @@ impl Policies {
 
 const PERIOD: RangeInclusive<Span> = Span::from_millis(100)..=Span::from_secs(30 * 86_400);
 
-pub(super) fn on_exhausted(
-    fields: &mut Fields<'_>,
-    words: &[(&'static str, Policy)],
-) -> Option<OnExhausted> {
+pub(super) fn on_exhausted(fields: &mut Fields<'_>, words: &[Policy]) -> Option<OnExhausted> {
     if !fields.is_object("on_exhausted") {
         let or = " or { \"extend\": \"10m\", \"times\": 5, \"then\": \"error\" }";
         return word(fields, "on_exhausted", words, or).map(OnExhausted::from);
@@ -155,29 +155,24 @@ pub(super) fn on_exhausted(
     })
 }
 
-pub(super) fn on_permanent(
-    fields: &mut Fields<'_>,
-    words: &[(&'static str, Policy)],
-) -> Option<Policy> {
+pub(super) fn on_permanent(fields: &mut Fields<'_>, words: &[Policy]) -> Option<Policy> {
     word(fields, "on_permanent", words, "")
 }
 
 /// A policy given by a word.
-fn word(
-    fields: &mut Fields<'_>,
-    name: &str,
-    words: &[(&'static str, Policy)],
-    or: &str,
-) -> Option<Policy> {
+fn word(fields: &mut Fields<'_>, name: &str, words: &[Policy], or: &str) -> Option<Policy> {
     let value = fields.value(name).filter(|value| value.get() != "null")?;
     let given = text(value.get());
     let found = words
         .iter()
-        .find(|(word, _)| given.as_deref() == Some(*word));
+        .find(|policy| given.as_deref() == Some(policy.as_str()));
     if found.is_none() {
-        let words: Vec<_> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
+        let words: Vec<_> = words
+            .iter()
+            .map(|policy| format!("{:?}", policy.as_str()))
+            .collect();
         let (last, others) = words.split_last()?;
         fields.fault(name, format!("must be {} or {last}{or}", others.join(", ")));
     }
-    found.map(|(_, policy)| *policy)
+    found.copied()
 }

@@ -48,9 +48,8 @@ pub(super) fn read(
             body: Body::Input,
         });
     };
-    let methods = Method::ALL.map(|method| (method.as_str(), method));
     let wrong_method = fields.has("method");
-    let method = fields.choice("method", &methods);
+    let method = fields.choice("method", Method::ALL);
     let path = path(&mut fields, origin, reads);
     let headers = headers(&mut fields, origin, reads);
     let body = body(&mut fields, method.unwrap_or(usual), origin, reads);

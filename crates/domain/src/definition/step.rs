@@ -129,13 +129,13 @@ impl ParsedStep {
         }
         self.has_own_policy =
             ["on_exhausted", "on_permanent"].map(|name| fields.peek(name).is_some());
-        if let Some(policy) = on_exhausted(&mut fields, &Policy::WORDS) {
+        if let Some(policy) = on_exhausted(&mut fields, Policy::ALL) {
             self.on_exhausted = policy;
         }
-        if let Some(policy) = on_permanent(&mut fields, &Policy::WORDS) {
+        if let Some(policy) = on_permanent(&mut fields, Policy::ALL) {
             self.on_permanent = policy;
         }
-        if let Some(on_undo) = fields.choice("on_undo", &OnUndo::WORDS) {
+        if let Some(on_undo) = fields.choice("on_undo", OnUndo::ALL) {
             self.on_undo = on_undo;
         }
         self.pivot = fields.boolean("pivot").unwrap_or_default();

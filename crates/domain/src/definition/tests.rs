@@ -336,7 +336,7 @@ fn only_what_has_ended_before_is_read() {
     refused(
         only(json!({ "request": { "headers": { "X-A": "{{ outputs }}" } } })),
         "/steps/0/request/headers/X-A",
-        "no `outputs` here",
+        "`outputs` is not defined here",
     );
 }
 

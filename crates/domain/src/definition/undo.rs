@@ -24,7 +24,7 @@ pub(super) struct UndoDraft {
 }
 
 /// An undo that fails is never answered by another undo.
-const WORDS: [(&str, Policy); 2] = [Policy::WORDS[0], Policy::WORDS[2]];
+const ALLOWED: [Policy; 2] = [Policy::Error, Policy::Skip];
 
 /// Reads the field `undo` of a step.
 pub(super) fn read(step: &mut Fields<'_>, origin: Origin<'_>) -> Option<UndoDraft> {
@@ -39,8 +39,8 @@ pub(super) fn read(step: &mut Fields<'_>, origin: Origin<'_>) -> Option<UndoDraf
     let request = request::read(&mut fields, Method::Post, origin, &mut reads);
     let complete_within = fields.span("complete_within", TRY);
     let max_failures = fields.integer("max_failures", 0..=1000);
-    let on_exhausted = on_exhausted(&mut fields, &WORDS);
-    let on_permanent = on_permanent(&mut fields, &WORDS);
+    let on_exhausted = on_exhausted(&mut fields, &ALLOWED);
+    let on_permanent = on_permanent(&mut fields, &ALLOWED);
     if let Err(faults) = fields.finish() {
         step.extend(faults);
         return None;

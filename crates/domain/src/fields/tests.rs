@@ -61,7 +61,7 @@ fn each_fault_tells_its_place_and_what_would_do() {
             fields.span("span", Span::from_secs(1)..=Span::from_secs(60));
             fields.string_list("list", 2);
             fields.string_map("map", 2);
-            fields.choice("choice", &[("a", 1), ("b", 2)]);
+            fields.choice("choice", &["a", "b"]);
             fields.missing("name", "give one");
         },
     );

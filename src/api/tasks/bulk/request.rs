@@ -154,13 +154,8 @@ fn selection(action: BulkAction, fields: &mut Fields<'_>) -> TaskSelection {
 
 /// The same filters as for the list of tasks.
 fn filter(action: BulkAction, fields: &mut Fields<'_>) -> TaskFilter {
-    let states: Vec<_> = action
-        .states()
-        .iter()
-        .map(|state| (state.as_str(), *state))
-        .collect();
     TaskFilter {
-        states: fields.choice("state", &states).into_iter().collect(),
+        states: fields.choice("state", action.states()).into_iter().collect(),
         workflow: fields.string("workflow", LONGEST),
         key: fields.string("key", LONGEST),
         agent: fields.string("agent", LONGEST),
