@@ -155,7 +155,10 @@ fn selection(action: BulkAction, fields: &mut Fields<'_>) -> TaskSelection {
 /// The same filters as for the list of tasks.
 fn filter(action: BulkAction, fields: &mut Fields<'_>) -> TaskFilter {
     TaskFilter {
-        states: fields.choice("state", action.states()).into_iter().collect(),
+        states: fields
+            .choice("state", action.states())
+            .into_iter()
+            .collect(),
         workflow: fields.string("workflow", LONGEST),
         key: fields.string("key", LONGEST),
         agent: fields.string("agent", LONGEST),
