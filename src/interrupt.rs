@@ -1,9 +1,9 @@
-//! What a person, or the system, sends to end a command that would go on.
+//! The signals with which a person, or the system, ends a running command.
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Waits for Ctrl-C or SIGTERM. Where neither can be listened to, for ever: then each of them ends the
-/// process by itself.
+/// Waits for Ctrl-C or SIGTERM. If neither can be listened to, it waits forever: then each of them ends the process
+/// directly.
 pub async fn wait() {
     let (Ok(mut interrupt), Ok(mut terminate)) = (
         signal(SignalKind::interrupt()),

@@ -24,9 +24,8 @@ use std::process::ExitCode;
 use cli::CliCommand;
 use provost_domain as domain;
 
-// Without transparent huge pages (a feature of the crate): with them an idle process holds four times
-// the memory, and gains nothing that the benchmark can see.
-// Tests count what is allocated.
+// Without transparent huge pages (a feature of the crate): with them an idle process uses four times the memory,
+// with no gain in the benchmark. Tests count allocations.
 #[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -89,7 +88,7 @@ fn in_runtime(work: impl Future<Output = ExitCode>) -> ExitCode {
     match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime.block_on(work),
         Err(error) => {
-            eprintln!("provost: the threads that it needs cannot be started: {error}");
+            eprintln!("provost: cannot start the threads that it needs: {error}");
             ExitCode::FAILURE
         }
     }

@@ -1,5 +1,5 @@
-//! Standard output of a command. A reader that closes the pipe, as `| head` does, is no error, and the command goes
-//! on. Any other error of writing makes the command fail at its end.
+//! Standard output of a command. A reader that closes the pipe, as `| head` does, is not an error, and the command
+//! continues. Any other write error makes the command fail at its end.
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use std::{
 
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
-/// As `println!`, which panics where the output cannot be written.
+/// As `println!`, which panics if it cannot write.
 macro_rules! say {
     ($($arguments:tt)*) => {
         $crate::output::write(format_args!("{}\n", format_args!($($arguments)*)))
@@ -27,15 +27,15 @@ pub fn write(text: fmt::Arguments<'_>) {
     };
     let is_first = error.kind() != ErrorKind::BrokenPipe && !IS_LOST.swap(true, Ordering::Relaxed);
     if is_first {
-        // Where that cannot be written either, the exit code is left.
+        // If that cannot be written either, only the exit code remains.
         let _ = writeln!(
             io::stderr(),
-            "provost: standard output cannot be written: {error}"
+            "provost: cannot write to standard output: {error}"
         );
     }
 }
 
-/// The exit code of a command that would end with `code`.
+/// The exit code of a command that would otherwise end with `code`.
 pub fn exit_code(code: ExitCode) -> ExitCode {
     match IS_LOST.load(Ordering::Relaxed) && code == ExitCode::SUCCESS {
         true => ExitCode::FAILURE,

@@ -1,10 +1,10 @@
-//! The HTTP client of the commands that speak to a running Provost from outside, as its users do.
+//! The HTTP client of the commands that use a running Provost from outside, as its users do.
 
 use std::{error::Error, time::Duration};
 
 use crate::agent;
 
-/// A client with the manners of the one that agents use: connections kept, small requests sent at once.
+/// A client configured like that of the agents: connections are kept, small requests are sent at once.
 pub fn client() -> Result<reqwest::Client, reqwest::Error> {
     agent::install_crypto();
     let builder = || {
@@ -24,7 +24,7 @@ pub fn client() -> Result<reqwest::Client, reqwest::Error> {
     })
 }
 
-/// The innermost cause, which says more than "error sending request".
+/// The innermost cause, which is more useful than "error sending request".
 pub fn cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn Error = error;
     while let Some(deeper) = cause.source() {

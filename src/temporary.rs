@@ -1,4 +1,4 @@
-//! A folder for one run of a command, gone when the run is over.
+//! A folder for one run of a command, removed at its end.
 
 use std::{
     fs, io,
@@ -12,7 +12,7 @@ impl Folder {
     pub fn new(purpose: &str) -> io::Result<Self> {
         let name = format!("provost-{purpose}-{:016x}", rand::random::<u64>());
         let path = std::env::temp_dir().join(name);
-        // Fails where something of that name exists: another user may have put it there.
+        // Fails if the name exists: another user may have created it.
         fs::create_dir(&path)?;
         Ok(Self(path))
     }
@@ -24,7 +24,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed, the system will clear away.
+        // The system will remove what remains.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,5 +1,5 @@
 //! The room of the agents: each wraps the calls to one remote service, with its error handling and
-//! retries (P15 to P18). A [`Call`](crate::domain::Call) comes in; an
+//! retries. A [`Call`](crate::domain::Call) comes in; an
 //! [`CallOutcome`](crate::domain::CallOutcome) goes out, or nothing when complete-by passed first.
 //!
 //! In here: the HTTP client, what its answers mean, waits, capacity, the choice of an endpoint.

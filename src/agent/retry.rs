@@ -1,4 +1,4 @@
-//! When a transient fault is tried again (P16): full jitter, so that calls that failed together do
+//! When a transient fault is tried again: full jitter, so that calls that failed together do
 //! not come back together, and never before the service asked to be left alone.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `--backlog`: what a server does with a queue as long as is asked for, beside one that has none, in turns.
+//! `--backlog`: measures a server with a queue of the given length and one without, in turns.
 
 use std::net::TcpListener;
 
@@ -15,18 +15,18 @@ use super::{
 };
 use crate::{cli::BenchOptions, config::DatabaseUrl};
 
-/// The agent whose service takes a call and never answers.
+/// The agent whose service accepts a call and never responds.
 const DEAD: &str = "bench-dead";
-/// A workflow of one step of it.
+/// A workflow with one step of that agent.
 const QUEUED: &str = "bench-queued";
-/// As many as a task may have.
+/// As many steps as a task may have.
 const MANY_STEPS: usize = 500;
 
-/// The two servers, and what is listening for them.
+/// The two servers, and the socket of the dead service.
 struct Sides {
     empty: BenchServers,
     full: BenchServers,
-    /// Its connections are made by the kernel, and nobody takes them.
+    /// The kernel completes its connections, and no program accepts them.
     _dead: TcpListener,
 }
 
@@ -37,21 +37,19 @@ pub(super) async fn measure(
 ) -> Result<BacklogReport, BenchError> {
     let sides = start(options, client).await?;
     println!(
-        "{backlog} steps in the queue of an agent that is dead; {}, beside one without; {} rounds",
+        "{backlog} steps in the queue of a dead agent; {}, compared with one without; {} rounds",
         sides.full.introduction(),
         options.rounds
     );
     if cfg!(debug_assertions) {
-        println!(
-            "this is a debug build, which says nothing about speed: use `cargo run --release`"
-        );
+        println!("this is a debug build, whose speed means nothing: use `cargo run --release`");
     }
     println!();
     let report = turns(options, backlog, &sides).await;
     for servers in [sides.empty, sides.full] {
         let agents = [AGENT, DEAD].map(|agent| format!("/v1/agents/{agent}"));
         if let Err(error) = servers.clear(&agents).await {
-            eprintln!("provost: not all is as it was before: {error}");
+            eprintln!("provost: the cleanup is incomplete: {error}");
         }
     }
     report
@@ -109,7 +107,7 @@ async fn turns(
         tasks: tasks.max(1),
         in_flight: options.in_flight,
     };
-    // The one that takes the only place of the dead agent, so that the others wait.
+    // This step occupies the only slot of the dead agent, so that the others wait.
     for requests in [&empty, &full] {
         submit_and_forget(requests, 1).await?;
     }
@@ -145,7 +143,8 @@ fn queued() -> String {
     json!({ "workflow": QUEUED }).to_string()
 }
 
-/// All that is measured of one side. What it submits is gone afterwards: the queue is as long as before.
+/// Everything that is measured of one server. The tasks that it submits are removed afterwards, so the queue keeps
+/// its length.
 async fn turn(requests: &[Requests], share: Amount, at_rest: u32) -> Result<Side, BenchError> {
     let alone = |tasks: u32| Amount {
         tasks: tasks.max(1),

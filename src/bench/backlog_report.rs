@@ -1,4 +1,4 @@
-//! What was measured beside a backlog, as a table.
+//! The measurements with a backlog, as a table.
 
 use std::fmt::Write;
 
@@ -8,13 +8,13 @@ use super::{
     server::Usage,
 };
 
-/// What one server did in one turn.
+/// The measurements of one server in one turn.
 pub struct Side {
     pub submissions: LoadPhase,
     pub reads: Latencies,
     pub reads_of_many_steps: Latencies,
     pub lists: Latencies,
-    /// Tasks of an agent that is well.
+    /// Tasks of a healthy agent.
     pub others: LoadPhase,
 }
 
@@ -37,13 +37,13 @@ pub struct BacklogReport {
     pub memory: Memory,
 }
 
-const NOTES: &str = "\
-submit: POST of a task whose one step joins the queue of the dead agent, until the 202
-read: GET of the newest task in that queue, one after another, with the place in the queue
+const NOTES: &str =
+    "submit: POST of a task whose one step joins the queue of the dead agent, until the 202
+read: GET of the newest task in that queue, one after another, with its position in the queue
 ratio: with the backlog, divided by without; the median of the rounds
 ";
 
-/// A number of one side, and how it is shown.
+/// A number of one server, and its format.
 type Measured = (&'static str, fn(&Side) -> f64, fn(f64) -> String);
 
 impl BacklogReport {
@@ -81,7 +81,7 @@ impl BacklogReport {
                 millis,
             ),
             (
-                "tasks of an agent that is well /s",
+                "tasks of a healthy agent /s",
                 |side| side.others.per_second(),
                 rate,
             ),

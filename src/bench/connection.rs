@@ -1,5 +1,5 @@
-//! One kept connection to the server under load. By hand, because a full HTTP client would cost more
-//! than the server does, on the same cores.
+//! One keep-alive connection to the server under load. It does not use an HTTP client, which would cost more CPU
+//! than the server, on the same cores.
 
 use std::io;
 
@@ -15,9 +15,9 @@ use super::frame;
 pub enum ExchangeError {
     #[error("the connection to the server broke: {0}")]
     Broken(#[from] io::Error),
-    #[error("the server sent what is not HTTP/1.1 with a Content-Length")]
+    #[error("the server sent a response that is not HTTP/1.1 with a Content-Length")]
     Unframed,
-    #[error("the server answered {0}")]
+    #[error("the server responded {0}")]
     Refused(String),
 }
 
@@ -37,7 +37,7 @@ impl BenchConnection {
         })
     }
 
-    /// Sends a whole request; gives the body of the answer, which must be a success.
+    /// Sends a whole request; returns the body of the response, which must be a success.
     pub async fn exchange(&mut self, request: &[u8]) -> Result<&[u8], ExchangeError> {
         self.buffer.clear();
         self.stream.write_all(request).await?;

@@ -1,11 +1,11 @@
-//! Just enough of HTTP/1.1 to see where a message on a kept connection ends. Both ends of the load are
-//! ours and small, so that what is measured is the server and not its company.
+//! Just enough of HTTP/1.1 to find the end of a message on a keep-alive connection. Both ends of the load are small
+//! and our own, so that the server is measured, not the client.
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unframed;
 
-/// The lengths of head and body of the message that the buffer starts with; `None` while it is not
-/// whole. Messages without Content-Length have no body; chunked ones are not understood.
+/// The lengths of head and body of the first message in the buffer; `None` while it is incomplete. A message
+/// without Content-Length has no body; chunked messages are not supported.
 pub fn whole(buffer: &[u8]) -> Result<Option<(usize, usize)>, Unframed> {
     let Some(head) = find(buffer, b"\r\n\r\n") else {
         return Ok(None);
@@ -32,7 +32,7 @@ fn body_length(head: &[u8]) -> Result<usize, Unframed> {
     Ok(length)
 }
 
-/// Where `needle` begins.
+/// The start of `needle`.
 pub fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     haystack
         .windows(needle.len())

@@ -1,4 +1,4 @@
-//! How long things took, as the two numbers that say most.
+//! Durations, summarised by the two most useful numbers.
 
 use std::{fmt, time::Duration};
 
@@ -16,7 +16,7 @@ impl Latencies {
     }
 
     pub fn record(&mut self, took: Duration) {
-        // More than an hour is as good as an hour.
+        // Anything longer than an hour counts as an hour.
         self.micros
             .push(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
     }
@@ -29,7 +29,7 @@ impl Latencies {
         self.micros.len()
     }
 
-    /// The shortest of them that `share`, from 0 to 1, of all do not exceed (nearest rank).
+    /// The shortest duration that `share` (0 to 1) of all durations do not exceed (nearest rank).
     pub fn percentile(&self, share: f64) -> Option<Duration> {
         let mut sorted = self.micros.clone();
         sorted.sort_unstable();
@@ -39,7 +39,7 @@ impl Latencies {
     }
 }
 
-/// Milliseconds, with as many digits as mean something.
+/// Milliseconds, with as many digits as are significant.
 pub struct Millis(pub Option<Duration>);
 
 impl fmt::Display for Millis {
@@ -56,7 +56,7 @@ impl fmt::Display for Millis {
     }
 }
 
-/// The middle one, or the mean of the two in the middle.
+/// The median: the middle one, or the mean of the two in the middle.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_unstable_by(f64::total_cmp);

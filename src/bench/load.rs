@@ -1,4 +1,4 @@
-//! The load itself: workers that each do one thing after another, as many at once as are wanted.
+//! The load: workers that each do one thing after another, with the given concurrency.
 
 use std::{
     sync::{
@@ -20,10 +20,10 @@ use super::{
     requests::{Requests, STEP_BODIES},
 };
 
-/// No phase takes longer; a server that is stuck must not keep the bench.
+/// The longest duration of a phase: a server that hangs must not block the benchmark.
 const LONGEST_PHASE: Duration = Duration::from_secs(600);
 
-/// What came of one phase.
+/// The result of one phase.
 pub struct LoadPhase {
     pub elapsed: Duration,
     /// One for each task.
@@ -36,28 +36,28 @@ impl LoadPhase {
     }
 }
 
-/// How many tasks, and how many of them at once.
+/// The number of tasks, and how many of them run at once.
 #[derive(Clone, Copy)]
 pub struct Amount {
     pub tasks: u32,
     pub in_flight: u32,
 }
 
-/// What is left to do, shared by the workers of a phase.
+/// The remaining work, shared by the workers of a phase.
 #[derive(Clone)]
 struct Tickets(Arc<AtomicU32>);
 
 impl Tickets {
     fn take(&self) -> bool {
         let less = |left: u32| left.checked_sub(1);
-        // Only a count: nothing else is ordered by it.
+        // Only a counter: nothing else is ordered by it.
         self.0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
             .is_ok()
     }
 }
 
-/// `worker` makes one worker, by its number.
+/// `worker` creates one worker, by its number.
 async fn phase<F>(
     amount: Amount,
     worker: impl Fn(usize, Tickets, Latencies) -> F,
@@ -84,7 +84,7 @@ where
         }
         Ok::<_, BenchError>(())
     };
-    // One fault ends the phase: what is left of it goes with the set.
+    // One fault ends the phase: dropping the set ends the other workers.
     match tokio::time::timeout(LONGEST_PHASE, all).await {
         Ok(ended) => ended?,
         Err(_) => return Err(BenchError::TooSlow(LONGEST_PHASE)),
@@ -95,7 +95,7 @@ where
     })
 }
 
-/// The ceiling: the three requests of each task by a plain client that remembers nothing.
+/// The ceiling: the three requests of each task by a plain client without any state.
 pub async fn raw(client: &Client, stub: &Url, amount: Amount) -> Result<LoadPhase, BenchError> {
     let requests: Vec<(Url, Bytes)> = STEP_BODIES
         .iter()
@@ -127,8 +127,8 @@ pub async fn raw(client: &Client, stub: &Url, amount: Amount) -> Result<LoadPhas
     .await
 }
 
-/// Tasks from their submission until the answer says that they are processed; each worker keeps to one of
-/// the servers.
+/// Tasks from their submission until the response says that they are processed; each worker uses one of the
+/// servers.
 pub async fn end_to_end(servers: &[Requests], amount: Amount) -> Result<LoadPhase, BenchError> {
     phase(amount, |worker, tickets, mut latencies| {
         let requests = servers[worker % servers.len()].clone();
@@ -146,7 +146,7 @@ pub async fn end_to_end(servers: &[Requests], amount: Amount) -> Result<LoadPhas
     .await
 }
 
-/// Submissions alone, until the 202; each task is waited for, unmeasured, before the next.
+/// Submissions alone, until the 202; the worker waits for each task before the next, which is not measured.
 pub async fn submissions(servers: &[Requests], amount: Amount) -> Result<LoadPhase, BenchError> {
     phase(amount, |worker, tickets, mut latencies| {
         let requests = servers[worker % servers.len()].clone();
@@ -168,7 +168,7 @@ pub async fn submissions(servers: &[Requests], amount: Amount) -> Result<LoadPha
     .await
 }
 
-/// Submissions of this body until the 202; nobody waits for their tasks. Gives their ids.
+/// Submissions of this body until the 202, without waiting for the tasks. Returns their ids.
 pub async fn queued(
     servers: &[Requests],
     body: &str,
@@ -241,7 +241,7 @@ pub async fn cancel(requests: &Requests, ids: Vec<String>) -> Result<(), BenchEr
     cancelled.await.map(drop)
 }
 
-/// The task's own state comes before those of its steps.
+/// The task's own state precedes those of its steps.
 fn expect_processed(answer: &[u8]) -> Result<(), BenchError> {
     match field(answer, b"\"state\":\"") {
         Some(b"processed") => Ok(()),

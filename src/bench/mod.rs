@@ -1,5 +1,5 @@
-//! `provost bench`: how fast a server is and what it costs, over HTTP and beside what the same machine
-//! does without it. Nothing here knows how the server works.
+//! `provost bench`: measures the throughput and the cost of a server over HTTP, compared with plain HTTP calls on
+//! the same machine. It has no knowledge of the server's internals.
 
 mod backlog;
 mod backlog_report;
@@ -32,12 +32,12 @@ pub enum BenchError {
     #[error("--url: {0:?} is not the URL of a server, such as \"http://127.0.0.1:8080\"")]
     Url(String),
     #[error(
-        "--instances: several servers need a database that they can share: give one with --database-url postgres://…"
+        "--instances: several servers need a shared database: give one with --database-url postgres://…"
     )]
     NotShared,
-    // The text is not repeated: it may hold a password.
+    // The text is not repeated: it may contain a password.
     #[error(
-        "--database-url: not the URL of a PostgreSQL database, such as \"postgres://user@host/name\"; leave it out to measure SQLite, in a file that is gone afterwards"
+        "--database-url: not the URL of a PostgreSQL database, such as \"postgres://user@host/name\"; omit it to measure SQLite, in a temporary file"
     )]
     NotPostgres,
     #[error(
@@ -46,11 +46,13 @@ pub enum BenchError {
     OneDatabase,
     #[error("--stub-listen: the remote service cannot listen there: {0}")]
     Stub(io::Error),
-    #[error("no folder for the database could be made: {0}; set TMPDIR to where one can")]
+    #[error(
+        "cannot create a folder for the database: {0}; set TMPDIR to a folder that is writable"
+    )]
     Folder(io::Error),
-    #[error("the server could not be started or ended: {0}")]
+    #[error("cannot start or stop the server: {0}")]
     Process(io::Error),
-    #[error("the server that was started did not become ready; its log:\n{0}")]
+    #[error("the server did not become ready; its log:\n{0}")]
     NotReady(String),
     #[error("the server refused {request} with {status}: {text}")]
     Refused {
@@ -58,19 +60,19 @@ pub enum BenchError {
         status: StatusCode,
         text: String,
     },
-    #[error("{} did not answer: {}", .0.url().map_or("a server", Url::as_str), plain_http::cause(.0))]
+    #[error("{} did not respond: {}", .0.url().map_or("a server", Url::as_str), plain_http::cause(.0))]
     Http(#[from] reqwest::Error),
     #[error("{0}")]
     Exchange(#[from] ExchangeError),
     #[error("a task was not processed within 30s: {0}")]
     NotProcessed(String),
-    #[error("a worker of the load ended early: {0}")]
+    #[error("a worker ended early: {0}")]
     Worker(#[from] tokio::task::JoinError),
-    #[error("what was asked for took longer than {0:?}: ask for fewer tasks")]
+    #[error("a phase took longer than {0:?}: use fewer tasks")]
     TooSlow(Duration),
 }
 
-/// Measures and prints. Ends badly if any task did not end processed.
+/// Runs the benchmark and prints the report. Fails if any task did not end processed.
 pub async fn run(options: BenchOptions) -> ExitCode {
     let measured = tokio::select! {
         measured = measure_as_asked(options) => measured,
@@ -126,9 +128,9 @@ async fn measure(options: BenchOptions, client: Client) -> Result<Report, BenchE
     let stub = Url::parse(&stub).map_err(|_| BenchError::Url(stub))?;
     let report = phases(&options, &servers, &client, &stub).await;
     let cleared = servers.clear(&[agent]).await;
-    // What was measured stands, whatever becomes of this.
+    // The measurements are valid, whatever happens to the cleanup.
     if let Err(error) = cleared {
-        eprintln!("provost: not all is as it was before: {error}");
+        eprintln!("provost: the cleanup is incomplete: {error}");
     }
     report
 }
@@ -140,14 +142,12 @@ fn introduce(options: &BenchOptions, servers: &BenchServers) {
     );
     println!("{}", servers.introduction());
     if cfg!(debug_assertions) {
-        println!(
-            "this is a debug build, which says nothing about speed: use `cargo run --release`"
-        );
+        println!("this is a debug build, whose speed means nothing: use `cargo run --release`");
     }
     println!();
 }
 
-/// Everything that is measured, in turns short enough that both of a pair meet the same weather.
+/// All measurements, in turns short enough that both of a pair see the same conditions.
 async fn phases(
     options: &BenchOptions,
     servers: &BenchServers,
@@ -164,7 +164,7 @@ async fn phases(
         in_flight: 1,
     };
     let before = servers.usage().await?;
-    // Connections, caches and the database's first pages are not what is asked for.
+    // Warms up: connections, caches and the database's first pages are not to be measured.
     let warm_up = loaded(options.tasks / 20);
     load::raw(client, stub, warm_up).await?;
     let mut tasks = load::end_to_end(&requests, warm_up)

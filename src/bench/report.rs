@@ -1,4 +1,4 @@
-//! What was measured, as a table.
+//! The measurements, as a table.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use super::{
     server::Usage,
 };
 
-/// The raw ceiling and the server, measured one right after the other.
+/// Plain HTTP calls and the server, measured one right after the other.
 pub struct Round {
     pub raw: LoadPhase,
     pub tasks: LoadPhase,
@@ -21,18 +21,18 @@ pub struct Report {
     pub submit_loaded: Latencies,
     pub submit_at_rest: Latencies,
     pub whole_at_rest: Latencies,
-    /// Of each server.
+    /// One value per server.
     pub before: Vec<Option<Usage>>,
     pub after: Vec<Option<Usage>>,
-    /// All that the server did between `before` and `after`.
+    /// The work of the server between `before` and `after`.
     pub tasks: usize,
 }
 
-const NOTES: &str = "\
-raw ceiling: the same three requests for each task by a plain client, with as many at once
-submit to end: POST with Prefer: wait, until the answer says processed
-submit alone: POST, until the 202; each task is waited for before the next, outside the measurement
-at rest: one task after another, nothing else under way
+const NOTES: &str =
+    "raw ceiling: the same three requests for each task by a plain client, with as many at once
+submit to end: POST with Prefer: wait, until the response says processed
+submit alone: POST, until the 202; each task is waited for before the next, which is not measured
+at rest: one task after another, with no other load
 ";
 
 impl Report {
@@ -121,7 +121,7 @@ impl Report {
         text
     }
 
-    /// Who made how much of the calls, in percent.
+    /// The share of each server in the calls, in percent.
     fn shares(&self) -> Vec<String> {
         let pairs = self.before.iter().zip(&self.after);
         let made = pairs.map(|(before, after)| Some((*after)?.calls - (*before)?.calls));

@@ -1,4 +1,4 @@
-//! What is sent, made once: a task of three steps, and the same three requests without Provost.
+//! The requests of the benchmark, built once: a task of three steps, and the same three requests without Provost.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -8,15 +8,14 @@ pub const WORKFLOW: &str = "bench";
 
 const INPUT: &str = r#"{"sku":"book-7","quantity":2,"price":1800,"address":"7 Station Road"}"#;
 
-/// Path and body of each step, as they come out of [`workflow`] with the input above and the stub's
-/// answers.
+/// Path and body of each step, as [`workflow`] renders them with the input above and the stub's responses.
 pub const STEP_BODIES: [(&str, &str); 3] = [
     ("/reservations", r#"{"sku":"book-7","quantity":2}"#),
     ("/charges", r#"{"amount":3600,"hold":"r-1001"}"#),
     ("/shipments", r#"{"to":"7 Station Road","charge":"r-1001"}"#),
 ];
 
-/// A pipeline in which every step reads what came before, as real ones do.
+/// A pipeline in which every step reads the outputs of earlier ones, as real ones do.
 pub fn workflow() -> Value {
     let bodies = [
         json!({ "sku": "{{ input.sku }}", "quantity": "{{ input.quantity }}" }),
@@ -37,13 +36,13 @@ pub fn workflow() -> Value {
     json!({ "steps": steps })
 }
 
-/// Whole HTTP/1.1 requests, ready to be written.
+/// Complete HTTP/1.1 requests, ready to be written.
 #[derive(Clone)]
 pub struct Requests {
     /// Host and port.
     pub authority: String,
     pub submit: Bytes,
-    /// Answered when the task has ended.
+    /// The response comes when the task has ended.
     pub submit_and_wait: Bytes,
     wait_head: String,
     wait_tail: String,
@@ -94,7 +93,7 @@ impl Requests {
         ))
     }
 
-    /// Writes the request that is answered when this task has ended.
+    /// Writes the request whose response comes when this task has ended.
     pub fn wait_for(&self, id: &[u8], request: &mut Vec<u8>) {
         request.clear();
         request.extend_from_slice(self.wait_head.as_bytes());

@@ -1,4 +1,4 @@
-//! The servers that are measured: one that runs somewhere, or those started for the bench.
+//! The servers that are measured: a running one, or those that the benchmark starts.
 
 use std::{
     fs, io,
@@ -17,14 +17,14 @@ use super::{
 };
 use crate::{config::DatabaseUrl, temporary::Folder};
 
-/// A new database is made in far less.
+/// The timeout of a start: creating a new database takes much less.
 const LONGEST_START: Duration = Duration::from_secs(15);
 const LOG: &str = "server.log";
 
-/// All servers that the load goes to. They share a database.
+/// All servers that receive the load. They share a database.
 pub struct BenchServers {
     all: Vec<BenchServer>,
-    /// In which they were started, if it is not one of their own.
+    /// The database of the servers, if it was given.
     database: Option<DatabaseUrl>,
 }
 
@@ -36,7 +36,7 @@ impl BenchServers {
         })
     }
 
-    /// Starts so many, on a PostgreSQL, or one alone on a file of its own.
+    /// Starts this many servers on a PostgreSQL database, or one on a file of its own.
     pub async fn start(
         instances: u8,
         database: Option<&DatabaseUrl>,
@@ -80,7 +80,7 @@ impl BenchServers {
             .collect()
     }
 
-    /// At each, so that none has to hear of it from another first.
+    /// At each server, so that none depends on a notification from another.
     pub async fn put(&self, path: &str, body: &Value) -> Result<(), BenchError> {
         for server in &self.all {
             server.send(Method::PUT, path, Some(body)).await?;
@@ -96,7 +96,7 @@ impl BenchServers {
         Ok(all)
     }
 
-    /// Takes these agents away from what was given, and ends what was started.
+    /// Removes these agents from a given server, and stops the servers that were started.
     pub async fn clear(self, agents: &[String]) -> Result<(), BenchError> {
         let mut cleared = Ok(());
         for (number, server) in self.all.into_iter().enumerate() {
@@ -112,7 +112,7 @@ impl BenchServers {
     }
 }
 
-/// What all of them used between two looks; `None` where one does not know.
+/// The resources that all servers used between two samples; `None` if one does not report them.
 pub fn cpu_seconds(before: &[Option<Usage>], after: &[Option<Usage>]) -> Option<f64> {
     let pairs = before.iter().zip(after);
     pairs
@@ -124,7 +124,7 @@ struct BenchServer {
     url: Url,
     token: Option<String>,
     client: Client,
-    /// Ended, and its database removed, when this is dropped.
+    /// Dropping it stops the server and removes its database.
     own: Option<OwnServer>,
 }
 
@@ -134,12 +134,12 @@ struct OwnServer {
     folder: Folder,
 }
 
-/// What a server has used so far.
+/// The resources that a server has used so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     pub cpu_seconds: f64,
     pub resident_bytes: f64,
-    /// Calls to the remote service that succeeded.
+    /// Successful calls to the remote service.
     pub calls: f64,
 }
 
@@ -155,7 +155,7 @@ impl BenchServer {
         })
     }
 
-    /// Starts this very program as a server with the settings that it has by itself.
+    /// Starts this program as a server with default settings.
     async fn start(database: Option<&DatabaseUrl>, client: Client) -> Result<Self, BenchError> {
         let folder = Folder::new("bench").map_err(BenchError::Folder)?;
         let (child, port) = spawn(&folder, database).map_err(BenchError::Process)?;
@@ -183,8 +183,8 @@ impl BenchServer {
         }
     }
 
-    /// Waits until a server that was started is gone, so that nothing is left of it. Should the bench be
-    /// cut off before, it is ended without being waited for.
+    /// Waits until a started server has exited. If the benchmark is interrupted earlier, the server is killed
+    /// without waiting.
     async fn end(self) -> Result<(), BenchError> {
         match self.own {
             Some(mut own) => own.child.kill().await.map_err(BenchError::Process),
@@ -198,12 +198,12 @@ impl BenchServer {
         format!("{}:{port}", self.url.host_str().unwrap_or_default())
     }
 
-    /// What comes before `/v1`: empty, or a path without a slash at its end.
+    /// The path before `/v1`: empty, or without a slash at its end.
     fn prefix(&self) -> &str {
         self.url.path().trim_end_matches('/')
     }
 
-    /// `None` where the server does not know, as on systems without `/proc`.
+    /// `None` if the server does not report it, as on systems without `/proc`.
     async fn usage(&self) -> Result<Option<Usage>, BenchError> {
         let text = self.send(Method::GET, "/metrics", None).await?;
         Ok(usage(&text))
@@ -240,14 +240,14 @@ impl BenchServer {
 }
 
 fn spawn(folder: &Folder, database: Option<&DatabaseUrl>) -> io::Result<(Child, u16)> {
-    // Free a moment ago: should another program take it first, the server says so and the bench ends.
+    // It was free a moment ago: if another program takes it first, the server reports that and the benchmark ends.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()?
         .port();
     let mut command = Command::new(std::env::current_exe()?);
     command
         .args(["serve", "--listen", &format!("127.0.0.1:{port}")])
-        // Where no provost.toml is.
+        // A folder without a provost.toml.
         .current_dir(folder.path())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -258,7 +258,7 @@ fn spawn(folder: &Folder, database: Option<&DatabaseUrl>) -> io::Result<(Child, 
             command.env_remove(name);
         }
     }
-    // By the environment, which strangers cannot read: a URL may hold a password.
+    // In the environment, which other users cannot read: a URL may contain a password.
     let database = match database {
         Some(DatabaseUrl::Postgres(url)) => url,
         _ => "sqlite://provost.db",
@@ -276,7 +276,7 @@ fn usage(metrics: &str) -> Option<Usage> {
     Some(Usage {
         cpu_seconds: value("process_cpu_seconds_total")?,
         resident_bytes: value("process_resident_memory_bytes")?,
-        // Not there before the first.
+        // It does not exist before the first call.
         calls: value(&format!(
             "provost_agent_tries_total{{agent=\"{AGENT}\",result=\"success\"}}"
         ))

@@ -1,4 +1,4 @@
-//! The remote service of the bench: answers every request at once, and costs next to nothing.
+//! The remote service of the benchmark: responds to every request at once, and costs next to nothing.
 
 use std::{io, net::SocketAddr};
 
@@ -19,7 +19,7 @@ pub async fn start(listen: SocketAddr) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind(listen).await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move {
-        // An error is a connection that was gone before it was taken: the next may be well.
+        // The error belongs to a connection that closed before it was accepted: the next one may be fine.
         loop {
             if let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(serve(stream));
@@ -29,7 +29,7 @@ pub async fn start(listen: SocketAddr) -> io::Result<SocketAddr> {
     Ok(address)
 }
 
-/// One connection, until the other side closes it or talks nonsense.
+/// One connection, until the other side closes it or sends something invalid.
 async fn serve(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = Vec::with_capacity(4096);

@@ -1,4 +1,4 @@
-//! Provost as the demo sees it: its public HTTP API and nothing else.
+//! A client of Provost's public HTTP API, which is all that the demo uses.
 
 use reqwest::{Client, Method, StatusCode};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -9,9 +9,9 @@ use crate::plain_http;
 
 #[derive(Debug, Error)]
 pub enum ApiError {
-    #[error("{request} was not answered: {cause}")]
+    #[error("no response to {request}: {cause}")]
     Unanswered { request: String, cause: String },
-    #[error("{request} was answered {status}: {body}")]
+    #[error("the response to {request} was {status}: {body}")]
     Refused {
         request: String,
         status: StatusCode,
@@ -24,7 +24,7 @@ pub struct Api {
     base: String,
 }
 
-/// A task as `GET /v1/tasks/{id}` answers it, as far as the demo looks.
+/// The fields of a task in `GET /v1/tasks/{id}` that the demo uses.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 pub struct TaskJson {
     pub id: String,
@@ -70,7 +70,7 @@ struct HistoryPageJson {
 }
 
 impl TaskJson {
-    /// Whether it has ended, or waits for someone: nothing more happens by itself.
+    /// Whether it has ended or waits for an operator: no step will run without a command.
     pub fn is_at_rest(&self) -> bool {
         matches!(self.state.as_str(), "processed" | "error" | "cancelled")
     }
@@ -103,7 +103,7 @@ impl Api {
             .await
     }
 
-    /// Oldest first. An order of the demo fits on the first page many times.
+    /// Oldest first. The history of a demo order always fits on the first page.
     pub async fn history(&self, id: &str) -> Result<Vec<HistoryEntryJson>, ApiError> {
         let path = format!("/v1/tasks/{id}/history");
         let page: HistoryPageJson = self.read(Method::GET, &path, None).await?;

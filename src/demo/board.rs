@@ -1,11 +1,11 @@
-//! The live display as text: a row for each order. Where it goes is none of its business.
+//! The live display as text, with a row for each order. Other code decides where to print it.
 
 use super::{
     api::{StepJson, TaskJson},
     orders::Remote,
 };
 
-/// What a terminal shows in which colour; without colours, the signs speak for themselves.
+/// The colours of a terminal; without colours, the signs suffice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Paint {
     pub colours: bool,
@@ -45,13 +45,13 @@ impl Paint {
     }
 }
 
-/// An order on the board: not submitted yet, or as it was last seen.
+/// An order on the board: not submitted yet, or as it was last read.
 pub struct BoardRow {
     pub key: String,
     pub task: Option<TaskJson>,
 }
 
-/// The whole board, a line each: the rows, and how far things are.
+/// The whole board, with one line per row, and the totals.
 pub fn lines(rows: &[BoardRow], paint: Paint) -> Vec<String> {
     let mut lines: Vec<String> = rows.iter().map(|row| line(row, paint)).collect();
     lines.push(progress(rows));
@@ -91,7 +91,7 @@ fn cell(step: &StepJson, paint: Paint) -> String {
     }
 }
 
-/// What is worth knowing right now: the error, or the trouble of the step at hand.
+/// The most useful information right now: the error, or the last fault of the current step.
 pub fn note(task: &TaskJson) -> String {
     if let Some(fault) = &task.error {
         return fault.message.clone();
@@ -103,7 +103,7 @@ pub fn note(task: &TaskJson) -> String {
     match (&step.last_fault, step.failure_count) {
         (Some(fault), 0) => fault.message.clone(),
         (None, 0) => String::new(),
-        _ if step.state == "pending" => "did not finish in time; the supervisor saw it".to_owned(),
+        _ if step.state == "pending" => "did not finish in time; the supervisor noticed".to_owned(),
         _ => format!("recovered by the supervisor: attempt {}", step.attempt),
     }
 }
@@ -115,7 +115,7 @@ fn progress(rows: &[BoardRow]) -> String {
     };
     let (processed, error) = (count("processed"), count("error"));
     let left = rows.len() - processed - error;
-    format!("  {processed} processed, {error} waiting for an operator, {left} under way")
+    format!("  {processed} processed, {error} waiting for an operator, {left} running")
 }
 
 #[cfg(test)]
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(lines.len(), 5);
         assert_eq!(
             lines[4],
-            "  1 processed, 1 waiting for an operator, 2 under way"
+            "  1 processed, 1 waiting for an operator, 2 running"
         );
     }
 }

@@ -1,6 +1,5 @@
-//! `provost demo`: the main job on real input, for someone who has never seen it. Provost and three
-//! remote services run in this process, each on a socket of its own, and speak HTTP to each other;
-//! the demo itself uses nothing but the public API.
+//! `provost demo`: the main job on realistic input, for a new user. Provost and three remote services run in this
+//! process, each on its own socket, and use HTTP; the demo itself uses only the public API.
 
 mod api;
 mod board;
@@ -41,33 +40,34 @@ use crate::{
     temporary::Folder,
 };
 
-/// Between two looks at the orders, and between two submissions.
+/// The interval of reading the orders, and of submissions.
 const LOOK: Duration = Duration::from_millis(100);
-/// By then every order has come to rest many times over.
+/// By then every order has ended or waits for an operator.
 const LONGEST: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Error)]
 enum DemoError {
-    #[error("no folder for the database could be made: {0}; set TMPDIR to where one can")]
+    #[error(
+        "cannot create a folder for the database: {0}; set TMPDIR to a folder that is writable"
+    )]
     Folder(io::Error),
-    #[error("a remote service could not be started: {0}")]
+    #[error("cannot start a remote service: {0}")]
     Remote(io::Error),
     #[error("{0}")]
     Start(#[from] StartError),
     #[error("{0}")]
     Telemetry(#[from] TelemetryError),
-    #[error("the HTTP client cannot be made: {0}")]
+    #[error("cannot create the HTTP client: {0}")]
     Client(#[from] reqwest::Error),
     #[error("{0}")]
     Api(#[from] ApiError),
 }
 
-/// Runs until Ctrl-C, or with `--exit` until the summary, and ends well only if every order did.
+/// Runs until Ctrl-C, or with `--exit` until the summary, and succeeds only if every order ended as it should.
 pub async fn run(options: DemoOptions) -> ExitCode {
     if !options.listen.ip().is_loopback() {
         eprintln!(
-            "provost: --listen: {} can be reached from other machines, and the demo asks nobody for a \
-             token; choose an address of the loopback interface, such as 127.0.0.1:8080",
+            "provost: --listen: other machines can reach {}, and the demo requires no token; choose a loopback address, such as 127.0.0.1:8080",
             options.listen
         );
         return ExitCode::from(MISUSE);
@@ -83,13 +83,13 @@ pub async fn run(options: DemoOptions) -> ExitCode {
 }
 
 async fn demo(options: &DemoOptions) -> Result<bool, DemoError> {
-    // Anything less grave is part of the show, and would tear the display.
+    // Less severe log lines are part of the demo, and would disturb the display.
     telemetry::start_logging(&Targets::new().with_default(LevelFilter::ERROR), false)?;
     let folder = Folder::new("demo").map_err(DemoError::Folder)?;
     let config = Config {
         listen: Listen::Tcp(options.listen),
         database_url: DatabaseUrl::sqlite(folder.path().join("provost.db")),
-        // Nothing here is worth waiting for.
+        // There is nothing to wait for.
         shutdown_grace: Span::from_secs(1),
         ..Config::default()
     };
@@ -103,7 +103,7 @@ async fn demo(options: &DemoOptions) -> Result<bool, DemoError> {
     let api = Api::new(plain_http::client()?, format!("http://{}", service.address));
     let shown = tokio::select! {
         shown = show(&api, &orders, &remotes, options.exit) => shown,
-        // Whoever wanted a verdict has none.
+        // An interrupted demo has no result.
         () = interrupt::wait() => Ok(!options.exit),
     };
     service.stop().await;
@@ -119,7 +119,7 @@ async fn show(
 ) -> Result<bool, DemoError> {
     let columns = width::columns();
     let intro = format!(
-        "Provost is at {} with a database of its own. Three services are beside it:",
+        "Provost is at {} with a temporary database. It calls three services:",
         api.base()
     );
     println!("{}", width::wrapped(&intro, 0, 0, columns));
@@ -170,10 +170,10 @@ async fn show(
             summary::operator(api.base(), payments, order, task, columns)
         );
         if exit {
-            println!("With --exit all of it is gone now: leave it out to try these.");
+            println!("--exit has stopped everything: omit it to try these commands.");
         } else {
             println!(
-                "Provost keeps serving until Ctrl-C; the API is explained at {}/docs",
+                "Provost keeps running until Ctrl-C; {}/docs documents the API",
                 api.base()
             );
             watch(api, order, task, remotes).await?;
@@ -185,7 +185,7 @@ async fn show(
     Ok(well)
 }
 
-/// Submits one order after another and shows them all until each has come to rest.
+/// Submits one order after another and displays all of them until each has ended or waits for an operator.
 async fn follow(
     api: &Api,
     orders: &[Order],
@@ -226,7 +226,7 @@ async fn follow(
     Ok(rows)
 }
 
-/// Says whether every order ended as it should.
+/// Reports whether every order ended as it should.
 fn judge(seen: &[ObservedFaults], remotes: &[RunningServices], screen: &Screen) -> bool {
     let mut well = true;
     for ObservedFaults { order, task } in seen {
@@ -242,14 +242,14 @@ fn judge(seen: &[ObservedFaults], remotes: &[RunningServices], screen: &Screen) 
         }
     }
     if well {
-        println!("Every order ended as it should, and nothing was done twice.\n");
+        println!("Every order ended as it should, and no service did its work twice.\n");
     } else {
-        println!("\nThat is not as it should be: please report it.\n");
+        println!("\nThat is not the expected result: please report it.\n");
     }
     well
 }
 
-/// Says so when the operator has brought the order to its end.
+/// Reports when the operator has completed the order.
 async fn watch(
     api: &Api,
     order: &Order,

@@ -1,9 +1,9 @@
-//! The twenty orders of the demo: what is in each, what it meets on its way, and how it should end.
-//! All of it is fixed, so that the demo tells the same story each time.
+//! The twenty orders of the demo: their contents, the faults that they meet, and their expected end. Everything is
+//! fixed, so that the demo is the same each time.
 
 use serde_json::{Value, json};
 
-/// One of the three remote services, each with the step of an order that it does.
+/// One of the three remote services, each with its step of an order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Remote {
     Inventory,
@@ -39,29 +39,29 @@ impl Remote {
         }
     }
 
-    /// What it does, counted.
+    /// The unit of its work, for counting.
     pub fn effects(self) -> &'static str {
         self.path().trim_start_matches('/')
     }
 }
 
-/// What a remote service does in place of its plain duty, once.
+/// A fault that a remote service injects once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InjectedFault {
-    /// Answers 503 and does nothing.
+    /// Responds with 503 and does nothing.
     Busy,
-    /// Closes the socket without an answer, having done nothing.
+    /// Closes the socket without a response, and does nothing.
     HangsUp,
-    /// Does the work, then closes the socket without an answer.
+    /// Does the work, then closes the socket without a response.
     HangsUpAfterwards,
-    /// Does the work, then never answers.
+    /// Does the work, then never responds.
     NeverAnswers,
 }
 
-/// A card that the bank declines until someone mends that.
+/// A card that the bank declines until an operator changes that.
 pub const DECLINED_CARD: &str = "tok_declined";
-/// Another, which no order of the demo is paid with: docs/examples.md can count on it, whether the first was
-/// accepted meanwhile or not.
+/// Another card, which no order of the demo uses: docs/examples.md relies on it being declined, whether the first
+/// one was accepted in the meantime or not.
 pub const STOLEN_CARD: &str = "tok_stolen";
 const GOOD_CARD: &str = "tok_visa";
 /// The key of the order that is paid with it.
@@ -70,7 +70,7 @@ const DECLINED: u32 = 1007;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrderEnd {
     Processed,
-    /// Its charge is refused for good: it waits for an operator, and is never shipped.
+    /// Its charge is declined permanently: it waits for an operator, and is never shipped.
     Declined,
 }
 
@@ -95,7 +95,7 @@ impl OrderEnd {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Order {
     number: u32,
-    /// What it meets where, one after another.
+    /// The faults that it meets, in order.
     pub troubles: Vec<(Remote, InjectedFault)>,
 }
 
@@ -144,7 +144,7 @@ impl Order {
         }
     }
 
-    /// Whether some step of it should be recovered by the supervisor.
+    /// Whether the supervisor should recover one of its steps.
     pub fn is_recovered(&self) -> bool {
         self.troubles
             .iter()
@@ -170,7 +170,7 @@ impl Order {
         })
     }
 
-    /// What the charge's request body is with a card that is good.
+    /// The charge's request body with a valid card.
     pub fn good_charge(&self, reservation: &Value) -> Value {
         let (_, price) = GOODS[self.number as usize % GOODS.len()];
         json!({
@@ -181,10 +181,10 @@ impl Order {
     }
 }
 
-/// Short enough that the service which never answers is noticed while someone watches.
+/// Short enough that a viewer sees the timeout of the service which never responds.
 const COMPLETE_WITHIN: &str = "2s";
 
-/// The workflow `order`: reserve, charge, ship, each reading what came before.
+/// The workflow `order`: reserve, charge, ship; each step reads the outputs of earlier ones.
 pub fn workflow() -> Value {
     let step = |remote: Remote, body: Value| {
         json!({

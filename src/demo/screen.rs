@@ -1,4 +1,4 @@
-//! Where the board is shown: redrawn in place on a terminal, as a line for each change elsewhere.
+//! Shows the board: redrawn in place on a terminal, as one line per change elsewhere.
 
 use std::{
     collections::HashMap,
@@ -21,7 +21,7 @@ enum Mode {
     Live { drawn: usize },
     Plain {
         started: Instant,
-        /// What was last said of each order.
+        /// The last line of each order.
         said: HashMap<String, String>,
     },
 }
@@ -47,13 +47,13 @@ impl Screen {
         }
     }
 
-    /// Shows the rows as they are now. Nobody who reads is an error that the demo could mend.
+    /// Shows the current rows. A closed output is an error that the demo cannot handle.
     pub fn show(&mut self, rows: &[BoardRow]) {
         let text = match &mut self.mode {
             Mode::Live { drawn } => {
                 let columns = width::columns();
                 let lines = board::lines(rows, self.paint);
-                // Wrapped, a line would move everything below it.
+                // A wrapped line would shift everything below it.
                 let lines: Vec<_> = lines.iter().map(|line| width::cut(line, columns)).collect();
                 let text = redraw(&lines, *drawn);
                 *drawn = lines.len();
@@ -68,7 +68,7 @@ impl Screen {
 
 const HIDE_CURSOR: &str = "\x1b[?25l";
 const SHOW_CURSOR: &str = "\x1b[?25h";
-/// Where the window became narrower meanwhile.
+/// The window may have become narrower in the meantime.
 const CUT_LINES: &str = "\x1b[?7l";
 const WRAP_LINES: &str = "\x1b[?7h";
 const CLEAR_LINE: &str = "\x1b[2K";
@@ -84,7 +84,7 @@ fn redraw(lines: &[String], drawn: usize) -> String {
     text + WRAP_LINES + SHOW_CURSOR
 }
 
-/// A line for each order of which there is something new to say. Trouble that is over is not news.
+/// A line for each order with something new. A fault that is over is not new.
 fn changes(rows: &[BoardRow], said: &mut HashMap<String, String>, seconds: f32) -> String {
     let mut text = String::new();
     for row in rows {

@@ -1,8 +1,8 @@
-//! What happened to an order and why, in a line or two, told from its history.
+//! What happened to an order and why, in a line or two, from its history.
 
 use super::api::{FaultJson, HistoryEntryJson};
 
-/// One sentence for each thing worth telling; none for an order that met nothing.
+/// One sentence for each notable event; none for an order without faults.
 pub fn story(history: &[HistoryEntryJson]) -> Vec<String> {
     let mut told: Vec<Sentence> = Vec::new();
     for entry in history {
@@ -28,17 +28,13 @@ impl Sentence {
     fn of(entry: &HistoryEntryJson) -> Option<Self> {
         let actor = entry.by.split(':').next().unwrap_or_default();
         let (why, then) = match entry.kind.as_str() {
-            "step.retrying" => (
-                entry.error.as_ref()?.message.clone(),
-                "tried again".to_owned(),
-            ),
-            "step.expired" | "step.extended" => (
-                entry.reason.clone()?,
-                format!("the {actor} had it tried again"),
-            ),
+            "step.retrying" => (entry.error.as_ref()?.message.clone(), "retried".to_owned()),
+            "step.expired" | "step.extended" => {
+                (entry.reason.clone()?, format!("the {actor} retried it"))
+            }
             "step.error" => {
                 let why = said(entry.error.as_ref()?);
-                (why, "not tried again: it waits for an operator".to_owned())
+                (why, "not retried: it waits for an operator".to_owned())
             }
             _ => return None,
         };
@@ -64,7 +60,7 @@ impl Sentence {
     }
 }
 
-/// The fault, with what the service said where it is short.
+/// The fault, with the response of the service if it is short.
 fn said(fault: &FaultJson) -> String {
     const SHORT: usize = 120;
     match fault.body.as_deref() {
@@ -103,8 +99,8 @@ mod tests {
             "error": { "message": "the call broke off", "at": "" } });
         let history = history(json!([busy, busy, lost]));
         let told = [
-            "charge: the service responded 503; tried again twice",
-            "ship: the call broke off; tried again",
+            "charge: the service responded 503; retried twice",
+            "ship: the call broke off; retried",
         ];
         assert_eq!(story(&history), told);
     }
@@ -115,7 +111,7 @@ mod tests {
             json!([{ "type": "step.expired", "step": "ship", "attempt": 1,
             "by": "supervisor:a", "reason": "attempt 1 did not finish within 2s" }]),
         );
-        let told = ["ship: attempt 1 did not finish within 2s; the supervisor had it tried again"];
+        let told = ["ship: attempt 1 did not finish within 2s; the supervisor retried it"];
         assert_eq!(story(&history), told);
     }
 
@@ -126,7 +122,7 @@ mod tests {
             "error": { "message": "the service responded 402", "body": "{\"error\":1}", "at": "" } }]),
         );
         let told = [
-            "charge: the service responded 402 {\"error\":1}; not tried again: it waits for an operator",
+            "charge: the service responded 402 {\"error\":1}; not retried: it waits for an operator",
         ];
         assert_eq!(story(&history), told);
     }

@@ -1,5 +1,5 @@
-//! What is said when all orders have come to rest: what happened to each and why, what the services
-//! did, and what an operator can do about the one that waits.
+//! The summary when all orders have ended or wait for an operator: what happened to each and why, what the services
+//! did, and what an operator can do about the waiting one.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ use super::{
     width::wrapped,
 };
 
-/// An order as it was when all had come to rest: the task, and everything that happened to it.
+/// The final state of an order: the task, and its history.
 pub struct ObservedFaults {
     pub order: Order,
     pub task: Option<(TaskJson, Vec<HistoryEntryJson>)>,
@@ -37,11 +37,11 @@ pub fn orders(seen: &[ObservedFaults], paint: Paint, columns: usize) -> String {
         let took = took(task).map_or_else(String::new, |took| format!("{took:.1}s"));
         let mut told = story::story(history);
         if told.is_empty() {
-            told.push(paint.faint("at the first try"));
+            told.push(paint.faint("at the first attempt"));
         }
         // Writing to a String cannot fail.
         let _ = write!(text, "  {key}  {state}  {took:>5}  ");
-        // On a narrow screen it begins on a line of its own, so that it has room.
+        // On a narrow screen it starts on its own line.
         let indent = if columns < 2 * STORY { 4 } else { STORY };
         let from = told.first().map_or(0, String::len);
         let mut own_line = columns < 2 * STORY && STORY + from > columns;
@@ -59,10 +59,10 @@ pub fn orders(seen: &[ObservedFaults], paint: Paint, columns: usize) -> String {
     text
 }
 
-/// Where the story of an order begins.
+/// The column where the story of an order starts.
 const STORY: usize = 32;
 
-/// Seconds from its acceptance until it came to rest.
+/// Seconds from its acceptance until it ended or needed an operator.
 fn took(task: &TaskJson) -> Option<f64> {
     let failed_at = task.error.as_ref().map(|fault| &fault.at);
     let end: Timestamp = task.ended_at.as_ref().or(failed_at)?.parse().ok()?;
@@ -70,7 +70,7 @@ fn took(task: &TaskJson) -> Option<f64> {
     Some(end.duration_since(start).as_secs_f64())
 }
 
-/// What the services have in their books.
+/// The records of the services.
 pub fn services(remotes: &[RunningServices], columns: usize) -> String {
     let mut text = String::from("What the services did\n\n");
     for running in remotes {
@@ -79,7 +79,9 @@ pub fn services(remotes: &[RunningServices], columns: usize) -> String {
         let mut did = format!("{effects} {what}");
         if repeats > 0 {
             let requests = if repeats == 1 { "request" } else { "requests" };
-            did += &format!(" ({repeats} {requests} came again, known by the Idempotency-Key)");
+            did += &format!(
+                " ({repeats} {requests} were repeated, recognised by their Idempotency-Key)"
+            );
         }
         let did = wrapped(&did, 13, 13, columns);
         let _ = writeln!(text, "  {agent:<9}  {did}");
@@ -87,7 +89,7 @@ pub fn services(remotes: &[RunningServices], columns: usize) -> String {
     text
 }
 
-/// The commands that look at an order which waits for an operator, mend it and resubmit its step.
+/// The commands that inspect an order in error, fix the cause and retry its step.
 pub fn operator(
     base: &str,
     payments: &RunningServices,
@@ -103,17 +105,16 @@ pub fn operator(
     let charge = order.good_charge(reservation.unwrap_or(&Value::Null));
     let other_card = json!({ "input": charge, "reason": "the customer gave another card" });
     let json = "-H 'content-type: application/json'";
-    // Commands are never broken: they are there to be copied.
+    // Commands are never wrapped: they are there to be copied.
     let say = |text: &str| wrapped(text, 0, 0, columns);
-    let look =
-        say("Look at it, and at everything that happened to it, in order and with who did it:");
+    let look = say("Inspect the task, and its history with all events in order:");
     let fix = say(&format!(
-        "Fix the cause, here at the payment service, which then answers {{\"card\":\"{DECLINED_CARD}\",\"accepted\":true}}:"
+        "Fix the cause, here at the payment service, which then responds {{\"card\":\"{DECLINED_CARD}\",\"accepted\":true}}:"
     ));
     let resubmit = say(
-        "Resubmit the step. The answer is the task, processing again; it goes on from where it stood:",
+        "Retry the step. The response is the task, which is processing again and continues where it stopped:",
     );
-    let instead = say("Or, in place of these two, resubmit it with another card:");
+    let instead = say("Or, instead of these two commands, retry it with another card:");
     format!(
         "\
 You are the operator: {key} waits for you
@@ -166,7 +167,7 @@ mod tests {
             80,
         );
         assert!(
-            text.ends_with("\n  order-1001  processed   1.2s  at the first try\n"),
+            text.ends_with("\n  order-1001  processed   1.2s  at the first attempt\n"),
             "{text}"
         );
     }
@@ -178,7 +179,7 @@ mod tests {
         let task = Some((seen, vec![]));
         let text = orders(&[ObservedFaults { order, task }], PLAIN, 40);
         assert!(
-            text.ends_with("\n  order-1001  processed   1.2s\n    at the first try\n"),
+            text.ends_with("\n  order-1001  processed   1.2s\n    at the first attempt\n"),
             "{text}"
         );
     }

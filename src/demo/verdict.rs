@@ -1,11 +1,11 @@
-//! Whether an order ended as it should, by Provost's word and by what the remote services did.
+//! Checks whether an order ended as it should, according to Provost and to the records of the remote services.
 
 use super::{
     api::TaskJson,
     orders::{Order, Remote},
 };
 
-/// Everything that is not as it should be. `effects` says how often a service did its work for it.
+/// Every deviation from the expected result. `effects` returns how often a service did its work for the order.
 pub fn faults(
     order: &Order,
     task: Option<&TaskJson>,

@@ -1,14 +1,14 @@
-//! How wide the terminal is, and text that fits into it.
+//! The width of the terminal, and text that fits into it.
 
 use std::io;
 
 use rustix::termios::tcgetwinsize;
 
-/// Where no terminal says it, and at most: longer lines are hard to read.
+/// The width if it is unknown, and the maximum: longer lines are hard to read.
 const WIDE: usize = 108;
 const NARROWEST: usize = 20;
 
-/// The columns of the terminal as it is now.
+/// The current columns of the terminal.
 pub fn columns() -> usize {
     let size = tcgetwinsize(io::stdout()).ok();
     let columns = size.map(|size| usize::from(size.ws_col));
@@ -16,7 +16,7 @@ pub fn columns() -> usize {
     columns.unwrap_or(WIDE).clamp(NARROWEST, WIDE)
 }
 
-/// The beginning of a line that is too long, with a sign that there is more. Colours take no columns.
+/// Truncates a line that is too long, with a sign. Colours take no columns.
 pub fn cut(line: &str, columns: usize) -> String {
     if length(line) <= columns {
         return line.to_owned();
@@ -41,7 +41,7 @@ pub fn cut(line: &str, columns: usize) -> String {
     kept
 }
 
-/// What is seen of a line: every sign of the demo takes one column.
+/// The visible length of a line: every character of the demo takes one column.
 fn length(line: &str) -> usize {
     let mut in_colour = false;
     let is_seen = |sign: &char| match (in_colour, *sign) {
@@ -58,7 +58,7 @@ fn length(line: &str) -> usize {
     line.chars().filter(is_seen).count()
 }
 
-/// Lines of whole words, each after the first behind an indent. The first begins where `column` says.
+/// Wraps at words; each line after the first is indented. The first starts at `column`.
 pub fn wrapped(text: &str, column: usize, indent: usize, columns: usize) -> String {
     let mut out = String::with_capacity(text.len());
     let mut at = column;

@@ -52,7 +52,7 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     });
     let answered = answered.catch_unwind().await;
     let answered = answered.unwrap_or_else(|_| Some(panicked(&call, store)));
-    // Nothing comes back once complete-by has passed: the supervisor takes it from there (P18).
+    // Nothing comes back once complete-by has passed: the supervisor takes it from there.
     let Some(outcome) = answered else {
         debug!(task = %step.task, step = %call.step_name, attempt = attempt.0, "complete-by passed; the call was dropped");
         return;

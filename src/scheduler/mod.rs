@@ -1,4 +1,4 @@
-//! The scheduler: takes pending steps for agents with free capacity and has them called (P8 to P13).
+//! The scheduler: takes pending steps for agents with free capacity and has them called.
 //!
 //! Most steps never pass through here as pending: the writer claims them in the transaction that made
 //! them ready, through [`Local`]. A step that found no free slot stays in its agent's queue, and the

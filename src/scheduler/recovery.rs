@@ -1,5 +1,5 @@
-//! What ties this instance's calls to the record: steps that a crash left behind are resumed at once
-//! (P13), and a call and its record that lost each other on the way are brought together again.
+//! What ties this instance's calls to the record: steps that a crash left behind are resumed at once,
+//! and a call and its record that lost each other on the way are brought together again.
 
 use std::{collections::HashMap, time::Duration};
 

@@ -1,6 +1,6 @@
-//! The supervisor: finds what timed out, and what a lost instance held, and asks for it to be recovered
-//! (P22 to P26). It decides nothing: what an expiry means is the domain's to say. Every instance has
-//! one; the one that holds the lease looks (P27).
+//! The supervisor: finds what timed out, and what a lost instance held, and asks for it to be recovered.
+//! It decides nothing: what an expiry means is the domain's to say. Every instance has
+//! one; the one that holds the lease looks.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Alerts that reach people (P12, P32): pushed to webhooks when they are raised, and when they close.
+//! Alerts that reach people: pushed to webhooks when they are raised, and when they close.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Alerts (P12, P32): raised when a step needs an operator, closed when it is mended.
+//! Alerts: raised when a step needs an operator, closed when it is mended.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Answers that no second try would better (P12), and answers that are odd but good.
+//! Answers that no second try would better, and answers that are odd but good.
 
 use serde_json::{Value, json};
 

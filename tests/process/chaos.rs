@@ -1,4 +1,4 @@
-//! Chaos by a seed (P8, P13, P14, P37): four instances on one PostgreSQL, under load, are killed and
+//! Chaos by a seed: four instances on one PostgreSQL, under load, are killed and
 //! suspended, cut off from the database or left to hang, and the database crashes under them. At the end
 //! every task that was accepted has ended, and the record of each is whole: see [`crate::record`] for all that
 //! is asked of it.

@@ -1,4 +1,4 @@
-//! What an operator may ask of a task, and when it is refused (P31).
+//! What an operator may ask of a task, and when it is refused.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! SIGKILL at any moment (P13, P37): nothing accepted is lost, nothing done is done again.
+//! SIGKILL at any moment: nothing accepted is lost, nothing done is done again.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -1,4 +1,4 @@
-//! More failures than a step allows (P25): error and an alert, or an extended wait and another try.
+//! More failures than a step allows: error and an alert, or an extended wait and another try.
 
 use serde_json::{Value, json};
 

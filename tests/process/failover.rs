@@ -1,4 +1,4 @@
-//! The primary is lost and its synchronous standby promoted by hand (P38).
+//! The primary is lost and its synchronous standby promoted by hand.
 
 use crate::{
     harness::{Api, Load, Postgres, Provost, Remote, pipeline},

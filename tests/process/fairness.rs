@@ -1,4 +1,4 @@
-//! A slow or broken agent holds up nobody else, and important work goes first (P20, P40).
+//! A slow or broken agent holds up nobody else, and important work goes first.
 
 use std::sync::{Arc, Mutex};
 

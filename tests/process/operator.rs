@@ -1,5 +1,5 @@
 //! What an operator does about a task as a whole: sees beforehand what an undo would do, runs it again from
-//! a step on, submits it anew, looks at its shape (P31).
+//! a step on, submits it anew, looks at its shape.
 
 use serde_json::{Value, json};
 

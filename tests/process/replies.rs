@@ -1,4 +1,4 @@
-//! Messages to the submitter's own address (P33, P34): signed, in order per task, at least once.
+//! Messages to the submitter's own address: signed, in order per task, at least once.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -1,4 +1,4 @@
-//! Remote services that take too long (P18, P23, P24): the call is dropped at complete-by, the
+//! Remote services that take too long: the call is dropped at complete-by, the
 //! supervisor counts the failure, and whatever comes later changes nothing.
 
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Transient faults (P16, P17): tried again within the same time to complete, under the same key.
+//! Transient faults: tried again within the same time to complete, under the same key.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Undo, with a fault at every step in turn: whatever goes wrong, forward or on the way back, the
-//! services' own ledgers are at last as if the task had wholly happened or had never happened (P1, P3,
-//! P28 to P30). Hundreds of tasks, each with its own fault, run side by side in one Provost, on either
+//! services' own ledgers are at last as if the task had wholly happened or had never happened.
+//! Hundreds of tasks, each with its own fault, run in parallel in one Provost, on either
 //! store.
 
 mod cases;

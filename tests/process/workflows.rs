@@ -1,4 +1,4 @@
-//! Workflows: registered, versioned, validated (P6).
+//! Workflows: registered, versioned, validated.
 
 use serde_json::{Value, json};
 

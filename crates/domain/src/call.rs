@@ -1,4 +1,4 @@
-//! What the scheduler hands an agent, and what the agent hands back (P9, P11, P12).
+//! What the scheduler hands an agent, and what the agent hands back.
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ pub struct Call {
     pub attempt: Attempt,
     /// How many attempts before this one met a transient fault within the same time to complete.
     pub tries: u32,
-    /// Equal for every attempt of the step, so that the remote service can deduplicate (P17).
+    /// Equal for every attempt of the step, so that the remote service can deduplicate.
     pub idempotency_key: String,
     pub target: Target,
     pub method: Method,
@@ -80,7 +80,7 @@ pub enum Purpose {
 #[derive(Clone, PartialEq, Debug)]
 pub enum CallOutcome {
     Success(Payload),
-    /// A transient fault: to be tried again once the wait is over (P16).
+    /// A transient fault: to be tried again once the wait is over.
     Transient {
         fault: Fault,
         wait: Duration,

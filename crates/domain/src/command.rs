@@ -14,12 +14,12 @@ use crate::{
 /// A change asked of one task. Submission is not among them: it makes the task.
 #[derive(Clone, Debug)]
 pub enum Command {
-    /// A scheduler takes a pending step (P8).
+    /// A scheduler takes a pending step.
     Claim {
         step: StepIndex,
         by: InstanceId,
     },
-    /// An agent's answer for the attempt it was given (P11, P12).
+    /// An agent's answer for the attempt it was given.
     Reply {
         step: StepIndex,
         attempt: Attempt,
@@ -31,7 +31,7 @@ pub enum Command {
         attempt: Attempt,
         why: Release,
     },
-    /// The supervisor asks for a step to be recovered, naming the attempt it saw (P24).
+    /// The supervisor asks for a step to be recovered, naming the attempt it saw.
     Expire {
         step: StepIndex,
         attempt: Attempt,
@@ -39,7 +39,7 @@ pub enum Command {
     },
     /// The supervisor saw the task's own complete-by pass.
     Overdue,
-    /// An operator resubmits a step, or every step in error where none is named (P31).
+    /// An operator resubmits a step, or every step in error where none is named.
     Retry {
         step: Option<StepIndex>,
         /// Replaces the rendered request body.
@@ -72,7 +72,7 @@ pub enum Command {
     Cancel {
         reason: Option<String>,
     },
-    /// Undoes what was done, as a whole (P28 to P30).
+    /// Undoes what was done, as a whole.
     Undo {
         reason: Option<String>,
     },
@@ -82,7 +82,7 @@ pub enum Command {
     Resume {
         reason: Option<String>,
     },
-    /// The service failed while it decided on the task: a person must be told (P3).
+    /// The service failed while it decided on the task: a person must be told.
     ReportFault {
         step: StepIndex,
         message: String,

@@ -1,4 +1,4 @@
-//! A definition: the business logic of a task, apart from the scheduler that runs it (P6).
+//! A definition: the business logic of a task, apart from the scheduler that runs it.
 
 mod graph;
 mod parse;

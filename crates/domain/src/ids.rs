@@ -105,7 +105,7 @@ impl StepIndex {
     }
 }
 
-/// The number of a claim, counted from 1 for each step: the fence that late replies fail (P18).
+/// The number of a claim, counted from 1 for each step: the fence that late replies fail.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]

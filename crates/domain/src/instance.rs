@@ -1,4 +1,4 @@
-//! Instances: who runs on a store, and who among them supervises (P14, P27, P33).
+//! Instances: who runs on a store, and who among them supervises.
 
 use crate::{
     lease::{Holder, KnownDead, Lease, Term},

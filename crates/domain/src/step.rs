@@ -17,7 +17,7 @@ pub struct Step {
     pub failure_count: u32,
     /// How often `on_exhausted: extend` has granted another try.
     pub extensions_used: u32,
-    /// Attempts that met a transient fault since the time to complete was last given anew (P16).
+    /// Attempts that met a transient fault since the time to complete was last given anew.
     pub tries: u32,
     /// While it waits to be tried again: what will be left of its time to complete when the wait is over.
     /// Waiting for a free slot uses none of it. `None`: all of it.

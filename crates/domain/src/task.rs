@@ -62,7 +62,7 @@ pub struct Details {
     pub complete_within: Option<Span>,
     /// The trace that the submitter is part of; without one the task's id is the trace's.
     pub trace: Option<Trace>,
-    /// Where the submitter is told what becomes of the task (P34).
+    /// Where the submitter is told what becomes of the task.
     pub reply_to: Option<Box<ReplyTo>>,
 }
 
@@ -304,7 +304,7 @@ impl Task {
         })
     }
 
-    /// The key that every attempt of a step carries (P17): a function of the task and the step alone.
+    /// The key that every attempt of a step carries: a function of the task and the step alone.
     pub fn idempotency_key(&self, index: StepIndex) -> String {
         format!("{}:{}", self.id(), self.definition(index).name)
     }

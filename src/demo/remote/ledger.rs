@@ -1,4 +1,4 @@
-//! What a remote service has done, so that it can be asked afterwards, and does nothing twice.
+//! The records of a remote service, which make it idempotent and can be checked afterwards.
 
 use std::{
     collections::HashSet,
@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::Value;
 
-/// One thing that was done.
+/// One piece of work that was done.
 struct RecordedCall {
     idempotency_key: String,
     order: String,
@@ -17,7 +17,7 @@ struct RecordedCall {
 #[derive(Default)]
 struct Pages {
     effects: Vec<RecordedCall>,
-    /// The keys of what was undone: a request for it that was long on its way comes too late.
+    /// The keys whose work was undone: a delayed request for it arrives too late.
     withdrawn: HashSet<String>,
     repeats: usize,
 }
@@ -26,8 +26,8 @@ struct Pages {
 pub struct Ledger(Mutex<Pages>);
 
 impl Ledger {
-    /// Does the work under this key, unless it has been done: then the first answer is given again.
-    /// `None` if it was undone.
+    /// Does the work for this key, unless it has been done: then it returns the first response again. `None` if it
+    /// was undone.
     pub fn once(
         &self,
         idempotency_key: &str,
@@ -55,7 +55,7 @@ impl Ledger {
         Some(answer)
     }
 
-    /// Undoes what was done under this key and is known by this id. False if there is nothing to undo.
+    /// Undoes the work with this key and this id. False if there is nothing to undo.
     pub fn undo(&self, id: &str, key: &str) -> bool {
         let mut pages = self.pages();
         pages.withdrawn.insert(key.to_owned());
@@ -66,7 +66,7 @@ impl Ledger {
         pages.effects.len() < before
     }
 
-    /// What was done for this order, first things first.
+    /// The work for this order, oldest first.
     pub fn find(&self, order: &str) -> Option<Value> {
         let pages = self.pages();
         let found = pages.effects.iter().find(|effect| effect.order == order);
@@ -84,12 +84,12 @@ impl Ledger {
         self.pages().effects.len()
     }
 
-    /// How many requests asked for what had been done already.
+    /// How many requests asked for work that had been done already.
     pub fn repeats(&self) -> usize {
         self.pages().repeats
     }
 
-    /// Everything that was done, in order.
+    /// All work, in order.
     pub fn answers(&self) -> Vec<Value> {
         let pages = self.pages();
         pages
@@ -100,7 +100,7 @@ impl Ledger {
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {
-        // Nothing that runs under the lock leaves it half written.
+        // No code that runs under the lock leaves it half written.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

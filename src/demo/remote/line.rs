@@ -1,5 +1,5 @@
-//! The connection that a request came in on, so that a service can close it without an answer: no
-//! handler of an HTTP server can do that by what it returns.
+//! The connection of a request, so that a service can close it without a response: a handler of an HTTP server
+//! cannot do that with its return value.
 
 use std::{
     net::{Shutdown, TcpStream},
@@ -21,10 +21,10 @@ impl Connected<IncomingStream<'_, TcpListener>> for WaitingLine {
 }
 
 impl WaitingLine {
-    /// Closes it in both directions, and waits: the server sees that and drops the request.
+    /// Closes it in both directions, and waits: the server notices and drops the request.
     pub async fn hang_up<T>(self) -> T {
         if let Some(stream) = &self.0 {
-            // If it is closed already, so much the better.
+            // If it is closed already, that is fine too.
             let _ = stream.shutdown(Shutdown::Both);
         }
         std::future::pending().await

@@ -1,6 +1,6 @@
-//! The remote services of the demo: what Provost calls, on sockets of their own. They know nothing of
-//! Provost but its headers, and do what any service should that is called at least once: they remember
-//! what they did under which `Idempotency-Key`.
+//! The remote services of the demo, which Provost calls, each on its own socket. They know only Provost's headers,
+//! and do what any service should do that is called at least once: they remember the result for each
+//! `Idempotency-Key`.
 
 mod ledger;
 mod line;
@@ -31,7 +31,7 @@ use self::line::WaitingLine;
 use super::orders::{DECLINED_CARD, InjectedFault, Order, Remote, STOLEN_CARD};
 pub use ledger::Ledger;
 
-/// A remote service that is running, until the process ends.
+/// A running remote service; it runs until the process ends.
 pub struct RunningServices {
     pub remote: Remote,
     pub address: SocketAddr,
@@ -47,10 +47,10 @@ impl RunningServices {
 struct Desk {
     remote: Remote,
     ledger: Ledger,
-    /// What each order will meet here, first things first.
+    /// The faults that each order will meet here, in order.
     troubles: Mutex<HashMap<String, VecDeque<InjectedFault>>>,
     declined_cards: Mutex<HashSet<String>>,
-    /// Answers 503 to everything that it should do.
+    /// Responds with 503 to every request for work.
     is_down: AtomicBool,
 }
 
@@ -72,7 +72,7 @@ pub async fn start(remote: Remote, orders: &[Order]) -> io::Result<RunningServic
         .route(&format!("{path}/of/{{order}}"), get(find))
         .route("/outage", put(set_outage));
     match remote {
-        // For the example of steps that need not wait for each other.
+        // For the example of parallel steps.
         Remote::Inventory => {
             router = router
                 .route("/imports", post(work))
@@ -124,7 +124,7 @@ async fn work(
         Some(InjectedFault::HangsUpAfterwards | InjectedFault::NeverAnswers) | None => {}
     }
     if let Some(card) = desk.declined_card(&wanted) {
-        // Nothing was done, so nothing is remembered: asked again, the bank may agree.
+        // Nothing was done, so nothing is remembered: the bank may accept the next request.
         let message = format!("the bank declines {card}");
         return refusal(StatusCode::PAYMENT_REQUIRED, "card_declined", &message);
     }
@@ -147,7 +147,7 @@ fn refusal(status: StatusCode, error: &str, message: &str) -> Response {
     (status, Json(json!({ "error": error, "message": message }))).into_response()
 }
 
-/// The request of what undoes a step.
+/// The request of an undo.
 async fn undo(
     State(desk): State<Arc<Desk>>,
     headers: HeaderMap,
@@ -164,7 +164,7 @@ async fn undo(
     }
 }
 
-/// What a probe asks: whether anything was done for an order.
+/// The request of a probe: whether any work was done for an order.
 async fn find(State(desk): State<Arc<Desk>>, Path(order): Path<String>) -> Response {
     match desk.ledger.find(&order) {
         Some(answer) => Json(answer).into_response(),
@@ -181,13 +181,13 @@ struct Outage {
     down: bool,
 }
 
-/// Takes the service down, or up again.
+/// Takes the service down, or brings it back.
 async fn set_outage(State(desk): State<Arc<Desk>>, Json(outage): Json<Outage>) -> Json<Value> {
     desk.is_down.store(outage.down, Ordering::Relaxed);
     Json(json!({ "down": outage.down }))
 }
 
-/// Everything that was done here.
+/// All work that was done here.
 async fn list(State(desk): State<Arc<Desk>>) -> Json<Vec<Value>> {
     Json(desk.ledger.answers())
 }
@@ -198,7 +198,7 @@ struct CardSettings {
     accepted: bool,
 }
 
-/// The payment service's own administration: how the cause of a declined card is mended.
+/// The payment service's own administration: an operator uses it to fix the cause of a declined card.
 async fn set_card(
     State(desk): State<Arc<Desk>>,
     Path(card): Path<String>,
@@ -246,7 +246,7 @@ impl Desk {
     }
 }
 
-/// The work itself: what was wanted, with an id and the order that it was done for.
+/// The work itself: the requested item, with an id and the order.
 fn effect(path: &str, order: &str, wanted: Value) -> Value {
     let prefix = match path {
         "/reservations" => "res",

@@ -253,7 +253,7 @@ impl Store {
         self.faults.len()
     }
 
-    /// Records a task and its steps in one transaction (P4). The reason stands in its history.
+    /// Records a task and its steps in one transaction. The reason stands in its history.
     pub async fn submit(
         &self,
         details: Details,

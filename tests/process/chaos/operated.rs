@@ -1,4 +1,4 @@
-//! Chaos with operators (P13, P14, P18, P28 to P34): three instances on one PostgreSQL run small tasks at services
+//! Chaos with operators: three instances on one PostgreSQL run small tasks at services
 //! that are overloaded, refuse, hang and break connections, while operators undo, cancel, pause, resume,
 //! skip, resolve, retry and clone at random instances, and instances, networks and the database fail. At the
 //! end, when everything is well and at rest, [`crate::audit`] holds the ledgers of the services and receivers

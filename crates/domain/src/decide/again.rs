@@ -1,4 +1,4 @@
-//! A task run again from a step on (P31): the step and all that follow it, near or far, those that are
+//! A task run again from a step on: the step and all that follow it, near or far, those that are
 //! done among them, under the keys that they had before. What they did stands until they have done it
 //! again, and is undone if the task is.
 

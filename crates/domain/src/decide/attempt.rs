@@ -177,7 +177,7 @@ impl Draft {
         self.settle(by, None, now);
     }
 
-    /// A permanent error: the step's policy decides (P12).
+    /// A permanent error: the step's policy decides.
     fn refused(&mut self, index: StepIndex, fault: Fault, by: &Actor, now: Timestamp) {
         if self.is_gone_already(index, &fault) {
             let reason = format!("{}: there is nothing left to undo", fault.message);
@@ -259,7 +259,7 @@ impl Draft {
         }
     }
 
-    /// A transient fault (P16): the attempt is over, and nothing is held until the next one, which goes on with
+    /// A transient fault: the attempt is over, and nothing is held until the next one, which goes on with
     /// the time to complete that this one leaves. Where it leaves none, a failure is counted now, without
     /// waiting for complete-by. One is also counted where the probe has to be asked first whether the call
     /// took effect.
@@ -374,7 +374,7 @@ pub(crate) enum Secrets {
     Hidden,
 }
 
-/// Renders what the agent needs to do the work (P9), or to ask whether it was done.
+/// Renders what the agent needs to do the work, or to ask whether it was done.
 pub(crate) fn call(
     task: &Task,
     index: StepIndex,

@@ -1,4 +1,4 @@
-//! The order of steps: which become ready when another is done (P5).
+//! The order of steps: which become ready when another is done.
 
 use super::{Draft, fault};
 use crate::{

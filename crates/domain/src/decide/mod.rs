@@ -68,7 +68,7 @@ pub enum CommandOutput {
 }
 
 impl Draft {
-    /// The initial state of a task and of each of its steps (P4).
+    /// The initial state of a task and of each of its steps.
     pub fn submit(details: Arc<Details>, now: Timestamp) -> Self {
         let steps = vec![Step::new(); details.definition.steps.len()];
         let mut draft = Self::on(Task {
@@ -282,7 +282,7 @@ impl Draft {
         }
     }
 
-    /// Ends a step in error and tells a person (P12).
+    /// Ends a step in error and tells a person.
     fn fail(&mut self, index: StepIndex, kind: &'static str, fault: Fault, by: &Actor) {
         let name = &self.task.definition(index).name;
         let message = format!("step {name}: {}", fault.message);
@@ -357,7 +357,7 @@ impl Draft {
         }
     }
 
-    /// The fence: the step is processing under this very attempt (P18).
+    /// The fence: the step is processing under this very attempt.
     fn check_fence(&self, index: StepIndex, attempt: Attempt) -> Result<(), Refusal> {
         let step = self.task.step(index);
         match step.state {

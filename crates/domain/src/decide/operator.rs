@@ -1,4 +1,4 @@
-//! What an operator, or the submitter, may ask of a task (P31).
+//! What an operator, or the submitter, may ask of a task.
 
 use super::Draft;
 use crate::{

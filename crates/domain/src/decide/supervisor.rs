@@ -1,4 +1,4 @@
-//! Recovery, as the supervisor asks for it (P23 to P26).
+//! Recovery, as the supervisor asks for it.
 
 use super::{Draft, fault};
 use crate::{
@@ -72,7 +72,7 @@ impl Draft {
     }
 
     /// Counts a failure: the step is pending again after a wait that grows, and is no shorter than the service
-    /// asked for; or it is what its policy says (P24, P25).
+    /// asked for; or it is what its policy says.
     pub(super) fn failed(
         &mut self,
         index: StepIndex,
@@ -125,7 +125,7 @@ impl Draft {
         self.settle(by, None, now);
     }
 
-    /// The instance that held the attempt is lost. It counts as a failure (P23), and the step is
+    /// The instance that held the attempt is lost. It counts as a failure, and the step is
     /// pending again at once: its service did nothing wrong. Alone it never uses the attempts up, or
     /// machines that come and go would end healthy steps in error; what it would have been the last
     /// straw for waits as after any failure, in case the step is what kills its instances.

@@ -1,5 +1,5 @@
 //! Undo: what was done is undone, each step after those that followed it, independent branches side by
-//! side (P28 to P30). What undoes a step is a step like any other: claimed, fenced, retried, supervised.
+//! side. What undoes a step is a step like any other: claimed, fenced, retried, supervised.
 
 use super::{Draft, first_fault};
 use crate::{

@@ -1,4 +1,4 @@
-//! What happens when a step or a task cannot go on by itself (P12, P25): said for a step, or once for
+//! What happens when a step or a task cannot go on by itself: said for a step, or once for
 //! all steps of a task.
 
 use std::ops::RangeInclusive;
@@ -32,7 +32,7 @@ impl Policy {
     }
 }
 
-/// What happens when `failure_count` passes `max_failures` (P25).
+/// What happens when `failure_count` passes `max_failures`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OnExhausted {
     /// First wait an extended period and try again.

@@ -1,4 +1,4 @@
-//! What undoes a step: a request of its own, with limits and policies of its own (P28, P29).
+//! What undoes a step: a request of its own, with limits and policies of its own.
 
 use super::{
     Method, OnExhausted, Policy,
