@@ -32,7 +32,7 @@ impl Registered {
     }
 
     /// Reads what is registered, and takes over what differs from what is known.
-    pub async fn refresh(&self, reader: &dyn Reader) -> Result<(), StoreError> {
+    pub async fn refresh(&self, reader: &Reader) -> Result<(), StoreError> {
         let _turn = self.turn.lock().await;
         let records = reader.agents().await?.into_iter();
         let mut registered: HashMap<_, _> =

@@ -11,7 +11,7 @@ use crate::{
     domain::{Retention, Span, TaskStatus},
     interrupt,
     output::say,
-    retention::{DirectStore, DryRun, Kind, Pacing, Sweep, Swept},
+    retention::{DirectStore, DryRun, EndedKind, Pacing, Sweep, Swept},
     store::{Definitions, Health, OpenError, StoreError, postgres, sqlite},
 };
 
@@ -220,7 +220,7 @@ fn refuse_damaged(swept: Swept) -> Result<(), PurgeError> {
     }
 }
 
-fn print_kinds(kinds: impl IntoIterator<Item = (Kind, u64)>) {
+fn print_kinds(kinds: impl IntoIterator<Item = (EndedKind, u64)>) {
     let mut kinds: Vec<_> = kinds.into_iter().collect();
     kinds.sort_by(|(a, many), (b, more)| {
         more.cmp(many)

@@ -22,7 +22,7 @@ struct Shared(Box<dyn Backend>);
 
 #[async_trait]
 impl Backend for Shared {
-    async fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, StoreError> {
+    async fn begin(&mut self) -> Result<Box<Transaction<'_>>, StoreError> {
         self.0.begin().await
     }
 

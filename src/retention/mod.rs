@@ -7,5 +7,5 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-pub use store::{DirectStore, DryRun, Kind, PurgeStore};
+pub use store::{DirectStore, DryRun, EndedKind, PurgeStore};
 pub use sweep::{Pacing, Sweep, Swept, describe};

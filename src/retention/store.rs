@@ -84,12 +84,12 @@ impl PurgeStore for DirectStore {
 }
 
 /// The workflow of a task, if it has one, and how the task ended.
-pub type Kind = (Option<WorkflowName>, TaskStatus);
+pub type EndedKind = (Option<WorkflowName>, TaskStatus);
 
 /// Counts what would be deleted.
 pub struct DryRun {
     pub reader: SharedReader,
-    pub kinds: HashMap<Kind, u64>,
+    pub kinds: HashMap<EndedKind, u64>,
 }
 
 #[async_trait]

@@ -273,10 +273,10 @@ impl Sweep {
         reader: &SharedReader,
         after: Option<EndedAt>,
         before: Timestamp,
-    ) -> Result<Page, StoreError> {
+    ) -> Result<EndedPage, StoreError> {
         match reader.ended(after, before, PAGE, self.with_kind).await {
             Err(error) if error.is_damage() && self.with_kind => {}
-            tasks => return Ok(Page::of(tasks?)),
+            tasks => return Ok(EndedPage::of(tasks?)),
         }
         // One of them is in a damaged part of the database.
         match reader.ended(after, before, 1, true).await {
@@ -286,13 +286,13 @@ impl Sweep {
                 if let Some(ended) = last {
                     warn!(task = %ended.task, %error, "an ended task cannot be read, and is not deleted");
                 }
-                Ok(Page {
+                Ok(EndedPage {
                     tasks: Vec::new(),
                     damaged: damaged.len() as u64,
                     last,
                 })
             }
-            tasks => Ok(Page::of(tasks?)),
+            tasks => Ok(EndedPage::of(tasks?)),
         }
     }
 
@@ -308,7 +308,7 @@ impl Sweep {
     }
 }
 
-struct Page {
+struct EndedPage {
     tasks: Vec<EndedTask>,
     /// Those that cannot be read, and are not among `tasks`.
     damaged: u64,
@@ -316,7 +316,7 @@ struct Page {
     last: Option<EndedAt>,
 }
 
-impl Page {
+impl EndedPage {
     fn of(tasks: Vec<EndedTask>) -> Self {
         Self {
             last: tasks.last().map(|task| task.ended),

@@ -39,9 +39,9 @@ impl Dispatcher {
                                     self.start(dispatch, &calls);
                                 }
                             }
-                            Work::Confirm(ending) => {
+                            Work::Confirm(dropped) => {
                                 let (local, store) = (self.local.clone(), self.store.clone());
-                                calls.spawn(async move { confirm(ending, &local, &store).await });
+                                calls.spawn(async move { confirm(dropped, &local, &store).await });
                             }
                         }
                     }
@@ -73,18 +73,18 @@ impl Dispatcher {
         let in_time = tokio::time::timeout(self.grace, calls.wait()).await;
         let mut left = HashSet::new();
         // Claims that were saved after the stop, and so never started, are among them.
-        for ending in self.local.running.abort_all() {
-            left.insert(ending.key);
-            ending.over().await;
+        for dropped in self.local.running.abort_all() {
+            left.insert(dropped.key);
+            dropped.over().await;
         }
         while let Ok(work) = self.dispatches.0.try_recv() {
             match work {
                 Work::Call(batch) => {
                     left.extend(batch.iter().map(|d| (d.call.step, d.call.attempt)));
                 }
-                Work::Confirm(ending) => {
-                    left.insert(ending.key);
-                    ending.over().await;
+                Work::Confirm(dropped) => {
+                    left.insert(dropped.key);
+                    dropped.over().await;
                 }
             }
         }

@@ -26,7 +26,7 @@ pub use recovery::{reconcile, reconcile_drops, resume_interrupted};
 
 use self::{
     agent_queues::AgentQueues,
-    running::{Ending, Key, Running},
+    running::{DroppedCall, Key, Running},
 };
 use crate::{
     agent::Agents,
@@ -56,7 +56,7 @@ pub struct Local {
 enum Work {
     Call(Vec<Dispatch>),
     /// The call is dropped because its task is undone: to be confirmed once it has ended.
-    Confirm(Ending),
+    Confirm(DroppedCall),
 }
 
 pub struct Dispatches(mpsc::UnboundedReceiver<Work>);
@@ -111,11 +111,11 @@ impl Local {
 
     /// Drops a call whose task is undone, if it is there, and has that confirmed.
     fn drop_and_confirm(&self, call: Key) -> bool {
-        let Some(ending) = self.running.bar(call) else {
+        let Some(dropped) = self.running.bar(call) else {
             return false;
         };
         // Fails only once the dispatcher has ended: at shutdown, which hands the step back.
-        let _ = self.work.send(Work::Confirm(ending));
+        let _ = self.work.send(Work::Confirm(dropped));
         true
     }
 

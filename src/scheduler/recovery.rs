@@ -9,7 +9,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     Local,
-    running::{Ending, Key},
+    running::{DroppedCall, Key},
 };
 use crate::{
     domain::{Command, InstanceId, Release},
@@ -105,9 +105,9 @@ pub async fn reconcile_drops(local: &Local, store: &Store) -> Result<Vec<Key>, S
 
 /// Says that a dropped call has ended, once it has. Until that is in the record what undoes the step waits:
 /// so it is said again and again while the store is away.
-pub(super) async fn confirm(ending: Ending, local: &Local, store: &Store) {
-    let call = ending.key;
-    ending.over().await;
+pub(super) async fn confirm(dropped: DroppedCall, local: &Local, store: &Store) {
+    let call = dropped.key;
+    dropped.over().await;
     let (step, attempt) = call;
     loop {
         let asked = store.apply(Apply {

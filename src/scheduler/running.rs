@@ -11,18 +11,18 @@ use tokio::task::JoinHandle;
 use crate::domain::{Attempt, StepRef};
 
 #[derive(Debug, Default)]
-pub(super) struct Running(Mutex<HashMap<Key, Held>>);
+pub(super) struct Running(Mutex<HashMap<Key, RunningCall>>);
 
 pub(super) type Key = (StepRef, Attempt);
 
 #[derive(Debug)]
-struct Held {
-    state: State,
+struct RunningCall {
+    state: CallState,
     is_dropped_by_undo: bool,
 }
 
 #[derive(Debug)]
-enum State {
+enum CallState {
     /// The claim is saved; the call has not started.
     Queued,
     UnderWay(JoinHandle<()>),
@@ -32,20 +32,20 @@ enum State {
 
 /// A call as it is compared with the record.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
+pub(super) struct KnownCall {
     pub key: Key,
     pub is_dropped_by_undo: bool,
 }
 
 /// A call that was dropped.
 #[derive(Debug)]
-pub(super) struct Ending {
+pub(super) struct DroppedCall {
     pub key: Key,
     /// Of the call, if it had started: it has ended when this has.
     pub handle: Option<JoinHandle<()>>,
 }
 
-impl Ending {
+impl DroppedCall {
     /// Waits until no try can follow: to abort a call only asks for its end.
     pub async fn over(self) {
         if let Some(handle) = self.handle {
@@ -61,8 +61,8 @@ impl Running {
         let mut all = self.lock();
         for (key, is_dropped_by_undo) in calls {
             if let Entry::Vacant(entry) = all.entry(key) {
-                entry.insert(Held {
-                    state: State::Queued,
+                entry.insert(RunningCall {
+                    state: CallState::Queued,
                     is_dropped_by_undo,
                 });
             }
@@ -73,16 +73,16 @@ impl Running {
     /// an entry that is there.
     pub fn start(&self, key: Key, spawn: impl FnOnce() -> JoinHandle<()>) {
         if let Some(held) = self.lock().get_mut(&key)
-            && matches!(held.state, State::Queued)
+            && matches!(held.state, CallState::Queued)
         {
-            held.state = State::UnderWay(spawn());
+            held.state = CallState::UnderWay(spawn());
         }
     }
 
     /// A call has ended by itself.
     pub fn ended(&self, key: Key) {
         if let Entry::Occupied(entry) = self.lock().entry(key)
-            && !matches!(entry.get().state, State::Barred)
+            && !matches!(entry.get().state, CallState::Barred)
         {
             entry.remove();
         }
@@ -95,9 +95,9 @@ impl Running {
             return false;
         };
         match &entry.get().state {
-            State::Barred => return false,
-            State::Queued => {}
-            State::UnderWay(handle) => handle.abort(),
+            CallState::Barred => return false,
+            CallState::Queued => {}
+            CallState::UnderWay(handle) => handle.abort(),
         }
         entry.remove();
         true
@@ -105,18 +105,18 @@ impl Running {
 
     /// Drops a call whose attempt is not over, and lets none start under it until [`Running::lift`]. `None`
     /// where there is none, or where it was dropped before.
-    pub fn bar(&self, key: Key) -> Option<Ending> {
+    pub fn bar(&self, key: Key) -> Option<DroppedCall> {
         let mut calls = self.lock();
         let held = calls.get_mut(&key)?;
-        let handle = match std::mem::replace(&mut held.state, State::Barred) {
-            State::Barred => return None,
-            State::Queued => None,
-            State::UnderWay(handle) => {
+        let handle = match std::mem::replace(&mut held.state, CallState::Barred) {
+            CallState::Barred => return None,
+            CallState::Queued => None,
+            CallState::UnderWay(handle) => {
                 handle.abort();
                 Some(handle)
             }
         };
-        Some(Ending { key, handle })
+        Some(DroppedCall { key, handle })
     }
 
     /// Lets no call start under an attempt that none is known of; false where there is one.
@@ -124,8 +124,8 @@ impl Running {
         match self.lock().entry(key) {
             Entry::Occupied(_) => false,
             Entry::Vacant(entry) => {
-                entry.insert(Held {
-                    state: State::Barred,
+                entry.insert(RunningCall {
+                    state: CallState::Barred,
                     is_dropped_by_undo: false,
                 });
                 true
@@ -139,13 +139,13 @@ impl Running {
     }
 
     /// All that have not been dropped.
-    pub fn all(&self) -> Vec<Known> {
+    pub fn all(&self) -> Vec<KnownCall> {
         let calls = self.lock();
         let known = calls
             .iter()
-            .filter(|(_, held)| !matches!(held.state, State::Barred));
+            .filter(|(_, held)| !matches!(held.state, CallState::Barred));
         known
-            .map(|(key, held)| Known {
+            .map(|(key, held)| KnownCall {
                 key: *key,
                 is_dropped_by_undo: held.is_dropped_by_undo,
             })
@@ -157,19 +157,19 @@ impl Running {
     }
 
     /// Drops every call.
-    pub fn abort_all(&self) -> Vec<Ending> {
+    pub fn abort_all(&self) -> Vec<DroppedCall> {
         let calls = std::mem::take(&mut *self.lock());
         calls
             .into_iter()
             .map(|(key, held)| {
                 let handle = match held.state {
-                    State::UnderWay(handle) => {
+                    CallState::UnderWay(handle) => {
                         handle.abort();
                         Some(handle)
                     }
-                    State::Queued | State::Barred => None,
+                    CallState::Queued | CallState::Barred => None,
                 };
-                Ending { key, handle }
+                DroppedCall { key, handle }
             })
             .collect()
     }
@@ -178,7 +178,7 @@ impl Running {
         self.lock().len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Held>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, RunningCall>> {
         // A panic while holding the lock leaves the map valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{
     StoreError,
-    reading::Statement,
+    queries::Statement,
     rows::{self, Columns},
 };
 use crate::domain::TaskStatus;
@@ -40,11 +40,11 @@ pub struct EndedCount {
     undone: u64,
     cancelled: u64,
     /// The next page; none when all is counted.
-    next: Option<Page>,
+    next: Option<CountedRange>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Page {
+enum CountedRange {
     /// Those that ended at this time or later.
     From(i64),
     /// Those that ended at this time, which are more than a page.
@@ -59,7 +59,7 @@ impl Default for EndedCount {
             ended: 0,
             undone: 0,
             cancelled: 0,
-            next: Some(Page::From(i64::MIN)),
+            next: Some(CountedRange::From(i64::MIN)),
         }
     }
 }
@@ -101,10 +101,10 @@ impl EndedCount {
             statement.bind(after).bind(limit)
         };
         Some(match self.next? {
-            Page::From(at) => of(ENDED, "tasks_ended").bind(at).bind(limit),
-            Page::At(at) => of(ENDED_AT, "tasks_ended").bind(at),
-            Page::Undone(after) => in_state(TaskStatus::Undone, after),
-            Page::Cancelled(after) => in_state(TaskStatus::Cancelled, after),
+            CountedRange::From(at) => of(ENDED, "tasks_ended").bind(at).bind(limit),
+            CountedRange::At(at) => of(ENDED_AT, "tasks_ended").bind(at),
+            CountedRange::Undone(after) => in_state(TaskStatus::Undone, after),
+            CountedRange::Cancelled(after) => in_state(TaskStatus::Cancelled, after),
         })
     }
 
@@ -113,37 +113,37 @@ impl EndedCount {
         let count: u64 = rows::number(row, "count")?;
         let is_last = count < limit as u64;
         self.next = match self.next {
-            Some(Page::From(_)) if is_last => {
+            Some(CountedRange::From(_)) if is_last => {
                 self.ended += count;
-                Some(Page::Undone(Uuid::nil()))
+                Some(CountedRange::Undone(Uuid::nil()))
             }
-            Some(Page::From(from)) => {
+            Some(CountedRange::From(from)) => {
                 let last: i64 = rows::number(row, "last")?;
                 if last == from {
-                    Some(Page::At(last))
+                    Some(CountedRange::At(last))
                 } else {
                     // Others may have ended at the same time as the last: they are counted with the next page.
                     let at_last: u64 = rows::number(row, "at_last")?;
                     self.ended += count.saturating_sub(at_last);
-                    Some(Page::From(last))
+                    Some(CountedRange::From(last))
                 }
             }
-            Some(Page::At(at)) => {
+            Some(CountedRange::At(at)) => {
                 self.ended += count;
-                Some(Page::From(at.saturating_add(1)))
+                Some(CountedRange::From(at.saturating_add(1)))
             }
-            Some(Page::Undone(_)) => {
+            Some(CountedRange::Undone(_)) => {
                 self.undone += count;
                 Some(match is_last {
-                    true => Page::Cancelled(Uuid::nil()),
-                    false => Page::Undone(rows::uuid(row, "last")?),
+                    true => CountedRange::Cancelled(Uuid::nil()),
+                    false => CountedRange::Undone(rows::uuid(row, "last")?),
                 })
             }
-            Some(Page::Cancelled(_)) => {
+            Some(CountedRange::Cancelled(_)) => {
                 self.cancelled += count;
                 match is_last {
                     true => None,
-                    false => Some(Page::Cancelled(rows::uuid(row, "last")?)),
+                    false => Some(CountedRange::Cancelled(rows::uuid(row, "last")?)),
                 }
             }
             None => None,

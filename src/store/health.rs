@@ -80,10 +80,10 @@ impl Diagnosis {
 
 /// The health of one store. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Health(Arc<Shared>);
+pub struct Health(Arc<HealthState>);
 
 #[derive(Debug)]
-struct Shared {
+struct HealthState {
     is_faulty: AtomicBool,
     /// In the order of [`StoreFault`].
     faults: Mutex<Vec<Diagnosis>>,
@@ -99,7 +99,7 @@ impl Default for Health {
         for fault in StoreFault::ALL {
             show(fault, false);
         }
-        Self(Arc::new(Shared {
+        Self(Arc::new(HealthState {
             is_faulty: AtomicBool::new(false),
             faults: Mutex::default(),
             changed: watch::Sender::new(()),

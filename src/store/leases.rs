@@ -2,7 +2,7 @@
 
 use super::{
     StoreError,
-    reading::{Statement, Value},
+    queries::{BindValue, Statement},
     rows::{self, Columns},
 };
 use crate::domain::{
@@ -120,9 +120,9 @@ fn compared(statement: Statement, held: Option<&Lease>) -> Statement {
     }
 }
 
-fn term(lease: &Lease) -> Value {
+fn term(lease: &Lease) -> BindValue {
     // It is counted up from 1, at most once for each lease.
-    Value::Integer(i64::try_from(lease.term.0).ok())
+    BindValue::Integer(i64::try_from(lease.term.0).ok())
 }
 
 fn record(row: &impl Columns) -> Result<InstanceRecord, StoreError> {

@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use super::{
     StoreError, TaskFilter,
-    pages::{First, MOST_LOOKED_AT},
-    reading::Statement,
+    pages::{IndexFilter, MOST_LOOKED_AT},
+    queries::Statement,
     rows::{self, Columns},
 };
 use crate::domain::{TaskId, TaskStatus};
@@ -41,17 +41,17 @@ impl<'f> Range<'f> {
 
     /// The filters beside the states that an index finds tasks by. What is found by one of them may be fewer, or many
     /// more, as it has the ended tasks too: which it is, [`Range::is_long`] asks.
-    pub fn narrow(&self) -> Vec<First<'f>> {
+    pub fn narrow(&self) -> Vec<IndexFilter<'f>> {
         let filter = self.filter;
-        let key = filter.key.as_deref().map(First::Key);
+        let key = filter.key.as_deref().map(IndexFilter::Key);
         let labels = filter.labels.iter();
-        let labels = labels.map(|(label, value)| First::Label(label, value));
-        let workflow = filter.workflow.as_deref().map(First::Workflow);
+        let labels = labels.map(|(label, value)| IndexFilter::Label(label, value));
+        let workflow = filter.workflow.as_deref().map(IndexFilter::Workflow);
         key.into_iter().chain(labels).chain(workflow).collect()
     }
 
     /// Finds a row where an index finds more by this than one look may have.
-    pub fn is_long(&self, first: &First<'_>) -> Statement {
+    pub fn is_long(&self, first: &IndexFilter<'_>) -> Statement {
         let mut statement = Statement::new("");
         self.of_index(&mut statement, first);
         statement.push(" LIMIT 1 OFFSET ?", MOST_LOOKED_AT);
@@ -59,7 +59,7 @@ impl<'f> Range<'f> {
     }
 
     /// The ids of up to `limit` tasks, each with its position among those that are looked at.
-    pub fn ids(&self, first: Option<&First<'_>>, limit: usize) -> Statement {
+    pub fn ids(&self, first: Option<&IndexFilter<'_>>, limit: usize) -> Statement {
         let mut statement = Statement::new(
             "SELECT id, place FROM (SELECT id, row_number() OVER (ORDER BY id) AS place FROM (",
         );
@@ -70,7 +70,7 @@ impl<'f> Range<'f> {
         statement
     }
 
-    pub fn count(&self, first: Option<&First<'_>>) -> Statement {
+    pub fn count(&self, first: Option<&IndexFilter<'_>>) -> Statement {
         let mut statement = Statement::new("SELECT count(*) AS count FROM (");
         self.looked_at(&mut statement, first);
         statement.sql.push_str(") AS looked WHERE true");
@@ -79,7 +79,7 @@ impl<'f> Range<'f> {
     }
 
     /// The last of those that are looked at, if they are as many as may be.
-    pub fn last(&self, first: Option<&First<'_>>) -> Statement {
+    pub fn last(&self, first: Option<&IndexFilter<'_>>) -> Statement {
         let mut statement = Statement::new("SELECT id FROM (");
         self.looked_at(&mut statement, first);
         statement.push(
@@ -125,12 +125,12 @@ impl<'f> Range<'f> {
     }
 
     /// The first so many that the filter finds, or else the states.
-    fn looked_at(&self, statement: &mut Statement, first: Option<&First<'_>>) {
+    fn looked_at(&self, statement: &mut Statement, first: Option<&IndexFilter<'_>>) {
         let states = &self.filter.states;
         match (first, states.as_slice()) {
             (Some(first), _) => self.of_index(statement, first),
-            (None, []) => self.of_index(statement, &First::All),
-            (None, [state]) => self.of_index(statement, &First::State(*state)),
+            (None, []) => self.of_index(statement, &IndexFilter::All),
+            (None, [state]) => self.of_index(statement, &IndexFilter::State(*state)),
             (None, _) => {
                 // tasks_by_state has the ids of one state in order, but not those of several.
                 statement.sql.push_str("SELECT id FROM (");
@@ -138,7 +138,7 @@ impl<'f> Range<'f> {
                     let word = if at == 0 { "" } else { " UNION ALL " };
                     statement.sql.push_str(word);
                     statement.sql.push_str("SELECT id FROM (");
-                    self.of_index(statement, &First::State(*state));
+                    self.of_index(statement, &IndexFilter::State(*state));
                     statement.push(" LIMIT ?", self.most);
                     statement.sql.push_str(&format!(") AS state_{at}"));
                 }
@@ -148,13 +148,13 @@ impl<'f> Range<'f> {
         statement.push(" LIMIT ?", self.most);
     }
 
-    fn of_index(&self, statement: &mut Statement, first: &First<'_>) {
+    fn of_index(&self, statement: &mut Statement, first: &IndexFilter<'_>) {
         first.ids(statement, self.filter);
         statement.push(" AND id > ? ORDER BY id", self.after);
     }
 
     /// Nothing more is asked of those that were found by their state, where nothing else is given.
-    fn others(&self, statement: &mut Statement, first: Option<&First<'_>>) {
+    fn others(&self, statement: &mut Statement, first: Option<&IndexFilter<'_>>) {
         let states = TaskFilter {
             states: self.filter.states.clone(),
             ..TaskFilter::default()

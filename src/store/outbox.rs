@@ -9,7 +9,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use async_trait::async_trait;
 use uuid::Uuid;
 
 mod destinations;
@@ -17,8 +16,8 @@ mod destinations;
 mod plans;
 
 use super::{
-    MessageId, MessageQuery, MessageRecord, MessageState, StoreError,
-    reading::{Statement, Value},
+    MessageId, MessageQuery, MessageRecord, MessageState, StoreError, Transaction,
+    queries::{BindValue, Statement},
     rows::{self, Columns},
 };
 use crate::domain::{
@@ -134,58 +133,6 @@ pub struct ClaimResponse {
     pub drained: Vec<Destination>,
     /// Destinations whose waiting messages expired.
     pub expiries: Vec<BacklogExpiry>,
-}
-
-/// A transaction, as the outbox needs it.
-#[async_trait]
-pub trait Session: Send {
-    type Row: Columns + Send + Sync;
-
-    /// The clause by which a SELECT locks its rows and skips those that are locked.
-    const SKIP_LOCKED: &'static str;
-    /// The same with a shared lock, which prevents changes only.
-    const SHARE_UNLOCKED: &'static str;
-
-    /// The transaction's time.
-    fn at(&self) -> Timestamp;
-
-    async fn fetch(&mut self, statement: Statement) -> Result<Vec<Self::Row>, StoreError>;
-    /// Returns the number of affected rows.
-    async fn execute(&mut self, statement: Statement) -> Result<u64, StoreError>;
-}
-
-/// What the delivery loop and operators do with messages. As with leases, each call comes in a transaction of
-/// its own.
-#[async_trait]
-pub trait Outbox: Send {
-    /// Releases queues, then claims others for `by` until `until`.
-    async fn claim_queues(
-        &mut self,
-        request: &ClaimRequest,
-        by: &InstanceId,
-        until: Timestamp,
-        sender: &Sender,
-    ) -> Result<ClaimResponse, StoreError>;
-    /// Returns the messages that exist and whose state allows the action.
-    async fn apply_message_action(
-        &mut self,
-        action: MessageAction,
-        ids: &[MessageId],
-    ) -> Result<Vec<MessageId>, StoreError>;
-    /// Releases the queues that `by` has claimed, or all claimed queues. Returns how many.
-    async fn release_queues(&mut self, by: Option<&InstanceId>) -> Result<u64, StoreError>;
-    /// Deletes up to `limit` dead letters that died before `died_before`.
-    async fn purge_dead_letters(
-        &mut self,
-        died_before: Timestamp,
-        limit: usize,
-    ) -> Result<u64, StoreError>;
-    /// Deletes up to `limit` destinations without a backlog that last failed before `failed_before`.
-    async fn purge_destinations(
-        &mut self,
-        failed_before: Timestamp,
-        limit: usize,
-    ) -> Result<u64, StoreError>;
 }
 
 /// Relies on queues_due. A due queue of a destination with a backlog is not claimed: the statements of
@@ -412,9 +359,11 @@ fn fenced(sql: &str, claim: &QueueClaim, by: &InstanceId) -> Statement {
         .bind(i64::from(claim.tries))
 }
 
-#[async_trait]
-impl<S: Session> Outbox for S {
-    async fn claim_queues(
+/// What the delivery loop and operators do with messages. As with leases, each call comes in a transaction of
+/// its own.
+impl Transaction<'_> {
+    /// Releases queues, then claims others for `by` until `until`.
+    pub async fn claim_queues(
         &mut self,
         request: &ClaimRequest,
         by: &InstanceId,
@@ -447,7 +396,8 @@ impl<S: Session> Outbox for S {
         Ok(response)
     }
 
-    async fn apply_message_action(
+    /// Returns the messages that exist and whose state allows the action.
+    pub async fn apply_message_action(
         &mut self,
         action: MessageAction,
         ids: &[MessageId],
@@ -455,16 +405,18 @@ impl<S: Session> Outbox for S {
         act_on_messages(self, action, ids).await
     }
 
-    async fn release_queues(&mut self, by: Option<&InstanceId>) -> Result<u64, StoreError> {
+    /// Releases the queues that `by` has claimed, or all claimed queues. Returns how many.
+    pub async fn release_queues(&mut self, by: Option<&InstanceId>) -> Result<u64, StoreError> {
         let by_text = by.map(ToString::to_string);
         destinations::release_probes(self, by_text.clone()).await?;
         let free = Statement::new(RELEASE_ALL)
-            .bind(self.at().as_millis())
-            .bind(Value::Text(by_text));
+            .bind(self.now().as_millis())
+            .bind(BindValue::Text(by_text));
         self.execute(free).await
     }
 
-    async fn purge_dead_letters(
+    /// Deletes up to `limit` dead letters that died before `died_before`.
+    pub async fn purge_dead_letters(
         &mut self,
         died_before: Timestamp,
         limit: usize,
@@ -475,7 +427,8 @@ impl<S: Session> Outbox for S {
         self.execute(purge).await
     }
 
-    async fn purge_destinations(
+    /// Deletes up to `limit` destinations without a backlog that last failed before `failed_before`.
+    pub async fn purge_destinations(
         &mut self,
         failed_before: Timestamp,
         limit: usize,
@@ -488,12 +441,12 @@ impl<S: Session> Outbox for S {
 type DeadByReceiver = BTreeMap<ReceiverName, String>;
 
 /// Releases claims.
-async fn release<S: Session>(
-    tx: &mut S,
+async fn release(
+    tx: &mut Transaction<'_>,
     request: &ClaimRequest,
     by: &InstanceId,
 ) -> Result<DeadByReceiver, StoreError> {
-    let now = tx.at();
+    let now = tx.now();
     // In one order, so that instances do not wait for each other in a circle.
     let mut releases: Vec<_> = request.releases.iter().collect();
     releases.sort_unstable_by_key(|release| (&release.claim.receiver, release.claim.subject));
@@ -542,13 +495,13 @@ async fn release<S: Session>(
 }
 
 /// Raises and closes the alerts of receivers.
-async fn change_alerts<S: Session>(
-    tx: &mut S,
+async fn change_alerts(
+    tx: &mut Transaction<'_>,
     dead: DeadByReceiver,
     resolved: &[ReceiverName],
     sender: &Sender,
 ) -> Result<(), StoreError> {
-    let now = tx.at();
+    let now = tx.now();
     for (receiver, reason) in dead {
         raise_alert(tx, &receiver, &reason, now, sender).await?;
     }
@@ -558,28 +511,28 @@ async fn change_alerts<S: Session>(
     Ok(())
 }
 
-async fn claim_due<S: Session>(
-    tx: &mut S,
+async fn claim_due(
+    tx: &mut Transaction<'_>,
     most: usize,
     by: &InstanceId,
     until: Timestamp,
 ) -> Result<Vec<QueueClaim>, StoreError> {
-    let now = tx.at();
-    let due = Statement::new(DUE_QUEUES.replace("{skip locked}", S::SKIP_LOCKED))
+    let now = tx.now();
+    let due = Statement::new(DUE_QUEUES.replace("{skip locked}", tx.dialect().skip_locked))
         .bind(now.as_millis())
         .bind(most);
     claim_each(tx, due, by, until, false).await
 }
 
 /// Claims the queues that a statement finds and locks.
-async fn claim_each<S: Session>(
-    tx: &mut S,
+async fn claim_each(
+    tx: &mut Transaction<'_>,
     found: Statement,
     by: &InstanceId,
     until: Timestamp,
     is_probe: bool,
 ) -> Result<Vec<QueueClaim>, StoreError> {
-    let now = tx.at();
+    let now = tx.now();
     let mut claims = Vec::new();
     for row in tx.fetch(found).await? {
         let take = of_queue(CLAIM, &row)?
@@ -601,8 +554,8 @@ fn of_queue(sql: &str, row: &impl Columns) -> Result<Statement, StoreError> {
 }
 
 /// Makes the next message the first of the queue, or deletes the empty queue.
-async fn advance<S: Session>(
-    tx: &mut S,
+async fn advance(
+    tx: &mut Transaction<'_>,
     claim: &QueueClaim,
     by: &InstanceId,
     now: Timestamp,
@@ -616,8 +569,8 @@ async fn advance<S: Session>(
 
 const UNDELIVERABLE: &str = AlertKind::MessageUndeliverable.as_str();
 
-async fn raise_alert<S: Session>(
-    tx: &mut S,
+async fn raise_alert(
+    tx: &mut Transaction<'_>,
     receiver: &ReceiverName,
     reason: &str,
     now: Timestamp,
@@ -640,8 +593,8 @@ async fn raise_alert<S: Session>(
     Ok(())
 }
 
-async fn close_alerts<S: Session>(
-    tx: &mut S,
+async fn close_alerts(
+    tx: &mut Transaction<'_>,
     receiver: &ReceiverName,
     now: Timestamp,
     sender: &Sender,
@@ -668,16 +621,16 @@ pub fn closed_alert(row: &impl Columns, now: Timestamp) -> Result<AlertNotice, S
 }
 
 /// Adds a few messages. Those of a batch are added by its own statements.
-pub async fn add<S: Session>(tx: &mut S, messages: &[Message]) -> Result<(), StoreError> {
+pub async fn add(tx: &mut Transaction<'_>, messages: &[Message]) -> Result<(), StoreError> {
     for message in messages {
         let insert = Statement::new(INSERT)
             .bind(message.id)
             .bind(message.receiver.as_str())
             .bind(message.subject)
             .bind(message.position)
-            .bind(Value::MaybeUuid(message.task.map(|task| task.0)))
+            .bind(BindValue::MaybeUuid(message.task.map(|task| task.0)))
             .bind(message.kind.as_str())
-            .bind(Value::Text(message.url.clone()))
+            .bind(BindValue::Text(message.url.clone()))
             .bind(message.body.as_str())
             .bind(message.at.as_millis());
         tx.execute(insert).await?;
@@ -700,12 +653,12 @@ pub enum MessageAction {
     Discard,
 }
 
-async fn act_on_messages<S: Session>(
-    tx: &mut S,
+async fn act_on_messages(
+    tx: &mut Transaction<'_>,
     action: MessageAction,
     ids: &[MessageId],
 ) -> Result<Vec<MessageId>, StoreError> {
-    let now = tx.at();
+    let now = tx.now();
     let mut found = Vec::with_capacity(ids.len());
     for id in ids {
         let place = Statement::new("SELECT receiver, subject, url FROM messages WHERE id = $1");

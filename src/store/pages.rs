@@ -4,7 +4,7 @@
 
 use uuid::Uuid;
 
-use super::{TaskFilter, TaskQuery, TaskSummary, reading::Statement};
+use super::{TaskFilter, TaskQuery, TaskSummary, queries::Statement};
 use crate::domain::{TaskId, TaskStatus};
 
 /// Some ten milliseconds' worth.
@@ -42,7 +42,7 @@ impl TaskPage {
 /// The tasks of a page, one more than it may have, and the task that is looked at last if it is the last that may be.
 /// The second is left out where the index alone finds them.
 pub fn statements(query: &TaskQuery) -> Vec<Statement> {
-    let first = First::of(&query.filter);
+    let first = IndexFilter::of(&query.filter);
     let looked_at = |statement: &mut Statement| {
         first.ids(statement, &query.filter);
         if let Some(before) = query.before {
@@ -78,7 +78,7 @@ pub fn statements(query: &TaskQuery) -> Vec<Statement> {
 }
 
 /// The filter that an index finds tasks by, newest first. What most often finds few comes first.
-pub(super) enum First<'f> {
+pub(super) enum IndexFilter<'f> {
     Key(&'f str),
     Label(&'f str, &'f str),
     State(TaskStatus),
@@ -86,22 +86,22 @@ pub(super) enum First<'f> {
     All,
 }
 
-impl<'f> First<'f> {
+impl<'f> IndexFilter<'f> {
     fn of(filter: &'f TaskFilter) -> Self {
         if let Some(key) = &filter.key {
-            return First::Key(key);
+            return IndexFilter::Key(key);
         }
         if let Some((label, value)) = filter.labels.first() {
-            return First::Label(label, value);
+            return IndexFilter::Label(label, value);
         }
         match filter.states[..] {
             // tasks_by_state leaves it out, because it only grows.
-            [state] if state != TaskStatus::Processed => return First::State(state),
+            [state] if state != TaskStatus::Processed => return IndexFilter::State(state),
             _ => {}
         }
         match &filter.workflow {
-            Some(workflow) => First::Workflow(workflow),
-            None => First::All,
+            Some(workflow) => IndexFilter::Workflow(workflow),
+            None => IndexFilter::All,
         }
     }
 
@@ -116,30 +116,30 @@ impl<'f> First<'f> {
             filter.created_before.is_some(),
         ];
         let given = given.into_iter().filter(|given| *given).count() + filter.labels.len();
-        given == usize::from(!matches!(self, First::All))
+        given == usize::from(!matches!(self, IndexFilter::All))
     }
 
     /// Appends what finds the ids, in no order yet.
     pub fn ids(&self, statement: &mut Statement, filter: &TaskFilter) {
         match self {
-            First::Key(key) => {
+            IndexFilter::Key(key) => {
                 statement.push(r#"SELECT id FROM tasks WHERE "key" = ?"#, *key);
             }
-            First::Label(label, value) => {
+            IndexFilter::Label(label, value) => {
                 let labelled =
                     "SELECT id FROM (SELECT task_id AS id FROM task_labels WHERE label = ?";
                 statement.push(labelled, *label);
                 statement.push(" AND value = ?) AS labelled WHERE true", *value);
             }
             // Said in full, so that the planner sees that tasks_by_state covers it.
-            First::State(state) => statement.push(
+            IndexFilter::State(state) => statement.push(
                 "SELECT id FROM tasks WHERE state = ? AND state <> 'processed'",
                 state.as_str(),
             ),
-            First::Workflow(workflow) => {
+            IndexFilter::Workflow(workflow) => {
                 statement.push("SELECT id FROM tasks WHERE workflow = ?", *workflow);
             }
-            First::All => statement.sql.push_str("SELECT id FROM tasks WHERE true"),
+            IndexFilter::All => statement.sql.push_str("SELECT id FROM tasks WHERE true"),
         }
         // Ids begin with the time: what is far from the time that is asked for is not looked at.
         if let Some(after) = filter.created_after {

@@ -73,7 +73,7 @@ pub struct Purged {
 
 /// One saved change of a task: what happened together.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub struct SavedChange {
     pub version: u64,
     pub at: Timestamp,
     /// A JSON array of [`crate::domain::Event`].

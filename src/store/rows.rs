@@ -3,12 +3,12 @@
 use std::{collections::HashMap, sync::Arc};
 
 use serde_json::value::RawValue;
-use sqlx::{ColumnIndex, Decode, Row, Type};
+use sqlx::{ColumnIndex, Decode, Type, postgres::PgRow, sqlite::SqliteRow};
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, Alert, AlertId, AlertState, Change, Definitions, EndedAt, EndedTask, ExpiredStep,
-    HeldStep, KnownKey, StoreError, TaskSummary, UnreadableTask, WorkflowRecord,
+    AgentRecord, Alert, AlertId, AlertState, Definitions, EndedAt, EndedTask, ExpiredStep,
+    HeldStep, KnownKey, SavedChange, StoreError, TaskSummary, UnreadableTask, WorkflowRecord,
 };
 use crate::domain::{
     Accepted, AgentName, Attempt, Definition, Details, Effect, Expiry, Fault, InstanceId, Limits,
@@ -25,7 +25,7 @@ pub trait Columns {
     fn flag(&self, column: &str) -> Result<bool, StoreError>;
 }
 
-impl<R: Row> Columns for R
+impl<R: sqlx::Row> Columns for R
 where
     for<'c> &'c str: ColumnIndex<R>,
     for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
@@ -47,6 +47,42 @@ where
 
     fn flag(&self, column: &str) -> Result<bool, StoreError> {
         Ok(self.try_get(column)?)
+    }
+}
+
+/// A row of one of the databases.
+pub enum Row {
+    Sqlite(SqliteRow),
+    Postgres(PgRow),
+}
+
+impl Columns for Row {
+    fn text(&self, column: &str) -> Result<Option<String>, StoreError> {
+        match self {
+            Row::Sqlite(row) => row.text(column),
+            Row::Postgres(row) => row.text(column),
+        }
+    }
+
+    fn integer(&self, column: &str) -> Result<Option<i64>, StoreError> {
+        match self {
+            Row::Sqlite(row) => row.integer(column),
+            Row::Postgres(row) => row.integer(column),
+        }
+    }
+
+    fn uuid(&self, column: &str) -> Result<Option<Uuid>, StoreError> {
+        match self {
+            Row::Sqlite(row) => row.uuid(column),
+            Row::Postgres(row) => row.uuid(column),
+        }
+    }
+
+    fn flag(&self, column: &str) -> Result<bool, StoreError> {
+        match self {
+            Row::Sqlite(row) => row.flag(column),
+            Row::Postgres(row) => row.flag(column),
+        }
     }
 }
 
@@ -196,12 +232,12 @@ pub fn assemble<R: Columns>(
 /// The policies and the steps of a stored workflow.
 fn workflow_body(body: &str) -> Result<(Option<String>, String), StoreError> {
     #[derive(serde::Deserialize)]
-    struct Body {
+    struct WorkflowBody {
         #[serde(default)]
         policies: Option<Box<RawValue>>,
         steps: Box<RawValue>,
     }
-    let body: Body = serde_json::from_str(body).map_err(corrupt)?;
+    let body: WorkflowBody = serde_json::from_str(body).map_err(corrupt)?;
     let policies = body.policies.map(|policies| policies.get().to_owned());
     Ok((policies, body.steps.get().to_owned()))
 }
@@ -369,8 +405,8 @@ fn summary_of(id: TaskId, row: &impl Columns) -> Result<TaskSummary, StoreError>
     })
 }
 
-pub fn change(row: &impl Columns) -> Result<Change, StoreError> {
-    Ok(Change {
+pub fn change(row: &impl Columns) -> Result<SavedChange, StoreError> {
+    Ok(SavedChange {
         version: version(row)?,
         at: required(time(row, "at")?, "at")?,
         events: text(row, "events")?,

@@ -7,15 +7,13 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use serde::de::IgnoredAny;
 use serde_json::json;
 use uuid::Uuid;
 
 use super::{
-    StoreError,
-    outbox::{self, Session},
-    reading::Statement,
+    StoreError, Transaction, outbox,
+    queries::Statement,
     rows::{self, Columns},
 };
 use crate::domain::{AlertKind, AlertNotice, Definition, Sender, StepIndex, Task, TaskId};
@@ -41,26 +39,10 @@ INSERT INTO alerts (id, task_id, idx, kind, message, state, raised_at)
 VALUES ($1, $2, $3, $4, $5, 'open', $6)
 ON CONFLICT DO NOTHING"#;
 
-#[async_trait]
-pub trait Salvage: Send {
-    /// A damaged task, good for being cancelled; `with_details`: to tell who waits for it, too, where that can be
+impl Transaction<'_> {
+    /// A damaged task, good for being cancelled; `with_details`: with the receiver of its replies, where that can be
     /// read. `None`: the damage goes too deep.
-    async fn salvage(&mut self, id: TaskId, with_details: bool)
-    -> Result<Option<Task>, StoreError>;
-
-    /// Raises the alert of a task that cannot be read, unless there is one, and tells the alert webhooks.
-    async fn raise_unreadable(
-        &mut self,
-        task: TaskId,
-        step: StepIndex,
-        message: &str,
-        sender: &Sender,
-    ) -> Result<(), StoreError>;
-}
-
-#[async_trait]
-impl<S: Session> Salvage for S {
-    async fn salvage(
+    pub async fn salvage(
         &mut self,
         id: TaskId,
         with_details: bool,
@@ -71,14 +53,15 @@ impl<S: Session> Salvage for S {
         }
     }
 
-    async fn raise_unreadable(
+    /// Raises the alert of a task that cannot be read, unless there is one, and notifies the alert webhooks.
+    pub async fn raise_unreadable(
         &mut self,
         task: TaskId,
         step: StepIndex,
         message: &str,
         sender: &Sender,
     ) -> Result<(), StoreError> {
-        let (kind, now) = (AlertKind::TaskUnreadable.as_str(), self.at());
+        let (kind, now) = (AlertKind::TaskUnreadable.as_str(), self.now());
         let alert = AlertNotice {
             task: Some(task),
             ..AlertNotice::raised(Uuid::now_v7(), kind, message, now)
@@ -97,8 +80,8 @@ impl<S: Session> Salvage for S {
     }
 }
 
-async fn salvage<S: Session>(
-    tx: &mut S,
+async fn salvage(
+    tx: &mut Transaction<'_>,
     id: TaskId,
     with_details: bool,
 ) -> Result<Option<Task>, StoreError> {

@@ -106,7 +106,7 @@ impl Watchers {
     }
 
     /// Tells what other instances changed, which never passes through this process's writer.
-    pub async fn look(&self, reader: &dyn Reader) -> Result<(), StoreError> {
+    pub async fn look(&self, reader: &Reader) -> Result<(), StoreError> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(());
         }

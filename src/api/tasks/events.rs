@@ -24,7 +24,7 @@ use crate::{
         problem::{ProblemBody, ProblemKind},
     },
     domain::{Effect, TaskId, TaskStatus, Timestamp},
-    store::{Change, Interest, StoreError, Watch},
+    store::{Interest, SavedChange, StoreError, Watch},
 };
 
 /// Changes that are read together.
@@ -277,7 +277,7 @@ impl Follow {
         None
     }
 
-    fn unseen(&mut self, changes: &[Change]) -> Result<Vec<ServerSentEvent>, StoreError> {
+    fn unseen(&mut self, changes: &[SavedChange]) -> Result<Vec<ServerSentEvent>, StoreError> {
         let mut events = Vec::new();
         for change in changes {
             for (place, entry) in entries(change)?.into_iter().enumerate() {
@@ -310,12 +310,17 @@ impl Follow {
     }
 }
 
-async fn read(app: &App, id: TaskId, after: u64, limit: usize) -> Result<Vec<Change>, Problem> {
+async fn read(
+    app: &App,
+    id: TaskId,
+    after: u64,
+    limit: usize,
+) -> Result<Vec<SavedChange>, Problem> {
     let changes = app.store.reader.history(id, after, limit).await?;
     changes.ok_or_else(|| no_such_task(id))
 }
 
-fn entries(change: &Change) -> Result<Vec<HistoryEntry>, StoreError> {
+fn entries(change: &SavedChange) -> Result<Vec<HistoryEntry>, StoreError> {
     let events: Vec<serde_json::Map<_, _>> = serde_json::from_str(&change.events)
         .map_err(|error| StoreError::Corrupt(error.to_string()))?;
     let entries = events

@@ -43,7 +43,7 @@ struct QueuePosition {
 pub async fn count_ahead(
     view: &mut TaskView<'_>,
     task: &Task,
-    reader: &dyn Reader,
+    reader: &Reader,
 ) -> Result<(), StoreError> {
     let mut agents: Vec<AgentName> = Vec::new();
     for step in &view.steps {

@@ -36,7 +36,7 @@ struct Leaving {
 
 #[async_trait]
 impl Backend for Leaving {
-    async fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, StoreError> {
+    async fn begin(&mut self) -> Result<Box<Transaction<'_>>, StoreError> {
         let begun = self.begun.fetch_add(1, Ordering::SeqCst);
         Err(if begun < self.interrupted {
             StoreError::Retryable("as the test wants it".to_owned())

@@ -433,7 +433,7 @@ fn settings(migrate: bool) -> pg::Settings {
     }
 }
 
-async fn open(url: &str, migrate: bool) -> Result<pg::Opened, OpenError> {
+async fn open(url: &str, migrate: bool) -> Result<pg::OpenedPostgres, OpenError> {
     let definitions = crate::store::Definitions::new(std::num::NonZeroUsize::MIN);
     pg::open(url, settings(migrate), Arc::new(definitions)).await
 }

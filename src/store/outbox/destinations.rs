@@ -11,14 +11,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    ClaimRequest, DELETE_IF_EMPTY, DeadByReceiver, QueueClaim, ReleaseReason, Session, claim_each,
+    ClaimRequest, DELETE_IF_EMPTY, DeadByReceiver, QueueClaim, ReleaseReason, claim_each,
     destination, name, of_queue,
 };
 use crate::{
     domain::{Circuit, Destination, DestinationFailure, InstanceId, ReceiverName, Span, Timestamp},
     store::{
-        StoreError,
-        reading::{Statement, Value},
+        StoreError, Transaction,
+        queries::{BindValue, Statement},
         rows::{self, Columns},
     },
 };
@@ -252,9 +252,9 @@ fn of(sql: &str, destination: &Destination) -> Statement {
     Statement::new(sql).bind(destination.as_str())
 }
 
-fn unlocked<S: Session>(sql: &str) -> String {
-    sql.replace("{skip locked}", S::SKIP_LOCKED)
-        .replace("{share unlocked}", S::SHARE_UNLOCKED)
+fn unlocked(tx: &Transaction<'_>, sql: &str) -> String {
+    sql.replace("{skip locked}", tx.dialect().skip_locked)
+        .replace("{share unlocked}", tx.dialect().share_unlocked)
 }
 
 /// The changes of one destination in a request.
@@ -267,7 +267,7 @@ struct Change<'r> {
 }
 
 /// Records the failures and recoveries of destinations, and which have a backlog now.
-pub async fn record<S: Session>(tx: &mut S, request: &ClaimRequest) -> Result<(), StoreError> {
+pub async fn record(tx: &mut Transaction<'_>, request: &ClaimRequest) -> Result<(), StoreError> {
     let mut changes: BTreeMap<&Destination, Change<'_>> = BTreeMap::new();
     for settled in &request.releases {
         if let ReleaseReason::DestinationBusy
@@ -288,7 +288,7 @@ pub async fn record<S: Session>(tx: &mut S, request: &ClaimRequest) -> Result<()
     for destination in &request.cancelled_probes {
         changes.entry(destination).or_default().is_probe_cancelled = true;
     }
-    let now = tx.at();
+    let now = tx.now();
     for (destination, change) in changes {
         let receiver = change.failure.map(|failure| &failure.receiver);
         if let Some(receiver) = receiver.or(change.has_backlog) {
@@ -309,12 +309,12 @@ pub async fn record<S: Session>(tx: &mut S, request: &ClaimRequest) -> Result<()
     Ok(())
 }
 
-async fn fail<S: Session>(
-    tx: &mut S,
+async fn fail(
+    tx: &mut Transaction<'_>,
     failure: &DestinationFailure,
     request: &ClaimRequest,
 ) -> Result<(), StoreError> {
-    let now = tx.at();
+    let now = tx.now();
     let before = circuit(tx, &failure.destination).await?;
     let after = before.and_then(|circuit| circuit.after(failure, &request.policy, now));
     let Some(after) = after else {
@@ -323,7 +323,7 @@ async fn fail<S: Session>(
     };
     let set = of(UPDATE_CIRCUIT, &failure.destination)
         .bind(i64::from(after.failures))
-        .bind(Value::Integer(
+        .bind(BindValue::Integer(
             after.failing_since.map(Timestamp::as_millis),
         ))
         .bind(after.changed_at.as_millis())
@@ -332,8 +332,8 @@ async fn fail<S: Session>(
     Ok(())
 }
 
-async fn circuit<S: Session>(
-    tx: &mut S,
+async fn circuit(
+    tx: &mut Transaction<'_>,
     destination: &Destination,
 ) -> Result<Option<Circuit>, StoreError> {
     let found = tx.fetch(of(CIRCUIT, destination)).await?;
@@ -350,8 +350,8 @@ async fn circuit<S: Session>(
 }
 
 /// Marks messages as dead that waited for a destination which has failed for all of their time, many at once.
-pub async fn expire<S: Session>(
-    tx: &mut S,
+pub async fn expire(
+    tx: &mut Transaction<'_>,
     request: &ClaimRequest,
     dead: &mut DeadByReceiver,
 ) -> Result<Vec<BacklogExpiry>, StoreError> {
@@ -363,7 +363,7 @@ pub async fn expire<S: Session>(
     let mut given_up = Vec::new();
     for (destination, reason) in reasons {
         let circuit = circuit(tx, destination).await?;
-        let since = circuit.and_then(|circuit| circuit.gives_up_since(&request.policy, tx.at()));
+        let since = circuit.and_then(|circuit| circuit.gives_up_since(&request.policy, tx.now()));
         if let Some(since) = since {
             let within = request.policy.give_up_after;
             let reason = format!("{reason}; no message was taken there within {within}");
@@ -374,15 +374,15 @@ pub async fn expire<S: Session>(
     Ok(given_up)
 }
 
-async fn expire_backlog<S: Session>(
-    tx: &mut S,
+async fn expire_backlog(
+    tx: &mut Transaction<'_>,
     destination: &Destination,
     since: Timestamp,
     reason: String,
     dead: &mut DeadByReceiver,
 ) -> Result<Option<BacklogExpiry>, StoreError> {
-    let now = tx.at();
-    let longest = of(&unlocked::<S>(EXPIRED_QUEUES), destination)
+    let now = tx.now();
+    let longest = of(&unlocked(tx, EXPIRED_QUEUES), destination)
         .bind(since.as_millis())
         .bind(BATCH);
     let longest = tx.fetch(longest).await?;
@@ -415,13 +415,13 @@ async fn expire_backlog<S: Session>(
     }))
 }
 
-pub async fn postpone<S: Session>(
-    tx: &mut S,
+pub async fn postpone(
+    tx: &mut Transaction<'_>,
     destinations: &[Destination],
 ) -> Result<(), StoreError> {
-    let now = tx.at();
+    let now = tx.now();
     for destination in destinations {
-        let postpone = of(&unlocked::<S>(POSTPONE), destination)
+        let postpone = of(&unlocked(tx, POSTPONE), destination)
             .bind(now.as_millis())
             .bind((now + BACKLOG_POLL).as_millis());
         tx.execute(postpone).await?;
@@ -430,16 +430,16 @@ pub async fn postpone<S: Session>(
 }
 
 /// Moves due queues of destinations that have a row into their backlogs.
-pub async fn move_to_backlogs<S: Session>(tx: &mut S) -> Result<u64, StoreError> {
-    let now = tx.at().as_millis();
+pub async fn move_to_backlogs(tx: &mut Transaction<'_>) -> Result<u64, StoreError> {
+    let now = tx.now().as_millis();
     let resting = Statement::new(IDLE_WITH_DUE).bind(now).bind(BATCH);
     let resting: Result<BTreeSet<_>, _> =
         tx.fetch(resting).await?.iter().map(destination).collect();
     for destination in resting? {
-        tx.execute(of(&unlocked::<S>(SCHEDULE_PROBE), &destination))
+        tx.execute(of(&unlocked(tx, SCHEDULE_PROBE), &destination))
             .await?;
     }
-    let known = Statement::new(unlocked::<S>(DUE_WITH_BACKLOG))
+    let known = Statement::new(unlocked(tx, DUE_WITH_BACKLOG))
         .bind(now)
         .bind(BATCH);
     let mut put_back = 0;
@@ -451,15 +451,15 @@ pub async fn move_to_backlogs<S: Session>(tx: &mut S) -> Result<u64, StoreError>
 
 /// Claims from a backlog: one queue of a failing destination, if its pause is over; else up to `most`, even if their
 /// own next try is later. They failed because their destination did.
-pub async fn claim_from_backlog<S: Session>(
-    tx: &mut S,
+pub async fn claim_from_backlog(
+    tx: &mut Transaction<'_>,
     destination: &Destination,
     most: usize,
     by: &InstanceId,
     until: Timestamp,
 ) -> Result<Vec<QueueClaim>, StoreError> {
-    let now = tx.at();
-    let visit = of(&unlocked::<S>(LOCK_BACKLOG), destination)
+    let now = tx.now();
+    let visit = of(&unlocked(tx, LOCK_BACKLOG), destination)
         .bind(now.as_millis())
         .bind(until.as_millis())
         .bind((now + BACKLOG_POLL).as_millis())
@@ -473,7 +473,7 @@ pub async fn claim_from_backlog<S: Session>(
         true => (now.as_millis(), 1),
         false => (i64::MAX, most),
     };
-    let oldest = of(&unlocked::<S>(OLDEST_IN_BACKLOG), destination)
+    let oldest = of(&unlocked(tx, OLDEST_IN_BACKLOG), destination)
         .bind(due)
         .bind(most);
     let taken = claim_each(tx, oldest, by, until, is_probe).await?;
@@ -487,24 +487,30 @@ pub async fn claim_from_backlog<S: Session>(
     Ok(taken)
 }
 
-pub async fn expedite<S: Session>(tx: &mut S, destination: &Destination) -> Result<(), StoreError> {
-    let expedite = of(EXPEDITE, destination).bind(tx.at().as_millis());
+pub async fn expedite(
+    tx: &mut Transaction<'_>,
+    destination: &Destination,
+) -> Result<(), StoreError> {
+    let expedite = of(EXPEDITE, destination).bind(tx.now().as_millis());
     tx.execute(expedite).await?;
     Ok(())
 }
 
-pub async fn release_probes<S: Session>(tx: &mut S, by: Option<String>) -> Result<(), StoreError> {
-    tx.execute(Statement::new(RELEASE_PROBES).bind(Value::Text(by)))
+pub async fn release_probes(
+    tx: &mut Transaction<'_>,
+    by: Option<String>,
+) -> Result<(), StoreError> {
+    tx.execute(Statement::new(RELEASE_PROBES).bind(BindValue::Text(by)))
         .await?;
     Ok(())
 }
 
-pub async fn purge<S: Session>(
-    tx: &mut S,
+pub async fn purge(
+    tx: &mut Transaction<'_>,
     failed_before: Timestamp,
     limit: usize,
 ) -> Result<u64, StoreError> {
-    let purge = Statement::new(unlocked::<S>(PURGE))
+    let purge = Statement::new(unlocked(tx, PURGE))
         .bind(failed_before.as_millis())
         .bind(limit);
     tx.execute(purge).await

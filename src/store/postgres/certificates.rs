@@ -19,7 +19,7 @@ use thiserror::Error;
 const LARGEST: u64 = 8 << 20;
 
 #[derive(Debug, Error, PartialEq)]
-pub(super) enum Fault {
+pub(super) enum TlsFault {
     #[error("{parameter}: {} cannot be read: {reason}", path.display())]
     Unreadable {
         parameter: &'static str,
@@ -50,13 +50,13 @@ pub(super) enum Fault {
 
 /// The files of one URL, each where it is named.
 #[derive(Debug, Default)]
-pub(super) struct Files {
+pub(super) struct TlsFiles {
     root: Option<PathBuf>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
 }
 
-impl Files {
+impl TlsFiles {
     /// Those of a query such as `sslmode=verify-full&sslrootcert=/etc/ca.pem`, or else of the variables that
     /// the crate reads.
     pub fn named(query: &str) -> Self {
@@ -87,7 +87,7 @@ impl Files {
     }
 
     /// What is wrong with a file that a connection with these options needs.
-    pub fn fault(&self, options: &PgConnectOptions) -> Option<Fault> {
+    pub fn fault(&self, options: &PgConnectOptions) -> Option<TlsFault> {
         if matches!(
             options.get_ssl_mode(),
             PgSslMode::Disable | PgSslMode::Allow
@@ -114,7 +114,7 @@ impl Files {
     }
 
     /// Why a connection failed, where that was for TLS.
-    pub fn explain(&self, options: &PgConnectOptions, error: &sqlx::Error) -> Option<Fault> {
+    pub fn explain(&self, options: &PgConnectOptions, error: &sqlx::Error) -> Option<TlsFault> {
         let may_be_tls = matches!(
             error,
             sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Configuration(_)
@@ -127,18 +127,18 @@ impl Files {
         Some(match &said {
             TlsError::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            ) => Fault::Host {
+            ) => TlsFault::Host {
                 host: options.get_host().to_owned(),
                 said,
             },
             // A wrong authority of the same name and key type shows in the signature.
             TlsError::InvalidCertificate(
                 CertificateError::UnknownIssuer | CertificateError::BadSignature,
-            ) => Fault::Authority {
+            ) => TlsFault::Authority {
                 root: self.root.clone(),
                 said,
             },
-            _ => Fault::Other(said),
+            _ => TlsFault::Other(said),
         })
     }
 }
@@ -156,13 +156,13 @@ fn check(
     path: &Path,
     wanted: &'static str,
     parse: impl Fn(&[u8]) -> Result<(), pem::Error>,
-) -> Result<(), Fault> {
-    let text = read(path).map_err(|error| Fault::Unreadable {
+) -> Result<(), TlsFault> {
+    let text = read(path).map_err(|error| TlsFault::Unreadable {
         parameter,
         path: path.to_owned(),
         reason: error.to_string(),
     })?;
-    parse(&text).map_err(|_| Fault::NotPem {
+    parse(&text).map_err(|_| TlsFault::NotPem {
         parameter,
         path: path.to_owned(),
         wanted,

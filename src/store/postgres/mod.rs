@@ -32,11 +32,11 @@ use self::{
     connection::{Connector, WriterConnection},
     notifications::Notifier,
     prepared::Prepared,
-    read::{PgReader, PgSource},
+    read::PgSource,
     servers::{NoPrimary, Servers},
     transaction::PgTransaction,
 };
-use super::{Backend, Definitions, OpenError, Readers, StoreError, Transaction};
+use super::{Backend, Definitions, OpenError, Reader, Readers, StoreError, Transaction};
 
 /// Connections of what keeps tasks moving: its loops ask for little, but several may at once, and one that is
 /// stuck must not hold up all.
@@ -61,7 +61,7 @@ pub struct Settings {
     pub migrate: bool,
 }
 
-pub struct Opened {
+pub struct OpenedPostgres {
     pub backend: PgBackend,
     pub readers: Readers,
     /// The notifications of other instances, where `listen` is on.
@@ -85,7 +85,7 @@ pub async fn open(
     url: &str,
     settings: Settings,
     definitions: Arc<Definitions>,
-) -> Result<Opened, OpenError> {
+) -> Result<OpenedPostgres, OpenError> {
     let prepared = match settings.listen {
         true => Prepared::Named,
         false => Prepared::Unnamed,
@@ -141,14 +141,14 @@ pub async fn open(
         notifier,
     };
     let reader = |pool| {
-        Arc::new(PgReader::new(PgSource {
+        Arc::new(Reader::new(PgSource {
             pool,
             prepared,
             clock: clock.clone(),
             definitions: definitions.clone(),
         }))
     };
-    Ok(Opened {
+    Ok(OpenedPostgres {
         backend,
         readers: Readers {
             callers: reader(callers),
@@ -279,7 +279,7 @@ impl PgBackend {
 
 #[async_trait]
 impl Backend for PgBackend {
-    async fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, StoreError> {
+    async fn begin(&mut self) -> Result<Box<Transaction<'_>>, StoreError> {
         let transaction = PgTransaction::begin(self).await?;
         Ok(Box::new(transaction))
     }

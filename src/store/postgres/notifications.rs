@@ -4,6 +4,7 @@
 //! moment that a call goes on after its attempt was given up is one in which it may do harm.
 
 use std::{
+    ops::BitOrAssign,
     sync::{
         Arc,
         atomic::{AtomicU8, Ordering},
@@ -45,6 +46,18 @@ pub struct Notification {
 }
 
 impl Notification {
+    pub const WORK: Notification = Notification {
+        work: true,
+        tasks: false,
+        registrations: false,
+        drops: false,
+    };
+    pub const REGISTRATIONS: Notification = Notification {
+        work: false,
+        tasks: false,
+        registrations: true,
+        drops: false,
+    };
     pub const EVERYTHING: Notification = Notification {
         work: true,
         tasks: true,
@@ -75,6 +88,15 @@ impl Notification {
             registrations: bits & 4 > 0,
             drops: bits & 8 > 0,
         }
+    }
+}
+
+impl BitOrAssign for Notification {
+    fn bitor_assign(&mut self, other: Self) {
+        self.work |= other.work;
+        self.tasks |= other.tasks;
+        self.registrations |= other.registrations;
+        self.drops |= other.drops;
     }
 }
 

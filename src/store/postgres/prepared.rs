@@ -5,7 +5,7 @@ use sqlx::{
     query::Query,
 };
 
-use crate::store::reading::{Statement, Value};
+use crate::store::queries::{BindValue, Statement};
 
 /// Whether statements stay prepared, as they do where a connection is one's own for as long as it lasts.
 /// A pooler gives out connections by the transaction: there each statement is prepared anew and without a
@@ -53,10 +53,12 @@ impl Prepared {
         for value in statement.values {
             query = match value {
                 // No text here holds a NUL: what stands in its stead finds nothing either.
-                Value::Text(text) => query.bind(text.map(|text| text.replace('\0', "\u{fffd}"))),
-                Value::Integer(number) => query.bind(number),
-                Value::Uuid(id) => query.bind(id),
-                Value::MaybeUuid(id) => query.bind(id),
+                BindValue::Text(text) => {
+                    query.bind(text.map(|text| text.replace('\0', "\u{fffd}")))
+                }
+                BindValue::Integer(number) => query.bind(number),
+                BindValue::Uuid(id) => query.bind(id),
+                BindValue::MaybeUuid(id) => query.bind(id),
             };
         }
         query

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
-use sqlx::{PgPool, Postgres, postgres::PgRow};
+use sqlx::{PgPool, Postgres};
 use tokio::time::Instant;
 
 use super::{
@@ -16,12 +16,10 @@ use crate::{
     domain::{TaskId, Timestamp},
     store::{
         Definitions, Loaded, StoreError,
-        reading::{Source, SqlReader, Statement},
-        rows::{number, task_id},
+        queries::{Source, Statement},
+        rows::{Row, number, task_id},
     },
 };
-
-pub type PgReader = SqlReader<PgSource>;
 
 const NOW: &str = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now";
 
@@ -76,11 +74,13 @@ impl PgSource {
     }
 
     /// Without a transaction around it: the connection is set up by [`SESSION_SETTINGS`].
-    async fn read_one(&self, statement: Statement) -> Result<Vec<PgRow>, StoreError> {
+    async fn read_one(&self, statement: Statement) -> Result<Vec<Row>, StoreError> {
         let (pool, prepared) = (self.pool.clone(), self.prepared);
         to_its_end(async move {
             let mut connection = answered(pool.acquire()).await?;
-            answered(prepared.with_values(statement).fetch_all(&mut *connection)).await
+            let rows = prepared.with_values(statement).fetch_all(&mut *connection);
+            let rows = answered(rows).await?;
+            Ok(rows.into_iter().map(Row::Postgres).collect())
         })
         .await
     }
@@ -102,8 +102,6 @@ async fn to_its_end<T: Send + 'static>(
 
 #[async_trait]
 impl Source for PgSource {
-    type Row = PgRow;
-
     async fn now(&self) -> Result<Timestamp, StoreError> {
         let asked = Instant::now();
         if let Some(estimate) = self.clock.at(asked) {
@@ -126,7 +124,7 @@ impl Source for PgSource {
         self.clock.estimated_now(Instant::now())
     }
 
-    async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<PgRow>>, StoreError> {
+    async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Row>>, StoreError> {
         let prepared = self.prepared;
         if let ([_], Prepared::Named) = (&statements[..], prepared) {
             let mut found = Vec::with_capacity(1);
@@ -139,7 +137,8 @@ impl Source for PgSource {
             let mut found = Vec::with_capacity(statements.len());
             for statement in statements {
                 let statement = prepared.with_values(statement);
-                found.push(statement.fetch_all(&mut *view).await?);
+                let rows = statement.fetch_all(&mut *view).await?;
+                found.push(rows.into_iter().map(Row::Postgres).collect());
             }
             Ok(found)
         })
@@ -171,11 +170,11 @@ impl Source for PgSource {
         Ok(newer)
     }
 
-    fn by_index(table: &'static str, _: &'static str) -> String {
+    fn by_index(&self, table: &'static str, _: &'static str) -> String {
         table.to_owned()
     }
 
-    fn along_indexes() -> Option<Statement> {
+    fn along_indexes(&self) -> Option<Statement> {
         Some(Statement::new(ALONG_INDEXES))
     }
 }

@@ -4,7 +4,7 @@
 use sqlx::{PgConnection, Postgres, Row, postgres::PgArguments, query::Query};
 use uuid::Uuid;
 
-use super::{prepared::Prepared, save_sql::Parts};
+use super::{prepared::Prepared, save_sql::SaveShape};
 use crate::{
     domain::{AlertChange, AlertNotice, Message, Sender, Task, Timestamp},
     store::{
@@ -63,7 +63,7 @@ pub(super) async fn save(
     // In the order of keys, because the second of two instances that insert one key waits for the first.
     let mut keys: Vec<_> = batch.keys.iter().collect();
     keys.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-    let parts = Parts {
+    let parts = SaveShape {
         known: !known.is_empty(),
         wait,
         new: !new.is_empty(),
@@ -107,14 +107,14 @@ pub(super) fn is_one_statement(batch: &Batch) -> bool {
     batch.messages.is_empty() && changes.all(|change| change.alerts.is_empty())
 }
 
-type Statement = Query<'static, Postgres, PgArguments>;
+type SaveQuery = Query<'static, Postgres, PgArguments>;
 
 fn column<'r, R, V>(rows: &'r [R], value: impl FnMut(&'r R) -> V) -> Vec<V> {
     rows.iter().map(value).collect()
 }
 
 /// The columns that known and new tasks begin with.
-fn bind_tasks(statement: Statement, tasks: &[&Task], versions: Vec<i64>) -> Statement {
+fn bind_tasks(statement: SaveQuery, tasks: &[&Task], versions: Vec<i64>) -> SaveQuery {
     let tasks: Vec<_> = tasks.iter().map(|task| TaskRecord::of(task)).collect();
     statement
         .bind(column(&tasks, |task| task.id))
@@ -128,12 +128,12 @@ fn bind_tasks(statement: Statement, tasks: &[&Task], versions: Vec<i64>) -> Stat
         .bind(column(&tasks, |task| task.undo.clone()))
 }
 
-fn bind_known(statement: Statement, known: &[(&Task, u64)]) -> Statement {
+fn bind_known(statement: SaveQuery, known: &[(&Task, u64)]) -> SaveQuery {
     let tasks = column(known, |(task, _)| *task);
     bind_tasks(statement, &tasks, column(known, |(_, base)| *base as i64))
 }
 
-fn bind_new(statement: Statement, new: &[&Task]) -> Statement {
+fn bind_new(statement: SaveQuery, new: &[&Task]) -> SaveQuery {
     let details = column(new, |task| DetailsRecord::of(task));
     let details = &details[..];
     bind_tasks(statement, new, column(new, |task| task.version as i64))
@@ -183,7 +183,7 @@ impl<'c> StepRecords<'c> {
     }
 }
 
-fn bind_steps(statement: Statement, steps: &[StepRecord]) -> Statement {
+fn bind_steps(statement: SaveQuery, steps: &[StepRecord]) -> SaveQuery {
     statement
         .bind(column(steps, |step| step.task))
         .bind(column(steps, |step| i64::from(step.idx)))
@@ -206,7 +206,7 @@ fn bind_steps(statement: Statement, steps: &[StepRecord]) -> Statement {
         .bind(column(steps, |step| step.last_fault.as_deref()))
 }
 
-fn bind_new_steps(statement: Statement, steps: &[StepRecord]) -> Statement {
+fn bind_new_steps(statement: SaveQuery, steps: &[StepRecord]) -> SaveQuery {
     bind_steps(statement, steps)
         .bind(column(steps, |step| &**step.name))
         .bind(column(steps, |step| &**step.agent))
@@ -223,14 +223,14 @@ fn labels<'t>(new: &[&'t Task]) -> Vec<(&'t str, &'t str, Uuid)> {
         .collect()
 }
 
-fn bind_labels(statement: Statement, labels: &[(&str, &str, Uuid)]) -> Statement {
+fn bind_labels(statement: SaveQuery, labels: &[(&str, &str, Uuid)]) -> SaveQuery {
     statement
         .bind(column(labels, |(label, ..)| *label))
         .bind(column(labels, |(_, value, _)| *value))
         .bind(column(labels, |(.., task)| *task))
 }
 
-fn bind_keys(statement: Statement, keys: &[&NewKey], now: Timestamp) -> Statement {
+fn bind_keys(statement: SaveQuery, keys: &[&NewKey], now: Timestamp) -> SaveQuery {
     statement
         .bind(column(keys, |new| new.key.as_str()))
         .bind(column(keys, |new| new.fingerprint.as_str()))
@@ -238,7 +238,7 @@ fn bind_keys(statement: Statement, keys: &[&NewKey], now: Timestamp) -> Statemen
         .bind(column(keys, |_| now.as_millis()))
 }
 
-fn bind_history(statement: Statement, changes: &[TaskChange]) -> Statement {
+fn bind_history(statement: SaveQuery, changes: &[TaskChange]) -> SaveQuery {
     let told: Vec<_> = changes.iter().filter(|c| !c.events.is_empty()).collect();
     statement
         .bind(column(&told, |change| change.task.id().0))

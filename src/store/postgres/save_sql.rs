@@ -5,10 +5,10 @@
 use std::{fmt::Write, sync::OnceLock};
 
 /// A column and its type.
-type Column = (&'static str, &'static str);
+type SqlColumn = (&'static str, &'static str);
 
 /// What a save may change of a task.
-const TASK: [Column; 7] = [
+const TASK: [SqlColumn; 7] = [
     ("state", "text"),
     ("paused", "boolean"),
     ("complete_by", "bigint"),
@@ -19,7 +19,7 @@ const TASK: [Column; 7] = [
 ];
 
 /// The rest of it.
-const NEW_TASK: [Column; 10] = [
+const NEW_TASK: [SqlColumn; 10] = [
     ("\"key\"", "text"),
     ("workflow", "text"),
     ("workflow_version", "bigint"),
@@ -32,7 +32,7 @@ const NEW_TASK: [Column; 10] = [
     ("tracestate", "text"),
 ];
 
-const DETAILS: [Column; 5] = [
+const DETAILS: [SqlColumn; 5] = [
     ("task_id", "uuid"),
     ("steps", "text"),
     ("policies", "text"),
@@ -40,9 +40,9 @@ const DETAILS: [Column; 5] = [
     ("reply_to", "text"),
 ];
 
-const LABELS: [Column; 3] = [("label", "text"), ("value", "text"), ("task_id", "uuid")];
+const LABELS: [SqlColumn; 3] = [("label", "text"), ("value", "text"), ("task_id", "uuid")];
 
-const KEYS: [Column; 4] = [
+const KEYS: [SqlColumn; 4] = [
     ("\"key\"", "text"),
     ("fingerprint", "text"),
     ("task_id", "uuid"),
@@ -50,7 +50,7 @@ const KEYS: [Column; 4] = [
 ];
 
 /// What a save may change of a step.
-const STEP: [Column; 17] = [
+const STEP: [SqlColumn; 17] = [
     ("state", "text"),
     ("attempt", "bigint"),
     ("failure_count", "bigint"),
@@ -71,11 +71,11 @@ const STEP: [Column; 17] = [
 ];
 
 /// The rest of it.
-const NEW_STEP: [Column; 3] = [("name", "text"), ("agent", "text"), ("priority", "bigint")];
+const NEW_STEP: [SqlColumn; 3] = [("name", "text"), ("agent", "text"), ("priority", "bigint")];
 
-const STEP_ID: [Column; 2] = [("task_id", "uuid"), ("idx", "bigint")];
+const STEP_ID: [SqlColumn; 2] = [("task_id", "uuid"), ("idx", "bigint")];
 
-const HISTORY: [Column; 4] = [
+const HISTORY: [SqlColumn; 4] = [
     ("task_id", "uuid"),
     ("version", "bigint"),
     ("at", "bigint"),
@@ -84,7 +84,7 @@ const HISTORY: [Column; 4] = [
 
 /// What there is to be saved; the parameters stand in the order of the parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Parts {
+pub(super) struct SaveShape {
     /// Tasks that are there, and their steps.
     pub known: bool,
     /// Whether a task's row that another instance has locked is waited for; else it is as good as stale.
@@ -101,7 +101,7 @@ pub(super) struct Parts {
 
 const FORMS: usize = 1 << 6;
 
-impl Parts {
+impl SaveShape {
     pub fn sql(self) -> &'static str {
         static WRITTEN: [OnceLock<String>; FORMS] = [const { OnceLock::new() }; FORMS];
         let Self {
@@ -120,7 +120,7 @@ impl Parts {
     }
 
     fn write(self) -> String {
-        let mut form = Form::default();
+        let mut form = SaveBuilder::default();
         if self.known {
             form.known_tasks(self.wait);
             form.known_steps();
@@ -148,7 +148,7 @@ impl Parts {
 }
 
 #[derive(Default)]
-struct Form {
+struct SaveBuilder {
     sql: String,
     parameters: usize,
     /// Nothing is written unless this holds.
@@ -157,7 +157,7 @@ struct Form {
     known: Option<(usize, usize)>,
 }
 
-impl Form {
+impl SaveBuilder {
     fn part(&mut self, name: &str, body: &str) {
         let joint = if self.sql.is_empty() { "WITH " } else { ",\n" };
         // Writing to a string does not fail.
@@ -167,7 +167,7 @@ impl Form {
     /// An array for each column: a FROM item of rows. In a list `unnest` hands out one row after the other;
     /// as a FROM item it would put each array into a store of its own first, which was seen to cost the
     /// server a fifth of the whole statement.
-    fn rows(&mut self, columns: &[&[Column]]) -> String {
+    fn rows(&mut self, columns: &[&[SqlColumn]]) -> String {
         let arrays: Vec<_> = columns
             .concat()
             .iter()
@@ -238,7 +238,7 @@ impl Form {
     }
 
     fn new_tasks(&mut self) {
-        let id: &[Column] = &[("id", "uuid"), ("version", "bigint")];
+        let id: &[SqlColumn] = &[("id", "uuid"), ("version", "bigint")];
         self.insert("new_tasks", "tasks", &[id, &TASK, &NEW_TASK], "");
         self.insert("new_details", "task_details", &[&DETAILS], "");
     }
@@ -247,7 +247,7 @@ impl Form {
         self.insert(name, "steps", &[&STEP_ID, &STEP, &NEW_STEP], conflict);
     }
 
-    fn insert(&mut self, name: &str, table: &str, columns: &[&[Column]], conflict: &str) {
+    fn insert(&mut self, name: &str, table: &str, columns: &[&[SqlColumn]], conflict: &str) {
         let (names, rows, condition) = (names(columns), self.rows(columns), self.condition);
         self.part(
             name,
@@ -276,12 +276,12 @@ FROM unmoved"
     }
 }
 
-fn names(columns: &[&[Column]]) -> String {
+fn names(columns: &[&[SqlColumn]]) -> String {
     let names: Vec<_> = columns.concat().iter().map(|(name, _)| *name).collect();
     names.join(", ")
 }
 
-fn set(columns: &[Column], from: &str) -> String {
+fn set(columns: &[SqlColumn], from: &str) -> String {
     let set: Vec<_> = columns
         .iter()
         .map(|(name, _)| format!("{name} = {from}.{name}"))

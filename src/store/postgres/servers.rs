@@ -24,7 +24,7 @@ use tokio::{
 use tracing::info;
 
 use super::{
-    certificates::{self, Files},
+    certificates::{self, TlsFiles},
     remedy,
 };
 
@@ -47,7 +47,7 @@ pub(super) enum Unfit {
     #[error("{}", remedy::explain(.0))]
     Sql(#[from] sqlx::Error),
     #[error(transparent)]
-    Tls(#[from] certificates::Fault),
+    Tls(#[from] certificates::TlsFault),
     #[error("it did not answer within {} seconds", CONNECT_WITHIN.as_secs())]
     Silent,
     #[error("it is a standby that takes no writes")]
@@ -168,7 +168,7 @@ pub(super) struct Servers {
     all: Vec<PgConnectOptions>,
     /// What the URL says besides who, where and which, and besides the password.
     parameters: String,
-    files: Files,
+    files: TlsFiles,
     current: Mutex<Current>,
     /// The newest timeline that was seen.
     timeline: AtomicU32,
@@ -184,7 +184,7 @@ struct Current {
     since: Instant,
 }
 
-struct Found {
+struct PrimaryCandidate {
     server: usize,
     timeline: u32,
     connection: PgConnection,
@@ -197,7 +197,7 @@ impl Servers {
         with: impl Fn(PgConnectOptions) -> PgConnectOptions,
     ) -> Result<Self, UrlError> {
         let (all, query) = parse(url)?;
-        let files = Files::named(&query);
+        let files = TlsFiles::named(&query);
         let with = |options| with(files.apply(options));
         Ok(Self {
             all: all.into_iter().map(with).collect(),
@@ -236,7 +236,7 @@ impl Servers {
         let mut asked: FuturesUnordered<_> = asked
             .map(async |(server, options)| (server, self.connect_to(options, several).await))
             .collect();
-        let mut best: Option<Found> = None;
+        let mut best: Option<PrimaryCandidate> = None;
         let mut unfit = Vec::new();
         let mut patience = Instant::now() + CONNECT_WITHIN;
         loop {
@@ -249,7 +249,7 @@ impl Servers {
             };
             match answer {
                 Ok((connection, timeline)) => {
-                    let found = Found {
+                    let found = PrimaryCandidate {
                         server,
                         timeline,
                         connection,
@@ -321,7 +321,7 @@ impl Servers {
         NoPrimary(vec![(address(&self.current()), error.into())])
     }
 
-    fn wait_for_others(&self, found: &Found) -> Duration {
+    fn wait_for_others(&self, found: &PrimaryCandidate) -> Duration {
         let seen = self.timeline.load(Ordering::Relaxed);
         match found.timeline == seen && found.server == self.lock().server {
             true => OTHERS_WITHIN_IF_KNOWN,
@@ -329,9 +329,9 @@ impl Servers {
         }
     }
 
-    fn better(&self, one: Found, other: Found) -> Found {
+    fn better(&self, one: PrimaryCandidate, other: PrimaryCandidate) -> PrimaryCandidate {
         let current = self.lock().server;
-        let rank = |found: &Found| (found.timeline, found.server == current);
+        let rank = |found: &PrimaryCandidate| (found.timeline, found.server == current);
         if rank(&other) > rank(&one) {
             other
         } else {

@@ -3,13 +3,13 @@
 //! Locks: every change of a task, of its steps and of what else belongs to it happens under the lock of
 //! the task's row, and a save takes those locks in the order of ids, waiting where another instance
 //! holds one. Who takes something out of that order (an agent queue, a promotion, a rare write) skips what is
-//! locked, and from then on waits for nobody: see [`PgTransaction::out_of_order`]. So no circle of
+//! locked, and from then on waits for nobody: see [`LockOrder`]. So no circle of
 //! transactions that wait for each other can arise.
 
 use std::{collections::HashMap, time::Duration};
 
 use async_trait::async_trait;
-use sqlx::{Executor, PgConnection, Row, postgres::PgRow, raw_sql};
+use sqlx::{Executor, PgConnection, Row as _, raw_sql};
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::warn;
 
@@ -23,12 +23,12 @@ use super::{
     save,
 };
 use crate::{
-    domain::{AgentName, AgentSpec, InstanceId, Leases, StepRef, TaskId, Timestamp, WorkflowName},
+    domain::{AgentName, StepRef, TaskId, Timestamp},
     store::{
-        Alert, AlertId, Batch, KnownKey, Loaded, Promoted, Saved, StoreError, Transaction,
-        WorkflowRecord, leases, outbox,
-        reading::{self, BACKLOG, Statement},
-        rows::{self, corrupt},
+        Batch, KnownKey, Loaded, Saved, StoreError,
+        queries::Statement,
+        rows::{self, Row, corrupt},
+        transaction::{Dialect, Session},
     },
 };
 
@@ -110,7 +110,6 @@ WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1
 ORDER BY priority DESC, task_id, idx
 LIMIT $2"#;
 
-/// Relies on steps_delayed.
 const PROMOTE: &str = r#"
 WITH due AS MATERIALIZED (
     SELECT ctid AS place FROM steps
@@ -121,7 +120,6 @@ UPDATE steps SET queued = 1
 FROM due
 WHERE steps.ctid = due.place"#;
 
-/// As [`PROMOTE`].
 const PROMOTE_ONE: &str = r#"
 WITH due AS MATERIALIZED (
     SELECT ctid AS place FROM steps
@@ -131,28 +129,19 @@ UPDATE steps SET queued = 1
 FROM due
 WHERE steps.ctid = due.place"#;
 
+static DIALECT: Dialect = Dialect {
+    skip_locked: "FOR NO KEY UPDATE SKIP LOCKED",
+    share_unlocked: "FOR SHARE SKIP LOCKED",
+    promote: PROMOTE,
+    promote_one: PROMOTE_ONE,
+    agent: "SELECT spec FROM agents WHERE name = $1 FOR UPDATE",
+    heartbeat: r#"
+INSERT INTO heartbeat (id, at) VALUES (pg_backend_pid() % 64, $1)
+ON CONFLICT (id) DO UPDATE SET at = excluded.at"#,
+};
+
 const IDEMPOTENCY: &str =
     r#"SELECT "key", fingerprint, task_id FROM idempotency_keys WHERE "key" = ANY ($1)"#;
-
-const LATEST_WORKFLOW: &str = "SELECT name, version, body, created_at FROM workflows WHERE name = $1 ORDER BY version DESC LIMIT 1";
-
-const ADD_WORKFLOW: &str =
-    "INSERT INTO workflows (name, version, body, created_at) VALUES ($1, $2, $3, $4)";
-
-const PUT_AGENT: &str = r#"
-INSERT INTO agents (name, spec, updated_at) VALUES ($1, $2, $3)
-ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, updated_at = excluded.updated_at"#;
-
-const ADD_AGENT: &str = r#"
-INSERT INTO agents (name, spec, updated_at) VALUES ($1, $2, $3)
-ON CONFLICT (name) DO NOTHING"#;
-
-const ACKNOWLEDGE: &str = r#"
-UPDATE alerts
-SET state = CASE state WHEN 'open' THEN 'acknowledged' ELSE state END,
-    acknowledged_at = coalesce(acknowledged_at, $2), acknowledged_by = coalesce(acknowledged_by, $3)
-WHERE id = $1
-RETURNING id, task_id, step, receiver, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
 
 /// Labels, alerts and keys go by cascade.
 const PURGE: &str = r#"
@@ -166,10 +155,6 @@ purged_details AS (DELETE FROM task_details WHERE task_id = ANY (ARRAY(SELECT id
 purged_history AS (DELETE FROM history WHERE task_id = ANY (ARRAY(SELECT id FROM ended)))
 SELECT count(*) AS purged FROM purged"#;
 
-const HEARTBEAT: &str = r#"
-INSERT INTO heartbeat (id, at) VALUES (pg_backend_pid() % 64, $1)
-ON CONFLICT (id) DO UPDATE SET at = excluded.at"#;
-
 /// How long a commit whose answer was lost is asked after, once there is somebody to ask. Longer than the
 /// server lets a session stand still in a transaction.
 const OUTCOME_WITHIN: Duration = Duration::from_secs(15);
@@ -180,63 +165,72 @@ const OUTCOME_AGAIN: Duration = Duration::from_millis(100);
 
 pub(super) struct PgTransaction<'b> {
     backend: &'b mut PgBackend,
-    /// Gone once committed.
-    connection: Option<WriterSession>,
+    state: TransactionState,
+    locks: LockOrder,
     estimate: ClockEstimate,
-    /// Whether the server knows of it. Where the time is known it is only told when more is to be written
-    /// than by one statement. What is only read need not be read in it: a save finds out by the version.
-    has_begun: bool,
-    /// Behind a pooler.
-    id: Option<u64>,
-    /// What it wrote that shows, once it is in the record, that it was committed.
     witness: Option<CommitWitness>,
-    /// Holds locks that were not taken in the order of ids: it must not wait for any other.
-    out_of_order: bool,
-    /// A statement failed, so that the server would answer COMMIT by rolling back.
-    failed: bool,
     notification: Notification,
+}
+
+enum TransactionState {
+    /// The server does not know of it. Where the time is known, it is begun only when more is to be written
+    /// than by one statement. Reads need not be in it: a save finds out by the version.
+    NotBegun(WriterSession),
+    Begun {
+        session: WriterSession,
+        /// Behind a pooler.
+        id: Option<u64>,
+    },
+    /// A statement failed or was cut off: the server would answer COMMIT by rolling back.
+    Failed(WriterSession),
+    /// Committed, or lost.
+    Ended,
+}
+
+/// In which order the transaction has locked rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LockOrder {
+    ById,
+    /// It must not wait for any other transaction.
+    Other,
 }
 
 impl<'b> PgTransaction<'b> {
     pub async fn begin(backend: &'b mut PgBackend) -> Result<Self, StoreError> {
-        let connection = backend.writer.take().await?;
+        let session = backend.writer.take().await?;
         let instant = Instant::now();
         let known = match backend.writer.prepared() {
             Prepared::Named => backend.clock.at(instant),
             Prepared::Unnamed => None,
         };
-        let mut begun = Self {
+        let mut transaction = Self {
             backend,
-            connection: Some(connection),
+            state: TransactionState::NotBegun(session),
+            locks: LockOrder::ById,
             estimate: known.unwrap_or(ClockEstimate {
                 now: Timestamp::from_millis(0),
                 instant,
             }),
-            has_begun: false,
-            id: None,
             witness: None,
-            out_of_order: false,
-            failed: false,
             notification: Notification::default(),
         };
         if known.is_none() {
-            begun.estimate.now = begun.tell_server().await?;
+            transaction.estimate.now = transaction.tell_server().await?;
         }
-        Ok(begun)
+        Ok(transaction)
     }
 
-    /// Answers the server's time.
+    /// Begins the transaction on the server; returns the server's time.
     async fn tell_server(&mut self) -> Result<Timestamp, StoreError> {
         let begin = match self.prepared() {
             Prepared::Named => BEGIN,
             Prepared::Unnamed => BEGIN_ANYWHERE,
         };
-        self.has_begun = true;
-        let session = self.connection.as_mut().ok_or_else(used_after_its_end)?;
+        self.cut_off();
         let asked = Instant::now();
+        let begun = self.session()?.connection.fetch_all(raw_sql(begin));
         // The row that counts is the last.
-        let begun = answered_within(BEGIN_WITHIN, session.connection.fetch_all(raw_sql(begin)));
-        let row = begun.await?.pop();
+        let row = answered_within(BEGIN_WITHIN, begun).await?.pop();
         let row = row.ok_or_else(|| corrupt("a transaction without a time"))?;
         let now = Timestamp::from_millis(row.try_get("now")?);
         self.backend.clock.set(ClockSample {
@@ -244,8 +238,12 @@ impl<'b> PgTransaction<'b> {
             asked,
             answered: Instant::now(),
         });
-        if self.prepared() == Prepared::Unnamed {
-            self.id = Some(row.try_get::<&str, _>("id")?.parse().map_err(corrupt)?);
+        let id = match self.prepared() {
+            Prepared::Named => None,
+            Prepared::Unnamed => Some(row.try_get::<&str, _>("id")?.parse().map_err(corrupt)?),
+        };
+        if let Some(session) = self.take_session() {
+            self.state = TransactionState::Begun { session, id };
         }
         Ok(now)
     }
@@ -254,43 +252,49 @@ impl<'b> PgTransaction<'b> {
         self.backend.writer.prepared()
     }
 
+    fn session(&mut self) -> Result<&mut WriterSession, StoreError> {
+        match &mut self.state {
+            TransactionState::NotBegun(session)
+            | TransactionState::Begun { session, .. }
+            | TransactionState::Failed(session) => Ok(session),
+            TransactionState::Ended => Err(corrupt("a transaction was used after its end")),
+        }
+    }
+
+    fn take_session(&mut self) -> Option<WriterSession> {
+        match std::mem::replace(&mut self.state, TransactionState::Ended) {
+            TransactionState::NotBegun(session)
+            | TransactionState::Begun { session, .. }
+            | TransactionState::Failed(session) => Some(session),
+            TransactionState::Ended => None,
+        }
+    }
+
     /// The connection, once the server knows of the transaction.
     async fn connection(&mut self) -> Result<&mut PgConnection, StoreError> {
-        if !self.has_begun {
+        if let TransactionState::NotBegun(_) = self.state {
             self.tell_server().await?;
         }
         self.reading()
     }
 
-    /// For what is only read.
+    /// For reads.
     fn reading(&mut self) -> Result<&mut PgConnection, StoreError> {
-        let session = self.connection.as_mut().ok_or_else(used_after_its_end)?;
-        Ok(&mut session.connection)
-    }
-
-    /// How many rows it changed.
-    async fn write_agent(
-        &mut self,
-        statement: &'static str,
-        name: &AgentName,
-        spec: &AgentSpec,
-    ) -> Result<u64, StoreError> {
-        self.out_of_order = true;
-        let query = self
-            .prepared()
-            .query(statement)
-            .bind(name.as_str())
-            .bind(serde_json::to_string(spec).map_err(corrupt)?)
-            .bind(self.estimate.now.as_millis());
-        let written = answered(query.execute(self.connection().await?)).await;
-        let written = self.noted(written)?.rows_affected();
-        self.notification.registrations |= written > 0;
-        Ok(written)
+        Ok(&mut self.session()?.connection)
     }
 
     fn noted<T>(&mut self, done: Result<T, StoreError>) -> Result<T, StoreError> {
-        self.failed |= done.is_err();
+        if done.is_err() {
+            self.cut_off();
+        }
         done
+    }
+
+    /// Unless the statement comes to its end, what the connection has begun is to be rolled back.
+    fn cut_off(&mut self) {
+        if let Some(session) = self.take_session() {
+            self.state = TransactionState::Failed(session);
+        }
     }
 
     fn note(&mut self, batch: &Batch) {
@@ -303,10 +307,10 @@ impl<'b> PgTransaction<'b> {
         }
     }
 
-    /// What is in the record, or is known to be.
-    fn done(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            self.backend.writer.put_back(connection);
+    /// The transaction is in the record.
+    fn committed(&mut self) {
+        if let Some(session) = self.take_session() {
+            self.backend.writer.put_back(session);
         }
         if let Some(notifier) = &self.backend.notifier {
             notifier.notify(self.notification);
@@ -318,13 +322,17 @@ impl<'b> PgTransaction<'b> {
     async fn outcome(&mut self, lost: StoreError) -> Result<(), StoreError> {
         warn!(error = %lost, "the answer to a commit was lost; asking what became of it");
         // What is left of the old connection is of no use: its answer may still be on its way.
-        let connection = self.connection.take().and_then(|session| session.id);
+        let id = match &self.state {
+            TransactionState::Begun { id, .. } => *id,
+            _ => None,
+        };
+        let connection = self.take_session().and_then(|session| session.id);
         let asked = Instant::now();
         let mut until = asked + SOMEBODY_WITHIN;
         while Instant::now() < until {
             if let Ok(Ok(mut session)) = timeout_at(until, self.backend.writer.another()).await {
                 until = asked + OUTCOME_WITHIN;
-                let lost_session = match (&connection, self.id) {
+                let lost_session = match (&connection, id) {
                     (Some(id), _) => LostSession::Connection(id),
                     (None, Some(id)) => LostSession::Transaction(id),
                     (None, None) => return Err(corrupt("a transaction that nobody knows")),
@@ -339,7 +347,7 @@ impl<'b> PgTransaction<'b> {
                 .await
                 {
                     Ok(Some(true)) => {
-                        self.connection = Some(session);
+                        self.state = TransactionState::NotBegun(session);
                         return Ok(());
                     }
                     Ok(Some(false)) => return Err(StoreError::Retryable(lost.to_string())),
@@ -355,37 +363,37 @@ impl<'b> PgTransaction<'b> {
     }
 }
 
-fn used_after_its_end() -> StoreError {
-    corrupt("a transaction was used after its end")
-}
-
 impl Drop for PgTransaction<'_> {
     fn drop(&mut self) {
-        match self.connection.take() {
-            Some(connection) if self.has_begun || self.failed => {
-                self.backend.writer.recover(Some(connection));
+        match std::mem::replace(&mut self.state, TransactionState::Ended) {
+            TransactionState::NotBegun(session) => self.backend.writer.put_back(session),
+            TransactionState::Begun { session, .. } | TransactionState::Failed(session) => {
+                self.backend.writer.recover(Some(session));
             }
-            Some(connection) => self.backend.writer.put_back(connection),
-            None => {}
+            TransactionState::Ended => {}
         }
     }
 }
 
 #[async_trait]
-impl outbox::Session for PgTransaction<'_> {
-    type Row = PgRow;
+impl Session for PgTransaction<'_> {
+    fn dialect(&self) -> &'static Dialect {
+        &DIALECT
+    }
 
-    const SKIP_LOCKED: &'static str = "FOR NO KEY UPDATE SKIP LOCKED";
-    const SHARE_UNLOCKED: &'static str = "FOR SHARE SKIP LOCKED";
-
-    fn at(&self) -> Timestamp {
+    fn now(&self) -> Timestamp {
         self.estimate.now
     }
 
-    async fn fetch(&mut self, statement: Statement) -> Result<Vec<PgRow>, StoreError> {
+    fn instant(&self) -> Instant {
+        self.estimate.instant
+    }
+
+    async fn fetch(&mut self, statement: Statement) -> Result<Vec<Row>, StoreError> {
         let query = self.prepared().with_values(statement);
         let found = answered(query.fetch_all(self.connection().await?)).await;
-        self.noted(found)
+        let found = self.noted(found)?;
+        Ok(found.into_iter().map(Row::Postgres).collect())
     }
 
     async fn execute(&mut self, statement: Statement) -> Result<u64, StoreError> {
@@ -393,16 +401,13 @@ impl outbox::Session for PgTransaction<'_> {
         let done = answered(query.execute(self.connection().await?)).await;
         Ok(self.noted(done)?.rows_affected())
     }
-}
 
-#[async_trait]
-impl Transaction for PgTransaction<'_> {
-    fn now(&self) -> Timestamp {
-        self.estimate.now
+    fn lock_out_of_order(&mut self) {
+        self.locks = LockOrder::Other;
     }
 
-    fn instant(&self) -> Instant {
-        self.estimate.instant
+    fn notify(&mut self, notification: Notification) {
+        self.notification |= notification;
     }
 
     async fn load(&mut self, ids: &[TaskId]) -> Result<Loaded, StoreError> {
@@ -438,7 +443,7 @@ impl Transaction for PgTransaction<'_> {
         agent: &AgentName,
         limit: usize,
     ) -> Result<Vec<StepRef>, StoreError> {
-        self.out_of_order = true;
+        self.lock_out_of_order();
         let query = self
             .prepared()
             .query(QUEUED)
@@ -448,35 +453,12 @@ impl Transaction for PgTransaction<'_> {
         self.noted(found)?.iter().map(rows::step_ref).collect()
     }
 
-    async fn promote(&mut self) -> Result<Promoted, StoreError> {
-        self.out_of_order = true;
-        let query = self
-            .prepared()
-            .query(PROMOTE)
-            .bind(self.estimate.now.as_millis())
-            .bind(Promoted::MOST);
-        let promoted = answered(query.execute(self.connection().await?)).await;
-        self.notification.work |= self.noted(promoted)?.rows_affected() > 0;
-        let query = self.prepared().query(BACKLOG);
-        let found = answered(query.fetch_all(self.connection().await?)).await;
-        reading::backlog(&self.noted(found)?)
-    }
-
-    async fn promote_one(&mut self, step: StepRef) -> Result<(), StoreError> {
-        self.out_of_order = true;
-        let query = self
-            .prepared()
-            .query(PROMOTE_ONE)
-            .bind(step.task.0)
-            .bind(i64::from(step.step.0))
-            .bind(self.estimate.now.as_millis());
-        let promoted = answered(query.execute(self.connection().await?)).await;
-        self.notification.work |= self.noted(promoted)?.rows_affected() > 0;
-        Ok(())
-    }
-
     async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError> {
-        let (now, wait, prepared) = (self.estimate.now, !self.out_of_order, self.prepared());
+        let (now, wait, prepared) = (
+            self.estimate.now,
+            self.locks == LockOrder::ById,
+            self.prepared(),
+        );
         let saved = save::save(self.connection().await?, batch, now, wait, prepared);
         let saved = answered(saved).await;
         let saved = self.noted(saved)?;
@@ -484,93 +466,12 @@ impl Transaction for PgTransaction<'_> {
         Ok(saved)
     }
 
-    async fn latest_workflow(
-        &mut self,
-        name: &WorkflowName,
-    ) -> Result<Option<WorkflowRecord>, StoreError> {
-        self.out_of_order = true;
-        let query = self.prepared().query(LATEST_WORKFLOW).bind(name.as_str());
-        let latest = answered(query.fetch_optional(self.connection().await?)).await;
-        self.noted(latest)?.as_ref().map(rows::workflow).transpose()
-    }
-
-    async fn add_workflow(
-        &mut self,
-        name: &WorkflowName,
-        version: u32,
-        body: &str,
-    ) -> Result<(), StoreError> {
-        self.out_of_order = true;
-        let query = self
-            .prepared()
-            .query(ADD_WORKFLOW)
-            .bind(name.as_str())
-            .bind(i64::from(version))
-            .bind(body)
-            .bind(self.estimate.now.as_millis());
-        let put = answered(query.execute(self.connection().await?)).await;
-        self.noted(put)?;
-        self.notification.registrations = true;
-        Ok(())
-    }
-
-    async fn agent(&mut self, name: &AgentName) -> Result<Option<String>, StoreError> {
-        self.out_of_order = true;
-        let query = self
-            .prepared()
-            .query("SELECT spec FROM agents WHERE name = $1 FOR UPDATE")
-            .bind(name.as_str());
-        let row = answered(query.fetch_optional(self.connection().await?)).await;
-        Ok(self
-            .noted(row)?
-            .map(|row| row.try_get("spec"))
-            .transpose()?)
-    }
-
-    async fn put_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError> {
-        self.write_agent(PUT_AGENT, name, spec).await?;
-        Ok(())
-    }
-
-    async fn add_agent(&mut self, name: &AgentName, spec: &AgentSpec) -> Result<(), StoreError> {
-        match self.write_agent(ADD_AGENT, name, spec).await? {
-            0 => Err(StoreError::Retryable(format!(
-                "the agent {name} was registered meanwhile"
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    async fn delete_agent(&mut self, name: &AgentName) -> Result<bool, StoreError> {
-        self.out_of_order = true;
-        let query = self
-            .prepared()
-            .query("DELETE FROM agents WHERE name = $1")
-            .bind(name.as_str());
-        let deleted = answered(query.execute(self.connection().await?)).await;
-        let deleted = self.noted(deleted)?.rows_affected() > 0;
-        self.notification.registrations |= deleted;
-        Ok(deleted)
-    }
-
-    async fn acknowledge(&mut self, alert: AlertId, by: &str) -> Result<Option<Alert>, StoreError> {
-        self.out_of_order = true;
-        let query = self
-            .prepared()
-            .query(ACKNOWLEDGE)
-            .bind(alert.0)
-            .bind(self.estimate.now.as_millis())
-            .bind(by);
-        let row = answered(query.fetch_optional(self.connection().await?)).await;
-        self.noted(row)?.as_ref().map(rows::alert).transpose()
-    }
-
     async fn purge(
         &mut self,
         tasks: &[TaskId],
         ended_before: Timestamp,
     ) -> Result<u64, StoreError> {
-        self.out_of_order = true;
+        self.lock_out_of_order();
         let ids: Vec<_> = tasks.iter().map(|task| task.0).collect();
         let query = self
             .prepared()
@@ -581,60 +482,29 @@ impl Transaction for PgTransaction<'_> {
         rows::number(&self.noted(purged)?, "purged")
     }
 
-    async fn leases(&mut self, instance: &InstanceId) -> Result<Leases, StoreError> {
-        let query = self.prepared().with_values(leases::of(instance));
-        let found = answered(query.fetch_all(self.connection().await?)).await;
-        leases::found(&self.noted(found)?)
-    }
-
-    async fn save_leases(&mut self, before: &Leases, after: &Leases) -> Result<Saved, StoreError> {
-        for change in leases::changes(before, after) {
-            let query = self.prepared().with_values(change);
-            let changed = answered(query.execute(self.connection().await?)).await;
-            if self.noted(changed)?.rows_affected() == 0 {
-                return Ok(Saved::Conflict);
-            }
-        }
-        Ok(Saved::All)
-    }
-
-    async fn forget_instances(&mut self, ended_before: Timestamp) -> Result<(), StoreError> {
-        let query = self.prepared().with_values(leases::forget(ended_before));
-        let forgotten = answered(query.execute(self.connection().await?)).await;
-        self.noted(forgotten)?;
-        Ok(())
-    }
-
-    async fn heartbeat(&mut self) -> Result<(), StoreError> {
-        self.out_of_order = true;
-        let query = self
-            .prepared()
-            .query(HEARTBEAT)
-            .bind(self.estimate.now.as_millis());
-        let beaten = answered(query.execute(self.connection().await?)).await;
-        self.noted(beaten)?;
-        Ok(())
-    }
-
     async fn commit(mut self: Box<Self>) -> Result<(), StoreError> {
-        if self.failed {
-            return Err(corrupt(
-                "a transaction in which a statement failed cannot be committed",
-            ));
-        }
-        if self.has_begun {
-            match answered(self.connection().await?.execute("COMMIT")).await {
-                Ok(_) => {}
-                Err(lost @ StoreError::Retryable(_)) => self.outcome(lost).await?,
-                Err(error) => return Err(error),
+        match self.state {
+            TransactionState::Failed(_) => {
+                return Err(corrupt(
+                    "a transaction in which a statement failed cannot be committed",
+                ));
             }
+            TransactionState::Begun { .. } => {
+                match answered(self.connection().await?.execute("COMMIT")).await {
+                    Ok(_) => {}
+                    Err(lost @ StoreError::Retryable(_)) => self.outcome(lost).await?,
+                    Err(error) => return Err(error),
+                }
+            }
+            TransactionState::NotBegun(_) | TransactionState::Ended => {}
         }
-        self.done();
+        self.committed();
         Ok(())
     }
 
     async fn save_and_commit(mut self: Box<Self>, batch: &Batch) -> Result<Saved, StoreError> {
-        if self.has_begun || self.failed || !save::is_one_statement(batch) {
+        let is_new = matches!(self.state, TransactionState::NotBegun(_));
+        if !is_new || !save::is_one_statement(batch) {
             if self.save(batch).await? == Saved::Conflict {
                 return Ok(Saved::Conflict);
             }
@@ -643,19 +513,21 @@ impl Transaction for PgTransaction<'_> {
         }
         // The statement is its own transaction: one round trip instead of three.
         self.note(batch);
-        self.has_begun = true;
+        self.cut_off();
         let (now, prepared) = (self.estimate.now, self.prepared());
-        let saved = save::save(self.connection().await?, batch, now, true, prepared);
+        let saved = save::save(self.reading()?, batch, now, true, prepared);
         match answered(saved).await {
             Ok(Saved::All) => {}
             Ok(Saved::Conflict) => {
-                self.has_begun = false;
+                if let Some(session) = self.take_session() {
+                    self.backend.writer.put_back(session);
+                }
                 return Ok(Saved::Conflict);
             }
             Err(lost @ StoreError::Retryable(_)) => self.outcome(lost).await?,
             Err(error) => return Err(error),
         }
-        self.done();
+        self.committed();
         Ok(Saved::All)
     }
 }

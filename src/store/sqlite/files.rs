@@ -11,12 +11,12 @@ use crate::store::{Health, StoreError, StoreFault};
 
 /// The files in use, and the health that speaks for them.
 #[derive(Clone, Debug)]
-pub struct Files {
+pub struct DatabaseFiles {
     pub file: Arc<DatabaseFile>,
     pub health: Health,
 }
 
-impl Files {
+impl DatabaseFiles {
     /// Looks where the files are, and raises or clears the fault.
     pub fn look(&self) -> FileState {
         self.found(self.file.state())
@@ -53,7 +53,7 @@ impl Files {
         Err(StoreError::Unavailable("the database was moved".to_owned()))
     }
 
-    /// [`Files::check`] of what is committed already: some microseconds for a whole batch.
+    /// [`DatabaseFiles::check`] of what is committed already: some microseconds for a whole batch.
     pub fn check_committed(&self) -> Result<(), StoreError> {
         let checked = self.check_state(self.file.state_after_commit());
         checked.map_err(|error| match error {
@@ -72,7 +72,7 @@ impl Files {
 
     fn raise_cut(&self, wal: &Path) {
         let detail = format!(
-            "{} is shorter than what was written to it: something truncated it while provost uses it, and the latest accepted data is lost. Provost accepts and writes nothing any more. Stop the service, keep a copy of all files of the database, and restore a backup; or start it on what is left: see docs/deploy.md, \"Files that are deleted or cut\"",
+            "{} is shorter than what was written to it: something truncated it while provost uses it, and the latest accepted data is lost. Provost accepts and writes nothing any more. Stop the service, keep a copy of all files of the database, and restore a backup; or start it on what is left: see docs/deploy.md, \"DatabaseFiles that are deleted or cut\"",
             wal.display()
         );
         self.health.raise(StoreFault::Cut, detail);
@@ -93,7 +93,7 @@ impl Files {
         );
         match path == self.file.path() {
             true => format!(
-                "{gone} Move it back, and the service continues automatically. If it was deleted, do not stop the service yet: it holds the last copy, and writes it to {}: see docs/deploy.md, \"Files that are deleted or cut\"",
+                "{gone} Move it back, and the service continues automatically. If it was deleted, do not stop the service yet: it holds the last copy, and writes it to {}: see docs/deploy.md, \"DatabaseFiles that are deleted or cut\"",
                 self.file.beside(RESCUED).display()
             ),
             false => format!(
@@ -115,7 +115,7 @@ impl Files {
     /// The database was deleted, and no copy could be written.
     pub fn say_not_rescued(&self, error: &RescueError) {
         let detail = format!(
-            "{} was deleted while provost uses it, and provost accepts nothing into a deleted file. This process holds the last copy, and could not write it to another file ({error}). Do not stop it before you have copied its open files, /proc/{}/fd: see docs/deploy.md, \"Files that are deleted or cut\"",
+            "{} was deleted while provost uses it, and provost accepts nothing into a deleted file. This process holds the last copy, and could not write it to another file ({error}). Do not stop it before you have copied its open files, /proc/{}/fd: see docs/deploy.md, \"DatabaseFiles that are deleted or cut\"",
             self.file.path().display(),
             std::process::id()
         );

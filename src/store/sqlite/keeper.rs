@@ -9,7 +9,7 @@ use tracing::{debug, info, warn};
 use super::{
     BUSY, PAGE_SIZE,
     file::FileState,
-    files::Files,
+    files::DatabaseFiles,
     rescue::rescue,
     reserve::{Disk, LEAST, Reserve},
 };
@@ -28,7 +28,7 @@ const SAVE_AGAIN: Duration = Duration::from_secs(10);
 /// Looks after the database file. Each look is short.
 #[derive(Debug)]
 pub struct Keeper {
-    files: Files,
+    files: DatabaseFiles,
     /// One connection, open for as long as this is.
     pool: SqlitePool,
     reserve: Reserve,
@@ -44,7 +44,7 @@ pub struct Keeper {
 
 impl Keeper {
     pub(super) fn new(
-        files: Files,
+        files: DatabaseFiles,
         reserve: Reserve,
         pool: SqlitePool,
         max_pages: Option<u64>,

@@ -8,12 +8,12 @@ mod read;
 mod rescue;
 mod reserve;
 mod rows;
+mod rows_statement;
 mod save;
 mod shrink;
 #[cfg(test)]
 mod shrink_tests;
 mod space;
-mod statement;
 mod transaction;
 #[cfg(test)]
 mod upgrade_tests;
@@ -34,17 +34,17 @@ use tokio::time::Instant;
 
 pub use backup::backup;
 pub use keeper::Keeper;
-use read::{SqliteReader, SqliteSource};
+use read::SqliteSource;
 pub use shrink::{ShrinkError, shrink};
 
 use self::{
     file::{DatabaseFile, FileState},
-    files::Files,
+    files::DatabaseFiles,
     reserve::{Disk, Reserve},
     transaction::SqliteTransaction,
 };
 use super::{
-    Backend, Definitions, Health, OpenError, Readers, SharedReader, StoreError, Transaction,
+    Backend, Definitions, Health, OpenError, Reader, Readers, SharedReader, StoreError, Transaction,
 };
 use crate::domain::Timestamp;
 
@@ -66,12 +66,12 @@ pub struct SqliteBackend {
     writer: SqliteConnection,
     options: SqliteConnectOptions,
     definitions: Arc<Definitions>,
-    files: Files,
+    files: DatabaseFiles,
     /// How many the file may have.
     max_pages: Option<u64>,
 }
 
-pub struct Opened {
+pub struct OpenedSqlite {
     pub backend: SqliteBackend,
     pub readers: Readers,
     pub keeper: Keeper,
@@ -84,7 +84,7 @@ pub async fn open(
     max_size: Option<u64>,
     definitions: Arc<Definitions>,
     health: Health,
-) -> Result<Opened, OpenError> {
+) -> Result<OpenedSqlite, OpenError> {
     let opened = async {
         let file = DatabaseFile::open(path).await?;
         open_file(file, max_size, definitions, health).await
@@ -97,7 +97,10 @@ pub async fn open(
 }
 
 /// Opens the file beside a service that uses it. What this process knows of a task may then be old at any time.
-pub async fn open_beside(path: &Path, definitions: Arc<Definitions>) -> Result<Opened, OpenError> {
+pub async fn open_beside(
+    path: &Path,
+    definitions: Arc<Definitions>,
+) -> Result<OpenedSqlite, OpenError> {
     let file = DatabaseFile::open_beside(path)?;
     open_file(file, None, definitions, Health::default()).await
 }
@@ -107,8 +110,8 @@ async fn open_file(
     max_size: Option<u64>,
     definitions: Arc<Definitions>,
     health: Health,
-) -> Result<Opened, OpenError> {
-    let files = Files {
+) -> Result<OpenedSqlite, OpenError> {
+    let files = DatabaseFiles {
         file: Arc::new(file),
         health,
     };
@@ -149,7 +152,7 @@ async fn open_file(
         pool.map_err(|error| unopened(file, &error))
     };
     let reader = |pool: &SqlitePool| -> SharedReader {
-        Arc::new(SqliteReader::new(SqliteSource {
+        Arc::new(Reader::new(SqliteSource {
             pool: pool.clone(),
             definitions: definitions.clone(),
             files: files.clone(),
@@ -169,7 +172,7 @@ async fn open_file(
         files,
         max_pages,
     };
-    Ok(Opened {
+    Ok(OpenedSqlite {
         backend,
         readers,
         keeper,
@@ -339,7 +342,7 @@ impl SqliteBackend {
 
 #[async_trait]
 impl Backend for SqliteBackend {
-    async fn begin(&mut self) -> Result<Box<dyn Transaction + '_>, StoreError> {
+    async fn begin(&mut self) -> Result<Box<Transaction<'_>>, StoreError> {
         self.files.health.check_write()?;
         self.replace_stuck_writer().await?;
         // A deferred transaction that later wants to write can fail whatever the busy timeout.

@@ -3,23 +3,22 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sqlx::{Sqlite, SqlitePool, Transaction, sqlite::SqliteRow};
+use sqlx::{Sqlite, SqlitePool, Transaction};
 
-use super::{files::Files, now, rows, space};
+use super::{files::DatabaseFiles, now, rows, space};
 use crate::{
     domain::{FileSpace, TaskId, Timestamp},
     store::{
         Definitions, Loaded, StoreError,
-        reading::{Source, SqlReader, Statement},
+        queries::{Source, Statement},
+        rows::Row,
     },
 };
-
-pub type SqliteReader = SqlReader<SqliteSource>;
 
 pub struct SqliteSource {
     pub(super) pool: SqlitePool,
     pub(super) definitions: Arc<Definitions>,
-    pub(super) files: Files,
+    pub(super) files: DatabaseFiles,
 }
 
 impl SqliteSource {
@@ -37,8 +36,6 @@ impl SqliteSource {
 
 #[async_trait]
 impl Source for SqliteSource {
-    type Row = SqliteRow;
-
     async fn now(&self) -> Result<Timestamp, StoreError> {
         Ok(now())
     }
@@ -47,12 +44,13 @@ impl Source for SqliteSource {
         Some(now())
     }
 
-    async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<SqliteRow>>, StoreError> {
+    async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Row>>, StoreError> {
         let view = async {
             let mut view = self.begin().await?;
             let mut found = Vec::with_capacity(statements.len());
             for statement in statements {
-                found.push(rows::query(statement).fetch_all(&mut *view).await?);
+                let rows = rows::query(statement).fetch_all(&mut *view).await?;
+                found.push(rows.into_iter().map(Row::Sqlite).collect());
             }
             Ok(found)
         };
@@ -91,12 +89,12 @@ impl Source for SqliteSource {
         Ok(space::fold(&mut connection).await?)
     }
 
-    fn by_index(table: &'static str, index: &'static str) -> String {
+    fn by_index(&self, table: &'static str, index: &'static str) -> String {
         format!("{table} INDEXED BY {index}")
     }
 
     /// `INDEXED BY` is an order.
-    fn along_indexes() -> Option<Statement> {
+    fn along_indexes(&self) -> Option<Statement> {
         None
     }
 }

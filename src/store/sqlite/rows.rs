@@ -8,7 +8,7 @@ use crate::{
     domain::TaskId,
     store::{
         Definitions, Health, Loaded, StoreError, UnreadableTask,
-        reading::{Statement, Value},
+        queries::{BindValue, Statement},
         rows::{Loading, corrupt, size},
     },
 };
@@ -44,10 +44,10 @@ pub(super) fn query(statement: Statement) -> Query<'static, Sqlite, SqliteArgume
     let mut query = sqlx::query(AssertSqlSafe(statement.sql));
     for value in statement.values {
         query = match value {
-            Value::Text(text) => query.bind(text),
-            Value::Integer(number) => query.bind(number),
-            Value::Uuid(id) => query.bind(id),
-            Value::MaybeUuid(id) => query.bind(id),
+            BindValue::Text(text) => query.bind(text),
+            BindValue::Integer(number) => query.bind(number),
+            BindValue::Uuid(id) => query.bind(id),
+            BindValue::MaybeUuid(id) => query.bind(id),
         };
     }
     query

@@ -5,7 +5,7 @@
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::statement::{Rows, Statement, run, run_and};
+use super::rows_statement::{Rows, RowsStatement, run, run_and};
 use crate::{
     domain::{AlertChange, AlertNotice, Message, Sender, StepIndex, Task, Timestamp},
     store::{
@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Relies on the primary key.
-static INSERT_TASKS: Statement<19> = Statement::new(
+static INSERT_TASKS: RowsStatement<19> = RowsStatement::new(
     r#"
 INSERT INTO tasks (id, "key", workflow, workflow_version, labels, priority, complete_within, created_at,
                    trace_id, trace_flags, tracestate, version, state, paused, complete_by, overdue_at, ended_at, error, undo)
@@ -25,19 +25,19 @@ SELECT * FROM (VALUES"#,
     ") WHERE column1 IS NOT NULL",
 );
 
-static INSERT_DETAILS: Statement<4> = Statement::new(
+static INSERT_DETAILS: RowsStatement<4> = RowsStatement::new(
     "INSERT INTO task_details (task_id, steps, policies, input) SELECT * FROM (VALUES",
     ") WHERE column1 IS NOT NULL",
 );
 
 /// For those who are told: all others need no more than [`INSERT_DETAILS`].
-static INSERT_DETAILS_AND_REPLY: Statement<5> = Statement::new(
+static INSERT_DETAILS_AND_REPLY: RowsStatement<5> = RowsStatement::new(
     "INSERT INTO task_details (task_id, steps, policies, input, reply_to) SELECT * FROM (VALUES",
     ") WHERE column1 IS NOT NULL",
 );
 
 /// Compare-and-set on the version; relies on the primary key.
-static UPDATE_TASKS: Statement<9> = Statement::new(
+static UPDATE_TASKS: RowsStatement<9> = RowsStatement::new(
     r#"
 UPDATE tasks
 SET version = version + 1, state = new.column3, paused = new.column4, complete_by = new.column5,
@@ -47,7 +47,7 @@ FROM (VALUES"#,
 );
 
 /// Relies on the primary key.
-static SAVE_STEPS: Statement<22> = Statement::new(
+static SAVE_STEPS: RowsStatement<22> = RowsStatement::new(
     r#"
 INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, locked_by,
                    complete_by, ready_at, due_at, queued, started_at, ended_at, body, output, error, last_fault,
@@ -63,17 +63,17 @@ SET state = excluded.state, attempt = excluded.attempt, failure_count = excluded
     doubt = excluded.doubt, tries = excluded.tries"#,
 );
 
-static INSERT_HISTORY: Statement<4> = Statement::new(
+static INSERT_HISTORY: RowsStatement<4> = RowsStatement::new(
     "INSERT INTO history (task_id, version, at, events) SELECT * FROM (VALUES",
     ") WHERE column1 IS NOT NULL",
 );
 
-static INSERT_LABELS: Statement<3> = Statement::new(
+static INSERT_LABELS: RowsStatement<3> = RowsStatement::new(
     "INSERT INTO task_labels (label, value, task_id) SELECT * FROM (VALUES",
     ") WHERE column1 IS NOT NULL",
 );
 
-static INSERT_KEYS: Statement<4> = Statement::new(
+static INSERT_KEYS: RowsStatement<4> = RowsStatement::new(
     r#"INSERT INTO idempotency_keys ("key", fingerprint, task_id, created_at) SELECT * FROM (VALUES"#,
     ") WHERE column1 IS NOT NULL",
 );
@@ -90,7 +90,7 @@ UPDATE alerts SET state = 'closed', closed_at = ?3
 WHERE task_id = ?1 AND idx = ?2 AND state <> 'closed'
 RETURNING id, kind, message, raised_at"#;
 
-static INSERT_MESSAGES: Statement<9> = Statement::new(
+static INSERT_MESSAGES: RowsStatement<9> = RowsStatement::new(
     r#"
 INSERT INTO messages (id, receiver, subject, place, task_id, kind, url, body, created_at, state, tries)
 SELECT *, 'pending', 0 FROM (VALUES"#,
@@ -98,7 +98,7 @@ SELECT *, 'pending', 0 FROM (VALUES"#,
 );
 
 /// Relies on the primary key.
-static ADD_TO_QUEUES: Statement<4> = Statement::new(
+static ADD_TO_QUEUES: RowsStatement<4> = RowsStatement::new(
     "INSERT INTO queues (receiver, subject, destination, due_at, waits_since, tries) SELECT *, column4, 0 FROM (VALUES",
     ") WHERE column1 IS NOT NULL ON CONFLICT (receiver, subject) DO NOTHING",
 );

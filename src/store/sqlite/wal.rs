@@ -21,13 +21,13 @@ use std::{
 /// What this process knows of `-wal`.
 #[derive(Debug, Default)]
 pub struct Wal {
-    opened: OnceLock<Opened>,
+    opened: OnceLock<OpenWal>,
     /// How long it was when it was looked at last.
     known: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Opened {
+struct OpenWal {
     path: PathBuf,
     index: File,
 }
@@ -40,7 +40,7 @@ impl Wal {
             self.known
                 .store(fs::metadata(&path)?.len(), Ordering::Relaxed);
             // Nobody else opens it: what was put in is not dropped, and so not closed.
-            let _ = self.opened.set(Opened { path, index });
+            let _ = self.opened.set(OpenWal { path, index });
         }
         Ok(())
     }
@@ -54,11 +54,11 @@ impl Wal {
             return known == CUT;
         }
         match self.examine() {
-            Some(Found::Whole { length }) => {
+            Some(WalState::Whole { length }) => {
                 self.known.store(length, Ordering::Relaxed);
                 false
             }
-            Some(Found::Cut) => {
+            Some(WalState::Cut) => {
                 self.known.store(CUT, Ordering::Relaxed);
                 true
             }
@@ -75,15 +75,15 @@ impl Wal {
     }
 
     /// `None` while it is being written.
-    fn examine(&self) -> Option<Found> {
-        let Opened { path, index } = self.opened.get()?;
+    fn examine(&self) -> Option<WalState> {
+        let OpenWal { path, index } = self.opened.get()?;
         let header = Header::read(index)?;
         let length = fs::metadata(path).ok()?.len();
         if length >= header.bytes() {
-            return Some(Found::Whole { length });
+            return Some(WalState::Whole { length });
         }
         // SQLite may just have begun it anew.
-        (Header::read(index)? == header).then_some(Found::Cut)
+        (Header::read(index)? == header).then_some(WalState::Cut)
     }
 }
 
@@ -91,7 +91,7 @@ impl Wal {
 /// gap.
 const CUT: u64 = u64::MAX;
 
-enum Found {
+enum WalState {
     Whole { length: u64 },
     Cut,
 }

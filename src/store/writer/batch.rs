@@ -126,7 +126,7 @@ impl BatchDraft {
     pub(super) async fn decide(
         &mut self,
         requests: &[Request],
-        tx: &mut dyn Transaction,
+        tx: &mut Transaction<'_>,
         local: &dyn LocalScheduler,
     ) -> Result<(), Failed> {
         for (at, request) in requests.iter().enumerate() {

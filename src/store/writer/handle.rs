@@ -286,7 +286,7 @@ impl Store {
     }
 
     pub async fn promote(&self) -> Result<Promoted, StoreError> {
-        self.write(|tx| tx.promote()).await
+        self.write(|tx| tx.promote().boxed()).await
     }
 
     /// [`Store::promote`] where a damaged part of the database keeps one of the steps out of its queue: all others
@@ -294,7 +294,7 @@ impl Store {
     pub async fn promote_each(&self) -> Result<(), StoreError> {
         let due = self.housekeeping.due().await?;
         let promoted = due.iter().copied();
-        let promoted = promoted.map(|step| self.write(move |tx| tx.promote_one(step)));
+        let promoted = promoted.map(|step| self.write(move |tx| tx.promote_one(step).boxed()));
         for (step, outcome) in due.iter().zip(join_all(promoted).await) {
             match outcome {
                 Err(error) if error.is_damage() => {
@@ -360,7 +360,7 @@ impl Store {
 
     /// Commits a test write: an error means that nothing can be committed now.
     pub async fn heartbeat(&self) -> Result<(), StoreError> {
-        self.write(|tx| tx.heartbeat()).await
+        self.write(|tx| tx.heartbeat().boxed()).await
     }
 
     pub(super) async fn send(&self, request: Request) -> Result<(), StoreError> {

@@ -61,8 +61,10 @@ impl Store {
         died_before: Timestamp,
         limit: usize,
     ) -> Result<u64, StoreError> {
-        self.write_alone(None, move |tx| tx.purge_dead_letters(died_before, limit))
-            .await
+        self.write_alone(None, move |tx| {
+            tx.purge_dead_letters(died_before, limit).boxed()
+        })
+        .await
     }
 
     /// Deletes up to `limit` destinations without a backlog that last failed before `failed_before`.
@@ -71,7 +73,9 @@ impl Store {
         failed_before: Timestamp,
         limit: usize,
     ) -> Result<u64, StoreError> {
-        self.write_alone(None, move |tx| tx.purge_destinations(failed_before, limit))
-            .await
+        self.write_alone(None, move |tx| {
+            tx.purge_destinations(failed_before, limit).boxed()
+        })
+        .await
     }
 }

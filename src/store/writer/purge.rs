@@ -18,7 +18,7 @@ use crate::{
 const IDLE: Duration = Duration::from_secs(15);
 
 pub(super) async fn purge(
-    tx: &mut dyn Transaction,
+    tx: &mut Transaction<'_>,
     tasks: &[TaskId],
     ended_before: Timestamp,
 ) -> Result<Purged, StoreError> {

@@ -31,7 +31,7 @@ pub enum RegisterError {
 
 /// Makes a new version where the body changed.
 async fn put_workflow(
-    tx: &mut dyn Transaction,
+    tx: &mut Transaction<'_>,
     name: &WorkflowName,
     body: &str,
     condition: &Precondition,
@@ -56,7 +56,7 @@ async fn put_workflow(
 }
 
 async fn put_agent(
-    tx: &mut dyn Transaction,
+    tx: &mut Transaction<'_>,
     name: &AgentName,
     spec: &AgentSpec,
     condition: &Precondition,
@@ -75,7 +75,7 @@ async fn put_agent(
 }
 
 async fn delete_agent(
-    tx: &mut dyn Transaction,
+    tx: &mut Transaction<'_>,
     name: &AgentName,
     condition: &Precondition,
 ) -> Result<Result<bool, Unmet>, StoreError> {

@@ -20,7 +20,7 @@ impl StaleRefusals {
     pub async fn stale_tasks(
         &self,
         batch: &Batch,
-        tx: &mut dyn Transaction,
+        tx: &mut Transaction<'_>,
     ) -> Result<Vec<TaskId>, StoreError> {
         let saved = |id| batch.changes.binary_search_by_key(id, |c| c.task.id());
         let unsaved = self.0.iter().filter(|(id, _)| saved(id).is_err());

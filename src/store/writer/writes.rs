@@ -26,7 +26,7 @@ pub(super) struct RareWrite {
 }
 
 impl RareWrite {
-    pub async fn run(&self, tx: &mut dyn Transaction) -> Result<Written, StoreError> {
+    pub async fn run(&self, tx: &mut Transaction<'_>) -> Result<Written, StoreError> {
         self.write.run(tx).await
     }
 
@@ -41,7 +41,7 @@ impl RareWrite {
 /// A write whose result only its caller knows the type of.
 #[async_trait]
 trait AnyWrite: Send + Sync {
-    async fn run(&self, tx: &mut dyn Transaction) -> Result<Written, StoreError>;
+    async fn run(&self, tx: &mut Transaction<'_>) -> Result<Written, StoreError>;
     fn reply(self: Box<Self>, written: Result<Written, StoreError>);
 }
 
@@ -54,9 +54,9 @@ struct TypedWrite<T, F> {
 impl<T, F> AnyWrite for TypedWrite<T, F>
 where
     T: Send + 'static,
-    F: for<'t> Fn(&'t mut dyn Transaction) -> BoxFuture<'t, Result<T, StoreError>> + Send + Sync,
+    F: for<'t> Fn(&'t mut Transaction<'t>) -> BoxFuture<'t, Result<T, StoreError>> + Send + Sync,
 {
-    async fn run(&self, tx: &mut dyn Transaction) -> Result<Written, StoreError> {
+    async fn run(&self, tx: &mut Transaction<'_>) -> Result<Written, StoreError> {
         let written = (self.run)(tx).await?;
         Ok(Box::new(written))
     }
@@ -76,7 +76,7 @@ impl Store {
     pub(super) async fn write<T, F>(&self, run: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        F: for<'t> Fn(&'t mut dyn Transaction) -> BoxFuture<'t, Result<T, StoreError>>
+        F: for<'t> Fn(&'t mut Transaction<'t>) -> BoxFuture<'t, Result<T, StoreError>>
             + Send
             + Sync
             + 'static,
@@ -92,7 +92,7 @@ impl Store {
     ) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        F: for<'t> Fn(&'t mut dyn Transaction) -> BoxFuture<'t, Result<T, StoreError>>
+        F: for<'t> Fn(&'t mut Transaction<'t>) -> BoxFuture<'t, Result<T, StoreError>>
             + Send
             + Sync
             + 'static,
@@ -108,7 +108,7 @@ impl Store {
     ) -> Result<T, StoreError>
     where
         T: Send + 'static,
-        F: for<'t> Fn(&'t mut dyn Transaction) -> BoxFuture<'t, Result<T, StoreError>>
+        F: for<'t> Fn(&'t mut Transaction<'t>) -> BoxFuture<'t, Result<T, StoreError>>
             + Send
             + Sync
             + 'static,

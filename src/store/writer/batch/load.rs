@@ -20,7 +20,7 @@ impl BatchDraft {
     pub(in crate::store::writer) async fn read_queues(
         &mut self,
         requests: &[Request],
-        tx: &mut dyn Transaction,
+        tx: &mut Transaction<'_>,
         local: &dyn LocalScheduler,
     ) -> Result<(), Halted> {
         for request in requests {
@@ -36,7 +36,7 @@ impl BatchDraft {
     async fn read_queue(
         &mut self,
         agent: &AgentName,
-        tx: &mut dyn Transaction,
+        tx: &mut Transaction<'_>,
         local: &dyn LocalScheduler,
     ) -> Result<(), Halted> {
         if self.left_out.queues.contains(agent) {
@@ -69,7 +69,7 @@ impl BatchDraft {
     pub(in crate::store::writer) async fn gather(
         &mut self,
         requests: &[Request],
-        tx: &mut dyn Transaction,
+        tx: &mut Transaction<'_>,
         cache: &Mutex<Cache>,
     ) -> Result<(), Halted> {
         let mut wanted = Vec::new();
@@ -151,7 +151,7 @@ impl BatchDraft {
         &mut self,
         requests: &[Request],
         missing: &mut Vec<TaskId>,
-        tx: &mut dyn Transaction,
+        tx: &mut Transaction<'_>,
     ) -> Result<(), StoreError> {
         let sizes = match tx.sizes(missing).await {
             Ok(sizes) => sizes,

@@ -24,13 +24,13 @@ const SIZES: [usize; 14] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 const MOST_ROWS: usize = SIZES[SIZES.len() - 1];
 
 /// SQL with room for rows of so many columns.
-pub struct Statement<const COLUMNS: usize> {
+pub struct RowsStatement<const COLUMNS: usize> {
     before: &'static str,
     after: &'static str,
     forms: [OnceLock<SqlStr>; SIZES.len()],
 }
 
-impl<const COLUMNS: usize> Statement<COLUMNS> {
+impl<const COLUMNS: usize> RowsStatement<COLUMNS> {
     /// What stands before and after the rows.
     pub const fn new(before: &'static str, after: &'static str) -> Self {
         Self {
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_form_has_room_for_its_rows_and_is_made_once() {
-        static PAIRS: Statement<2> = Statement::new("VALUES", ";");
+        static PAIRS: RowsStatement<2> = RowsStatement::new("VALUES", ";");
         assert_eq!(PAIRS.sql(1).as_str(), "VALUES (?,?);");
         assert_eq!(PAIRS.sql(3).as_str(), "VALUES (?,?),(?,?),(?,?);");
         assert_eq!(PAIRS.sql(5).as_str().matches("(?,?)").count(), 6);
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn rows_beyond_the_largest_form_go_in_another_go() {
-        static ONES: Statement<1> = Statement::new("VALUES", "");
+        static ONES: RowsStatement<1> = RowsStatement::new("VALUES", "");
         let filled = ONES.over(0..MOST_ROWS as i64 + 2, |rows, n| rows.integer(n));
         let forms: Vec<_> = filled
             .iter()

@@ -5,13 +5,13 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, Alert, AlertQuery, Change, Counts, DueWork, EndedAt, EndedCount, EndedTask,
-    ExpiredStep, HeldStep, Instances, MessageQuery, MessageRecord, Promoted, QueueClaim, QueueHead,
-    Reader, StoreError, TaskFilter, TaskPage, TaskQuery, WorkflowRecord, leases,
+    AgentRecord, Alert, AlertQuery, Counts, DueWork, EndedAt, EndedCount, EndedTask, ExpiredStep,
+    HeldStep, Instances, MessageQuery, MessageRecord, Promoted, QueueClaim, QueueHead, SavedChange,
+    StoreError, TaskFilter, TaskPage, TaskQuery, WorkflowRecord, leases,
     looks::{Look, Range},
     outbox,
-    pages::{self, First as FirstFilter},
-    rows::{self, Columns, Loaded},
+    pages::{self, IndexFilter},
+    rows::{self, Columns, Loaded, Row},
 };
 use crate::domain::{
     AgentName, AlertKind, Attempt, FileSpace, InstanceId, StepIndex, StepRef, Task, TaskId,
@@ -152,22 +152,20 @@ WHERE state <> 'closed' AND task_id IS NOT NULL AND kind IN ($1, $2) LIMIT 1000"
 /// A connection, or a pool of them, to read from.
 #[async_trait]
 pub trait Source: Send + Sync + 'static {
-    type Row: Columns + Send + Sync;
-
     async fn now(&self) -> Result<Timestamp, StoreError>;
     /// See [`Reader::estimated_now`].
     fn estimated_now(&self) -> Option<Timestamp>;
     /// What each of the statements finds, all at one moment.
-    async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Self::Row>>, StoreError>;
+    async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Row>>, StoreError>;
     /// The tasks among `ids` that exist, each of one moment.
     async fn load(&self, ids: &[TaskId]) -> Result<Loaded, StoreError>;
     /// Those of these tasks that have moved beyond the version given.
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError>;
     /// The table in the words of a FROM clause, where its planner must be told of an index.
-    fn by_index(table: &'static str, index: &'static str) -> String;
+    fn by_index(&self, table: &'static str, index: &'static str) -> String;
     /// What has the statements behind it in a view read along indexes alone, where the planner would rather read
     /// a whole table, or all that an index finds, on statistics of another day.
-    fn along_indexes() -> Option<Statement>;
+    fn along_indexes(&self) -> Option<Statement>;
     /// See [`Reader::file_space`].
     async fn file_space(&self) -> Result<Option<FileSpace>, StoreError> {
         Ok(None)
@@ -181,10 +179,10 @@ pub trait Source: Send + Sync + 'static {
 /// A statement with what it is given.
 pub struct Statement {
     pub sql: String,
-    pub values: Vec<Value>,
+    pub values: Vec<BindValue>,
 }
 
-pub enum Value {
+pub enum BindValue {
     Text(Option<String>),
     Integer(Option<i64>),
     Uuid(Uuid),
@@ -199,46 +197,46 @@ impl Statement {
         }
     }
 
-    pub fn bind(mut self, value: impl Into<Value>) -> Self {
+    pub fn bind(mut self, value: impl Into<BindValue>) -> Self {
         self.values.push(value.into());
         self
     }
 
     /// Appends `sql`, in which `?` stands for the value.
-    pub(super) fn push(&mut self, sql: &str, value: impl Into<Value>) {
+    pub(super) fn push(&mut self, sql: &str, value: impl Into<BindValue>) {
         self.values.push(value.into());
         let number = format!("${}", self.values.len());
         self.sql.push_str(&sql.replace('?', &number));
     }
 }
 
-impl From<&str> for Value {
+impl From<&str> for BindValue {
     fn from(text: &str) -> Self {
-        Value::Text(Some(text.to_owned()))
+        BindValue::Text(Some(text.to_owned()))
     }
 }
 
-impl From<String> for Value {
+impl From<String> for BindValue {
     fn from(text: String) -> Self {
-        Value::Text(Some(text))
+        BindValue::Text(Some(text))
     }
 }
 
-impl From<i64> for Value {
+impl From<i64> for BindValue {
     fn from(number: i64) -> Self {
-        Value::Integer(Some(number))
+        BindValue::Integer(Some(number))
     }
 }
 
-impl From<usize> for Value {
+impl From<usize> for BindValue {
     fn from(limit: usize) -> Self {
-        Value::Integer(Some(i64::try_from(limit).unwrap_or(i64::MAX)))
+        BindValue::Integer(Some(i64::try_from(limit).unwrap_or(i64::MAX)))
     }
 }
 
-impl From<Uuid> for Value {
+impl From<Uuid> for BindValue {
     fn from(id: Uuid) -> Self {
-        Value::Uuid(id)
+        BindValue::Uuid(id)
     }
 }
 
@@ -265,17 +263,19 @@ fn live() -> String {
     states.join(", ")
 }
 
-/// Answers every question of [`Reader`] from a source.
-pub struct SqlReader<S> {
-    source: S,
+/// Reads, each a consistent view of its own, never waiting for the writer.
+pub struct Reader {
+    source: Box<dyn Source>,
 }
 
-impl<S: Source> SqlReader<S> {
-    pub fn new(source: S) -> Self {
-        Self { source }
+impl Reader {
+    pub fn new(source: impl Source) -> Self {
+        Self {
+            source: Box::new(source),
+        }
     }
 
-    async fn fetch(&self, statement: Statement) -> Result<Vec<S::Row>, StoreError> {
+    async fn fetch(&self, statement: Statement) -> Result<Vec<Row>, StoreError> {
         let found = self.source.view(vec![statement]).await?;
         Ok(found.into_iter().flatten().collect())
     }
@@ -283,7 +283,7 @@ impl<S: Source> SqlReader<S> {
     async fn all<T>(
         &self,
         statement: Statement,
-        read: impl Fn(&S::Row) -> Result<T, StoreError>,
+        read: impl Fn(&Row) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
         self.fetch(statement).await?.iter().map(read).collect()
     }
@@ -291,14 +291,14 @@ impl<S: Source> SqlReader<S> {
     async fn first<T>(
         &self,
         statement: Statement,
-        read: impl Fn(&S::Row) -> Result<T, StoreError>,
+        read: impl Fn(&Row) -> Result<T, StoreError>,
     ) -> Result<Option<T>, StoreError> {
         let found = self.fetch(statement).await?;
         found.first().map(read).transpose()
     }
 
     /// As [`Source::along_indexes`] has it.
-    async fn fetch_along_indexes(&self, statement: Statement) -> Result<Vec<S::Row>, StoreError> {
+    async fn fetch_along_indexes(&self, statement: Statement) -> Result<Vec<Row>, StoreError> {
         let mut found = self.view_along_indexes(vec![statement]).await?;
         Ok(found.pop().unwrap_or_default())
     }
@@ -306,8 +306,8 @@ impl<S: Source> SqlReader<S> {
     async fn view_along_indexes(
         &self,
         statements: Vec<Statement>,
-    ) -> Result<Vec<Vec<S::Row>>, StoreError> {
-        let settings = S::along_indexes();
+    ) -> Result<Vec<Vec<Row>>, StoreError> {
+        let settings = self.source.along_indexes();
         let settings_count = usize::from(settings.is_some());
         let statements = settings.into_iter().chain(statements).collect();
         let mut found = self.source.view(statements).await?;
@@ -315,7 +315,7 @@ impl<S: Source> SqlReader<S> {
     }
 
     /// A filter by which one look finds all, where there is one.
-    async fn shortest<'f>(&self, range: Range<'f>) -> Result<Option<FirstFilter<'f>>, StoreError> {
+    async fn shortest<'f>(&self, range: Range<'f>) -> Result<Option<IndexFilter<'f>>, StoreError> {
         let narrow = range.narrow();
         if narrow.is_empty() {
             return Ok(None);
@@ -327,33 +327,38 @@ impl<S: Source> SqlReader<S> {
     }
 }
 
-#[async_trait]
-impl<S: Source> Reader for SqlReader<S> {
-    async fn now(&self) -> Result<Timestamp, StoreError> {
+impl Reader {
+    pub async fn now(&self) -> Result<Timestamp, StoreError> {
         self.source.now().await
     }
 
-    fn estimated_now(&self) -> Option<Timestamp> {
+    /// As [`Reader::now`] was when the store was asked last, read on by this process's own clock: never waits,
+    /// and is good to the second or better. `None` before the first time.
+    pub fn estimated_now(&self) -> Option<Timestamp> {
         self.source.estimated_now()
     }
 
-    async fn file_space(&self) -> Result<Option<FileSpace>, StoreError> {
+    /// What a database file has; `None` of a server.
+    pub async fn file_space(&self) -> Result<Option<FileSpace>, StoreError> {
         self.source.file_space().await
     }
 
-    async fn fold(&self) -> Result<(), StoreError> {
+    /// Writes what is in `-wal` into the database file, as far as nobody has to wait for it.
+    pub async fn fold(&self) -> Result<(), StoreError> {
         self.source.fold().await
     }
 
-    async fn task(&self, id: TaskId) -> Result<Option<Task>, StoreError> {
+    pub async fn task(&self, id: TaskId) -> Result<Option<Task>, StoreError> {
         self.source.load(&[id]).await?.one()
     }
 
-    async fn tasks_of(&self, ids: &[TaskId]) -> Result<Loaded, StoreError> {
+    /// The tasks among `ids` that exist, in any order.
+    pub async fn tasks_of(&self, ids: &[TaskId]) -> Result<Loaded, StoreError> {
         self.source.load(ids).await
     }
 
-    async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<Task>, StoreError> {
+    /// Those of these tasks that another instance has moved beyond the version given.
+    pub async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<Task>, StoreError> {
         let newer = self.source.newer(known).await?;
         if newer.is_empty() {
             return Ok(Vec::new());
@@ -361,7 +366,7 @@ impl<S: Source> Reader for SqlReader<S> {
         Ok(self.source.load(&newer).await?.tasks)
     }
 
-    async fn tasks(&self, query: &TaskQuery) -> Result<TaskPage, StoreError> {
+    pub async fn tasks(&self, query: &TaskQuery) -> Result<TaskPage, StoreError> {
         let asked = pages::statements(query);
         let found = match asked.len() {
             1 => self.source.view(asked).await?,
@@ -373,7 +378,9 @@ impl<S: Source> Reader for SqlReader<S> {
         Ok(TaskPage::new(tasks, query.limit, last.transpose()?))
     }
 
-    async fn task_ids(
+    /// Ids only, oldest first: up to `limit` of what a bulk command works through. Looks at `most` tasks at most, and
+    /// at [`MOST_LOOKED_AT`].
+    pub async fn task_ids(
         &self,
         filter: &TaskFilter,
         after: Option<TaskId>,
@@ -390,7 +397,8 @@ impl<S: Source> Reader for SqlReader<S> {
         }
     }
 
-    async fn count_tasks(
+    /// Counts them, as far as one look goes.
+    pub async fn count_tasks(
         &self,
         filter: &TaskFilter,
         after: Option<TaskId>,
@@ -406,12 +414,13 @@ impl<S: Source> Reader for SqlReader<S> {
         }
     }
 
-    async fn history(
+    /// `None` where there is no such task; else the changes after version `after`, in order.
+    pub async fn history(
         &self,
         id: TaskId,
         after: u64,
         limit: usize,
-    ) -> Result<Option<Vec<Change>>, StoreError> {
+    ) -> Result<Option<Vec<SavedChange>>, StoreError> {
         // A version is counted from 1, one at a time.
         let after = i64::try_from(after).unwrap_or(i64::MAX);
         let statement = Statement::new(HISTORY).bind(id.0).bind(after).bind(limit);
@@ -424,27 +433,32 @@ impl<S: Source> Reader for SqlReader<S> {
         Ok(Some(found))
     }
 
-    async fn due(&self) -> Result<Vec<StepRef>, StoreError> {
+    /// Delayed steps whose time has come, [`Promoted::MOST`] at once.
+    pub async fn due(&self) -> Result<Vec<StepRef>, StoreError> {
         let now = self.now().await?.as_millis();
         let statement = Statement::new(DUE).bind(now).bind(Promoted::MOST);
         self.all(statement, rows::step_ref).await
     }
 
-    async fn queued_agents(&self) -> Result<Vec<AgentName>, StoreError> {
+    /// The agents with queued steps.
+    pub async fn queued_agents(&self) -> Result<Vec<AgentName>, StoreError> {
         Ok(self.backlog().await?.agents)
     }
 
-    async fn backlog(&self) -> Result<Promoted, StoreError> {
+    /// What a promotion would answer that moves nothing.
+    pub async fn backlog(&self) -> Result<Promoted, StoreError> {
         backlog(&self.fetch(Statement::new(BACKLOG)).await?)
     }
 
-    async fn ahead(
+    /// How many steps of other tasks the queue of each of these agents holds before those of this task.
+    /// The count of a queue ends at `limit`, and reads no more of it.
+    pub async fn ahead(
         &self,
         task: &Task,
         agents: &[AgentName],
         limit: usize,
     ) -> Result<Vec<u64>, StoreError> {
-        let sql = AHEAD.replace("{steps}", &S::by_index("steps", "steps_line"));
+        let sql = AHEAD.replace("{steps}", &self.source.by_index("steps", "steps_line"));
         let of_each = agents.iter().map(|agent| {
             Statement::new(sql.clone())
                 .bind(agent.as_str())
@@ -460,12 +474,16 @@ impl<S: Source> Reader for SqlReader<S> {
         counts.collect()
     }
 
-    async fn expired(
+    /// Running steps that are to be recovered, longest overdue first: those whose complete-by has
+    /// passed, and those whose instance is lost: its lease has ended, or it has no record. Both are
+    /// judged at one `now`; where both hold, the instance is lost. `asker` lives, or it could not
+    /// ask: its own steps only expire by their complete-by.
+    pub async fn expired(
         &self,
         asker: &InstanceId,
         limit: usize,
     ) -> Result<Vec<ExpiredStep>, StoreError> {
-        let steps = S::by_index("steps", "steps_processing");
+        let steps = self.source.by_index("steps", "steps_processing");
         let statement = Statement::new(EXPIRED.replace("{steps}", &steps))
             .bind(self.now().await?.as_millis())
             .bind(limit)
@@ -473,7 +491,9 @@ impl<S: Source> Reader for SqlReader<S> {
         self.all(statement, rows::expired_step).await
     }
 
-    async fn ended(
+    /// Up to `limit` tasks that ended before `before`, longest ended first, beginning behind `after`. What they are
+    /// is read only where it is asked for, as that needs more than an index.
+    pub async fn ended(
         &self,
         after: Option<EndedAt>,
         before: Timestamp,
@@ -493,28 +513,35 @@ impl<S: Source> Reader for SqlReader<S> {
             .await
     }
 
-    async fn overdue(&self, limit: usize) -> Result<Vec<TaskId>, StoreError> {
+    /// Tasks whose own complete-by has passed.
+    pub async fn overdue(&self, limit: usize) -> Result<Vec<TaskId>, StoreError> {
         let now = self.now().await?.as_millis();
         let statement = Statement::new(OVERDUE).bind(now).bind(limit);
         self.all(statement, |row| rows::task_id(row, "id")).await
     }
 
-    async fn processing(
+    /// Running steps in batches by id: those that `locked_by` holds, or where it is left out, all.
+    pub async fn processing(
         &self,
         locked_by: Option<&InstanceId>,
         after: Option<StepRef>,
         limit: usize,
     ) -> Result<Vec<HeldStep>, StoreError> {
-        let steps = S::by_index("steps", "steps_processing");
+        let steps = self.source.by_index("steps", "steps_processing");
         let statement = Statement::new(PROCESSING.replace("{steps}", &steps))
             .bind(after.map_or(Uuid::nil(), |after| after.task.0))
             .bind(after.map_or(-1, |after| i64::from(after.step.0)))
             .bind(limit)
-            .bind(Value::Text(locked_by.map(ToString::to_string)));
+            .bind(BindValue::Text(locked_by.map(ToString::to_string)));
         self.all(statement, rows::held_step).await
     }
 
-    async fn held(&self, step: StepRef, attempt: Attempt) -> Result<Option<HeldStep>, StoreError> {
+    /// An attempt, while its step is processing under it. Cheap: it comes before every retry of a call.
+    pub async fn held(
+        &self,
+        step: StepRef,
+        attempt: Attempt,
+    ) -> Result<Option<HeldStep>, StoreError> {
         let statement = Statement::new(HELD)
             .bind(step.task.0)
             .bind(i64::from(step.step.0))
@@ -522,9 +549,10 @@ impl<S: Source> Reader for SqlReader<S> {
         self.first(statement, rows::held_step).await
     }
 
-    async fn instances(&self) -> Result<Instances, StoreError> {
+    /// Every instance on record, by id, with how many steps it holds; and who supervises.
+    pub async fn instances(&self) -> Result<Instances, StoreError> {
         let now = self.now().await?;
-        let steps = S::by_index("steps", "steps_processing");
+        let steps = self.source.by_index("steps", "steps_processing");
         let asked = vec![leases::instances(&steps), leases::supervisor()];
         let found = self.source.view(asked).await?;
         let rows = |at: usize| found.get(at).into_iter().flatten();
@@ -535,27 +563,28 @@ impl<S: Source> Reader for SqlReader<S> {
         })
     }
 
-    async fn workflows(&self) -> Result<Vec<WorkflowRecord>, StoreError> {
+    pub async fn workflows(&self) -> Result<Vec<WorkflowRecord>, StoreError> {
         self.all(Statement::new(WORKFLOWS), rows::workflow).await
     }
 
-    async fn workflow(
+    /// The latest version, or the one named.
+    pub async fn workflow(
         &self,
         name: &WorkflowName,
         version: Option<u32>,
     ) -> Result<Option<WorkflowRecord>, StoreError> {
         let statement = Statement::new(WORKFLOW)
             .bind(name.as_str())
-            .bind(Value::Integer(version.map(i64::from)));
+            .bind(BindValue::Integer(version.map(i64::from)));
         self.first(statement, rows::workflow).await
     }
 
-    async fn agents(&self) -> Result<Vec<AgentRecord>, StoreError> {
+    pub async fn agents(&self) -> Result<Vec<AgentRecord>, StoreError> {
         let statement = Statement::new("SELECT name, spec FROM agents ORDER BY name");
         self.all(statement, rows::agent).await
     }
 
-    async fn alerts(&self, query: &AlertQuery) -> Result<Vec<Alert>, StoreError> {
+    pub async fn alerts(&self, query: &AlertQuery) -> Result<Vec<Alert>, StoreError> {
         let mut statement = Statement::new(ALERTS);
         if let Some(state) = query.state {
             statement.push(" AND state = ?", state.as_str());
@@ -570,12 +599,13 @@ impl<S: Source> Reader for SqlReader<S> {
         self.all(statement, rows::alert).await
     }
 
-    async fn faults(&self) -> Result<Vec<(TaskId, Option<StepIndex>)>, StoreError> {
+    /// The tasks that have an alert because the service could not decide on them, at a step, or not read them.
+    pub async fn faults(&self) -> Result<Vec<(TaskId, Option<StepIndex>)>, StoreError> {
         let unreadable = AlertKind::TaskUnreadable.as_str();
         let statement = Statement::new(FAULTS)
             .bind(AlertKind::ServiceFault.as_str())
             .bind(unreadable);
-        let fault = |row: &S::Row| {
+        let fault = |row: &Row| {
             let step = StepIndex(rows::number(row, "idx")?);
             let is_of_step = rows::text(row, "kind")? != unreadable;
             Ok((rows::task_id(row, "task_id")?, is_of_step.then_some(step)))
@@ -583,7 +613,9 @@ impl<S: Source> Reader for SqlReader<S> {
         self.all(statement, fault).await
     }
 
-    async fn due_work(&self, most: usize, with_resolved: bool) -> Result<DueWork, StoreError> {
+    /// What the delivery loop can do now, at most so many destinations of each kind, and when it can do more; with
+    /// the receivers whose alert can be closed, if they are asked for.
+    pub async fn due_work(&self, most: usize, with_resolved: bool) -> Result<DueWork, StoreError> {
         let now = self.now().await?;
         outbox::read_due_work(
             &self.fetch(outbox::due_work(most, with_resolved)).await?,
@@ -591,7 +623,8 @@ impl<S: Source> Reader for SqlReader<S> {
         )
     }
 
-    async fn next_messages(&self, claims: &[QueueClaim]) -> Result<Vec<QueueHead>, StoreError> {
+    /// The first message of each of these queues.
+    pub async fn next_messages(&self, claims: &[QueueClaim]) -> Result<Vec<QueueHead>, StoreError> {
         match self
             .source
             .view(claims.iter().map(outbox::next_message).collect())
@@ -618,13 +651,13 @@ impl<S: Source> Reader for SqlReader<S> {
         }
     }
 
-    async fn messages(&self, query: &MessageQuery) -> Result<Vec<MessageRecord>, StoreError> {
+    pub async fn messages(&self, query: &MessageQuery) -> Result<Vec<MessageRecord>, StoreError> {
         self.all(outbox::messages(query), outbox::message).await
     }
 
-    async fn counts(&self) -> Result<Counts, StoreError> {
+    pub async fn counts(&self) -> Result<Counts, StoreError> {
         let of_live = |sql: &str| {
-            let tasks = S::by_index("tasks", "tasks_by_state");
+            let tasks = self.source.by_index("tasks", "tasks_by_state");
             Statement::new(sql.replace("{tasks}", &tasks).replace("{live}", &live()))
         };
         let tasks = self.fetch_along_indexes(of_live(COUNT_TASKS)).await?;
@@ -654,12 +687,15 @@ impl<S: Source> Reader for SqlReader<S> {
         Ok(counts)
     }
 
-    async fn count_ended(
+    /// Counts one more page of ended tasks: so many at most.
+    pub async fn count_ended(
         &self,
         so_far: EndedCount,
         limit: usize,
     ) -> Result<EndedCount, StoreError> {
-        let Some(statement) = so_far.statement(S::by_index, limit) else {
+        let Some(statement) =
+            so_far.statement(|table, index| self.source.by_index(table, index), limit)
+        else {
             return Ok(so_far);
         };
         match self.fetch_along_indexes(statement).await?.first() {

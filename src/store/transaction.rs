@@ -1,0 +1,293 @@
+//! One transaction of the writer. A backend provides a [`Session`]: what is hot, and what one database alone
+//! understands. The other statements are the same for every database, and are here.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use super::{
+    Alert, AlertId, Batch, KnownKey, Loaded, Promoted, Saved, StoreError, WorkflowRecord, leases,
+    postgres::Notification,
+    queries::{self, BACKLOG, Statement},
+    rows::{self, Row, corrupt},
+};
+use crate::domain::{
+    AgentName, AgentSpec, InstanceId, Leases, StepRef, TaskId, Timestamp, WorkflowName,
+};
+
+const LATEST_WORKFLOW: &str = "SELECT name, version, body, created_at FROM workflows WHERE name = $1 ORDER BY version DESC LIMIT 1";
+
+const ADD_WORKFLOW: &str =
+    "INSERT INTO workflows (name, version, body, created_at) VALUES ($1, $2, $3, $4)";
+
+const PUT_AGENT: &str = r#"
+INSERT INTO agents (name, spec, updated_at) VALUES ($1, $2, $3)
+ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, updated_at = excluded.updated_at"#;
+
+const ADD_AGENT: &str = r#"
+INSERT INTO agents (name, spec, updated_at) VALUES ($1, $2, $3)
+ON CONFLICT (name) DO NOTHING"#;
+
+const DELETE_AGENT: &str = "DELETE FROM agents WHERE name = $1";
+
+const ACKNOWLEDGE: &str = r#"
+UPDATE alerts
+SET state = CASE state WHEN 'open' THEN 'acknowledged' ELSE state END,
+    acknowledged_at = coalesce(acknowledged_at, $2), acknowledged_by = coalesce(acknowledged_by, $3)
+WHERE id = $1
+RETURNING id, task_id, step, receiver, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
+
+/// The words and statements in which the databases differ.
+pub struct Dialect {
+    /// How a SELECT locks its rows and skips those that are locked.
+    pub skip_locked: &'static str,
+    /// The same with a shared lock, which prevents changes only.
+    pub share_unlocked: &'static str,
+    /// Relies on steps_delayed.
+    pub promote: &'static str,
+    pub promote_one: &'static str,
+    /// Locks the agent's row.
+    pub agent: &'static str,
+    pub heartbeat: &'static str,
+}
+
+/// A transaction as a backend provides it. Dropped without [`Session::commit`], it changes nothing.
+#[async_trait]
+pub trait Session: Send {
+    fn dialect(&self) -> &'static Dialect;
+
+    /// The transaction's time, by the store's clock.
+    fn now(&self) -> Timestamp;
+
+    /// A moment of this process's clock at which the store's had not gone beyond `now`: what is counted
+    /// from here ends no later than what is counted from there.
+    fn instant(&self) -> Instant;
+
+    async fn fetch(&mut self, statement: Statement) -> Result<Vec<Row>, StoreError>;
+    /// Returns the number of affected rows.
+    async fn execute(&mut self, statement: Statement) -> Result<u64, StoreError>;
+
+    /// The next statements lock rows in another order than a save does.
+    fn lock_out_of_order(&mut self) {}
+
+    /// Other instances are notified after the commit.
+    fn notify(&mut self, _notification: Notification) {}
+
+    /// The tasks among `ids` that exist, in any order.
+    async fn load(&mut self, ids: &[TaskId]) -> Result<Loaded, StoreError>;
+
+    /// The memory that each of the tasks among `ids` takes once it is loaded, in bytes, as far as that can be said
+    /// without reading it.
+    async fn sizes(&mut self, ids: &[TaskId]) -> Result<HashMap<TaskId, usize>, StoreError>;
+
+    /// The tasks that were submitted under the idempotency keys among `keys`.
+    async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError>;
+
+    /// Up to `limit` steps at the head of an agent's queue, most important first.
+    async fn queued(&mut self, agent: &AgentName, limit: usize)
+    -> Result<Vec<StepRef>, StoreError>;
+
+    /// Saves a batch, each task by compare-and-set on its version.
+    async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError>;
+
+    /// Deletes those of these tasks that ended before `ended_before`, with all that belongs to them. Locked tasks are
+    /// left for another time. Returns how many were deleted.
+    async fn purge(&mut self, tasks: &[TaskId], ended_before: Timestamp)
+    -> Result<u64, StoreError>;
+
+    /// Gives up to so many free pages of a database file back to the disk, where the file was made for it. The file
+    /// gets shorter when `-wal` is folded back. A server does this by itself.
+    async fn give_back(&mut self, _pages: u32) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn commit(self: Box<Self>) -> Result<(), StoreError>;
+
+    /// Saves a batch and commits. On [`Saved::Conflict`] nothing was committed.
+    async fn save_and_commit(mut self: Box<Self>, batch: &Batch) -> Result<Saved, StoreError> {
+        if self.save(batch).await? == Saved::Conflict {
+            return Ok(Saved::Conflict);
+        }
+        self.commit().await?;
+        Ok(Saved::All)
+    }
+}
+
+pub type Transaction<'t> = dyn Session + 't;
+
+impl Transaction<'_> {
+    async fn fetch_first(&mut self, statement: Statement) -> Result<Option<Row>, StoreError> {
+        Ok(self.fetch(statement).await?.into_iter().next())
+    }
+
+    /// Enqueues delayed steps whose time has come, [`Promoted::MOST`] at once. Returns which agents have queued steps
+    /// then, and when the next delayed step is due.
+    pub async fn promote(&mut self) -> Result<Promoted, StoreError> {
+        self.lock_out_of_order();
+        let promote = Statement::new(self.dialect().promote)
+            .bind(self.now().as_millis())
+            .bind(Promoted::MOST);
+        if self.execute(promote).await? > 0 {
+            self.notify(Notification::WORK);
+        }
+        queries::backlog(&self.fetch(Statement::new(BACKLOG)).await?)
+    }
+
+    /// Enqueues one delayed step, if its time has come.
+    pub async fn promote_one(&mut self, step: StepRef) -> Result<(), StoreError> {
+        self.lock_out_of_order();
+        let promote = Statement::new(self.dialect().promote_one)
+            .bind(step.task.0)
+            .bind(i64::from(step.step.0))
+            .bind(self.now().as_millis());
+        if self.execute(promote).await? > 0 {
+            self.notify(Notification::WORK);
+        }
+        Ok(())
+    }
+
+    /// The latest version. A version that is added by it fails, or is decided again, where another instance adds one
+    /// at the same time.
+    pub async fn latest_workflow(
+        &mut self,
+        name: &WorkflowName,
+    ) -> Result<Option<WorkflowRecord>, StoreError> {
+        self.lock_out_of_order();
+        let latest = Statement::new(LATEST_WORKFLOW).bind(name.as_str());
+        let latest = self.fetch_first(latest).await?;
+        latest.as_ref().map(rows::workflow).transpose()
+    }
+
+    /// Adds a version that does not exist yet.
+    pub async fn add_workflow(
+        &mut self,
+        name: &WorkflowName,
+        version: u32,
+        body: &str,
+    ) -> Result<(), StoreError> {
+        self.lock_out_of_order();
+        let add = Statement::new(ADD_WORKFLOW)
+            .bind(name.as_str())
+            .bind(i64::from(version))
+            .bind(body)
+            .bind(self.now().as_millis());
+        self.execute(add).await?;
+        self.notify(Notification::REGISTRATIONS);
+        Ok(())
+    }
+
+    /// The specification that is registered under this name, as it is stored; locked until the transaction
+    /// ends.
+    pub async fn agent(&mut self, name: &AgentName) -> Result<Option<String>, StoreError> {
+        self.lock_out_of_order();
+        let agent = Statement::new(self.dialect().agent).bind(name.as_str());
+        let row = self.fetch_first(agent).await?;
+        row.map(|row| rows::text(&row, "spec")).transpose()
+    }
+
+    pub async fn put_agent(
+        &mut self,
+        name: &AgentName,
+        spec: &AgentSpec,
+    ) -> Result<(), StoreError> {
+        self.write_agent(PUT_AGENT, name, spec).await?;
+        Ok(())
+    }
+
+    /// [`Transaction::put_agent`] where there is none; [`StoreError::Retryable`] where there is.
+    pub async fn add_agent(
+        &mut self,
+        name: &AgentName,
+        spec: &AgentSpec,
+    ) -> Result<(), StoreError> {
+        match self.write_agent(ADD_AGENT, name, spec).await? {
+            0 => Err(StoreError::Retryable(format!(
+                "the agent {name} was registered meanwhile"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    async fn write_agent(
+        &mut self,
+        sql: &str,
+        name: &AgentName,
+        spec: &AgentSpec,
+    ) -> Result<u64, StoreError> {
+        self.lock_out_of_order();
+        let write = Statement::new(sql)
+            .bind(name.as_str())
+            .bind(serde_json::to_string(spec).map_err(corrupt)?)
+            .bind(self.now().as_millis());
+        self.registered(write).await
+    }
+
+    pub async fn delete_agent(&mut self, name: &AgentName) -> Result<bool, StoreError> {
+        self.lock_out_of_order();
+        let delete = Statement::new(DELETE_AGENT).bind(name.as_str());
+        Ok(self.registered(delete).await? > 0)
+    }
+
+    /// Returns how many rows the statement changed.
+    async fn registered(&mut self, statement: Statement) -> Result<u64, StoreError> {
+        let changed = self.execute(statement).await?;
+        if changed > 0 {
+            self.notify(Notification::REGISTRATIONS);
+        }
+        Ok(changed)
+    }
+
+    /// `None` if the alert does not exist.
+    pub async fn acknowledge(
+        &mut self,
+        alert: AlertId,
+        by: &str,
+    ) -> Result<Option<Alert>, StoreError> {
+        self.lock_out_of_order();
+        let acknowledge = Statement::new(ACKNOWLEDGE)
+            .bind(alert.0)
+            .bind(self.now().as_millis())
+            .bind(by);
+        let row = self.fetch_first(acknowledge).await?;
+        row.as_ref().map(rows::alert).transpose()
+    }
+
+    /// The record of one instance, and the supervisors' lease; neither has to exist yet. Read
+    /// without locks: [`Transaction::save_leases`] compares. These three calls come in transactions
+    /// of their own, so that their locks are held for no longer than they take.
+    pub async fn leases(&mut self, instance: &InstanceId) -> Result<Leases, StoreError> {
+        leases::found(&self.fetch(leases::of(instance)).await?)
+    }
+
+    /// Saves what differs between `before`, as it was read in this transaction, and `after`: each
+    /// of the two by compare-and-set on the incarnation, the term and the end of its lease, or, where
+    /// there was none, on there being none yet. If either does not match, [`Saved::Conflict`]: all is
+    /// read and decided again, in a new transaction.
+    pub async fn save_leases(
+        &mut self,
+        before: &Leases,
+        after: &Leases,
+    ) -> Result<Saved, StoreError> {
+        for change in leases::changes(before, after) {
+            if self.execute(change).await? == 0 {
+                return Ok(Saved::Conflict);
+            }
+        }
+        Ok(Saved::All)
+    }
+
+    /// Deletes the records of instances whose lease ended before `ended_before`.
+    pub async fn forget_instances(&mut self, ended_before: Timestamp) -> Result<(), StoreError> {
+        self.execute(leases::forget(ended_before)).await?;
+        Ok(())
+    }
+
+    /// Makes a test write, to show that the store can commit.
+    pub async fn heartbeat(&mut self) -> Result<(), StoreError> {
+        self.lock_out_of_order();
+        let beat = Statement::new(self.dialect().heartbeat).bind(self.now().as_millis());
+        self.execute(beat).await?;
+        Ok(())
+    }
+}
