@@ -1,23 +1,23 @@
 # syntax=docker/dockerfile:1
-# Provost in a small image without a shell, as a user without rights.
+# Provost in a small image without a shell, as an unprivileged user.
 #
 #   docker build -t provost .
 #   export PROVOST_TOKENS="me:admin:$(openssl rand -hex 32)"
 #   docker run -p 127.0.0.1:8080:8080 -v provost:/data --stop-timeout 30 -e PROVOST_TOKENS provost
 #   curl -H "authorization: Bearer ${PROVOST_TOKENS##*:}" http://127.0.0.1:8080/v1/tasks
 #
-# In a container the service listens on all addresses, or nothing outside could reach it, and for that
-# it wants tokens: without PROVOST_TOKENS it does not start, and says so. PROVOST_INSECURE=true starts
-# it without; then whoever reaches the port may do everything.
+# In a container the service listens on all addresses, or nothing outside could reach it, so it needs
+# tokens: without PROVOST_TOKENS it does not start, and says so. PROVOST_INSECURE=true starts it without;
+# then any client that reaches the port may do everything.
 #
 # --stop-timeout: Docker kills after 10 s, running calls may go on for 20 s (PROVOST_SHUTDOWN_GRACE), and the rest takes
 # up to 6 s.
-# Being killed loses nothing, but what ran is then run again.
+# A kill loses no task, but running steps run again.
 
 FROM rust:1.95-bookworm AS build
 WORKDIR /build
 
-# The dependencies are a layer of their own: it is built again only when they change.
+# The dependencies are a separate layer, which is rebuilt only when they change.
 COPY Cargo.toml Cargo.lock ./
 COPY crates/domain/Cargo.toml crates/domain/
 COPY vendor vendor

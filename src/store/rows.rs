@@ -217,7 +217,7 @@ pub fn assemble<R: Columns>(
     // What undoes steps stands behind them.
     let first_undo = definition.steps.len();
     if steps.len() != first_undo + undos {
-        return Err(corrupt("it lacks records of its steps"));
+        return Err(corrupt("records of its steps are missing"));
     }
     for (at, row) in steps.iter().enumerate() {
         let step = step(row)?;

@@ -131,7 +131,7 @@ async fn what_stops_tls_is_told_apart_and_the_file_is_named() {
         ),
         (
             trusted.verified("127.0.0.1", "ca.pem"),
-            vec!["\"127.0.0.1\"".to_owned(), "another host".to_owned()],
+            vec!["\"127.0.0.1\"".to_owned(), "not for the host".to_owned()],
         ),
         (
             trusted.url("localhost", "postgres", &client),

@@ -24,7 +24,7 @@ async fn instances_follow_a_promoted_standby_and_lose_nothing_that_was_accepted(
     standby.promote().await;
     load.more(150).await;
     all_are_there(&a, &b, load.end().await).await;
-    a.says("takes writes now").await;
+    a.says("now accepts writes").await;
 
     // The old primary comes back as it was, and the first in the URL: nobody falls for it.
     primary.start_again().await;

@@ -211,7 +211,7 @@ async fn what_is_asked_for_wrongly_deletes_nothing_and_says_what_is_right() {
         assert!(refusal.contains(words), "{arguments:?}: {refusal}");
     }
     let typo = refused(&purge(&url, &["--older-than", "0s", "--workflow", "shop"]).await);
-    assert!(typo.contains("no workflow \"shop\""), "{typo}");
+    assert!(typo.contains("workflow \"shop\" does not exist"), "{typo}");
     let missing = provost.database().with_file_name("missing.db");
     let elsewhere = format!("sqlite://{}", missing.display());
     let refusal = refused(&purge(&elsewhere, &["--older-than", "0s"]).await);

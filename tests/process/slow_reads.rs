@@ -127,6 +127,6 @@ pub async fn ends_slow_reads(provost: &Api, url: &str) {
     assert!(answer.header("retry-after").is_some(), "{answer:?}");
     let problem = answer.expect_problem(503, "store-unavailable");
     let detail = problem["detail"].as_str().unwrap();
-    assert!(detail.contains("took longer than"), "{detail}");
+    assert!(detail.contains("exceeded its time limit"), "{detail}");
     labels.awaited_by(0).await;
 }

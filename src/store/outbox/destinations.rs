@@ -366,7 +366,7 @@ pub async fn expire(
         let since = circuit.and_then(|circuit| circuit.gives_up_since(&request.policy, tx.now()));
         if let Some(since) = since {
             let within = request.policy.give_up_after;
-            let reason = format!("{reason}; no message was taken there within {within}");
+            let reason = format!("{reason}; no message was delivered there within {within}");
             let done = expire_backlog(tx, destination, since, reason, dead).await?;
             given_up.extend(done);
         }

@@ -26,14 +26,14 @@ pub(super) enum TlsFault {
         path: PathBuf,
         reason: String,
     },
-    #[error("{parameter}: {} holds no {wanted} in PEM form", path.display())]
+    #[error("{parameter}: {} contains no {wanted} in PEM form", path.display())]
     NotPem {
         parameter: &'static str,
         path: PathBuf,
         wanted: &'static str,
     },
     #[error(
-        "no authority that is trusted has signed the certificate of the server ({said}): trusted are those of this machine{}; name the file with the certificate of the right one in the URL (sslrootcert=…)",
+        "no trusted authority has signed the certificate of the server ({said}): Provost trusts those of this machine{}; add the file with the right authority's certificate to the URL (sslrootcert=…)",
         .root.as_deref().map_or_else(String::new, |root| format!(" and those in {} (sslrootcert)", root.display()))
     )]
     Authority {
@@ -41,10 +41,10 @@ pub(super) enum TlsFault {
         said: TlsError,
     },
     #[error(
-        "the certificate of the server is for another host than {host:?} ({said}): use a name in the URL that the certificate has, or sslmode=verify-ca, which asks for no name"
+        "the certificate of the server is not for the host {host:?} ({said}): use a host name in the URL that the certificate has, or sslmode=verify-ca, which does not check the name"
     )]
     Host { host: String, said: TlsError },
-    #[error("no TLS: {0}; see to the certificates of server and client, or to sslmode in the URL")]
+    #[error("TLS failed: {0}; check the certificates of server and client, or sslmode in the URL")]
     Other(TlsError),
 }
 

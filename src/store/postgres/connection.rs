@@ -137,12 +137,12 @@ impl WriterConnection {
                     }
                 }
                 Err(StoreError::Unavailable(
-                    "there is no connection to the database; connecting again".to_owned(),
+                    "the connection to the database is lost; reconnecting".to_owned(),
                 ))
             }
             // Without a runtime no task recovers it.
             ConnectionState::Lent | ConnectionState::Closed => Err(StoreError::Unavailable(
-                "the connection to the database was not given back".to_owned(),
+                "the connection to the database was not returned".to_owned(),
             )),
         }
     }
@@ -197,7 +197,7 @@ async fn recover(
         match connector.connect().await {
             Ok(connection) => {
                 if failures > 0 {
-                    info!(failures, "connected to the database again");
+                    info!(failures, "reconnected to the database");
                 }
                 let _ = give.send(connection);
                 return;

@@ -334,12 +334,12 @@ where
     match tokio::time::timeout(limit, work).await {
         Ok(done) => Ok(done?),
         Err(_) => Err(StoreError::Retryable(format!(
-            "the database did not answer within {limit:?}"
+            "the database did not respond within {limit:?}"
         ))),
     }
 }
 
-const BEHIND_A_POOLER: &str = "a pooler gives out its connections by the transaction: set postgres.listen = false, which turns off all that needs a connection of its own";
+const BEHIND_A_POOLER: &str = "a pooler shares its connections between transactions: set postgres.listen = false, which turns off everything that needs a connection of its own";
 
 /// What an error of the server, by its code, means for the transaction that met it.
 pub(super) fn error(code: &str, message: String) -> StoreError {
@@ -356,7 +356,7 @@ pub(super) fn error(code: &str, message: String) -> StoreError {
         // A prepared statement is there already, or not there.
         "42P05" | "26000" => StoreError::Unavailable(format!("{message}: {BEHIND_A_POOLER}")),
         "57014" => StoreError::Unavailable(format!(
-            "the database ended a statement that took longer than it may, or that someone cancelled ({message}): ask for less at a time, by narrower filters or smaller pages, or look at what the database is busy with"
+            "the database cancelled a statement that exceeded its time limit, or an operator cancelled it ({message}): request less at a time, with narrower filters or smaller pages, or check the load of the database"
         )),
         _ => StoreError::Unavailable(message),
     }

@@ -162,7 +162,7 @@ async fn send(
             .bind(&own)
             .execute(&pool);
         if let Err(error) = answered(told).await {
-            debug!(%error, "other instances could not be told; they will find out by polling");
+            debug!(%error, "could not notify other instances; they will find the changes by polling");
         }
         sleep(LEAST_REST).await;
         tokio::select! {
@@ -180,8 +180,10 @@ impl NotificationListener {
             let mut lost = false;
             loop {
                 match self.listen(&hear, lost).await {
-                    Ok(()) => warn!("no notifications came through any more; listening again"),
-                    Err(error) => warn!(%error, "notifications are not heard; polling goes on"),
+                    Ok(()) => warn!("notifications stopped arriving; listening again"),
+                    Err(error) => {
+                        warn!(%error, "cannot listen for notifications; polling continues")
+                    }
                 }
                 lost = true;
                 sleep(CONNECT_AGAIN).await;
@@ -204,7 +206,7 @@ impl NotificationListener {
             .listen_all(Notification::CHANNELS.map(|(name, _)| name))
             .await?;
         if again {
-            info!("listening to other instances again");
+            info!("listening for notifications again");
         }
         // Once it listens, not before: what came in between is not missed.
         hear(Notification::EVERYTHING);

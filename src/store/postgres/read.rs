@@ -95,7 +95,7 @@ async fn to_its_end<T: Send + 'static>(
     match tokio::spawn(read).await {
         Ok(found) => found.map_err(StoreError::into_unavailable),
         Err(broken) => Err(StoreError::Unavailable(format!(
-            "the read was broken off: {broken}"
+            "the read was interrupted: {broken}"
         ))),
     }
 }

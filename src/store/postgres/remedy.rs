@@ -10,12 +10,12 @@ pub(super) fn explain(error: &Error) -> String {
             of_code(&error.code().unwrap_or_default()),
         ),
         Error::Tls(error) => (
-            format!("no TLS: {error}"),
-            Some("see to the certificates of server and client, or to sslmode in the URL"),
+            format!("TLS failed: {error}"),
+            Some("check the certificates of server and client, or sslmode in the URL"),
         ),
         Error::Protocol(said) => (
             said.clone(),
-            Some("see whether it is PostgreSQL that listens there"),
+            Some("check that PostgreSQL listens at this address"),
         ),
         error => (error.to_string(), None),
     };
@@ -27,13 +27,15 @@ pub(super) fn explain(error: &Error) -> String {
 
 fn of_code(code: &str) -> Option<&'static str> {
     match code {
-        "28P01" => Some("the password is taken from the URL, from PGPASSWORD or from ~/.pgpass"),
-        "28000" => Some("see to the user in the URL, and to what pg_hba.conf lets in"),
+        "28P01" => {
+            Some("Provost takes the password from the URL, from PGPASSWORD or from ~/.pgpass")
+        }
+        "28000" => Some("check the user in the URL, and pg_hba.conf"),
         "3D000" => Some(
-            "make it with createdb --encoding=UTF8 --template=template0, or see to the name in the URL",
+            "create it with createdb --encoding=UTF8 --template=template0, or check the name in the URL",
         ),
         "42501" => Some(
-            "let the owner of the database run `provost migrate` and grant this user SELECT, INSERT, UPDATE and DELETE on all tables",
+            "run `provost migrate` as the owner of the database, and grant this user SELECT, INSERT, UPDATE and DELETE on all tables",
         ),
         _ => None,
     }

@@ -90,7 +90,7 @@ pub(super) async fn check_server(
         .and_then(|row| row.try_get("encoding"))
         .map_err(|error| fault(name, error))?;
     if encoding != "UTF8" {
-        let reason = format!("its encoding is {encoding}: make it with ENCODING 'UTF8'");
+        let reason = format!("its encoding is {encoding}: create it with ENCODING 'UTF8'");
         return Err(unusable(name, reason));
     }
     Ok(())

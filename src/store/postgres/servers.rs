@@ -48,11 +48,11 @@ pub(super) enum Unfit {
     Sql(#[from] sqlx::Error),
     #[error(transparent)]
     Tls(#[from] certificates::TlsFault),
-    #[error("it did not answer within {} seconds", CONNECT_WITHIN.as_secs())]
+    #[error("it did not respond within {} seconds", CONNECT_WITHIN.as_secs())]
     Silent,
-    #[error("it is a standby that takes no writes")]
+    #[error("it is a standby that accepts no writes")]
     Standby,
-    #[error("it is an old primary, on timeline {0}: another one was promoted after it")]
+    #[error("it is an old primary, on timeline {0}: another server was promoted after it")]
     Superseded(u32),
 }
 
@@ -112,15 +112,15 @@ pub(super) enum UrlError {
     #[error("{}", of_crate(.0))]
     Sql(#[from] sqlx::Error),
     #[error(
-        "target_session_attrs={0:?}: leave it out; a server that takes writes is needed and looked for"
+        "target_session_attrs={0:?}: remove it; Provost always looks for a server that accepts writes"
     )]
     SessionAttrs(String),
     /// The crate would pass it over: a misspelt sslmode would leave the connection without TLS.
-    #[error("there is no parameter {0:?}: known are {known}", known = PARAMETERS.join(", "))]
+    #[error("unknown parameter {0:?}: the parameters are {known}", known = PARAMETERS.join(", "))]
     Unknown(String),
     /// Perhaps not a parameter at all.
     #[error(
-        "what stands after the ? is no parameter: known are {known}; in a password ? is written %3F",
+        "the text after the ? is not a parameter: the parameters are {known}; write a ? in a password as %3F",
         known = PARAMETERS.join(", ")
     )]
     Unreadable,
@@ -351,7 +351,7 @@ impl Servers {
         let options = self.all[server].clone();
         info!(
             server = address(&options),
-            "this server of the database takes writes now"
+            "this server of the database now accepts writes"
         );
         for pool in self.pools.get().into_iter().flatten() {
             pool.set_connect_options(options.clone());

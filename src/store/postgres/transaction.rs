@@ -320,7 +320,7 @@ impl<'b> PgTransaction<'b> {
     /// The answer to a commit was lost: the record tells what became of it. A wrong guess either way would
     /// be told to a caller.
     async fn outcome(&mut self, lost: StoreError) -> Result<(), StoreError> {
-        warn!(error = %lost, "the answer to a commit was lost; asking what became of it");
+        warn!(error = %lost, "the response to a commit was lost; looking up its result");
         // What is left of the old connection is of no use: its answer may still be on its way.
         let id = match &self.state {
             TransactionState::Begun { id, .. } => *id,
@@ -335,7 +335,7 @@ impl<'b> PgTransaction<'b> {
                 let lost_session = match (&connection, id) {
                     (Some(id), _) => LostSession::Connection(id),
                     (None, Some(id)) => LostSession::Transaction(id),
-                    (None, None) => return Err(corrupt("a transaction that nobody knows")),
+                    (None, None) => return Err(corrupt("an unknown transaction")),
                 };
                 let (witness, prepared) = (self.witness.as_ref(), self.prepared());
                 match commit_witness::is_committed(
@@ -358,7 +358,7 @@ impl<'b> PgTransaction<'b> {
             sleep(OUTCOME_AGAIN).await;
         }
         Err(StoreError::CommitUnknown(format!(
-            "the connection was lost at a commit, and what became of it cannot be asked: {lost}"
+            "the connection was lost during a commit, and its result cannot be looked up: {lost}"
         )))
     }
 }
