@@ -126,10 +126,7 @@ async fn open(config: &Config) -> Result<PurgeDatabase, OpenError> {
             };
             let opened = postgres::open(url, settings, definitions).await?;
             return Ok(PurgeDatabase {
-                store: DirectStore {
-                    backend: Box::new(opened.backend),
-                    reader: opened.readers.housekeeping,
-                },
+                store: DirectStore::new(opened.connections),
                 pacing: Pacing::SeveralWriters,
                 is_beside: false,
             });
@@ -153,10 +150,7 @@ async fn open(config: &Config) -> Result<PurgeDatabase, OpenError> {
         Err(error) => return Err(error),
     };
     Ok(PurgeDatabase {
-        store: DirectStore {
-            backend: Box::new(opened.backend),
-            reader: opened.readers.housekeeping,
-        },
+        store: DirectStore::new(opened.connections().0),
         pacing,
         is_beside,
     })

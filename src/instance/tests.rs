@@ -2,44 +2,25 @@
 
 use std::{sync::Arc, time::Duration};
 
-use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{JoinError, LocalLease, Membership, membership::IdLost};
 use crate::{
     domain::{InstanceId, Renewal, Span, Term},
     store::{
-        Backend, Store, StoreError, Transaction,
+        Store,
         conformance::{
-            harness::{Harness, Opened, sqlite},
+            harness::{Harness, sqlite},
             leases::process,
         },
     },
 };
 
 /// A store that other processes may use: each is a member of its own here.
-struct Shared(Box<dyn Backend>);
-
-#[async_trait]
-impl Backend for Shared {
-    async fn begin(&mut self) -> Result<Box<Transaction<'_>>, StoreError> {
-        self.0.begin().await
-    }
-
-    fn is_shared(&self) -> bool {
-        true
-    }
-}
-
 async fn shared() -> Harness {
-    let opened = sqlite().await;
-    Harness::new(Opened {
-        backend: Box::new(Shared(opened.backend)),
-        readers: opened.readers,
-        definitions: opened.definitions,
-        database: opened.database,
-    })
-    .await
+    let mut opened = sqlite().await;
+    opened.connections.is_shared = true;
+    Harness::new(opened).await
 }
 
 async fn join(

@@ -6,7 +6,10 @@ use async_trait::async_trait;
 
 use crate::{
     domain::{TaskId, TaskStatus, Timestamp, WorkflowName},
-    store::{Backend, EndedTask, Purged, SharedReader, Store, StoreError, purge_and_commit},
+    store::{
+        Backend, EndedTask, Purged, SharedReader, Store, StoreConnections, StoreError,
+        purge_and_commit,
+    },
 };
 
 #[async_trait]
@@ -53,8 +56,22 @@ impl PurgeStore for Store {
 
 /// A database that no writer of this process is at.
 pub struct DirectStore {
-    pub backend: Box<dyn Backend>,
+    writers: Vec<Box<dyn Backend>>,
     pub reader: SharedReader,
+}
+
+impl DirectStore {
+    pub fn new(connections: StoreConnections) -> Self {
+        Self {
+            writers: connections.writers,
+            reader: connections.readers.housekeeping,
+        }
+    }
+
+    fn writer(&mut self) -> Result<&mut Box<dyn Backend>, StoreError> {
+        // There is at least one.
+        self.writers.last_mut().ok_or(StoreError::Stopping)
+    }
 }
 
 #[async_trait]
@@ -68,7 +85,7 @@ impl PurgeStore for DirectStore {
         tasks: &[EndedTask],
         ended_before: Timestamp,
     ) -> Result<Purged, StoreError> {
-        purge_and_commit(self.backend.as_mut(), &ids(tasks), ended_before).await
+        purge_and_commit(self.writer()?.as_mut(), &ids(tasks), ended_before).await
     }
 
     async fn purge_dead_letters(
@@ -76,7 +93,7 @@ impl PurgeStore for DirectStore {
         died_before: Timestamp,
         limit: usize,
     ) -> Result<u64, StoreError> {
-        let mut tx = self.backend.begin().await?;
+        let mut tx = self.writer()?.begin().await?;
         let count = tx.purge_dead_letters(died_before, limit).await?;
         tx.commit().await?;
         Ok(count)

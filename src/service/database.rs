@@ -6,7 +6,7 @@ use crate::{
     config::{Config, DatabaseUrl},
     output::say,
     store::{
-        Backend, Definitions, Health, OpenError, Readers,
+        Definitions, Health, OpenError, StoreConnections,
         postgres::{self, NotificationListener},
         sqlite,
     },
@@ -16,8 +16,7 @@ use crate::{
 const DEFINITIONS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 pub(super) struct Database {
-    pub backend: Box<dyn Backend>,
-    pub readers: Readers,
+    pub connections: StoreConnections,
     pub definitions: Arc<Definitions>,
     pub listener: Option<NotificationListener>,
     /// For a database that is a file.
@@ -30,12 +29,12 @@ pub(super) async fn open(config: &Config, health: &Health) -> Result<Database, O
         DatabaseUrl::Sqlite(path) => {
             let max_size = config.store.max_size.map(|size| size.as_u64());
             let opened = sqlite::open(path, max_size, definitions.clone(), health.clone()).await?;
+            let (connections, keeper) = opened.connections();
             Ok(Database {
-                backend: Box::new(opened.backend),
-                readers: opened.readers,
+                connections,
                 definitions,
                 listener: None,
-                keeper: Some(opened.keeper),
+                keeper: Some(keeper),
             })
         }
         DatabaseUrl::Postgres(url) => {
@@ -46,8 +45,7 @@ pub(super) async fn open(config: &Config, health: &Health) -> Result<Database, O
             };
             let opened = postgres::open(url, settings, definitions.clone()).await?;
             Ok(Database {
-                backend: Box::new(opened.backend),
-                readers: opened.readers,
+                connections: opened.connections,
                 definitions,
                 listener: opened.listener,
                 keeper: None,

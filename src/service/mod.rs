@@ -143,8 +143,7 @@ impl Service {
             health: health.clone(),
         };
         let (store, writer) = Store::new(
-            database.backend,
-            database.readers,
+            database.connections,
             database.definitions,
             local.clone(),
             settings,

@@ -65,29 +65,22 @@ pub trait Backend: Send + 'static {
     /// A transaction failed for this reason, and nothing tries it again: the store's health may have changed.
     fn failed(&self, _error: &StoreError) {}
 
-    /// Whether other processes may use the same database meanwhile. If not, whatever other instances
-    /// left behind is over, and what they held is an orphan.
-    fn is_shared(&self) -> bool;
-
-    /// The same database on another connection, for batches that are saved beside the others: once, where
-    /// there can be two writers.
-    fn beside(&mut self) -> Option<Box<dyn Backend>> {
-        None
-    }
-
-    /// The same database on another connection, for leases: once, where there can be two.
-    fn for_leases(&mut self) -> Option<Box<dyn Backend>> {
-        None
-    }
-
-    /// The same database on another connection, for deleting what ended: once, where there can be two. It connects
-    /// when it is first used.
-    fn for_purging(&mut self) -> Option<Box<dyn Backend>> {
-        None
-    }
-
     /// Closes the connection, where it can be made again when it is used next.
     async fn disconnect(&mut self) {}
+}
+
+/// The connections of one opened database.
+pub struct StoreConnections {
+    /// At least one. Several save batches at the same time.
+    pub writers: Vec<Box<dyn Backend>>,
+    /// For leases, where they can have a connection of their own.
+    pub leases: Option<Box<dyn Backend>>,
+    /// For deleting ended tasks, where that can have a connection of its own. It connects when it is first used.
+    pub purging: Option<Box<dyn Backend>>,
+    pub readers: Readers,
+    /// Whether other processes may use the same database meanwhile. If not, all other instances have ended, and the
+    /// steps that they held are orphans.
+    pub is_shared: bool,
 }
 
 pub type SharedReader = Arc<Reader>;

@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::{
     StoreError, Transaction, outbox,
     queries::Statement,
+    record::loaded_step_columns,
     rows::{self, Columns},
 };
 use crate::domain::{AlertKind, AlertNotice, Definition, Sender, StepIndex, Task, TaskId};
@@ -25,10 +26,13 @@ SELECT id, "key", NULL AS workflow, NULL AS workflow_version, labels, priority, 
 FROM tasks WHERE id = $1"#;
 
 /// Relies on the primary key.
-const STEPS: &str = r#"
-SELECT idx, name, agent, state, attempt, failure_count, extended, locked_by, complete_by, ready_at, started_at,
-       ended_at, body, output, error, last_fault, doubt, tries
-FROM steps WHERE task_id = $1 ORDER BY idx"#;
+const STEPS: &str = concat!(
+    "
+SELECT idx, name, agent, ",
+    loaded_step_columns!(),
+    "
+FROM steps WHERE task_id = $1 ORDER BY idx"
+);
 
 /// Relies on the primary key.
 const REPLY_TO: &str = "SELECT reply_to FROM task_details WHERE task_id = $1";

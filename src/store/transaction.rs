@@ -5,15 +5,20 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::{
-    Alert, AlertId, Batch, KnownKey, Loaded, Promoted, Saved, StoreError, WorkflowRecord, leases,
+    Alert, AlertId, Batch, KnownKey, Loaded, Promoted, Saved, StoreError, WorkflowRecord,
+    batch::TaskChange,
+    leases,
+    outbox::closed_alert,
     postgres::Notification,
     queries::{self, BACKLOG, Statement},
     rows::{self, Row, corrupt},
 };
 use crate::domain::{
-    AgentName, AgentSpec, InstanceId, Leases, StepRef, TaskId, Timestamp, WorkflowName,
+    AgentName, AgentSpec, AlertChange, AlertNotice, InstanceId, Leases, Message, StepRef, TaskId,
+    Timestamp, WorkflowName,
 };
 
 const LATEST_WORKFLOW: &str = "SELECT name, version, body, created_at FROM workflows WHERE name = $1 ORDER BY version DESC LIMIT 1";
@@ -37,6 +42,18 @@ SET state = CASE state WHEN 'open' THEN 'acknowledged' ELSE state END,
     acknowledged_at = coalesce(acknowledged_at, $2), acknowledged_by = coalesce(acknowledged_by, $3)
 WHERE id = $1
 RETURNING id, task_id, step, receiver, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
+
+/// Relies on alerts_unclosed: an alert that is not closed yet counts for this one too.
+const RAISE_ALERT: &str = r#"
+INSERT INTO alerts (id, task_id, idx, step, kind, message, state, raised_at)
+VALUES ($1, $2, $3, $4, $5, $6, 'open', $7)
+ON CONFLICT DO NOTHING"#;
+
+/// Relies on alerts_unclosed.
+const CLOSE_ALERT: &str = r#"
+UPDATE alerts SET state = 'closed', closed_at = $3
+WHERE task_id = $1 AND idx = $2 AND state <> 'closed'
+RETURNING id, kind, message, raised_at"#;
 
 /// The words and statements in which the databases differ.
 pub struct Dialect {
@@ -281,6 +298,60 @@ impl Transaction<'_> {
     pub async fn forget_instances(&mut self, ended_before: Timestamp) -> Result<(), StoreError> {
         self.execute(leases::forget(ended_before)).await?;
         Ok(())
+    }
+
+    /// Alerts are rare: a statement for each is no cost that matters. Returns the messages about them.
+    pub(super) async fn save_alerts(&mut self, batch: &Batch) -> Result<Vec<Message>, StoreError> {
+        let mut messages = Vec::new();
+        for change in &batch.changes {
+            for (id, alert) in &change.alerts {
+                let (AlertChange::Raise { step, .. } | AlertChange::Close { step }) = alert;
+                if let Some(alert) = self.save_alert(change, *id, alert).await? {
+                    let (notice, version) = (change.notice(*step, alert), change.task.version);
+                    let alert = batch
+                        .sender
+                        .alert(&notice, version, change.at, Uuid::now_v7);
+                    messages.extend(alert);
+                }
+            }
+        }
+        Ok(messages)
+    }
+
+    /// `None` where it was raised or closed already.
+    async fn save_alert(
+        &mut self,
+        change: &TaskChange,
+        id: Uuid,
+        alert: &AlertChange,
+    ) -> Result<Option<AlertNotice>, StoreError> {
+        let (task, at) = (&change.task, change.at);
+        match alert {
+            AlertChange::Raise {
+                step,
+                kind,
+                message,
+            } => {
+                let raise = Statement::new(RAISE_ALERT)
+                    .bind(id)
+                    .bind(task.id().0)
+                    .bind(i64::from(step.0))
+                    .bind(task.definition(*step).name.as_str())
+                    .bind(kind.as_str())
+                    .bind(message.as_str())
+                    .bind(at.as_millis());
+                let is_new = self.execute(raise).await? > 0;
+                Ok(is_new.then(|| AlertNotice::raised(id, kind.as_str(), message, at)))
+            }
+            AlertChange::Close { step } => {
+                let close = Statement::new(CLOSE_ALERT)
+                    .bind(task.id().0)
+                    .bind(i64::from(step.0))
+                    .bind(at.as_millis());
+                let closed = self.fetch_first(close).await?;
+                closed.map(|row| closed_alert(&row, at)).transpose()
+            }
+        }
     }
 
     /// Makes a test write, to show that the store can commit.

@@ -44,10 +44,6 @@ impl Backend for Leaving {
             StoreError::Unavailable("as the test wants it".to_owned())
         })
     }
-
-    fn is_shared(&self) -> bool {
-        true
-    }
 }
 
 #[tokio::test]
@@ -55,10 +51,11 @@ async fn of_a_batch_that_goes_one_by_one_nobody_waits_for_a_connection_in_turn()
     let begun = Arc::new(AtomicUsize::new(0));
     let mut opened = sqlite().await;
     let interrupted = 16;
-    opened.backend = Box::new(Leaving {
+    opened.connections.is_shared = true;
+    opened.connections.writers = vec![Box::new(Leaving {
         begun: begun.clone(),
         interrupted,
-    });
+    })];
     let h = Harness::new(opened).await;
     let submitted = (0..50).map(|_| h.store.submit(h.details(&New::default()), None, None));
     for answer in join_all(submitted).await {
@@ -120,7 +117,7 @@ async fn readers_come_back_after_a_cut_that_nobody_reports() {
     let url = cluster::url(proxy.port()).replace("/postgres?", &format!("/{name}?"));
     let definitions = Arc::new(Definitions::new(NonZeroUsize::MIN));
     let opened = pg::open(&url, settings, definitions).await.unwrap();
-    let reader = opened.readers.callers;
+    let reader = opened.connections.readers.callers;
     // Each time another moment of a read is met.
     for _ in 0..4 {
         let (tell, mut told) = mpsc::unbounded_channel();

@@ -18,14 +18,13 @@ use crate::{
         StepIndex, StepRef, Task, TaskId, Timestamp, Trace, parse_steps,
     },
     store::{
-        Apply, Backend, CacheLimits, CommandError, Definitions, Dispatch, Health, LocalScheduler,
-        Permit, Readers, Store, Submitted, WriterSettings, postgres, sqlite,
+        Apply, CacheLimits, CommandError, Definitions, Dispatch, Health, LocalScheduler, Permit,
+        Store, StoreConnections, Submitted, WriterSettings, postgres, sqlite,
     },
 };
 
 pub struct Opened {
-    pub backend: Box<dyn Backend>,
-    pub readers: Readers,
+    pub connections: StoreConnections,
     pub definitions: Arc<Definitions>,
     pub database: Database,
 }
@@ -48,8 +47,7 @@ pub async fn sqlite() -> Opened {
     let opened = sqlite::open(&path, None, definitions.clone(), Health::default());
     let opened = opened.await.unwrap();
     Opened {
-        backend: Box::new(opened.backend),
-        readers: opened.readers,
+        connections: opened.connections().0,
         definitions,
         database: Database::Sqlite(folder),
     }
@@ -76,8 +74,7 @@ pub async fn postgres_with(url: String, listen: bool) -> Opened {
         .await
         .unwrap();
     Opened {
-        backend: Box::new(opened.backend),
-        readers: opened.readers,
+        connections: opened.connections,
         definitions,
         database: Database::Postgres(url),
     }
@@ -107,12 +104,12 @@ type Slots = Arc<Mutex<HashMap<AgentName, usize>>>;
 
 /// A slot for a call. It is free again where the call is never made, because its batch was decided anew;
 /// no call ends here, so none that is made frees its slot.
-struct Place {
+struct TestSlot {
     slots: Slots,
     agent: AgentName,
 }
 
-impl Drop for Place {
+impl Drop for TestSlot {
     fn drop(&mut self) {
         if let Some(free) = self.slots.lock().unwrap().get_mut(&self.agent) {
             *free += 1;
@@ -152,7 +149,7 @@ impl LocalScheduler for Notes {
         let mut slots = self.slots.lock().unwrap();
         let free = slots.get_mut(agent)?;
         *free = free.checked_sub(1)?;
-        Some(Box::new(Place {
+        Some(Box::new(TestSlot {
             slots: self.slots.clone(),
             agent: agent.clone(),
         }))
@@ -247,8 +244,7 @@ impl Harness {
             health: Health::default(),
         };
         let (store, writer) = Store::new(
-            opened.backend,
-            opened.readers,
+            opened.connections,
             opened.definitions,
             notes.clone(),
             settings,

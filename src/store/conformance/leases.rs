@@ -209,8 +209,8 @@ pub async fn what_an_instance_holds_is_told_apart_from_what_others_hold(h: Harne
 }
 
 /// Two transactions that read the same leases: the second to save hears that they are stale.
-pub async fn leases_are_saved_by_compare_and_set(opened: Opened) {
-    let mut backend = opened.backend;
+pub async fn leases_are_saved_by_compare_and_set(mut opened: Opened) {
+    let mut backend = opened.connections.writers.remove(0);
     let (a, b) = (process("node-1", LONG), process("node-1", LONG));
     let mut seen = Leases::default();
     for _ in 0..2 {
@@ -241,8 +241,8 @@ pub async fn leases_are_saved_by_compare_and_set(opened: Opened) {
 }
 
 /// Instances are forgotten by the end of their leases, not by their start.
-pub async fn only_instances_that_ended_long_ago_are_forgotten(opened: Opened) {
-    let mut backend = opened.backend;
+pub async fn only_instances_that_ended_long_ago_are_forgotten(mut opened: Opened) {
+    let mut backend = opened.connections.writers.remove(0);
     let mut tx = backend.begin().await.unwrap();
     let (now, nothing) = (tx.now(), Leases::default());
     let (old, new) = (

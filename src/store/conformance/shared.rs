@@ -489,8 +489,7 @@ async fn nothing_is_kept_on_a_connection_where_listening_is_off() {
     let opened = pg::open(&url, off, definitions.clone()).await.unwrap();
     assert!(opened.listener.is_none());
     let h = Harness::new(super::harness::Opened {
-        backend: Box::new(opened.backend),
-        readers: opened.readers,
+        connections: opened.connections,
         definitions,
         database: Database::Postgres(url),
     })

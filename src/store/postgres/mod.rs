@@ -36,7 +36,9 @@ use self::{
     servers::{NoPrimary, Servers},
     transaction::PgTransaction,
 };
-use super::{Backend, Definitions, OpenError, Reader, Readers, StoreError, Transaction};
+use super::{
+    Backend, Definitions, OpenError, Reader, Readers, StoreConnections, StoreError, Transaction,
+};
 
 /// Connections of what keeps tasks moving: its loops ask for little, but several may at once, and one that is
 /// stuck must not hold up all.
@@ -62,19 +64,13 @@ pub struct Settings {
 }
 
 pub struct OpenedPostgres {
-    pub backend: PgBackend,
-    pub readers: Readers,
+    pub connections: StoreConnections,
     /// The notifications of other instances, where `listen` is on.
     pub listener: Option<NotificationListener>,
 }
 
 pub struct PgBackend {
     writer: WriterConnection,
-    /// Until they are asked for.
-    beside: Option<WriterConnection>,
-    leases: Option<WriterConnection>,
-    /// How to connect for deleting what ended, until it is asked for.
-    purging: Option<Connector>,
     clock: Arc<Clock>,
     definitions: Arc<Definitions>,
     notifier: Option<Notifier>,
@@ -131,15 +127,15 @@ pub async fn open(
         (None, None)
     };
     let clock = Arc::new(Clock::default());
-    let backend = PgBackend {
-        clock: clock.clone(),
-        writer: WriterConnection::new(writer, connector.clone()),
-        beside: Some(WriterConnection::new(beside, connector.clone())),
-        leases: Some(WriterConnection::new(leases, connector.clone())),
-        purging: Some(connector),
-        definitions: definitions.clone(),
-        notifier,
+    let backend = |writer, notifier: &Option<Notifier>| -> Box<dyn Backend> {
+        Box::new(PgBackend {
+            writer,
+            clock: clock.clone(),
+            definitions: definitions.clone(),
+            notifier: notifier.clone(),
+        })
     };
+    let connected = |session| WriterConnection::new(session, connector.clone());
     let reader = |pool| {
         Arc::new(Reader::new(PgSource {
             pool,
@@ -149,10 +145,18 @@ pub async fn open(
         }))
     };
     Ok(OpenedPostgres {
-        backend,
-        readers: Readers {
-            callers: reader(callers),
-            housekeeping: reader(housekeeping),
+        connections: StoreConnections {
+            writers: vec![
+                backend(connected(beside), &notifier),
+                backend(connected(writer), &notifier),
+            ],
+            leases: Some(backend(connected(leases), &None)),
+            purging: Some(backend(WriterConnection::unconnected(connector), &None)),
+            readers: Readers {
+                callers: reader(callers),
+                housekeeping: reader(housekeeping),
+            },
+            is_shared: true,
         },
         listener,
     })
@@ -263,44 +267,11 @@ fn fault(name: &str, error: sqlx::Error) -> OpenError {
     }
 }
 
-impl PgBackend {
-    fn on(&self, connection: WriterConnection, notifier: Option<Notifier>) -> Self {
-        Self {
-            writer: connection,
-            beside: None,
-            leases: None,
-            purging: None,
-            clock: self.clock.clone(),
-            definitions: self.definitions.clone(),
-            notifier,
-        }
-    }
-}
-
 #[async_trait]
 impl Backend for PgBackend {
     async fn begin(&mut self) -> Result<Box<Transaction<'_>>, StoreError> {
         let transaction = PgTransaction::begin(self).await?;
         Ok(Box::new(transaction))
-    }
-
-    fn is_shared(&self) -> bool {
-        true
-    }
-
-    fn beside(&mut self) -> Option<Box<dyn Backend>> {
-        let connection = self.beside.take()?;
-        Some(Box::new(self.on(connection, self.notifier.clone())))
-    }
-
-    fn for_leases(&mut self) -> Option<Box<dyn Backend>> {
-        let connection = self.leases.take()?;
-        Some(Box::new(self.on(connection, None)))
-    }
-
-    fn for_purging(&mut self) -> Option<Box<dyn Backend>> {
-        let connection = WriterConnection::unconnected(self.purging.take()?);
-        Some(Box::new(self.on(connection, None)))
     }
 
     async fn disconnect(&mut self) {

@@ -9,6 +9,7 @@ use crate::{
     domain::TaskId,
     store::{
         Definitions, Loaded, StoreError,
+        record::loaded_step_columns,
         rows::{Loading, number, size, task_id},
     },
 };
@@ -28,13 +29,16 @@ LEFT JOIN LATERAL (
     SELECT steps, policies, input, reply_to
     FROM task_details WHERE task_id = wanted.id OFFSET 0) AS details ON true"#;
 
-const LOAD_STEPS: &str = r#"
+const LOAD_STEPS: &str = concat!(
+    "
 SELECT step.*
 FROM unnest($1::uuid[]) AS wanted (id)
 CROSS JOIN LATERAL (
-    SELECT task_id, idx, state, attempt, failure_count, extended, locked_by, complete_by, ready_at,
-           started_at, ended_at, body, output, error, last_fault, doubt, tries
-    FROM steps WHERE task_id = wanted.id OFFSET 0) AS step"#;
+    SELECT task_id, idx, ",
+    loaded_step_columns!(),
+    "
+    FROM steps WHERE task_id = wanted.id OFFSET 0) AS step"
+);
 
 /// The length of a text stands where the text is led to: nothing of the texts is read.
 const SIZES: &str = r#"

@@ -6,26 +6,13 @@ use uuid::Uuid;
 
 use super::{prepared::Prepared, save_sql::SaveShape};
 use crate::{
-    domain::{AlertChange, AlertNotice, Message, Sender, Task, Timestamp},
+    domain::{Message, Task, Timestamp},
     store::{
         Batch, Saved, StoreError,
         batch::{NewKey, TaskChange},
-        outbox::closed_alert,
-        record::{self, DetailsRecord, StepRecord, TaskRecord},
+        record::{self, DetailsRecord, StepRecord, TaskRecord, step_columns},
     },
 };
-
-/// Relies on alerts_unclosed: an alert that is not closed yet stands for this one too.
-const RAISE_ALERT: &str = r#"
-INSERT INTO alerts (id, task_id, idx, step, kind, message, state, raised_at)
-VALUES ($1, $2, $3, $4, $5, $6, 'open', $7)
-ON CONFLICT DO NOTHING"#;
-
-/// Relies on alerts_unclosed.
-const CLOSE_ALERT: &str = r#"
-UPDATE alerts SET state = 'closed', closed_at = $3
-WHERE task_id = $1 AND idx = $2 AND state <> 'closed'
-RETURNING id, kind, message, raised_at"#;
 
 const INSERT_MESSAGES: &str = r#"
 INSERT INTO messages (id, receiver, subject, place, task_id, kind, url, body, created_at, state, tries)
@@ -40,7 +27,7 @@ SELECT receiver, subject, destination, at, at, 0
 FROM unnest($1::text[], $2::uuid[], $3::text[], $4::bigint[]) AS new (receiver, subject, destination, at)
 ON CONFLICT (receiver, subject) DO UPDATE SET tries = queues.tries"#;
 
-/// `wait`: whether rows that another instance has locked are waited for.
+/// Saves all but alerts and messages. `wait`: whether rows that another instance has locked are waited for.
 pub(super) async fn save(
     tx: &mut PgConnection,
     batch: &Batch,
@@ -93,11 +80,6 @@ pub(super) async fn save(
     if !row.try_get::<bool, _>("saved")? {
         return Ok(Saved::Conflict);
     }
-    let mut alerts = Vec::new();
-    for change in changes {
-        alerts.extend(save_alerts(tx, change, &batch.sender, prepared).await?);
-    }
-    save_messages(tx, &batch.messages, &alerts, prepared).await?;
     Ok(Saved::All)
 }
 
@@ -184,26 +166,29 @@ impl<'c> StepRecords<'c> {
 }
 
 fn bind_steps(statement: SaveQuery, steps: &[StepRecord]) -> SaveQuery {
-    statement
-        .bind(column(steps, |step| step.task))
-        .bind(column(steps, |step| i64::from(step.idx)))
-        .bind(column(steps, |step| step.state))
-        .bind(column(steps, |step| i64::from(step.attempt)))
-        .bind(column(steps, |step| i64::from(step.failure_count)))
-        .bind(column(steps, |step| i64::from(step.extended)))
-        .bind(column(steps, |step| step.doubt))
-        .bind(column(steps, |step| i64::from(step.tries)))
-        .bind(column(steps, |step| step.locked_by.map(|id| &**id)))
-        .bind(column(steps, |step| step.complete_by))
-        .bind(column(steps, |step| step.ready_at))
-        .bind(column(steps, |step| step.due_at))
-        .bind(column(steps, |step| i16::from(step.queued)))
-        .bind(column(steps, |step| step.started_at))
-        .bind(column(steps, |step| step.ended_at))
-        .bind(column(steps, |step| step.body))
-        .bind(column(steps, |step| step.output))
-        .bind(column(steps, |step| step.error.as_deref()))
-        .bind(column(steps, |step| step.last_fault.as_deref()))
+    macro_rules! bound {
+        ($($name:ident: $kind:ident),*) => {
+            statement
+                .bind(column(steps, |step| step.task))
+                .bind(column(steps, |step| i64::from(step.idx)))
+                $(.bind(column(steps, |step| value!(step.$name, $kind))))*
+        };
+    }
+    macro_rules! value {
+        ($value:expr, flag) => {
+            i16::from($value)
+        };
+        ($value:expr, maybe_shared) => {
+            $value.map(|text| &**text)
+        };
+        ($value:expr, maybe_owned) => {
+            $value.as_deref()
+        };
+        ($value:expr, $kind:ident) => {
+            $value
+        };
+    }
+    step_columns!(bound)
 }
 
 fn bind_new_steps(statement: SaveQuery, steps: &[StepRecord]) -> SaveQuery {
@@ -247,7 +232,7 @@ fn bind_history(statement: SaveQuery, changes: &[TaskChange]) -> SaveQuery {
         .bind(column(&told, |change| record::events(change)))
 }
 
-async fn save_messages(
+pub(super) async fn save_messages(
     tx: &mut PgConnection,
     replies: &[Message],
     alerts: &[Message],
@@ -280,53 +265,4 @@ async fn save_messages(
         .execute(&mut *tx)
         .await?;
     Ok(())
-}
-
-/// Alerts are rare: a statement for each is no cost that matters. Answers what is told of them.
-async fn save_alerts(
-    tx: &mut PgConnection,
-    change: &TaskChange,
-    sender: &Sender,
-    prepared: Prepared,
-) -> Result<Vec<Message>, StoreError> {
-    let task = &change.task;
-    let mut told = Vec::new();
-    for (alert_id, alert) in &change.alerts {
-        let notice = match alert {
-            AlertChange::Raise {
-                step,
-                kind,
-                message,
-            } => {
-                let raised = prepared
-                    .query(RAISE_ALERT)
-                    .bind(*alert_id)
-                    .bind(task.id().0)
-                    .bind(i64::from(step.0))
-                    .bind(task.definition(*step).name.as_str())
-                    .bind(kind.as_str())
-                    .bind(message)
-                    .bind(change.at.as_millis())
-                    .execute(&mut *tx)
-                    .await?;
-                let alert = AlertNotice::raised(*alert_id, kind.as_str(), message, change.at);
-                (raised.rows_affected() > 0).then(|| change.notice(*step, alert))
-            }
-            AlertChange::Close { step } => {
-                let closed = prepared
-                    .query(CLOSE_ALERT)
-                    .bind(task.id().0)
-                    .bind(i64::from(step.0))
-                    .bind(change.at.as_millis())
-                    .fetch_optional(&mut *tx)
-                    .await?;
-                let closed = closed.map(|row| closed_alert(&row, change.at));
-                closed.transpose()?.map(|alert| change.notice(*step, alert))
-            }
-        };
-        if let Some(notice) = notice {
-            told.extend(sender.alert(&notice, task.version, change.at, Uuid::now_v7));
-        }
-    }
-    Ok(told)
 }

@@ -4,6 +4,8 @@
 
 use std::{fmt::Write, sync::OnceLock};
 
+use crate::store::record::step_columns;
+
 /// A column and its type.
 type SqlColumn = (&'static str, &'static str);
 
@@ -49,26 +51,27 @@ const KEYS: [SqlColumn; 4] = [
     ("created_at", "bigint"),
 ];
 
+macro_rules! step_types {
+    ($($name:ident: $kind:ident),*) => { [$((stringify!($name), type_of!($kind))),*] };
+}
+
+macro_rules! type_of {
+    (number) => {
+        "bigint"
+    };
+    (maybe_number) => {
+        "bigint"
+    };
+    (flag) => {
+        "smallint"
+    };
+    ($text:ident) => {
+        "text"
+    };
+}
+
 /// What a save may change of a step.
-const STEP: [SqlColumn; 17] = [
-    ("state", "text"),
-    ("attempt", "bigint"),
-    ("failure_count", "bigint"),
-    ("extended", "bigint"),
-    ("doubt", "text"),
-    ("tries", "bigint"),
-    ("locked_by", "text"),
-    ("complete_by", "bigint"),
-    ("ready_at", "bigint"),
-    ("due_at", "bigint"),
-    ("queued", "smallint"),
-    ("started_at", "bigint"),
-    ("ended_at", "bigint"),
-    ("body", "text"),
-    ("output", "text"),
-    ("error", "text"),
-    ("last_fault", "text"),
-];
+const STEP: [SqlColumn; 17] = step_columns!(step_types);
 
 /// The rest of it.
 const NEW_STEP: [SqlColumn; 3] = [("name", "text"), ("agent", "text"), ("priority", "bigint")];

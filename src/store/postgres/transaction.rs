@@ -28,7 +28,7 @@ use crate::{
         Batch, KnownKey, Loaded, Saved, StoreError,
         queries::Statement,
         rows::{self, Row, corrupt},
-        transaction::{Dialect, Session},
+        transaction::{Dialect, Session, Transaction},
     },
 };
 
@@ -454,16 +454,19 @@ impl Session for PgTransaction<'_> {
     }
 
     async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError> {
-        let (now, wait, prepared) = (
-            self.estimate.now,
-            self.locks == LockOrder::ById,
-            self.prepared(),
-        );
+        let wait = self.locks == LockOrder::ById;
+        let (now, prepared) = (self.estimate.now, self.prepared());
         let saved = save::save(self.connection().await?, batch, now, wait, prepared);
         let saved = answered(saved).await;
-        let saved = self.noted(saved)?;
+        if self.noted(saved)? == Saved::Conflict {
+            return Ok(Saved::Conflict);
+        }
+        let alerts = (self as &mut Transaction<'_>).save_alerts(batch).await?;
+        let (replies, connection) = (&batch.messages, self.connection().await?);
+        let saved = answered(save::save_messages(connection, replies, &alerts, prepared)).await;
+        self.noted(saved)?;
         self.note(batch);
-        Ok(saved)
+        Ok(Saved::All)
     }
 
     async fn purge(

@@ -44,7 +44,8 @@ use self::{
     transaction::SqliteTransaction,
 };
 use super::{
-    Backend, Definitions, Health, OpenError, Reader, Readers, SharedReader, StoreError, Transaction,
+    Backend, Definitions, Health, OpenError, Reader, Readers, SharedReader, StoreConnections,
+    StoreError, Transaction,
 };
 use crate::domain::Timestamp;
 
@@ -75,6 +76,20 @@ pub struct OpenedSqlite {
     pub backend: SqliteBackend,
     pub readers: Readers,
     pub keeper: Keeper,
+}
+
+impl OpenedSqlite {
+    pub fn connections(self) -> (StoreConnections, Keeper) {
+        let connections = StoreConnections {
+            writers: vec![Box::new(self.backend)],
+            leases: None,
+            purging: None,
+            readers: self.readers,
+            // The lock on the file keeps every other process out.
+            is_shared: false,
+        };
+        (connections, self.keeper)
+    }
 }
 
 /// Opens the file, making it if it is not there, and brings its schema up to date. Where the disk is full it
@@ -361,11 +376,6 @@ impl Backend for SqliteBackend {
         if matches!(error, StoreError::Full) {
             self.files.raise_full();
         }
-    }
-
-    /// The lock on the file keeps every other process out.
-    fn is_shared(&self) -> bool {
-        false
     }
 }
 

@@ -9,6 +9,7 @@ use crate::{
     store::{
         Definitions, Health, Loaded, StoreError, UnreadableTask,
         queries::{BindValue, Statement},
+        record::loaded_step_columns,
         rows::{Loading, corrupt, size},
     },
 };
@@ -20,12 +21,15 @@ FROM tasks LEFT JOIN task_details ON task_id = id
 WHERE id IN (SELECT unhex(value) FROM json_each(?1))
 ORDER BY id"#;
 
-const LOAD_STEPS: &str = r#"
-SELECT task_id, idx, state, attempt, failure_count, extended, locked_by, complete_by, ready_at, started_at,
-       ended_at, body, output, error, last_fault, doubt, tries
+const LOAD_STEPS: &str = concat!(
+    "
+SELECT task_id, idx, ",
+    loaded_step_columns!(),
+    "
 FROM steps
 WHERE task_id IN (SELECT unhex(value) FROM json_each(?1))
-ORDER BY task_id, idx"#;
+ORDER BY task_id, idx"
+);
 
 /// The length of a text stands at its beginning: nothing of the texts is read.
 const SIZES: &str = r#"

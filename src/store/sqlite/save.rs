@@ -3,16 +3,14 @@
 //! each are written while the connection's thread runs the statement before.
 
 use sqlx::SqliteConnection;
-use uuid::Uuid;
 
 use super::rows_statement::{Rows, RowsStatement, run, run_and};
 use crate::{
-    domain::{AlertChange, AlertNotice, Message, Sender, StepIndex, Task, Timestamp},
+    domain::{Message, StepIndex, Task, Timestamp},
     store::{
         Batch, Saved, StoreError,
         batch::TaskChange,
-        outbox::closed_alert,
-        record::{self, DetailsRecord, StepRecord, TaskRecord},
+        record::{self, DetailsRecord, StepRecord, TaskRecord, step_columns},
     },
 };
 
@@ -46,22 +44,24 @@ FROM (VALUES"#,
     ") AS new WHERE tasks.id = new.column1 AND tasks.version = new.column2",
 );
 
+macro_rules! save_steps {
+    ($first:ident: $kind:ident $(, $name:ident: $_:ident)*) => {
+        RowsStatement::new(
+            concat!(
+                "INSERT INTO steps (task_id, idx, name, agent, priority, ", stringify!($first),
+                $(", ", stringify!($name),)* ") SELECT * FROM (VALUES"
+            ),
+            concat!(
+                ") WHERE column1 IS NOT NULL ON CONFLICT (task_id, idx) DO UPDATE SET ",
+                stringify!($first), " = excluded.", stringify!($first)
+                $(, ", ", stringify!($name), " = excluded.", stringify!($name))*
+            ),
+        )
+    };
+}
+
 /// Relies on the primary key.
-static SAVE_STEPS: RowsStatement<22> = RowsStatement::new(
-    r#"
-INSERT INTO steps (task_id, idx, name, agent, priority, state, attempt, failure_count, extended, locked_by,
-                   complete_by, ready_at, due_at, queued, started_at, ended_at, body, output, error, last_fault,
-                   doubt, tries)
-SELECT * FROM (VALUES"#,
-    r#") WHERE column1 IS NOT NULL
-ON CONFLICT (task_id, idx) DO UPDATE
-SET state = excluded.state, attempt = excluded.attempt, failure_count = excluded.failure_count,
-    extended = excluded.extended, locked_by = excluded.locked_by, complete_by = excluded.complete_by,
-    ready_at = excluded.ready_at, due_at = excluded.due_at, queued = excluded.queued,
-    started_at = excluded.started_at, ended_at = excluded.ended_at, body = excluded.body,
-    output = excluded.output, error = excluded.error, last_fault = excluded.last_fault,
-    doubt = excluded.doubt, tries = excluded.tries"#,
-);
+static SAVE_STEPS: RowsStatement<22> = step_columns!(save_steps);
 
 static INSERT_HISTORY: RowsStatement<4> = RowsStatement::new(
     "INSERT INTO history (task_id, version, at, events) SELECT * FROM (VALUES",
@@ -78,18 +78,6 @@ static INSERT_KEYS: RowsStatement<4> = RowsStatement::new(
     ") WHERE column1 IS NOT NULL",
 );
 
-/// Relies on alerts_unclosed: an alert that is not closed yet stands for this one too.
-const RAISE_ALERT: &str = r#"
-INSERT INTO alerts (id, task_id, idx, step, kind, message, state, raised_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'open', ?7)
-ON CONFLICT DO NOTHING"#;
-
-/// Relies on alerts_unclosed.
-const CLOSE_ALERT: &str = r#"
-UPDATE alerts SET state = 'closed', closed_at = ?3
-WHERE task_id = ?1 AND idx = ?2 AND state <> 'closed'
-RETURNING id, kind, message, raised_at"#;
-
 static INSERT_MESSAGES: RowsStatement<9> = RowsStatement::new(
     r#"
 INSERT INTO messages (id, receiver, subject, place, task_id, kind, url, body, created_at, state, tries)
@@ -103,6 +91,7 @@ static ADD_TO_QUEUES: RowsStatement<4> = RowsStatement::new(
     ") WHERE column1 IS NOT NULL ON CONFLICT (receiver, subject) DO NOTHING",
 );
 
+/// Saves all but alerts and messages.
 pub(super) async fn save(
     tx: &mut SqliteConnection,
     batch: &Batch,
@@ -157,16 +146,11 @@ pub(super) async fn save(
         rows.integer(now.as_millis());
     });
     run(tx, keys).await?;
-    let mut alerts = Vec::new();
-    for change in changes() {
-        alerts.extend(save_alerts(tx, change, &batch.sender).await?);
-    }
-    save_messages(tx, &batch.messages, &alerts).await?;
     Ok(Saved::All)
 }
 
 /// Where nobody is told anything, this does nothing.
-async fn save_messages(
+pub(super) async fn save_messages(
     tx: &mut SqliteConnection,
     replies: &[Message],
     alerts: &[Message],
@@ -193,52 +177,6 @@ async fn save_messages(
     });
     run(tx, queues).await?;
     Ok(())
-}
-
-/// Alerts are rare: a statement for each is no cost that matters. Answers what is told of them.
-async fn save_alerts(
-    tx: &mut SqliteConnection,
-    change: &TaskChange,
-    sender: &Sender,
-) -> Result<Vec<Message>, StoreError> {
-    let task = &change.task;
-    let mut told = Vec::new();
-    for (alert_id, alert) in &change.alerts {
-        let notice = match alert {
-            AlertChange::Raise {
-                step,
-                kind,
-                message,
-            } => {
-                let raised = sqlx::query(RAISE_ALERT)
-                    .bind(alert_id.as_bytes().as_slice())
-                    .bind(task.id().0.as_bytes().as_slice())
-                    .bind(step.0)
-                    .bind(task.definition(*step).name.as_str())
-                    .bind(kind.as_str())
-                    .bind(message)
-                    .bind(change.at.as_millis())
-                    .execute(&mut *tx)
-                    .await?;
-                let alert = AlertNotice::raised(*alert_id, kind.as_str(), message, change.at);
-                (raised.rows_affected() > 0).then(|| change.notice(*step, alert))
-            }
-            AlertChange::Close { step } => {
-                let closed = sqlx::query(CLOSE_ALERT)
-                    .bind(task.id().0.as_bytes().as_slice())
-                    .bind(step.0)
-                    .bind(change.at.as_millis())
-                    .fetch_all(&mut *tx)
-                    .await?;
-                let closed = closed.first().map(|row| closed_alert(row, change.at));
-                closed.transpose()?.map(|alert| change.notice(*step, alert))
-            }
-        };
-        if let Some(notice) = notice {
-            told.extend(sender.alert(&notice, task.version, change.at, Uuid::now_v7));
-        }
-    }
-    Ok(told)
 }
 
 fn new_task(rows: &mut Rows, task: &Task) {
@@ -296,23 +234,30 @@ fn step(rows: &mut Rows, task: &Task, index: StepIndex, now: Timestamp) {
     rows.text(record.name.clone());
     rows.text(record.agent.clone());
     rows.integer(record.priority);
-    rows.word(record.state);
-    rows.integer(i64::from(record.attempt));
-    rows.integer(i64::from(record.failure_count));
-    rows.integer(i64::from(record.extended));
-    rows.maybe_text(record.locked_by.cloned());
-    rows.maybe_integer(record.complete_by);
-    rows.maybe_integer(record.ready_at);
-    rows.maybe_integer(record.due_at);
-    rows.integer(i64::from(record.queued));
-    rows.maybe_integer(record.started_at);
-    rows.maybe_integer(record.ended_at);
-    rows.maybe_text(record.body);
-    rows.maybe_text(record.output);
-    rows.maybe_text(record.error);
-    rows.maybe_text(record.last_fault);
-    rows.maybe_text(record.doubt);
-    rows.integer(i64::from(record.tries));
+    macro_rules! bind {
+        ($($name:ident: $kind:ident),*) => { $(value!(record.$name, $kind);)* };
+    }
+    macro_rules! value {
+        ($value:expr, word) => {
+            rows.word($value)
+        };
+        ($value:expr, number) => {
+            rows.integer($value)
+        };
+        ($value:expr, maybe_number) => {
+            rows.maybe_integer($value)
+        };
+        ($value:expr, flag) => {
+            rows.integer(i64::from($value))
+        };
+        ($value:expr, maybe_shared) => {
+            rows.maybe_text($value.cloned())
+        };
+        ($value:expr, $text:ident) => {
+            rows.maybe_text($value)
+        };
+    }
+    step_columns!(bind);
 }
 
 fn history(rows: &mut Rows, change: &TaskChange) {

@@ -13,7 +13,7 @@ use crate::{
         Batch, Definitions, KnownKey, Loaded, Saved, StoreError,
         queries::Statement,
         rows::{self, Row},
-        transaction::{Dialect, Session},
+        transaction::{Dialect, Session, Transaction},
     },
 };
 
@@ -122,7 +122,12 @@ impl Session for SqliteTransaction<'_> {
     }
 
     async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError> {
-        save::save(&mut self.tx, batch, self.now).await
+        if save::save(&mut self.tx, batch, self.now).await? == Saved::Conflict {
+            return Ok(Saved::Conflict);
+        }
+        let alerts = (self as &mut Transaction<'_>).save_alerts(batch).await?;
+        save::save_messages(&mut self.tx, &batch.messages, &alerts).await?;
+        Ok(Saved::All)
     }
 
     async fn purge(

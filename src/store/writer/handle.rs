@@ -27,8 +27,8 @@ use super::{
 use crate::{
     domain::{Actor, AgentName, Command, Details, Sender, Task, TaskId, Timestamp},
     store::{
-        Alert, AlertId, Backend, CommandError, Definitions, Health, LocalScheduler, Promoted,
-        Purged, Readers, SharedReader, StoreError, Watchers, metrics::WriterMetrics,
+        Alert, AlertId, CommandError, Definitions, Health, LocalScheduler, Promoted, Purged,
+        SharedReader, StoreConnections, StoreError, Watchers, metrics::WriterMetrics,
     },
 };
 
@@ -156,34 +156,31 @@ impl Request {
 impl Store {
     /// A store, and its writer to be run. The writer ends when the last handle is dropped.
     pub fn new(
-        mut backend: Box<dyn Backend>,
-        readers: Readers,
+        connections: StoreConnections,
         definitions: Arc<Definitions>,
         local: Arc<dyn LocalScheduler>,
         settings: WriterSettings,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (requests, receiver) = mpsc::channel(QUEUE);
         let watchers = Arc::new(Watchers::default());
-        let is_shared = backend.is_shared();
         let (leases, asked) = mpsc::channel(QUEUE);
-        let (lease_requests, apart) = match backend.for_leases() {
+        let (lease_requests, apart) = match connections.leases {
             Some(backend) => (None, Some(leases::serve(backend, asked))),
             None => (Some(asked), None),
         };
-        let (purges, purging) = match backend.for_purging() {
+        let (purges, purging) = match connections.purging {
             Some(backend) => {
                 let (purges, asked) = mpsc::channel(1);
                 (Some(purges), Some(purge::serve(backend, asked)))
             }
             None => (None, None),
         };
+        let (writers, is_shared) = (connections.writers, connections.is_shared);
         let outbox = Arc::new(Notify::new());
         let faults = Arc::new(Faults::default());
         let (health, sender) = (settings.health.clone(), settings.sender.clone());
-        let mut committers = Vec::from_iter(backend.beside());
-        committers.push(backend);
         let writer = Writer {
-            command_queue: CommandQueue::new(receiver, lease_requests, committers.len()),
+            command_queue: CommandQueue::new(receiver, lease_requests, writers.len()),
             committing: RwLock::new(()),
             local,
             watchers: watchers.clone(),
@@ -200,8 +197,8 @@ impl Store {
             leases,
             purges,
             is_shared,
-            reader: readers.callers,
-            housekeeping: readers.housekeeping,
+            reader: connections.readers.callers,
+            housekeeping: connections.readers.housekeeping,
             watchers,
             definitions,
             outbox,
@@ -211,7 +208,7 @@ impl Store {
         };
         let writing = async move {
             futures::join!(
-                writer.run(committers),
+                writer.run(writers),
                 OptionFuture::from(apart),
                 OptionFuture::from(purging),
             );
