@@ -94,7 +94,7 @@ impl Bulkhead {
     }
 }
 
-/// The right to have one call under way. Dropped, it goes back and the scheduler is told.
+/// The right to have one call in flight. When it is dropped, the slot is free again and the scheduler is notified.
 #[must_use = "a slot is given back when it is dropped"]
 pub struct Slot(Arc<Bulkhead>);
 

@@ -173,7 +173,7 @@ impl Agents {
         self.gate.on_freed(Box::new(notify));
     }
 
-    /// Gives out no more slots, for good: the instance is going down. Calls under way go on.
+    /// Gives out no more slots, permanently: the instance is stopping. Running calls continue.
     pub fn close(&self) {
         self.gate.close();
     }

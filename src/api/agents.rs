@@ -14,11 +14,11 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     App, Problem,
-    answer::{Page, json, tagged},
     extract::{
         IfTagged, JsonBody, NamePath, PageQuery, PlainName, Query, RegistrationHeaders, plain_name,
     },
     problem::{ProblemBody, ProblemKind},
+    response::{Page, json, tagged},
 };
 use crate::{
     agent::Agent,
@@ -128,7 +128,7 @@ impl AgentView {
         }
     }
 
-    fn answer(&self, status: StatusCode) -> Response {
+    fn respond(&self, status: StatusCode) -> Response {
         tagged(json(status, self), &self.etag())
     }
 }
@@ -227,9 +227,9 @@ async fn put(
     let in_flight = app.agents.get(&name).map_or(0, |agent| agent.in_flight());
     let view = AgentView::new(&app, &name, &spec, in_flight);
     if !is_new {
-        return Ok(view.answer(StatusCode::OK));
+        return Ok(view.respond(StatusCode::OK));
     }
-    let mut response = view.answer(StatusCode::CREATED);
+    let mut response = view.respond(StatusCode::CREATED);
     if let Ok(location) = HeaderValue::try_from(format!("/v1/agents/{name}")) {
         response.headers_mut().insert(LOCATION, location);
     }
@@ -305,7 +305,7 @@ fn one(app: &App, name: &AgentName) -> Result<Response, Problem> {
     let agents = app.agents.list();
     let agent = agents.iter().find(|agent| agent.name() == name);
     let agent = agent.ok_or_else(|| no_such_agent(name))?;
-    Ok(AgentView::of(app, agent).answer(StatusCode::OK))
+    Ok(AgentView::of(app, agent).respond(StatusCode::OK))
 }
 
 fn must_be_ours(app: &App, name: &AgentName) -> Result<(), Problem> {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_are_told_at_once_each_with_its_pointer() {
+    fn all_faults_are_reported_at_once_each_with_its_pointer() {
         let faults = spec(
             r#"{"endpoints": [{"urls": "http://a"}, {"url": 7}, {"url": "http://b", "max_in_flight": "many"}],
                 "retry": {"initial": "soon", "jitter": true}, "secret": 1}"#,

@@ -14,9 +14,9 @@ use uuid::Uuid;
 
 use super::{
     App, Problem,
-    answer::{Page, json},
     extract::{Caller, PageQuery, Query},
     problem::ProblemKind,
+    response::{Page, json},
 };
 use crate::{
     domain::{AlertKind, TaskId, Timestamp},

@@ -8,7 +8,7 @@ use axum::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{answer::etag_of, state::App};
+use super::{response::etag_of, state::App};
 use crate::domain::Json;
 
 pub fn routes() -> OpenApiRouter<Arc<App>> {

@@ -4,7 +4,7 @@
 use axum::{http::StatusCode, response::Response};
 use utoipa::ToSchema;
 
-use super::{App, answer::json, bulkhead::EvaluationPermit};
+use super::{App, bulkhead::EvaluationPermit, response::json};
 use crate::domain::{Definition, DurationText, Method, Runs, TaskFields, WarningCode, verdict};
 
 /// What a definition would do. This is a forecast: nothing was stored.
@@ -96,7 +96,7 @@ pub struct WarningBody {
     message: String,
 }
 
-pub fn answer(
+pub fn respond(
     app: &App,
     definition: &Definition,
     fields: &TaskFields<'_>,

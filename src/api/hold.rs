@@ -10,8 +10,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     App, Problem,
-    answer::json,
     extract::{Caller, Query},
+    response::json,
 };
 
 pub fn routes() -> OpenApiRouter<Arc<App>> {

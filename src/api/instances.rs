@@ -9,8 +9,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     App, Problem,
-    answer::{Page, json},
     extract::Query,
+    response::{Page, json},
 };
 use crate::domain::Timestamp;
 

@@ -15,9 +15,9 @@ use uuid::Uuid;
 
 use super::{
     App, Problem,
-    answer::{Page, json},
     extract::{JsonBody, PageQuery, Query, ids},
     problem::{ProblemBody, ProblemKind},
+    response::{Page, json},
 };
 use crate::{
     domain::{

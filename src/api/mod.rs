@@ -4,7 +4,6 @@
 
 mod agents;
 mod alerts;
-pub mod answer;
 mod auth;
 mod bulkhead;
 mod cursor;
@@ -24,6 +23,7 @@ mod origin;
 pub mod problem;
 mod problem_pages;
 pub mod request_id;
+pub mod response;
 mod starting;
 mod state;
 mod tasks;

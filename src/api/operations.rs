@@ -20,8 +20,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     App, Problem,
-    answer::json,
     problem::{ProblemBody, ProblemKind},
+    response::json,
 };
 use crate::{
     agent::metrics_label,

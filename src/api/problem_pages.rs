@@ -13,9 +13,9 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     Problem,
-    answer::etag_of,
     docs::POLICY,
     problem::{ProblemBody, ProblemKind},
+    response::etag_of,
     state::App,
 };
 

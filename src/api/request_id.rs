@@ -59,7 +59,7 @@ fn is_plain(id: &HeaderValue) -> bool {
 mod tests {
     use super::*;
 
-    fn taken(given: &[&str]) -> Option<String> {
+    fn accepted(given: &[&str]) -> Option<String> {
         let mut headers = HeaderMap::new();
         for id in given {
             headers.append(HEADER, HeaderValue::from_bytes(id.as_bytes()).unwrap());
@@ -70,10 +70,10 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_is_short_and_plain_is_taken() {
+    fn an_id_that_is_short_and_plain_is_accepted() {
         let longest = "x".repeat(LONGEST);
         for id in ["1", "req-7/a.b:c_d+e=@", &longest] {
-            assert_eq!(taken(&[id]).as_deref(), Some(id));
+            assert_eq!(accepted(&[id]).as_deref(), Some(id));
         }
     }
 
@@ -94,7 +94,7 @@ mod tests {
             &[&longer],
             &["a", ""],
         ] {
-            assert_eq!(taken(ids), None, "{ids:?}");
+            assert_eq!(accepted(ids), None, "{ids:?}");
         }
     }
 

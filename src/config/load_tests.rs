@@ -148,7 +148,7 @@ fn a_wrong_value_is_named_with_its_place_and_what_is_allowed() {
 }
 
 #[test]
-fn all_wrong_settings_are_told_at_once() {
+fn all_wrong_settings_are_reported_at_once() {
     let text = "listen = \"here\"\nlog = 3\nshutdown_grace = 10\nlog_json = \"yes\"\n[supervisor]\nevery = \"1s\"";
     let Err(error) = load_from(text, &[], &[]) else {
         panic!("accepted");

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_list_is_told_with_its_place() {
+    fn what_is_wrong_with_a_list_is_reported_with_its_path() {
         let receiver = |name: &str, url: Option<&str>, secrets: &[&str]| ReceiverConfig {
             name: name.to_owned(),
             url: url.map(str::to_owned),

@@ -30,7 +30,7 @@ pub const ALLOWED: &str = "each of [[tokens]] needs a `name` of its own, a `role
      make one with: openssl rand -hex 32";
 
 #[derive(Clone, PartialEq, Deserialize)]
-#[serde(try_from = "Written")]
+#[serde(try_from = "TokenEntry")]
 pub struct AccessToken {
     pub name: String,
     pub role: Role,
@@ -72,17 +72,17 @@ fn hash(token: &str) -> [u8; 32] {
 /// A token as a person writes it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct TokenEntry {
     name: String,
     role: Role,
     sha256: Option<String>,
     token: Option<String>,
 }
 
-impl TryFrom<Written> for AccessToken {
+impl TryFrom<TokenEntry> for AccessToken {
     type Error = &'static str;
 
-    fn try_from(written: Written) -> Result<Self, Self::Error> {
+    fn try_from(written: TokenEntry) -> Result<Self, Self::Error> {
         let sha256 = match (written.token, written.sha256) {
             (Some(token), None) if token.len() >= SHORTEST => Some(hash(&token)),
             (None, Some(hex)) => from_hex(&hex),

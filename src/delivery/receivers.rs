@@ -39,7 +39,7 @@ impl Receivers {
         }
     }
 
-    /// Who is told of alerts.
+    /// The receivers of alerts.
     pub fn alert_webhooks(config: &Config) -> Vec<AlertWebhook> {
         let webhooks = config.alert_webhooks.iter();
         let webhook = |webhook: &AlertWebhookConfig| AlertWebhook {

@@ -4,17 +4,17 @@ use super::api::{FaultJson, HistoryEntryJson};
 
 /// One sentence for each notable event; none for an order without faults.
 pub fn story(history: &[HistoryEntryJson]) -> Vec<String> {
-    let mut told: Vec<Sentence> = Vec::new();
+    let mut sentences: Vec<Sentence> = Vec::new();
     for entry in history {
         let Some(sentence) = Sentence::of(entry) else {
             continue;
         };
-        match told.last_mut() {
+        match sentences.last_mut() {
             Some(last) if last.says_the_same(&sentence) => last.times += 1,
-            _ => told.push(sentence),
+            _ => sentences.push(sentence),
         }
     }
-    told.into_iter().map(Sentence::told).collect()
+    sentences.into_iter().map(Sentence::text).collect()
 }
 
 struct Sentence {
@@ -50,7 +50,7 @@ impl Sentence {
         self.step == other.step && self.why == other.why && self.then == other.then
     }
 
-    fn told(self) -> String {
+    fn text(self) -> String {
         let times = match self.times {
             1 => String::new(),
             2 => " twice".to_owned(),
@@ -92,38 +92,38 @@ mod tests {
     }
 
     #[test]
-    fn the_same_fault_twice_in_a_row_is_told_once() {
+    fn the_same_fault_twice_in_a_row_is_reported_once() {
         let busy = json!({ "type": "step.retrying", "step": "charge", "by": "scheduler:a",
             "error": { "message": "the service responded 503", "at": "" } });
         let lost = json!({ "type": "step.retrying", "step": "ship", "by": "scheduler:a",
             "error": { "message": "the call broke off", "at": "" } });
         let history = history(json!([busy, busy, lost]));
-        let told = [
+        let sentences = [
             "charge: the service responded 503; retried twice",
             "ship: the call broke off; retried",
         ];
-        assert_eq!(story(&history), told);
+        assert_eq!(story(&history), sentences);
     }
 
     #[test]
-    fn a_recovery_is_told_with_who_noticed_and_why() {
+    fn a_recovery_is_reported_with_who_noticed_and_why() {
         let history = history(
             json!([{ "type": "step.expired", "step": "ship", "attempt": 1,
             "by": "supervisor:a", "reason": "attempt 1 did not finish within 2s" }]),
         );
-        let told = ["ship: attempt 1 did not finish within 2s; the supervisor retried it"];
-        assert_eq!(story(&history), told);
+        let sentences = ["ship: attempt 1 did not finish within 2s; the supervisor retried it"];
+        assert_eq!(story(&history), sentences);
     }
 
     #[test]
-    fn a_refusal_is_told_with_what_the_service_said_and_what_is_needed() {
+    fn a_refusal_is_reported_with_what_the_service_said_and_what_is_needed() {
         let history = history(
             json!([{ "type": "step.error", "step": "charge", "by": "scheduler:a",
             "error": { "message": "the service responded 402", "body": "{\"error\":1}", "at": "" } }]),
         );
-        let told = [
+        let sentences = [
             "charge: the service responded 402 {\"error\":1}; not retried: it waits for an operator",
         ];
-        assert_eq!(story(&history), told);
+        assert_eq!(story(&history), sentences);
     }
 }

@@ -14,7 +14,7 @@ use crate::domain::{
 pub struct Batch {
     pub changes: Vec<TaskChange>,
     pub keys: Vec<NewKey>,
-    /// What submitters are told of the changes.
+    /// The messages about the changes to submitters.
     pub messages: Vec<Message>,
     /// Tells of the alerts that turn out to be raised or closed.
     pub sender: Arc<Sender>,
@@ -69,7 +69,7 @@ impl TaskChange {
         }
     }
 
-    /// An alert of a step, as it is told.
+    /// The alert of a step, as messages contain it.
     pub fn notice(&self, step: StepIndex, alert: AlertNotice) -> AlertNotice {
         let details = &self.task.details;
         let workflow = details.workflow.as_ref();

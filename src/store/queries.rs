@@ -161,7 +161,7 @@ pub trait Source: Send + Sync + 'static {
     async fn load(&self, ids: &[TaskId]) -> Result<Loaded, StoreError>;
     /// Those of these tasks that have moved beyond the version given.
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError>;
-    /// The table in the words of a FROM clause, where its planner must be told of an index.
+    /// The table in a FROM clause, with an index hint if its planner needs one.
     fn by_index(&self, table: &'static str, index: &'static str) -> String;
     /// What has the statements behind it in a view read along indexes alone, where the planner would rather read
     /// a whole table, or all that an index finds, on statistics of another day.
@@ -414,7 +414,7 @@ impl Reader {
         }
     }
 
-    /// `None` where there is no such task; else the changes after version `after`, in order.
+    /// `None` if the task does not exist; otherwise the changes after version `after`, in order.
     pub async fn history(
         &self,
         id: TaskId,

@@ -221,7 +221,7 @@ pub fn events(change: &TaskChange) -> String {
     String::from_utf8(json).unwrap_or_default()
 }
 
-/// Where the submitter is told of the task, as JSON.
+/// The receiver of messages about the task, as JSON.
 pub fn reply_to(task: &Task) -> Option<String> {
     let reply_to = task.details.reply_to.as_ref();
     // Strings under fixed names always serialise.

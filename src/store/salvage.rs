@@ -1,9 +1,8 @@
-//! What can still be done about a task whose record is damaged: a person is told of it, and it can be
-//! cancelled.
+//! The remaining operations on a task with a damaged record: an alert is raised, and the task can be cancelled.
 //!
-//! A cancel looks at the states of the steps alone, and writes neither inputs nor definitions. So it is decided
-//! by the same rules as any other, on a task whose payloads read as null where they are damaged, and whose
-//! definition, where that is damaged, is made of the names of its steps. Such a task is good for nothing else.
+//! A cancel only reads the states of the steps, and writes neither inputs nor definitions. So the same rules decide
+//! it, on a task whose damaged payloads read as null, and whose definition, if that is damaged, is made of the
+//! names of its steps. Such a task can be used for nothing else.
 
 use std::sync::Arc;
 

@@ -14,15 +14,15 @@ use tokio::sync::watch;
 use super::{Reader, StoreError};
 use crate::domain::{Task, TaskId};
 
-/// For so long after this process has changed a task nobody looks whether another has: whoever changes a
-/// task most often goes on with it.
+/// For this long after this process has changed a task, it does not check whether another has: the process that
+/// changes a task usually continues with it.
 const OWN: Duration = Duration::from_millis(200);
 
 /// What a watcher wants to be woken for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interest {
     Any,
-    /// The task ended, or came to rest in error.
+    /// The task ended, or is in error and needs an operator.
     Settled,
 }
 
@@ -91,7 +91,7 @@ impl Watchers {
             let Some(watched) = tasks.get_mut(&task.id()) else {
                 continue;
             };
-            // What was read from the store may be told after something newer.
+            // A state that was read from the store may arrive after a newer one.
             if task.version <= watched.version {
                 continue;
             }
@@ -133,8 +133,8 @@ impl Watchers {
 }
 
 impl Watch {
-    /// The next change of interest that is newer than a version. What was read from the store before a
-    /// watch began may be told to it afterwards, and must not pass for news.
+    /// The next change of interest that is newer than a version. A state that was read from the store before a
+    /// watch began may arrive later, and must not count as new.
     pub async fn newer(&mut self, than: u64) -> Arc<Task> {
         loop {
             let task = self.changed().await;

@@ -64,8 +64,8 @@ pub struct WriterSettings {
     pub health: Health,
 }
 
-/// How often a batch is decided anew because another instance was faster, or the connection was lost,
-/// before its callers are told.
+/// How often a batch is decided again because another instance was faster, or the connection was lost, before its
+/// callers get an error.
 const TRIES: u32 = 16;
 /// The waits between tries double up to this, each by chance shorter: two instances that are in each
 /// other's way must not stay in step. Once is free, because most often one has simply gone before.

@@ -63,7 +63,7 @@ pub enum Command {
         output: Option<Payload>,
         reason: Option<String>,
     },
-    /// An operator did a step by hand.
+    /// An operator records that a step was done outside Provost.
     Resolve {
         step: StepIndex,
         output: Payload,
@@ -82,7 +82,7 @@ pub enum Command {
     Resume {
         reason: Option<String>,
     },
-    /// The service failed while it decided on the task: a person must be told.
+    /// The service failed while it decided on the task: an operator must be notified.
     ReportFault {
         step: StepIndex,
         message: String,

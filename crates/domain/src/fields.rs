@@ -1,5 +1,5 @@
-//! Reads a JSON object field by field and collects every fault with its place, so that whoever sent it
-//! can mend all at once. A field that nobody took is refused by name: a typo never changes behaviour.
+//! Reads a JSON object field by field and collects every fault with its JSON pointer, so that the caller can fix
+//! all of them at once. An unknown field is refused by name: a typing error never changes behaviour.
 
 use std::{
     borrow::Cow,
@@ -19,7 +19,7 @@ use crate::{
     time::{SPAN_FORMS, Span},
 };
 
-/// The most faults of one kind that are told of one object.
+/// The most faults of one kind that are reported for one object.
 const MOST_FAULTS: usize = 50;
 
 /// One fault of a request's body.

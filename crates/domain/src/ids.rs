@@ -39,7 +39,7 @@ macro_rules! name {
                 &self.0
             }
 
-            /// The text itself, for whoever keeps it without a copy.
+            /// The text itself, for callers that keep it without a copy.
             #[allow(dead_code, reason = "this name is not stored in this form")]
             pub fn shared(&self) -> &Arc<str> {
                 &self.0

@@ -69,7 +69,7 @@ pub fn render_request(
             })?;
             match HeaderValue::from_str(&value) {
                 Ok(_) => Ok((name.clone(), value)),
-                // The value may be a secret, so only the name is told.
+                // The value may be a secret, so the fault contains only the name.
                 Err(_) => Err(RenderError::new(
                     name,
                     "its value contains a line break or another character that is not allowed in a header",
@@ -91,7 +91,7 @@ pub fn render_request(
     })
 }
 
-/// What no path may hold, whoever wrote it.
+/// What no path may contain, from a definition or from data.
 pub(super) fn path_fault(path: &str) -> Option<&'static str> {
     if !path.is_empty() && !path.starts_with('/') {
         return Some("a path starts with `/`, or is empty");

@@ -1,4 +1,4 @@
-//! The aggregate: a task with all its steps. Whoever holds one can decide any command on it.
+//! The aggregate: a task with all its steps. Every command on a task can be decided with it alone.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -40,7 +40,7 @@ pub struct Task {
 pub struct Undo {
     pub at: Timestamp,
     pub by: Actor,
-    /// In the words of whoever asked for it.
+    /// The reason that the operator gave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// What went wrong, where a policy asked for it.
@@ -62,7 +62,7 @@ pub struct Details {
     pub complete_within: Option<Span>,
     /// The trace that the submitter is part of; without one the task's id is the trace's.
     pub trace: Option<Trace>,
-    /// Where the submitter is told what becomes of the task.
+    /// The receiver of messages about the task.
     pub reply_to: Option<Box<ReplyTo>>,
 }
 

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_taken_up_where_exactly_one_is_named() {
+    fn a_trace_is_used_where_exactly_one_is_named() {
         let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
         let state = HeaderValue::from_static("rojo=1");
         let mut headers = HeaderMap::new();

@@ -140,7 +140,7 @@ pub fn describe(document: &mut OpenApi) {
         for (method, operation) in operations_of(item) {
             add_headers(&method, operation);
             if method == Method::GET {
-                answer_304(operation);
+                add_304(operation);
             }
         }
     }
@@ -165,8 +165,8 @@ pub fn describe(document: &mut OpenApi) {
     }
 }
 
-fn refer(response: &mut Response, answer: &ResponseTraits<'_>) {
-    for header in HEADERS.iter().filter(|header| (header.applies)(answer)) {
+fn refer(response: &mut Response, traits: &ResponseTraits<'_>) {
+    for header in HEADERS.iter().filter(|header| (header.applies)(traits)) {
         let named = Ref::new(format!("#/components/headers/{}", header.name));
         response
             .headers
@@ -207,7 +207,7 @@ fn add_headers(method: &Method, operation: &mut Operation) {
 }
 
 /// The 304 that replaces a response whose ETag the caller already has.
-fn answer_304(operation: &mut Operation) {
+fn add_304(operation: &mut Operation) {
     let responses = &mut operation.responses.responses;
     let Some(RefOr::T(whole)) = responses.get("200") else {
         return;

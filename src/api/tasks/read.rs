@@ -20,7 +20,7 @@ use crate::{
 /// A page of tasks, newest first.
 #[derive(Serialize, ToSchema)]
 #[schema(as = TaskPage)]
-pub(super) struct TaskPage<'a> {
+pub(super) struct TaskListPage<'a> {
     items: Vec<SummaryView<'a>>,
     /// Pass it as `cursor` to get the next page, even if this one has few items or none; null on the last page.
     #[schema(required, pattern = "^[A-Za-z0-9_-]+$")]
@@ -82,7 +82,7 @@ pub(super) async fn get(
         PageQuery,
     ),
     responses(
-        (status = 200, description = "A page of tasks without their input and steps", body = TaskPage),
+        (status = 200, description = "A page of tasks without their input and steps", body = TaskListPage),
         (status = 400, description = "A query parameter is invalid", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
@@ -103,7 +103,7 @@ pub(super) async fn list(
             limit,
         })
         .await?;
-    let page = TaskPage {
+    let page = TaskListPage {
         items: found.tasks.iter().map(SummaryView::new).collect(),
         next_cursor: found.next.map(|last| cursors.after(last)),
     };

@@ -132,7 +132,7 @@ pub(super) async fn submit(
             key: submission.key.as_deref(),
             labels: Some(&submission.labels),
         };
-        return Ok(dry_run_report::answer(
+        return Ok(dry_run_report::respond(
             &app,
             &submission.definition,
             &fields,

@@ -20,7 +20,6 @@ use self::cache::StoredBody;
 pub use self::cache::{CompiledWorkflow, WorkflowCache, resolve};
 use super::{
     App, Problem,
-    answer::{Page, json, tagged},
     bulkhead::EvaluationPermit,
     definition::{OnExhaustedBody, PoliciesBody, StepBody},
     dry_run_report::{self, DryRunReportBody},
@@ -29,6 +28,7 @@ use super::{
         RegistrationHeaders, plain_name,
     },
     problem::{ProblemBody, ProblemKind},
+    response::{Page, json, tagged},
 };
 use crate::{
     config::Role,
@@ -397,7 +397,7 @@ async fn validate(
         complete_within: checked.stored.complete_within,
         ..TaskFields::default()
     };
-    Ok(dry_run_report::answer(
+    Ok(dry_run_report::respond(
         &app,
         &checked.definition,
         &fields,

@@ -36,8 +36,8 @@ pub(super) struct ClockEstimate {
 }
 
 impl Clock {
-    /// Of two readings the one that tells the later time is the better one: neither is ahead of the
-    /// database, and time that was told does not go back.
+    /// Of two samples the one with the later time is the better one: neither is ahead of the database, and time
+    /// that was returned must not go back.
     pub fn set(&self, sample: ClockSample) {
         let mut best = self.lock();
         let known = best.and_then(|best| best.at(sample.answered));

@@ -1,14 +1,13 @@
-//! Finds out whether a transaction was committed whose COMMIT got no answer.
+//! Finds out whether a transaction was committed whose COMMIT got no response.
 //!
-//! A witness tells: an entry of the history that the transaction wrote. Before its absence counts, the old
-//! session must have ended: the server may not have noticed the loss yet, and may even receive the statement
-//! afterwards, out of what the network held back.
+//! The witness is an entry of the history that the transaction wrote. Before its absence counts, the old session
+//! must have ended: the server may not have noticed the loss yet, and may even receive the statement later, from
+//! data that the network held back.
 //!
-//! A session of one's own is known by its process and the time it began, so that no other is taken for
-//! it after a crash or a failover. One that rests is told to end. Behind a pooler sessions are lent by the
-//! transaction, and there only the transaction's id tells. It does not tell more than that: after a crash
-//! and after a failover the server gives out again the ids of transactions of which nothing had reached
-//! its disk or its standby, and the id may be another's by now.
+//! A session is identified by its process and its start time, so that it is not confused with another after a crash
+//! or a failover. An idle one is asked to end. A pooler lends sessions for one transaction; there only the
+//! transaction's id can be used, which proves less: after a crash or a failover the server assigns the ids again of
+//! transactions that had not reached its disk or its standby, and the id may belong to another transaction by now.
 
 use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
 use uuid::Uuid;
@@ -45,8 +44,8 @@ pub(super) struct SessionId {
     pub since: String,
 }
 
-/// One row while the session is there. It is told to end when nothing runs in it; what it does ends well
-/// or not, and the session with it where the server learns of the loss.
+/// One row while the session exists. It is asked to end if it is idle; a running statement ends either way, and the
+/// session with it once the server notices the loss.
 const SESSION: &str = r#"
 SELECT CASE WHEN state = 'idle' THEN pg_terminate_backend(pid) END
 FROM pg_stat_activity WHERE pid = $1 AND backend_start::text = $2"#;

@@ -192,7 +192,7 @@ impl NotificationListener {
         stop.run_until_cancelled(listening).await;
     }
 
-    /// Ends when the connection is lost for good.
+    /// Ends when the connection is lost permanently.
     async fn listen(&self, hear: &impl Fn(Notification), again: bool) -> Result<(), sqlx::Error> {
         let pool = PgPoolOptions::new()
             .max_connections(1)

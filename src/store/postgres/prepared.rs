@@ -7,9 +7,9 @@ use sqlx::{
 
 use crate::store::queries::{BindValue, Statement};
 
-/// Whether statements stay prepared, as they do where a connection is one's own for as long as it lasts.
-/// A pooler gives out connections by the transaction: there each statement is prepared anew and without a
-/// name, because a name would stay behind for whoever gets the connection next.
+/// Whether statements stay prepared, as they do if a connection is exclusive for its lifetime. A pooler shares
+/// connections between transactions: there each statement is prepared again and without a name, because a name
+/// would stay on the connection for its next user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Prepared {
     Named,

@@ -20,7 +20,7 @@ SELECT new.*, 'pending', 0
 FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::bigint[], $5::uuid[], $6::text[], $7::text[],
             $8::text[], $9::bigint[]) AS new"#;
 
-/// In the order of queues, which each row's lock is taken in: whoever takes a message out of one waits.
+/// In the order of queues, in which each row's lock is taken: a transaction that takes a message out of one waits.
 const ADD_TO_QUEUES: &str = r#"
 INSERT INTO queues (receiver, subject, destination, due_at, waits_since, tries)
 SELECT receiver, subject, destination, at, at, 0

@@ -57,7 +57,7 @@ pub(super) enum Unfit {
 }
 
 impl Unfit {
-    /// Whether it may mend without anybody changing a setting.
+    /// Whether it may recover without a changed setting.
     fn is_passing(&self) -> bool {
         match self {
             Unfit::Silent | Unfit::Standby | Unfit::Superseded(_) => true,
@@ -309,7 +309,7 @@ impl Servers {
         *self.connected.borrow()
     }
 
-    /// Comes back once a connection was made after this moment: whoever waits to try again need not.
+    /// Returns once a connection was made after this moment: a caller that waits for a retry need not wait longer.
     pub async fn connected_after(&self, moment: Instant) {
         let mut connected = self.connected.subscribe();
         // The sender lives as long as this does.

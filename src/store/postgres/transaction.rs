@@ -317,8 +317,8 @@ impl<'b> PgTransaction<'b> {
         }
     }
 
-    /// The answer to a commit was lost: the record tells what became of it. A wrong guess either way would
-    /// be told to a caller.
+    /// The response to a commit was lost: the record shows the result. A wrong guess either way would be returned
+    /// to a caller.
     async fn outcome(&mut self, lost: StoreError) -> Result<(), StoreError> {
         warn!(error = %lost, "the response to a commit was lost; looking up its result");
         // What is left of the old connection is of no use: its answer may still be on its way.

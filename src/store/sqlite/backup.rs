@@ -142,8 +142,8 @@ impl Utf8Path {
     }
 }
 
-/// The copy while it grows, under a name of its own: whoever finds a file under the name that was asked
-/// for finds a whole backup. Removed when dropped.
+/// The copy while it grows, under another name: a file with the final name is always a complete backup. Removed
+/// when dropped.
 struct Partial(Utf8Path);
 
 impl Partial {
@@ -180,7 +180,7 @@ impl Partial {
         let file = File::open(&self.0.path).map_err(unwritable)?;
         file.sync_all().map_err(unwritable)?;
         let bytes = file.metadata().map_err(unwritable)?.len();
-        // Whoever backs up to the same name by this command was kept out by the partial file.
+        // The partial file has kept out another backup to the same name.
         refuse_existing(to)?;
         fs::rename(&self.0.path, to).map_err(unwritable)?;
         // The name is on the disk when its folder is.

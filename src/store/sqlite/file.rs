@@ -72,7 +72,7 @@ enum FileKind {
 pub enum FileState {
     /// Where they were.
     Kept,
-    /// There is no such file any more.
+    /// The file does not exist any more.
     Missing(PathBuf),
     /// Another file has the name.
     Replaced(PathBuf),
@@ -337,7 +337,7 @@ fn refuse_leftovers(path: &Path, database: &str) -> Result<(), OpenError> {
         });
     }
     let is_left = |suffix: &&str| match *suffix {
-        // It is made and emptied again by whoever finds no room.
+        // It is created, and emptied again when there is no room.
         ".reserve" => lost == "missing" && length(suffix).is_some(),
         suffix => length(suffix).is_some_and(|length| length > 0),
     };

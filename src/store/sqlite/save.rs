@@ -28,7 +28,7 @@ static INSERT_DETAILS: RowsStatement<4> = RowsStatement::new(
     ") WHERE column1 IS NOT NULL",
 );
 
-/// For those who are told: all others need no more than [`INSERT_DETAILS`].
+/// For tasks with a `reply_to`: all others need only [`INSERT_DETAILS`].
 static INSERT_DETAILS_AND_REPLY: RowsStatement<5> = RowsStatement::new(
     "INSERT INTO task_details (task_id, steps, policies, input, reply_to) SELECT * FROM (VALUES",
     ") WHERE column1 IS NOT NULL",
@@ -101,7 +101,7 @@ pub(super) async fn save(
     let created = || changes().filter(|change| change.base.is_none());
     let moved = || changes().filter_map(|change| Some((&change.task, change.base?)));
     let inserts = || INSERT_TASKS.over(created(), |rows, change| new_task(rows, &change.task));
-    // Those who are told take another form, so that all others need not carry it.
+    // Tasks with a `reply_to` use another form, so that all others need not carry it.
     let is_told = |change: &&TaskChange| change.task.details.reply_to.is_some();
     let details = || {
         let mut inserted =
@@ -149,7 +149,7 @@ pub(super) async fn save(
     Ok(Saved::All)
 }
 
-/// Where nobody is told anything, this does nothing.
+/// Does nothing if there are no messages.
 pub(super) async fn save_messages(
     tx: &mut SqliteConnection,
     replies: &[Message],

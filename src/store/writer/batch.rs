@@ -66,7 +66,7 @@ struct LoadedTask {
 
 struct Unreadable {
     why: UnreadableTask,
-    /// Not only an operator met it, who is told by the answer.
+    /// Not only an operator met it, who gets the response.
     is_untold: bool,
     /// Good for one cancel, where one was asked for.
     salvaged: Option<LoadedTask>,

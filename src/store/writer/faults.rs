@@ -96,7 +96,7 @@ impl Default for Faults {
 
 #[derive(Debug)]
 struct Rest {
-    /// Of an earlier process: it may be over, and nobody is told of it again before it is met.
+    /// Of an earlier process: it may be resolved, and no alert is raised again before it recurs.
     is_expected: bool,
     is_unreadable: bool,
     /// The step whose decision panicked, where it was about one.
@@ -106,7 +106,7 @@ struct Rest {
 }
 
 impl Faults {
-    /// Whether the task is new here: then a person is told.
+    /// Whether the task is new here: if so, an alert is raised.
     pub(super) fn note(&self, task: TaskId, step: Option<StepIndex>, is_unreadable: bool) -> bool {
         let now = Instant::now();
         let mut tasks = self.lock();
@@ -202,7 +202,7 @@ impl Faults {
     }
 }
 
-/// What is still to be told of.
+/// Alerts that are still to be raised.
 pub(super) enum Untold {
     Panic {
         task: TaskId,

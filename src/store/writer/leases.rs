@@ -31,11 +31,11 @@ pub struct Renewed {
     pub now: Timestamp,
     /// The term under which the instance supervises, if it does; or that another process has its id.
     pub outcome: Result<Option<Term>, IdInUse>,
-    /// The supervisors' lease, whoever holds it.
+    /// The supervisors' lease, held by any instance.
     pub supervisor: Option<Lease>,
 }
 
-/// How long giving up may take: whoever does so is about to end.
+/// How long a release may take: the process is about to end.
 const GIVE_UP_WITHIN: Duration = Duration::from_secs(2);
 /// A renewal that takes longer has met a connection that is cut: the next one gets a new one, and comes
 /// while the lease can still be trusted.

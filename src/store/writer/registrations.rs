@@ -90,7 +90,7 @@ async fn delete_agent(
     Ok(Ok(tx.delete_agent(name).await?))
 }
 
-/// A damaged specification has a tag that nobody was told, so only `*` matches it.
+/// A damaged specification has a tag that no response contained, so only `*` matches it.
 fn tag(spec: &str) -> ETag {
     match serde_json::from_str::<AgentSpec>(spec) {
         Ok(spec) => ETag::of_agent(&spec),

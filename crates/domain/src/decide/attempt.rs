@@ -354,10 +354,10 @@ impl Draft {
     }
 }
 
-/// Whether a refusal says of the attempts before it, too, that they did nothing. The service's word does,
-/// because all carry one key. But where nothing was sent nobody spoke; whoever asks for a login or sends
-/// elsewhere has not looked at the key; a conflict may be with an earlier attempt that is still under
-/// way; and 422 is how a service answers a key that it knows with another body than before.
+/// Whether a refusal also means that the earlier attempts had no effect. A response of the service does, because
+/// all attempts carry one key. But if nothing was sent, the service said nothing; a service that asks for a login
+/// or redirects has not looked at the key; a conflict may be with an earlier attempt that is still running; and a
+/// service returns 422 for a key that it knows with another body.
 fn speaks_for_all(fault: &Fault, step: &Step) -> bool {
     match fault.status {
         None | Some(401 | 403 | 407 | 409 | 421) => false,

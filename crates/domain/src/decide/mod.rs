@@ -54,8 +54,8 @@ pub struct Dropped {
     pub step: StepIndex,
     pub attempt: Attempt,
     pub held_by: InstanceId,
-    /// The attempt is not over yet. Whoever holds it ends its call, and says so with
-    /// [`Release::Dropped`](super::Release::Dropped): only then is the step undone or asked about.
+    /// The attempt is not over yet. The instance that holds it ends its call, and confirms that with
+    /// [`Release::Dropped`](super::Release::Dropped): only then is the step undone or probed.
     pub confirm: bool,
 }
 

@@ -147,7 +147,7 @@ pub(super) fn float<'v>(
     or_default(found, &value, given, "a number")
 }
 
-/// To so many decimals, halves to even where they can be told; or always up or down.
+/// Rounds to this many decimals, with halves to even if they can be recognised; or always up or down.
 pub(super) fn round<'v>(
     value: Value<'v>,
     given: Given<'_, 'v>,

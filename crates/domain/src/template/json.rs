@@ -21,7 +21,7 @@ enum JsonPiece {
     },
 }
 
-/// About how long a place in a document is told, in characters.
+/// The approximate longest JSON pointer that a fault contains, in characters.
 const LONGEST_POINTER: usize = 200;
 
 /// What is wrong with one string of the document.

@@ -190,7 +190,7 @@ impl BatchDraft {
         }
     }
 
-    /// The tasks that were met and cannot be read, and that somebody has to be told of.
+    /// The tasks that could not be read, and need an alert.
     pub(in crate::store::writer) fn unreadable(&self) -> impl Iterator<Item = &UnreadableTask> {
         let untold = self.unreadable.values().filter(|found| found.is_untold);
         untold.map(|unreadable| &unreadable.why)
