@@ -21,10 +21,10 @@ use super::{
 };
 use crate::{
     domain::{
-        ALERT_EVENTS, Fields, Json, LONGEST_URL, REPLIES, ReceiverName, TaskId, Timestamp,
-        without_query,
+        ALERT_EVENTS, Fields, Json, LONGEST_URL, MessageAction, REPLIES, ReceiverName, TaskId,
+        Timestamp, without_query,
     },
-    store::{MessageAction, MessageId, MessageQuery, MessageRecord, MessageState},
+    store::{MessageId, MessageQuery, MessageRecord, MessageState},
 };
 
 /// Messages handled in one go.

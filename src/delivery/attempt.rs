@@ -6,15 +6,14 @@ use futures::FutureExt;
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
-use super::{
-    Receivers,
-    request::send,
-    slots::{DestinationResponse, Slot},
-};
+use super::{Receivers, request::send, slots::Slot};
 use crate::{
     agent::Post,
-    domain::{DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationFailure, Span},
-    store::{NextMessage, QueueClaim, QueueRelease, ReleaseReason, SharedReader},
+    domain::{
+        DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationFailure, DestinationResponse,
+        ReleaseReason, Span,
+    },
+    store::{NextMessage, QueueClaim, QueueRelease, SharedReader},
 };
 
 /// What every attempt needs.
@@ -73,41 +72,28 @@ impl DeliveryAttempt {
             }
         });
         let chance = rand::random();
-        let (response, failure) = match &result {
-            DeliveryResult::Delivered => (DestinationResponse::Accepted, None),
+        let response = result.response();
+        let failure = match &result {
             DeliveryResult::Failed {
                 receiver_failing: true,
                 reason,
                 retry_after,
-            } => {
-                let failure = DestinationFailure {
-                    destination: claim.destination.clone(),
-                    receiver: claim.receiver.clone(),
-                    began,
-                    retry_after: *retry_after,
-                    reason: reason.clone(),
-                    chance,
-                };
-                (DestinationResponse::Failed, Some(failure))
-            }
-            DeliveryResult::Failed { .. } | DeliveryResult::Refused { .. } => {
-                (DestinationResponse::Rejected, None)
-            }
+            } => Some(DestinationFailure {
+                destination: claim.destination.clone(),
+                receiver: claim.receiver.clone(),
+                began,
+                retry_after: *retry_after,
+                reason: reason.clone(),
+                chance,
+            }),
+            _ => None,
         };
         let took = start.elapsed();
         let now = began + Span::from_millis(took.as_millis() as u64);
-        let policy = self.policy;
-        let decision = policy.decide(result, claim.tries, claim.since, now, rand::random());
+        let attempt = claim.attempt();
+        let decision = self.policy.decide(attempt, result, now, rand::random());
         report(&claim, &kind, message, &decision);
-        // A message that failed with its destination is tried again with it. One that fails again although the
-        // destination has answered others has a time of its own: it may be what makes the destination fail.
-        let in_backlog =
-            response == DestinationResponse::Failed && (claim.is_probe || claim.tries == 1);
-        let reason = ReleaseReason::Attempted {
-            message,
-            decision,
-            in_backlog,
-        };
+        let reason = ReleaseReason::Attempted { message, decision };
         CompletedAttempt {
             release: QueueRelease { claim, reason },
             slot,
@@ -125,7 +111,7 @@ pub fn report(claim: &QueueClaim, kind: &str, message: uuid::Uuid, decision: &De
         DeliveryDecision::Delivered => {
             debug!(message_id = %message, kind, %receiver, %subject, tries, "delivered a message")
         }
-        DeliveryDecision::Retry { at, reason } => {
+        DeliveryDecision::Retry { at, reason, .. } => {
             info!(message_id = %message, kind, %receiver, %subject, tries, %at, reason, "could not deliver a message; it will be retried");
         }
         DeliveryDecision::Dead { reason } => {

@@ -20,18 +20,18 @@ use super::{
     Receivers,
     attempt::{CompletedAttempt, DeliveryAttempt, report},
     meters::Meters,
-    slots::{DestinationResponse, Slot, Slots},
+    slots::{Slot, Slots},
     unsaved::UnsavedResults,
 };
 use crate::{
     agent::Post,
     domain::{
-        DeliveryDecision, DeliveryPolicy, Destination, InstanceId, ReceiverName, Span, Timestamp,
-        without_query,
+        DeliveryDecision, DeliveryPolicy, Destination, DestinationResponse, InstanceId,
+        ReceiverName, ReleaseReason, Span, Timestamp, without_query,
     },
     store::{
         BacklogExpiry, ClaimRequest, ClaimResponse, DueWork, NextMessage, QueueClaim, QueueHead,
-        QueueRelease, ReleaseReason, Store, StoreError,
+        QueueRelease, Store, StoreError,
     },
 };
 
@@ -331,6 +331,7 @@ impl DeliveryLoop {
                     let decision = DeliveryDecision::Retry {
                         at: now + UNREADABLE_RETRY,
                         reason: format!("a part of the database cannot be read: {reason}"),
+                        in_backlog: false,
                     };
                     self.skip_damaged(claim, slot, uuid::Uuid::nil(), decision);
                 }
@@ -359,11 +360,7 @@ impl DeliveryLoop {
         decision: DeliveryDecision,
     ) {
         report(&claim, "unknown", message, &decision);
-        let reason = ReleaseReason::Attempted {
-            message,
-            decision,
-            in_backlog: false,
-        };
+        let reason = ReleaseReason::Attempted { message, decision };
         self.skip(claim, slot, reason);
     }
 

@@ -8,7 +8,7 @@ use std::{collections::HashMap, num::NonZeroUsize};
 use lru::LruCache;
 use rustix::process::{Resource, getrlimit};
 
-use crate::domain::{Destination, ReceiverName};
+use crate::domain::{Destination, DestinationResponse, ReceiverName};
 
 /// For how many destinations the loop remembers that they accepted the last message.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
@@ -74,23 +74,6 @@ pub struct Slot {
     pool: Pool,
     destination: Destination,
     receiver: ReceiverName,
-}
-
-/// What one attempt says of its destination.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DestinationResponse {
-    Accepted,
-    /// It answered, and did not accept the message.
-    Rejected,
-    Failed,
-    Unknown,
-}
-
-impl DestinationResponse {
-    /// Whether the destination answered, for this message or another.
-    pub fn is_answer(self) -> bool {
-        matches!(self, Self::Accepted | Self::Rejected)
-    }
 }
 
 pub struct Slots {

@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{attempt::CompletedAttempt, slots::DestinationResponse};
+use super::attempt::CompletedAttempt;
 use crate::{
-    domain::{DeliveryPolicy, Destination, DestinationFailure},
+    domain::{DeliveryPolicy, Destination, DestinationFailure, DestinationResponse},
     store::{BacklogExpiry, ClaimRequest, QueueClaim, QueueRelease},
 };
 

@@ -42,8 +42,8 @@ pub use local::{Dispatch, LocalScheduler, Permit};
 pub use looks::Look;
 pub use open::OpenError;
 pub use outbox::{
-    BacklogExpiry, ClaimRequest, ClaimResponse, DueWork, MessageAction, NextMessage, QueueClaim,
-    QueueHead, QueueRelease, ReleaseReason,
+    BacklogExpiry, ClaimRequest, ClaimResponse, DueWork, NextMessage, QueueClaim, QueueHead,
+    QueueRelease,
 };
 pub use pages::{MOST_LOOKED_AT, TaskPage};
 pub use queries::Reader;

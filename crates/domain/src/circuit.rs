@@ -1,5 +1,5 @@
-//! How often a destination is asked while it fails: by one message at a time, a *probe*, after a pause that
-//! grows. What else waits for the destination waits with it. The first message that it takes ends that.
+//! The circuit of a destination. While the destination fails, it gets one message at a time, a *probe*, after a pause
+//! that grows; other messages wait in its backlog. The first answer closes the circuit.
 
 use std::time::Duration;
 
@@ -11,37 +11,70 @@ use crate::{
 
 /// The first pause after a failure; it doubles up to the longest.
 const FIRST_PAUSE: Span = Span::from_millis(50);
-/// So long may a destination that is back wait for the next probe, unless it asked for more.
+/// The longest wait of a destination that has recovered for the next probe, unless it asked for more.
 pub const LONGEST_PAUSE: Span = Span::from_secs(15);
 
-/// A try that failed because its destination did.
+/// An attempt that failed because its destination did.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DestinationFailure {
     pub destination: Destination,
     pub receiver: ReceiverName,
     pub began: Timestamp,
-    /// What the receiver asked for.
+    /// The wait that the receiver asked for.
     pub retry_after: Option<Duration>,
     pub reason: String,
     /// Drawn from 0 to 1.
     pub chance: f64,
 }
 
-/// What is on record of a destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Circuit {
-    /// In a row; 0 of a destination that answers, as far as is known.
+    /// In a row; 0 while the destination answers, as far as is known.
     pub failures: u32,
     /// When the first of them began.
     pub failing_since: Option<Timestamp>,
-    /// When the last of them was noted, or the end of them.
+    /// When the last failure or the recovery was recorded.
     pub changed_at: Timestamp,
     pub paused_until: Timestamp,
 }
 
+/// What a claim may take from the backlog of a destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BacklogClaim {
+    /// Whether the claimed queue is the probe of a failing destination.
+    pub is_probe: bool,
+    pub limit: usize,
+    /// Whether a queue is claimed only when its own next attempt is due. Otherwise the destination answers, and the
+    /// queues wait only because it failed.
+    pub only_due: bool,
+}
+
+/// What happens to a destination after a claim from its backlog.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BacklogState {
+    /// More queues may wait.
+    Remains,
+    /// Failing, with no queue that is due: idle until one is.
+    Idle,
+    /// Answering, with no queue left: its record is deleted.
+    Empty,
+}
+
+/// Messages that expire together, because their destination has failed for all of their time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ExpiredMessages {
+    /// Those that have waited since then, or for longer.
+    pub waiting_since: Timestamp,
+    pub reason: String,
+}
+
 impl Circuit {
-    /// `None` where the try began before the last change: several messages that were under way together
-    /// fail for one reason, and what an instance knows from before says nothing new.
+    pub fn is_failing(&self) -> bool {
+        self.failures > 0
+    }
+
+    /// The circuit after a failed attempt. `None` if the attempt began before the last change: several messages that
+    /// were in flight together fail for one reason, and an earlier failure says nothing about now.
     pub fn after(
         &self,
         failure: &DestinationFailure,
@@ -51,13 +84,13 @@ impl Circuit {
         if failure.began < self.changed_at {
             return None;
         }
-        let failing_since = match (self.failures, self.failing_since) {
-            (1.., Some(since)) => since,
+        let failing_since = match (self.is_failing(), self.failing_since) {
+            (true, Some(since)) => since,
             _ => failure.began,
         };
         let longest = LONGEST_PAUSE.min(policy.max);
         let longest = longest.min(FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)));
-        // At least half of it: a pause that chance makes nothing would be none.
+        // At least half of it: chance must not make the pause nothing.
         let pause = longest
             .duration()
             .mul_f64(0.5 + failure.chance.clamp(0.0, 1.0) / 2.0);
@@ -65,7 +98,7 @@ impl Circuit {
         let mut until = now + span(pause.max(asked));
         let end = failing_since + policy.give_up_after;
         if end > now {
-            // A try is made when the time of what waits from the beginning is up, and decides.
+            // The probe at that time decides on the messages that have waited from the beginning.
             until = until.min(end);
         }
         Some(Self {
@@ -76,13 +109,56 @@ impl Circuit {
         })
     }
 
-    /// Since when what waits must have waited to be given up at `now`, after a failure: the destination has
-    /// failed for all of that time.
-    pub fn gives_up_since(&self, policy: &DeliveryPolicy, now: Timestamp) -> Option<Timestamp> {
-        let since = policy.given_up_since(now);
-        self.failing_since
-            .filter(|failing_since| self.failures > 0 && *failing_since <= since)
-            .map(|_| since)
+    /// The circuit of a destination that has answered.
+    pub fn recovered(now: Timestamp) -> Self {
+        Self {
+            failures: 0,
+            failing_since: None,
+            changed_at: now,
+            paused_until: now,
+        }
+    }
+
+    /// What a request for at most `limit` queues may claim.
+    pub fn claim(&self, limit: usize) -> BacklogClaim {
+        match self.is_failing() {
+            true => BacklogClaim {
+                is_probe: true,
+                limit: 1,
+                only_due: true,
+            },
+            false => BacklogClaim {
+                is_probe: false,
+                limit,
+                only_due: false,
+            },
+        }
+    }
+
+    /// The messages that expire after a failure of the destination.
+    pub fn expire(
+        &self,
+        policy: &DeliveryPolicy,
+        reason: &str,
+        now: Timestamp,
+    ) -> Option<ExpiredMessages> {
+        let since = policy.expired_since(now);
+        let has_failed_since = self.failing_since.is_some_and(|failing| failing <= since);
+        let within = policy.give_up_after;
+        (self.is_failing() && has_failed_since).then(|| ExpiredMessages {
+            waiting_since: since,
+            reason: format!("{reason}; no message was delivered there within {within}"),
+        })
+    }
+}
+
+impl BacklogClaim {
+    pub fn after(&self, claimed: usize) -> BacklogState {
+        match (claimed < self.limit, self.is_probe) {
+            (false, _) => BacklogState::Remains,
+            (true, true) => BacklogState::Idle,
+            (true, false) => BacklogState::Empty,
+        }
     }
 }
 
@@ -120,14 +196,25 @@ mod tests {
         }
     }
 
+    fn expiry(circuit: &Circuit, give_up_after: u64, now: Timestamp) -> Option<Timestamp> {
+        let expired = circuit.expire(&policy(give_up_after), "503", now)?;
+        assert_eq!(
+            expired.reason,
+            "503; no message was delivered there within 1m"
+        );
+        Some(expired.waiting_since)
+    }
+
     #[test]
     fn the_pause_doubles_up_to_the_longest_and_ends_when_the_first_time_is_up() {
-        let (mut pace, mut now) = (UNKNOWN, START);
+        let (mut circuit, mut now) = (UNKNOWN, START);
         let mut pauses = Vec::new();
         for _ in 0..12 {
-            pace = pace.after(&failure(now, None), &policy(60), now).unwrap();
-            pauses.push(pace.paused_until.since(now).as_millis());
-            now = pace.paused_until;
+            circuit = circuit
+                .after(&failure(now, None), &policy(60), now)
+                .unwrap();
+            pauses.push(circuit.paused_until.since(now).as_millis());
+            now = circuit.paused_until;
         }
         assert_eq!(
             pauses,
@@ -136,22 +223,27 @@ mod tests {
             ]
         );
         assert_eq!(now, START + Span::from_secs(60));
-        assert_eq!(pace.gives_up_since(&policy(60), now), Some(START));
-        pace = pace.after(&failure(now, None), &policy(60), now).unwrap();
-        assert_eq!(pace.paused_until.since(now), LONGEST_PAUSE.duration());
-        assert_eq!(pace.failing_since, Some(START));
+        assert_eq!(expiry(&circuit, 60, now), Some(START));
+        circuit = circuit
+            .after(&failure(now, None), &policy(60), now)
+            .unwrap();
+        assert_eq!(circuit.paused_until.since(now), LONGEST_PAUSE.duration());
+        assert_eq!(circuit.failing_since, Some(START));
     }
 
     #[test]
-    fn messages_that_were_under_way_together_count_once() {
+    fn messages_that_were_in_flight_together_count_once() {
         let later = START + Span::from_secs(1);
-        let pace = UNKNOWN
+        let circuit = UNKNOWN
             .after(&failure(START, None), &policy(60), later)
             .unwrap();
-        assert_eq!(pace.after(&failure(START, None), &policy(60), later), None);
-        let again = pace.after(&failure(later, None), &policy(60), later);
+        assert_eq!(
+            circuit.after(&failure(START, None), &policy(60), later),
+            None
+        );
+        let again = circuit.after(&failure(later, None), &policy(60), later);
         assert_eq!(again.unwrap().failures, 2);
-        // What began before it answered says nothing of now.
+        // An attempt that began before it answered says nothing about now.
         let answered = Circuit {
             changed_at: later,
             ..UNKNOWN
@@ -163,31 +255,46 @@ mod tests {
     }
 
     #[test]
-    fn it_is_left_alone_for_as_long_as_it_asks_within_bounds() {
+    fn the_pause_is_as_long_as_the_receiver_asks_for_within_bounds() {
         let paused = |asked, give_up_after| {
-            let pace = UNKNOWN.after(&failure(START, Some(asked)), &policy(give_up_after), START);
-            pace.unwrap().paused_until.since(START).as_secs()
+            let circuit =
+                UNKNOWN.after(&failure(START, Some(asked)), &policy(give_up_after), START);
+            circuit.unwrap().paused_until.since(START).as_secs()
         };
         assert_eq!(paused(120, 86_400), 120);
         assert_eq!(paused(u64::MAX, 86_400), 3600);
-        assert_eq!(
-            paused(120, 60),
-            60,
-            "what waits is not kept beyond its time"
-        );
+        assert_eq!(paused(120, 60), 60, "no message waits beyond its time");
     }
 
     #[test]
-    fn nothing_is_given_up_before_the_destination_has_failed_for_all_of_its_time() {
+    fn nothing_expires_before_the_destination_has_failed_for_all_of_its_time() {
         let policy = policy(60);
         let late = START + Span::from_secs(59);
-        let pace = UNKNOWN
+        let circuit = UNKNOWN
             .after(&failure(START, None), &policy, START)
             .unwrap();
-        let pace = pace.after(&failure(late, None), &policy, late).unwrap();
-        assert_eq!(pace.gives_up_since(&policy, late), None);
+        let circuit = circuit.after(&failure(late, None), &policy, late).unwrap();
+        assert_eq!(expiry(&circuit, 60, late), None);
         let end = START + Span::from_secs(61);
         let since = START + Span::from_secs(1);
-        assert_eq!(pace.gives_up_since(&policy, end), Some(since));
+        assert_eq!(expiry(&circuit, 60, end), Some(since));
+        let recovered = Circuit::recovered(end);
+        assert_eq!(expiry(&recovered, 60, end + Span::from_secs(90)), None);
+    }
+
+    #[test]
+    fn a_failing_destination_gets_one_probe_and_one_that_answers_all_that_has_a_slot() {
+        let now = START + Span::from_secs(1);
+        let failing = UNKNOWN.after(&failure(START, None), &policy(60), now);
+        let probe = failing.unwrap().claim(16);
+        assert!(probe.is_probe && probe.only_due);
+        assert_eq!(probe.limit, 1);
+        assert_eq!(probe.after(1), BacklogState::Remains);
+        assert_eq!(probe.after(0), BacklogState::Idle, "its record says when");
+        let claim = Circuit::recovered(now).claim(16);
+        assert!(!claim.is_probe && !claim.only_due);
+        assert_eq!(claim.limit, 16);
+        assert_eq!(claim.after(16), BacklogState::Remains);
+        assert_eq!(claim.after(15), BacklogState::Empty);
     }
 }

@@ -1,6 +1,17 @@
-//! What becomes of a message when a receiver has answered, or has not.
+//! Delivery: the decisions on a message. Its states are in [`MESSAGE_TRANSITIONS`]; this file decides after an attempt,
+//! [`queue`] what the outbox saves at the end of a claim, and [`dead_letter`] when a receiver has an alert.
+
+mod dead_letter;
+mod queue;
+mod status;
 
 use std::time::Duration;
+
+pub use dead_letter::{ReceiverAlert, undeliverable};
+pub use queue::{MessageAction, MessageEnd, QueueDecision, QueueWait, ReleaseReason};
+pub use status::{
+    MESSAGE_TRANSITIONS, MessageChange, MessageEvent, MessageStatus, StoredMessage, allows_message,
+};
 
 use crate::time::{Span, Timestamp};
 
@@ -15,7 +26,7 @@ pub struct DeliveryPolicy {
     pub give_up_after: Span,
 }
 
-/// For no longer is a receiver left alone because it asks for it (`Retry-After`).
+/// The longest wait that a receiver can ask for (`Retry-After`).
 pub const LONGEST_ASKED: Duration = Duration::from_secs(3600);
 
 impl Default for DeliveryPolicy {
@@ -28,52 +39,97 @@ impl Default for DeliveryPolicy {
     }
 }
 
-/// How one try ended.
+/// The result of one attempt.
 #[derive(Clone, PartialEq, Debug)]
 pub enum DeliveryResult {
     Delivered,
-    /// Not this time.
     Failed {
         reason: String,
-        /// What the receiver asked for.
+        /// The wait that the receiver asked for.
         retry_after: Option<Duration>,
-        /// Whether the receiver as a whole is in trouble, as far as this try can tell: other messages
-        /// would fare no better.
+        /// Whether other messages to the receiver would probably fail too.
         receiver_failing: bool,
     },
-    /// Another try would be of no use.
+    /// For good: no later attempt can succeed.
     Refused {
         reason: String,
     },
 }
 
-/// What is done with the message.
+/// What one attempt says of its destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DestinationResponse {
+    Accepted,
+    /// It answered, and did not accept the message.
+    Rejected,
+    Failed,
+    Unknown,
+}
+
+impl DestinationResponse {
+    /// Whether the destination answered, for this message or another.
+    pub fn is_answer(self) -> bool {
+        matches!(self, Self::Accepted | Self::Rejected)
+    }
+}
+
+impl DeliveryResult {
+    pub fn response(&self) -> DestinationResponse {
+        match self {
+            DeliveryResult::Delivered => DestinationResponse::Accepted,
+            DeliveryResult::Failed {
+                receiver_failing: true,
+                ..
+            } => DestinationResponse::Failed,
+            DeliveryResult::Failed { .. } | DeliveryResult::Refused { .. } => {
+                DestinationResponse::Rejected
+            }
+        }
+    }
+}
+
+/// The decision on a message after an attempt.
 #[derive(Clone, PartialEq, Debug)]
 pub enum DeliveryDecision {
     Delivered,
-    /// Tried again at that time.
     Retry {
+        /// Not before then, unless its destination recovers earlier and it waits in the backlog.
         at: Timestamp,
         reason: String,
+        /// Whether it waits in the backlog of its destination.
+        in_backlog: bool,
     },
-    /// Kept for an operator; those behind it go on.
+    /// It becomes a dead letter; the messages after it go on.
     Dead {
         reason: String,
     },
 }
 
+/// One attempt to deliver a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MessageAttempt {
+    /// With this one.
+    pub tries: u32,
+    pub first_tried_at: Timestamp,
+    pub is_probe: bool,
+}
+
 impl DeliveryPolicy {
-    /// What a try means for its message, which was first tried at `since`. `chance` is drawn from 0 to
-    /// 1. The last try is made when the time is up, so that none is given up between two tries.
+    /// Decides on a message after an attempt. `chance` is drawn from 0 to 1. The last attempt is made when
+    /// `give_up_after` is over, so that no message dies between two attempts.
     pub fn decide(
         &self,
-        delivery: DeliveryResult,
-        tries: u32,
-        since: Timestamp,
+        attempt: MessageAttempt,
+        result: DeliveryResult,
         now: Timestamp,
         chance: f64,
     ) -> DeliveryDecision {
-        match delivery {
+        let tries = attempt.tries;
+        // A message that failed with its destination is tried again with it. One that fails again although the
+        // destination has answered others has a time of its own: it may be what makes the destination fail.
+        let in_backlog =
+            result.response() == DestinationResponse::Failed && (attempt.is_probe || tries == 1);
+        match result {
             DeliveryResult::Delivered => DeliveryDecision::Delivered,
             DeliveryResult::Refused { reason } => DeliveryDecision::Dead { reason },
             DeliveryResult::Failed {
@@ -81,7 +137,7 @@ impl DeliveryPolicy {
                 retry_after,
                 ..
             } => {
-                let end = since + self.give_up_after;
+                let end = attempt.first_tried_at + self.give_up_after;
                 if now >= end {
                     let within = self.give_up_after;
                     return DeliveryDecision::Dead {
@@ -93,19 +149,20 @@ impl DeliveryPolicy {
                 DeliveryDecision::Retry {
                     at: (now + wait).min(end),
                     reason,
+                    in_backlog,
                 }
             }
         }
     }
 
-    /// What has waited since then, or for longer, has had its time by `now`.
-    pub fn given_up_since(&self, now: Timestamp) -> Timestamp {
+    /// A message that has waited since then, or for longer, has expired by `now`.
+    pub fn expired_since(&self, now: Timestamp) -> Timestamp {
         let millis = now.as_millis() - self.give_up_after.as_millis();
         Timestamp::from_millis(millis)
     }
 
-    /// Full jitter: anywhere between nothing and `initial`, doubled with each try, at most `max`; on
-    /// top of what the receiver asked for.
+    /// Full jitter: between nothing and `initial`, doubled with each try, at most `max`; added to the wait that the
+    /// receiver asked for.
     fn wait(&self, tries: u32, retry_after: Option<Duration>, chance: f64) -> Duration {
         let growth = 2u32.saturating_pow(tries.saturating_sub(1));
         let longest = self.initial.saturating_mul(growth).min(self.max);
@@ -134,15 +191,23 @@ mod tests {
         }
     }
 
+    fn attempt(tries: u32) -> MessageAttempt {
+        MessageAttempt {
+            tries,
+            first_tried_at: START,
+            is_probe: false,
+        }
+    }
+
     fn wait(tries: u32, retry_after: Option<u64>, chance: f64) -> u64 {
-        match DAY.decide(failed(retry_after), tries, START, START, chance) {
+        match DAY.decide(attempt(tries), failed(retry_after), START, chance) {
             DeliveryDecision::Retry { at, .. } => at.since(START).as_secs(),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn the_wait_is_anywhere_up_to_a_bound_that_doubles_up_to_the_longest() {
+    fn the_wait_is_random_up_to_a_bound_that_doubles_up_to_the_longest() {
         let longest = [1, 2, 3, 8, 9, u32::MAX].map(|tries| wait(tries, None, 1.0));
         assert_eq!(longest, [5, 10, 20, 640, 900, 900]);
         assert_eq!(wait(3, None, 0.0), 0);
@@ -150,37 +215,62 @@ mod tests {
     }
 
     #[test]
-    fn the_receiver_is_left_alone_for_as_long_as_it_asked() {
+    fn the_wait_is_as_long_as_the_receiver_asked_for_at_least() {
         assert_eq!(wait(1, Some(120), 0.0), 120);
         assert_eq!(wait(1, Some(120), 1.0), 125);
         assert_eq!(wait(1, Some(u64::MAX), 1.0), 3605);
     }
 
     #[test]
-    fn the_last_try_is_made_when_the_time_is_up_and_then_the_message_is_dead() {
+    fn the_last_attempt_is_made_when_the_time_is_over_and_then_the_message_is_dead() {
         let late = START + Span::from_secs(86_399);
         let end = START + DAY.give_up_after;
-        let again = DAY.decide(failed(None), 100, START, late, 1.0);
+        let again = DAY.decide(attempt(100), failed(None), late, 1.0);
         assert!(
             matches!(again, DeliveryDecision::Retry { at, .. } if at == end),
             "{again:?}"
         );
-        let dead = DAY.decide(failed(None), 101, START, end, 1.0);
+        let dead = DAY.decide(attempt(101), failed(None), end, 1.0);
         let reason = "500; 101 attempts within 24h".to_owned();
         assert_eq!(dead, DeliveryDecision::Dead { reason });
     }
 
     #[test]
-    fn a_receiver_that_wants_no_more_gets_no_more() {
+    fn a_receiver_that_refuses_for_good_gets_the_message_no_more() {
         let reason = "410 Gone".to_owned();
         let gone = DeliveryResult::Refused {
             reason: reason.clone(),
         };
-        assert_eq!(
-            DAY.decide(gone, 1, START, START, 0.5),
-            DeliveryDecision::Dead { reason }
-        );
-        let taken = DAY.decide(DeliveryResult::Delivered, 1, START, START, 0.5);
-        assert_eq!(taken, DeliveryDecision::Delivered);
+        assert_eq!(gone.response(), DestinationResponse::Rejected);
+        let dead = DAY.decide(attempt(1), gone, START, 0.5);
+        assert_eq!(dead, DeliveryDecision::Dead { reason });
+        let delivered = DAY.decide(attempt(1), DeliveryResult::Delivered, START, 0.5);
+        assert_eq!(delivered, DeliveryDecision::Delivered);
+    }
+
+    #[test]
+    fn a_message_waits_in_the_backlog_unless_it_fails_again_while_others_are_accepted() {
+        let in_backlog = |tries, is_probe, receiver_failing| {
+            let result = DeliveryResult::Failed {
+                reason: "500".to_owned(),
+                retry_after: None,
+                receiver_failing,
+            };
+            let attempt = MessageAttempt {
+                is_probe,
+                ..attempt(tries)
+            };
+            let decision = DAY.decide(attempt, result, START, 0.5);
+            matches!(
+                decision,
+                DeliveryDecision::Retry {
+                    in_backlog: true,
+                    ..
+                }
+            )
+        };
+        assert!(in_backlog(1, false, true) && in_backlog(7, true, true));
+        assert!(!in_backlog(2, false, true), "it may be the cause");
+        assert!(!in_backlog(1, false, false), "the destination answered");
     }
 }

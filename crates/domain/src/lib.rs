@@ -53,7 +53,7 @@ pub use alert_message::{ALERT_EVENTS, AlertData, AlertFormat, AlertNotice, Alert
 pub use allowed_address::{ALLOWED_ADDRESSES, AllowedAddress};
 pub use blocked::Blocked;
 pub use call::{Call, CallBody, CallOutcome, Purpose};
-pub use circuit::{Circuit, DestinationFailure};
+pub use circuit::{BacklogClaim, BacklogState, Circuit, DestinationFailure, ExpiredMessages};
 pub use claim_order::{ClaimAttempt, ClaimPlan, ClaimSteps};
 pub use command::{Command, Expiry, Refusal, Release};
 pub use decide::{CommandOutput, Draft, Dropped};
@@ -61,7 +61,12 @@ pub use definition::{
     Accepted, Body, Definition, Extend, KnownAgents, Limits, Method, OnExhausted, OnUndo, Policies,
     Policy, Probe, StepDefinition, Target, WHOLE_DEFINITION, parse_steps, parse_steps_within,
 };
-pub use delivery::{DeliveryDecision, DeliveryPolicy, DeliveryResult, LONGEST_ASKED};
+pub use delivery::{
+    DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationResponse, LONGEST_ASKED,
+    MESSAGE_TRANSITIONS, MessageAction, MessageAttempt, MessageChange, MessageEnd, MessageEvent,
+    MessageStatus, QueueDecision, QueueWait, ReceiverAlert, ReleaseReason, StoredMessage,
+    allows_message, undeliverable,
+};
 pub use depth::{DEEPEST, too_deep};
 pub use drawing::{DiagramFormat, draw};
 pub use etag::{ETag, ETags, MOST_ETAGS, Precondition, Unmet};

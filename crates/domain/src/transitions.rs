@@ -285,14 +285,14 @@ pub fn allows_task(from: TaskStatus, to: TaskStatus) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::{collections::BTreeSet, fmt::Write};
 
     use super::*;
 
-    const DOCUMENT: &str = include_str!("../../../docs/state-machine.md");
+    pub(crate) const DOCUMENT: &str = include_str!("../../../docs/state-machine.md");
 
-    fn drawn<S: Copy + Ord>(
+    pub(crate) fn drawn<S: Copy + Ord>(
         rows: &[Transition<S>],
         name: impl Fn(S) -> &'static str,
         first: &str,

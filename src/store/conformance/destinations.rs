@@ -6,11 +6,11 @@ use super::harness::{Harness, New};
 use crate::{
     domain::{
         DeliveryDecision, DeliveryPolicy, Destination, DestinationFailure, InstanceId,
-        ReceiverName, ReplyTo, Span, Timestamp,
+        MessageAction, ReceiverName, ReleaseReason, ReplyTo, Span, Timestamp,
     },
     store::{
-        AlertQuery, ClaimRequest, ClaimResponse, DueWork, MessageAction, MessageId, MessageQuery,
-        MessageRecord, MessageState, QueueClaim, QueueHead, QueueRelease, ReleaseReason,
+        AlertQuery, ClaimRequest, ClaimResponse, DueWork, MessageId, MessageQuery, MessageRecord,
+        MessageState, QueueClaim, QueueHead, QueueRelease,
     },
 };
 
@@ -103,13 +103,13 @@ async fn failed(h: &Harness, claim: &QueueClaim) -> QueueRelease {
     let decision = DeliveryDecision::Retry {
         at: now(h).await + LONG,
         reason: "503".to_owned(),
+        in_backlog: true,
     };
     QueueRelease {
         claim: claim.clone(),
         reason: ReleaseReason::Attempted {
             message: message(h, claim).await,
             decision,
-            in_backlog: true,
         },
     }
 }
@@ -137,7 +137,6 @@ async fn delivered(h: &Harness, claim: &QueueClaim) -> QueueRelease {
         reason: ReleaseReason::Attempted {
             message: message(h, claim).await,
             decision: DeliveryDecision::Delivered,
-            in_backlog: false,
         },
     }
 }
@@ -457,7 +456,6 @@ pub async fn nothing_is_kept_of_destinations_that_nothing_waits_for(h: Harness) 
             decision: DeliveryDecision::Dead {
                 reason: "503".to_owned(),
             },
-            in_backlog: false,
         },
         claim: claim.clone(),
     };

@@ -75,6 +75,8 @@ suite!([sqlite postgres] {
     outbox::webhooks_are_told_once_that_an_alert_was_raised_and_that_it_has_closed,
     outbox::dead_letters_are_purged_with_age_and_outlive_their_task,
     outbox::messages_are_listed_in_pages_and_counted,
+    outbox::an_alert_is_raised_and_closed_exactly_when_the_domain_decides_so,
+    outbox::an_operator_can_act_on_a_message_exactly_in_the_states_that_the_domain_allows,
     destinations::a_destination_that_fails_delays_no_other_of_its_receiver,
     destinations::a_destination_that_fails_is_asked_by_one_message_whoever_sends_it,
     destinations::the_first_message_that_is_taken_ends_the_pause_for_all,

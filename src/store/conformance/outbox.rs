@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 use super::harness::{Harness, New, refusal, success};
 use crate::{
     domain::{
-        Command, DeliveryDecision, InstanceId, ReceiverName, ReplyTo, Span, TaskId, Timestamp,
+        Command, DeliveryDecision, InstanceId, MessageAction, MessageEvent, MessageStatus,
+        ReceiverAlert, ReceiverName, ReleaseReason, ReplyTo, Span, TaskId, Timestamp,
     },
     store::{
-        AlertQuery, ClaimRequest, ClaimResponse, DueWork, MessageAction, MessageId, MessageQuery,
-        MessageRecord, MessageState, QueueClaim, QueueHead, QueueRelease, ReleaseReason,
+        AlertQuery, ClaimRequest, ClaimResponse, DueWork, MessageId, MessageQuery, MessageRecord,
+        MessageState, QueueClaim, QueueHead, QueueRelease,
     },
 };
 
@@ -97,11 +98,7 @@ async fn tried(h: &Harness, by: &str, claim: &QueueClaim, decision: DeliveryDeci
 }
 
 fn tried_as(message: uuid::Uuid, decision: DeliveryDecision) -> ReleaseReason {
-    ReleaseReason::Attempted {
-        message,
-        decision,
-        in_backlog: false,
-    }
+    ReleaseReason::Attempted { message, decision }
 }
 
 fn dead() -> DeliveryDecision {
@@ -183,6 +180,7 @@ pub async fn a_failed_message_waits_for_its_time_and_counts_its_tries(h: Harness
     let again = |at: Timestamp| DeliveryDecision::Retry {
         at,
         reason: "500 <oh>".to_owned(),
+        in_backlog: false,
     };
     tried(&h, "a", &claim, again(now + LONG)).await;
     assert!(take(&h, "a", 1, LONG).await.is_empty());
@@ -219,6 +217,7 @@ pub async fn a_queue_whose_holder_died_is_taken_up_and_its_late_word_changes_not
     let again = DeliveryDecision::Retry {
         at: now,
         reason: "late".to_owned(),
+        in_backlog: false,
     };
     tried(&h, "a", &late, again).await;
     assert!(take(&h, "a", 1, LONG).await.is_empty(), "b holds it");
@@ -396,4 +395,132 @@ pub async fn messages_are_listed_in_pages_and_counted(h: Harness) {
     assert_eq!((counts.messages_pending, counts.messages_dead), (5, 1));
     let alerts = [("message.undeliverable".to_owned(), 1)];
     assert_eq!(counts.open_alerts, alerts);
+}
+
+/// The statements decide with one condition each what the domain decides for a receiver.
+pub async fn an_alert_is_raised_and_closed_exactly_when_the_domain_decides_so(h: Harness) {
+    let is_open = async || {
+        let alerts = alerts(&h).await;
+        alerts
+            .first()
+            .is_some_and(|alert| alert.closed_at.is_none())
+    };
+    let dead_letters = async || {
+        let counts = h.store.reader.counts().await.unwrap();
+        counts.messages_dead
+    };
+    let resolve = async || {
+        let request = ClaimRequest {
+            resolved: vec![ReceiverName::new(SHOP)],
+            ..ClaimRequest::default()
+        };
+        round(&h, "a", LONG, request).await;
+    };
+    // Dead letters come and go; after each change the alert is as the domain has it.
+    for _ in 0..3 {
+        submit(&h).await;
+    }
+    for _ in 0..3 {
+        let was_open = is_open().await;
+        let claim = take(&h, "a", 1, LONG).await.remove(0);
+        tried(&h, "a", &claim, dead()).await;
+        resolve().await;
+        let decided = ReceiverAlert::decide(was_open, dead_letters().await);
+        assert_eq!(decided == Some(ReceiverAlert::Raise), !was_open);
+        assert!(is_open().await);
+    }
+    let query = MessageQuery {
+        state: Some(MessageState::Dead),
+        ..MessageQuery::default()
+    };
+    for letter in listed(&h, query).await {
+        assert!(is_open().await);
+        let discard = h
+            .store
+            .apply_message_action(MessageAction::Discard, vec![letter.id]);
+        assert_eq!(discard.await.unwrap(), [letter.id]);
+        resolve().await;
+        let decided = ReceiverAlert::decide(true, dead_letters().await);
+        assert_eq!(is_open().await, decided.is_none());
+    }
+    assert_eq!(
+        ReceiverAlert::decide(is_open().await, dead_letters().await),
+        None
+    );
+    assert_eq!(alerts(&h).await.len(), 1);
+}
+
+/// The states of a message that the statements store are those that the domain knows, with the actions that it allows.
+pub async fn an_operator_can_act_on_a_message_exactly_in_the_states_that_the_domain_allows(
+    h: Harness,
+) {
+    let act = async |action, id| {
+        let done = h.store.apply_message_action(action, vec![id]).await;
+        !done.unwrap().is_empty()
+    };
+    let allows =
+        |status: MessageStatus, action| status.after(MessageEvent::Action(action)).is_some();
+    let (redeliver, discard) = (MessageAction::Redeliver, MessageAction::Discard);
+    submit(&h).await;
+    let id = all(&h).await[0].id;
+    assert_eq!(
+        act(discard, id).await,
+        allows(MessageStatus::Queued, discard)
+    );
+    assert_eq!(
+        act(redeliver, id).await,
+        allows(MessageStatus::Queued, redeliver)
+    );
+    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    assert_eq!(
+        act(discard, id).await,
+        allows(MessageStatus::Delivering, discard)
+    );
+    assert_eq!(
+        act(redeliver, id).await,
+        allows(MessageStatus::Delivering, redeliver)
+    );
+    let retry = |at, in_backlog| DeliveryDecision::Retry {
+        at,
+        reason: "500".to_owned(),
+        in_backlog,
+    };
+    let later = h.store.reader.now().await.unwrap() + LONG;
+    tried(&h, "a", &claim, retry(later, false)).await;
+    assert_eq!(
+        act(discard, id).await,
+        allows(MessageStatus::Retrying, discard)
+    );
+    assert_eq!(
+        act(redeliver, id).await,
+        allows(MessageStatus::Retrying, redeliver)
+    );
+    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    tried(&h, "a", &claim, retry(later, true)).await;
+    assert_eq!(
+        act(discard, id).await,
+        allows(MessageStatus::Backlogged, discard)
+    );
+    assert_eq!(
+        act(redeliver, id).await,
+        allows(MessageStatus::Backlogged, redeliver)
+    );
+    let backlog = ClaimRequest {
+        backlogs: vec![(claim.destination.clone(), 2)],
+        ..ClaimRequest::default()
+    };
+    let claim = round(&h, "a", LONG, backlog).await.claims.remove(0);
+    tried(&h, "a", &claim, dead()).await;
+    assert_eq!(
+        act(redeliver, id).await,
+        allows(MessageStatus::Dead, redeliver)
+    );
+    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    assert_eq!(claim.tries, 1, "as if for the first time");
+    tried(&h, "a", &claim, dead()).await;
+    assert_eq!(act(discard, id).await, allows(MessageStatus::Dead, discard));
+    assert_eq!(
+        act(redeliver, id).await,
+        allows(MessageStatus::Discarded, redeliver)
+    );
 }

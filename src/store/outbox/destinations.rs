@@ -11,11 +11,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    ClaimRequest, DELETE_IF_EMPTY, DeadByReceiver, QueueClaim, ReleaseReason, claim_each,
-    destination, name, of_queue,
+    ClaimRequest, DeadByReceiver, QueueClaim, QueueRelease, destination, name, of_queue,
+    queues::{DELETE_IF_EMPTY, claim_each},
 };
 use crate::{
-    domain::{Circuit, Destination, DestinationFailure, InstanceId, ReceiverName, Span, Timestamp},
+    domain::{
+        BacklogState, Circuit, Destination, DestinationFailure, ExpiredMessages, InstanceId,
+        ReceiverName, Span, Timestamp,
+    },
     store::{
         StoreError, Transaction,
         queries::{BindValue, Statement},
@@ -65,9 +68,10 @@ SET failures = $2, failing_since = $3, changed_at = $4, paused_until = $5, locke
     next_at = CASE WHEN EXISTS (SELECT 1 FROM queues WHERE destination = $1 AND waiting = 1) THEN $5 END
 WHERE destination = $1"#;
 
+/// Its backlog is due with the recovery.
 const CLOSE_CIRCUIT: &str = r#"
 UPDATE destinations
-SET failures = 0, failing_since = NULL, changed_at = $2, paused_until = $2, next_at = $2, locked_by = NULL
+SET failures = $2, failing_since = $3, changed_at = $4, paused_until = $5, locked_by = NULL, next_at = $5
 WHERE destination = $1 AND failures > 0"#;
 
 const CANCEL_PROBE: &str = r#"
@@ -131,7 +135,7 @@ SET next_at = CASE WHEN failures > 0 THEN $3 WHEN next_at > $2 THEN next_at ELSE
 WHERE destination = $1
   AND destination IN (SELECT destination FROM destinations
                       WHERE destination = $1 AND next_at IS NOT NULL AND (failures = 0 OR next_at <= $2) {skip locked})
-RETURNING failures"#;
+RETURNING failures, failing_since, changed_at, paused_until"#;
 
 /// Relies on queues_waiting.
 const OLDEST_IN_BACKLOG: &str = r#"
@@ -211,6 +215,9 @@ impl DueWork {
 #[derive(Clone, PartialEq, Debug)]
 pub struct BacklogExpiry {
     pub destination: Destination,
+    /// The failure of the destination.
+    pub cause: String,
+    /// The error of the messages.
     pub reason: String,
     pub messages: u64,
     /// Whether there may be more than one request expires.
@@ -269,13 +276,9 @@ struct Change<'r> {
 /// Records the failures and recoveries of destinations, and which have a backlog now.
 pub async fn record(tx: &mut Transaction<'_>, request: &ClaimRequest) -> Result<(), StoreError> {
     let mut changes: BTreeMap<&Destination, Change<'_>> = BTreeMap::new();
-    for settled in &request.releases {
-        if let ReleaseReason::DestinationBusy
-        | ReleaseReason::Attempted {
-            in_backlog: true, ..
-        } = settled.reason
-        {
-            let claim = &settled.claim;
+    let now = tx.now();
+    for QueueRelease { claim, reason } in &request.releases {
+        if reason.decide(claim.attempt(), now).joins_backlog() {
             changes.entry(&claim.destination).or_default().has_backlog = Some(&claim.receiver);
         }
     }
@@ -288,18 +291,16 @@ pub async fn record(tx: &mut Transaction<'_>, request: &ClaimRequest) -> Result<
     for destination in &request.cancelled_probes {
         changes.entry(destination).or_default().is_probe_cancelled = true;
     }
-    let now = tx.now();
     for (destination, change) in changes {
         let receiver = change.failure.map(|failure| &failure.receiver);
         if let Some(receiver) = receiver.or(change.has_backlog) {
-            let ensure = of(LOCK_OR_INSERT, destination)
+            let lock = of(LOCK_OR_INSERT, destination)
                 .bind(receiver.as_str())
                 .bind((now + BACKLOG_POLL).as_millis());
-            tx.execute(ensure).await?;
+            tx.execute(lock).await?;
         }
         if change.has_recovered {
-            let answered = of(CLOSE_CIRCUIT, destination).bind(now.as_millis());
-            tx.execute(answered).await?;
+            save(tx, CLOSE_CIRCUIT, destination, Circuit::recovered(now)).await?;
         } else if let Some(failure) = change.failure {
             fail(tx, failure, request).await?;
         } else if change.is_probe_cancelled {
@@ -321,14 +322,23 @@ async fn fail(
         tx.execute(of(CANCEL_PROBE, &failure.destination)).await?;
         return Ok(());
     };
-    let set = of(UPDATE_CIRCUIT, &failure.destination)
-        .bind(i64::from(after.failures))
+    save(tx, UPDATE_CIRCUIT, &failure.destination, after).await
+}
+
+async fn save(
+    tx: &mut Transaction<'_>,
+    sql: &str,
+    destination: &Destination,
+    circuit: Circuit,
+) -> Result<(), StoreError> {
+    let save = of(sql, destination)
+        .bind(i64::from(circuit.failures))
         .bind(BindValue::Integer(
-            after.failing_since.map(Timestamp::as_millis),
+            circuit.failing_since.map(Timestamp::as_millis),
         ))
-        .bind(after.changed_at.as_millis())
-        .bind(after.paused_until.as_millis());
-    tx.execute(set).await?;
+        .bind(circuit.changed_at.as_millis())
+        .bind(circuit.paused_until.as_millis());
+    tx.execute(save).await?;
     Ok(())
 }
 
@@ -337,16 +347,17 @@ async fn circuit(
     destination: &Destination,
 ) -> Result<Option<Circuit>, StoreError> {
     let found = tx.fetch(of(CIRCUIT, destination)).await?;
-    let Some(row) = found.first() else {
-        return Ok(None);
-    };
+    found.first().map(circuit_of).transpose()
+}
+
+fn circuit_of(row: &impl Columns) -> Result<Circuit, StoreError> {
     let time = |column| rows::required(rows::time(row, column)?, column);
-    Ok(Some(Circuit {
+    Ok(Circuit {
         failures: rows::number(row, "failures")?,
         failing_since: rows::time(row, "failing_since")?,
         changed_at: time("changed_at")?,
         paused_until: time("paused_until")?,
-    }))
+    })
 }
 
 /// Marks messages as dead that waited for a destination which has failed for all of their time, many at once.
@@ -355,64 +366,65 @@ pub async fn expire(
     request: &ClaimRequest,
     dead: &mut DeadByReceiver,
 ) -> Result<Vec<BacklogExpiry>, StoreError> {
-    let again = request.expiries.iter();
-    let again = again.map(|given_up| (&given_up.destination, given_up.reason.as_str()));
+    let remaining = request.expiries.iter();
+    let remaining = remaining.map(|expiry| (&expiry.destination, expiry.cause.as_str()));
     let failed = request.failures.iter();
     let failed = failed.map(|failure| (&failure.destination, failure.reason.as_str()));
-    let reasons: BTreeMap<_, _> = again.chain(failed).collect();
-    let mut given_up = Vec::new();
-    for (destination, reason) in reasons {
+    let causes: BTreeMap<_, _> = remaining.chain(failed).collect();
+    let mut expiries = Vec::new();
+    for (destination, cause) in causes {
         let circuit = circuit(tx, destination).await?;
-        let since = circuit.and_then(|circuit| circuit.gives_up_since(&request.policy, tx.now()));
-        if let Some(since) = since {
-            let within = request.policy.give_up_after;
-            let reason = format!("{reason}; no message was delivered there within {within}");
-            let done = expire_backlog(tx, destination, since, reason, dead).await?;
-            given_up.extend(done);
+        let expired = circuit.and_then(|circuit| circuit.expire(&request.policy, cause, tx.now()));
+        if let Some(expired) = expired {
+            let done = expire_backlog(tx, destination, &expired, dead).await?;
+            if let Some((messages, has_more)) = done {
+                expiries.push(BacklogExpiry {
+                    destination: destination.clone(),
+                    cause: cause.to_owned(),
+                    reason: expired.reason,
+                    messages,
+                    has_more,
+                });
+            }
         }
     }
-    Ok(given_up)
+    Ok(expiries)
 }
 
+/// Returns how many messages expired, and whether there may be more; `None` if no queue has waited for so long.
 async fn expire_backlog(
     tx: &mut Transaction<'_>,
     destination: &Destination,
-    since: Timestamp,
-    reason: String,
+    expired: &ExpiredMessages,
     dead: &mut DeadByReceiver,
-) -> Result<Option<BacklogExpiry>, StoreError> {
+) -> Result<Option<(u64, bool)>, StoreError> {
     let now = tx.now();
-    let longest = of(&unlocked(tx, EXPIRED_QUEUES), destination)
-        .bind(since.as_millis())
+    let queues = of(&unlocked(tx, EXPIRED_QUEUES), destination)
+        .bind(expired.waiting_since.as_millis())
         .bind(BATCH);
-    let longest = tx.fetch(longest).await?;
-    if longest.is_empty() {
+    let queues = tx.fetch(queues).await?;
+    if queues.is_empty() {
         return Ok(None);
     }
     let mut messages = 0;
-    for queue in &longest {
-        let give_up = of_queue(EXPIRE_MESSAGES, queue)?
-            .bind(since.as_millis())
-            .bind(reason.as_str())
+    for queue in &queues {
+        let expire = of_queue(EXPIRE_MESSAGES, queue)?
+            .bind(expired.waiting_since.as_millis())
+            .bind(expired.reason.as_str())
             .bind(now.as_millis())
             .bind(rows::number::<i64>(queue, "tries")?);
-        messages += tx.execute(give_up).await?;
+        messages += tx.execute(expire).await?;
         if tx.execute(of_queue(DELETE_IF_EMPTY, queue)?).await? == 0 {
-            let goes_on = of_queue(CONTINUE_QUEUE, queue)?.bind(now.as_millis());
-            tx.execute(goes_on).await?;
+            let continue_queue = of_queue(CONTINUE_QUEUE, queue)?.bind(now.as_millis());
+            tx.execute(continue_queue).await?;
         }
     }
     if messages > 0 {
-        let receivers: Result<BTreeSet<_>, _> = longest.iter().map(name).collect();
+        let receivers: Result<BTreeSet<_>, _> = queues.iter().map(name).collect();
         let receivers = receivers?.into_iter();
-        dead.extend(receivers.map(|receiver| (receiver, reason.clone())));
+        dead.extend(receivers.map(|receiver| (receiver, expired.reason.clone())));
     }
-    Ok(Some(BacklogExpiry {
-        destination: destination.clone(),
-        reason,
-        messages,
-        has_more: longest.len() == BATCH,
-    }))
+    Ok(Some((messages, queues.len() == BATCH)))
 }
 
 pub async fn postpone(
@@ -454,37 +466,36 @@ pub async fn move_to_backlogs(tx: &mut Transaction<'_>) -> Result<u64, StoreErro
 pub async fn claim_from_backlog(
     tx: &mut Transaction<'_>,
     destination: &Destination,
-    most: usize,
+    limit: usize,
     by: &InstanceId,
     until: Timestamp,
 ) -> Result<Vec<QueueClaim>, StoreError> {
     let now = tx.now();
-    let visit = of(&unlocked(tx, LOCK_BACKLOG), destination)
+    let lock = of(&unlocked(tx, LOCK_BACKLOG), destination)
         .bind(now.as_millis())
         .bind(until.as_millis())
         .bind((now + BACKLOG_POLL).as_millis())
         .bind(by.as_str());
-    let visited = tx.fetch(visit).await?;
-    let Some(row) = visited.first() else {
+    let locked = tx.fetch(lock).await?;
+    let Some(row) = locked.first() else {
         return Ok(Vec::new());
     };
-    let is_probe = rows::number::<i64>(row, "failures")? > 0;
-    let (due, most) = match is_probe {
-        true => (now.as_millis(), 1),
-        false => (i64::MAX, most),
+    let claim = circuit_of(row)?.claim(limit);
+    let due_before = match claim.only_due {
+        true => now.as_millis(),
+        false => i64::MAX,
     };
     let oldest = of(&unlocked(tx, OLDEST_IN_BACKLOG), destination)
-        .bind(due)
-        .bind(most);
-    let taken = claim_each(tx, oldest, by, until, is_probe).await?;
-    if taken.len() < most {
-        let rest = match is_probe {
-            true => of(IDLE, destination).bind((now + PROBE_RETRY).as_millis()),
-            false => of(DELETE_UNUSED, destination),
-        };
-        tx.execute(rest).await?;
-    }
-    Ok(taken)
+        .bind(due_before)
+        .bind(claim.limit);
+    let claims = claim_each(tx, oldest, by, until, claim.is_probe).await?;
+    let after = match claim.after(claims.len()) {
+        BacklogState::Remains => return Ok(claims),
+        BacklogState::Idle => of(IDLE, destination).bind((now + PROBE_RETRY).as_millis()),
+        BacklogState::Empty => of(DELETE_UNUSED, destination),
+    };
+    tx.execute(after).await?;
+    Ok(claims)
 }
 
 pub async fn expedite(

@@ -7,8 +7,8 @@ use futures::FutureExt;
 
 use super::Store;
 use crate::{
-    domain::{InstanceId, Span, Timestamp},
-    store::{ClaimRequest, ClaimResponse, MessageAction, MessageId, StoreError},
+    domain::{InstanceId, MessageAction, Span, Timestamp},
+    store::{ClaimRequest, ClaimResponse, MessageId, StoreError},
 };
 
 impl Store {

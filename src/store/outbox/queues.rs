@@ -1,0 +1,246 @@
+//! Queues: claimed and released as the domain decides. It decides on the first message; the statements here
+//! save that under the fence of the claim.
+
+use super::{
+    ClaimRequest, DeadByReceiver, NextMessage, QueueClaim, QueueHead, QueueRelease, destination,
+    messages, name, of_queue,
+};
+use crate::{
+    domain::{InstanceId, Message, MessageEnd, QueueDecision, QueueWait, Timestamp},
+    store::{
+        StoreError, Transaction,
+        queries::{BindValue, Statement},
+        rows::{self, Columns},
+    },
+};
+
+/// Relies on queues_due. A due queue of a destination with a backlog is not claimed: the statements of
+/// [`super::destinations`] move it there.
+pub(super) const DUE_QUEUES: &str = r#"
+WITH due AS MATERIALIZED (
+    SELECT receiver, subject, destination FROM queues
+    WHERE waiting = 0 AND due_at <= $1
+    ORDER BY due_at LIMIT $2 {skip locked})
+SELECT receiver, subject FROM due
+WHERE (SELECT 1 FROM destinations WHERE destinations.destination = due.destination LIMIT 1) IS NULL"#;
+
+/// For a queue that [`DUE_QUEUES`] or a statement on backlogs has found and locked. By its key: joined with the queues
+/// that were found, PostgreSQL may read all queues, because it keeps the plan that it made for a small table.
+pub(super) const CLAIM: &str = r#"
+UPDATE queues
+SET waiting = 0, locked_by = $3, tries = tries + 1, since = coalesce(since, $4), due_at = $5
+WHERE receiver = $1 AND subject = $2
+RETURNING receiver, subject, destination, tries, since"#;
+
+/// Relies on messages_in_queue.
+const NEXT_MESSAGE: &str = r#"
+SELECT id, kind, url, body, created_at FROM messages
+WHERE receiver = $1 AND subject = $2 AND state = 'pending'
+ORDER BY place, id LIMIT 1"#;
+
+/// After it the row is locked: messages are added to the queue later. Relies on messages_in_queue.
+const ADVANCE: &str = r#"
+UPDATE queues SET locked_by = NULL, tries = 0, since = NULL, error = NULL, due_at = $5,
+    waits_since = coalesce((SELECT coalesce(pending_since, created_at) FROM messages
+                            WHERE receiver = $1 AND subject = $2 AND state = 'pending'
+                            ORDER BY place, id LIMIT 1), waits_since)
+WHERE receiver = $1 AND subject = $2 AND locked_by = $3 AND tries = $4"#;
+
+/// Only for a queue that [`ADVANCE`] has locked. Relies on messages_in_queue.
+pub(super) const DELETE_IF_EMPTY: &str = r#"
+DELETE FROM queues
+WHERE receiver = $1 AND subject = $2
+  AND NOT EXISTS (SELECT 1 FROM messages WHERE receiver = $1 AND subject = $2 AND state = 'pending')"#;
+
+/// The first message waits for its next attempt.
+const WAIT: &str = r#"
+UPDATE queues
+SET locked_by = NULL, due_at = $5, waiting = $6, tries = $7, since = $8, error = coalesce($9, error)
+WHERE receiver = $1 AND subject = $2 AND locked_by = $3 AND tries = $4"#;
+
+/// After it the queue exists and is locked.
+pub(super) const ADD_TO_QUEUE: &str = r#"
+INSERT INTO queues (receiver, subject, due_at, destination, waits_since, tries) VALUES ($1, $2, $3, $4, $3, 0)
+ON CONFLICT (receiver, subject) DO UPDATE SET tries = queues.tries"#;
+
+/// An operator asked for it: the next try is due now, and the queue is the first of its backlog.
+pub(super) const EXPEDITE: &str = r#"
+UPDATE queues SET due_at = CASE waiting WHEN 0 THEN $3 ELSE 0 END
+WHERE receiver = $1 AND subject = $2 AND locked_by IS NULL"#;
+
+/// All claims, or those of one instance.
+const RELEASE_ALL: &str = r#"
+UPDATE queues SET locked_by = NULL, due_at = $1
+WHERE locked_by IS NOT NULL AND locked_by = coalesce($2, locked_by)"#;
+
+fn queue_claim(row: &impl Columns, is_probe: bool) -> Result<QueueClaim, StoreError> {
+    Ok(QueueClaim {
+        receiver: name(row)?,
+        subject: rows::uuid(row, "subject")?,
+        destination: destination(row)?,
+        is_probe,
+        tries: rows::number(row, "tries")?,
+        since: rows::required(rows::time(row, "since")?, "since")?,
+    })
+}
+
+pub fn next_message(claim: &QueueClaim) -> Statement {
+    in_queue(NEXT_MESSAGE, claim)
+}
+
+pub fn queue_head(row: Option<&impl Columns>) -> QueueHead {
+    let Some(row) = row else {
+        return QueueHead::Empty;
+    };
+    match (message_of(row), rows::uuid(row, "id")) {
+        (Ok(head), _) => QueueHead::Message(head),
+        (Err(error), Ok(id)) => QueueHead::Unreadable {
+            id,
+            reason: error.damage(),
+        },
+        (Err(error), Err(_)) => QueueHead::Lost(error.damage()),
+    }
+}
+
+fn message_of(row: &impl Columns) -> Result<NextMessage, StoreError> {
+    Ok(NextMessage {
+        id: rows::uuid(row, "id")?,
+        kind: rows::text(row, "kind")?,
+        url: row.text("url")?,
+        body: rows::text(row, "body")?,
+        created_at: rows::required(rows::time(row, "created_at")?, "created_at")?,
+    })
+}
+
+fn in_queue(sql: &str, claim: &QueueClaim) -> Statement {
+    Statement::new(sql)
+        .bind(claim.receiver.as_str())
+        .bind(claim.subject)
+}
+
+fn fenced(sql: &str, claim: &QueueClaim, by: &InstanceId) -> Statement {
+    in_queue(sql, claim)
+        .bind(by.as_str())
+        .bind(i64::from(claim.tries))
+}
+
+/// Releases claims. Returns the receivers with a message that died.
+pub async fn release(
+    tx: &mut Transaction<'_>,
+    request: &ClaimRequest,
+    by: &InstanceId,
+) -> Result<DeadByReceiver, StoreError> {
+    let now = tx.now();
+    // In one order, so that instances do not wait for each other in a circle.
+    let mut releases: Vec<_> = request.releases.iter().collect();
+    releases.sort_unstable_by_key(|release| (&release.claim.receiver, release.claim.subject));
+    let mut dead = DeadByReceiver::new();
+    for QueueRelease { claim, reason } in releases {
+        match reason.decide(claim.attempt(), now) {
+            QueueDecision::Wait(wait) => save_wait(tx, claim, by, wait).await?,
+            QueueDecision::Advance(end) => {
+                match end {
+                    Some(MessageEnd::Delivered { message }) => {
+                        messages::delete(tx, message).await?;
+                    }
+                    Some(MessageEnd::Dead { message, reason }) => {
+                        if messages::mark_dead(tx, message, claim.tries, reason).await? {
+                            dead.insert(claim.receiver.clone(), reason.to_owned());
+                        }
+                    }
+                    None => {}
+                }
+                advance(tx, claim, by, now).await?;
+            }
+        }
+    }
+    Ok(dead)
+}
+
+async fn save_wait(
+    tx: &mut Transaction<'_>,
+    claim: &QueueClaim,
+    by: &InstanceId,
+    wait: QueueWait<'_>,
+) -> Result<(), StoreError> {
+    let save = fenced(WAIT, claim, by)
+        .bind(wait.due_at.as_millis())
+        .bind(i64::from(wait.in_backlog))
+        .bind(i64::from(wait.tries))
+        .bind(BindValue::Integer(
+            wait.first_tried_at.map(Timestamp::as_millis),
+        ))
+        .bind(BindValue::Text(wait.error.map(str::to_owned)));
+    tx.execute(save).await?;
+    Ok(())
+}
+
+pub async fn release_all(tx: &mut Transaction<'_>, by: Option<String>) -> Result<u64, StoreError> {
+    let release = Statement::new(RELEASE_ALL)
+        .bind(tx.now().as_millis())
+        .bind(BindValue::Text(by));
+    tx.execute(release).await
+}
+
+pub async fn claim_due(
+    tx: &mut Transaction<'_>,
+    limit: usize,
+    by: &InstanceId,
+    until: Timestamp,
+) -> Result<Vec<QueueClaim>, StoreError> {
+    let now = tx.now();
+    let due = Statement::new(DUE_QUEUES.replace("{skip locked}", tx.dialect().skip_locked))
+        .bind(now.as_millis())
+        .bind(limit);
+    claim_each(tx, due, by, until, false).await
+}
+
+/// Claims the queues that a statement finds and locks.
+pub async fn claim_each(
+    tx: &mut Transaction<'_>,
+    found: Statement,
+    by: &InstanceId,
+    until: Timestamp,
+    is_probe: bool,
+) -> Result<Vec<QueueClaim>, StoreError> {
+    let now = tx.now();
+    let mut claims = Vec::new();
+    for row in tx.fetch(found).await? {
+        let take = of_queue(CLAIM, &row)?
+            .bind(by.as_str())
+            .bind(now.as_millis())
+            .bind(until.as_millis());
+        for row in tx.fetch(take).await? {
+            claims.push(queue_claim(&row, is_probe)?);
+        }
+    }
+    Ok(claims)
+}
+
+/// Makes the next message the first of the queue, or deletes the empty queue.
+async fn advance(
+    tx: &mut Transaction<'_>,
+    claim: &QueueClaim,
+    by: &InstanceId,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let passed = tx.execute(fenced(ADVANCE, claim, by).bind(now.as_millis()));
+    if passed.await? > 0 {
+        tx.execute(in_queue(DELETE_IF_EMPTY, claim)).await?;
+    }
+    Ok(())
+}
+
+/// Adds a few messages. Those of a batch are added by its own statements.
+pub async fn add(tx: &mut Transaction<'_>, messages: &[Message]) -> Result<(), StoreError> {
+    for message in messages {
+        messages::insert(tx, message).await?;
+        let queue = Statement::new(ADD_TO_QUEUE)
+            .bind(message.receiver.as_str())
+            .bind(message.subject)
+            .bind(message.at.as_millis())
+            .bind(message.destination().as_str());
+        tx.execute(queue).await?;
+    }
+    Ok(())
+}
