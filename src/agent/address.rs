@@ -1,6 +1,6 @@
-//! Which addresses may be called. Every connection to a URL that somebody named is opened under this check, be
-//! it for a step, an agent, a reply or a webhook. It is made on the resolved address, so that a public name which
-//! points inside (or is made to, between two look-ups) reaches nothing.
+//! Which addresses may be called. Every connection to a URL that a caller gave is opened under this check: for a
+//! step, an agent, a reply or a webhook. It applies to the resolved address, so that a public name which points to
+//! an internal one (or is changed to, between two look-ups) reaches nothing.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
@@ -109,7 +109,8 @@ impl AddressPolicy {
     pub(super) async fn gate(&self, host: &str, port: u16) -> AddressCheck {
         let mut database = Vec::new();
         for (name, _) in self.0.own.database.iter().filter(|(_, its)| *its == port) {
-            // Anew each time: after a failover the name may lead elsewhere. One that leads nowhere hides nothing.
+            // Resolved each time: after a failover the name may lead elsewhere. One that cannot be resolved hides
+            // nothing.
             if let Ok(found) = tokio::net::lookup_host((name.as_str(), port)).await {
                 database.extend(found.map(|address| address.ip()));
             }

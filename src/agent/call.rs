@@ -221,9 +221,9 @@ fn broken(
 }
 
 impl Agent {
-    /// Makes the call with this body, which is freed once it is sent. `None` when `deadline`, the complete-by on
-    /// this machine's monotonic clock, came first: whatever was under way is dropped and nothing is reported,
-    /// because another instance may be running the step by then.
+    /// Makes the call with this body, which is freed once it is sent. `None` if `deadline`, the complete-by on this
+    /// machine's monotonic clock, came first: the call is dropped and nothing is reported, because another instance
+    /// may be running the step by then.
     pub async fn call(
         &self,
         call: &Call,

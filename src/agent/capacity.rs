@@ -1,5 +1,5 @@
-//! The bulkhead: how many calls of one agent may be under way at once. A slow service fills its own
-//! bulkhead and no other's. This is on the way of every claim, so it is atomics only.
+//! The bulkhead: how many calls of one agent may be in flight at once. A slow service fills its own bulkhead and no
+//! other. Every claim uses it, so it consists of atomics only.
 
 use std::sync::{
     Arc, OnceLock,
@@ -62,7 +62,7 @@ impl Bulkhead {
         }
     }
 
-    /// Below what is under way already, a new maximum takes effect as slots come back.
+    /// If more calls are in flight, a lower maximum takes effect as slots are released.
     pub fn resize(&self, max: u32) {
         self.max.store(max, Ordering::Relaxed);
     }

@@ -205,7 +205,7 @@ pub(super) struct OriginPool {
 struct Kept {
     /// The one used last is used next, so that those beyond the need grow old.
     idle: Vec<Idle>,
-    /// Somebody comes by to drop the old ones.
+    /// A periodic task drops the old ones.
     swept: bool,
 }
 
@@ -223,7 +223,7 @@ impl OriginPool {
         })
     }
 
-    /// Sends a request; gives the head of the answer, behind which the body can be read.
+    /// Sends a request; returns the head of the response, after which the body can be read.
     pub async fn send(
         self: &Arc<Self>,
         connector: &Connector,

@@ -120,13 +120,13 @@ fn method(method: Method) -> ::http::Method {
     }
 }
 
-/// The base with the call's path behind its own. Only the path is parsed anew.
+/// The base, followed by the call's path. Only the path is parsed again.
 fn join(base: &Url, path: &str) -> Result<Url, Unmakeable> {
     if path.is_empty() {
         return Ok(base.clone());
     }
     if !path.starts_with('/') {
-        // `@host` or `:port` behind a host would lead elsewhere.
+        // `@host` or `:port` after a host would lead elsewhere.
         return Err(format!("the path {path:?} does not start with /"));
     }
     let (path, query) = match path.split_once('?') {

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::domain::{AgentName, AgentSpec, Endpoint, RetrySpec};
 
-/// How many origins of step URLs are remembered while nothing is under way with them.
+/// How many origins of step URLs are remembered while no call to them is in flight.
 const ORIGINS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 /// What holds for all agents of an instance.
@@ -108,7 +108,7 @@ impl Agents {
         }
     }
 
-    /// Adds an agent, or changes one: what is under way with it goes on and keeps its place.
+    /// Adds an agent, or changes one: its calls in flight continue and keep their slots.
     pub fn put(&self, name: AgentName, spec: AgentSpec) {
         self.registered.rcu(|known| {
             let mut next = HashMap::clone(known);
@@ -123,7 +123,7 @@ impl Agents {
         self.gate.freed(&name);
     }
 
-    /// Calls under way are not disturbed. True if the agent was known.
+    /// Does not affect calls in flight. True if the agent was known.
     pub fn remove(&self, name: &AgentName) -> bool {
         let before = self.registered.rcu(|known| {
             let mut next = HashMap::clone(known);
@@ -167,8 +167,8 @@ impl Agents {
             .map_or(0, |agent| agent.free())
     }
 
-    /// `notify` is called whenever an agent may have capacity again, on the thread that gave it back:
-    /// it must only wake somebody. It is set once.
+    /// `notify` is called whenever an agent may have capacity again, on the thread that released it: it must only
+    /// wake another task. It is set once.
     pub fn on_freed(&self, notify: impl Fn(&AgentName) + Send + Sync + 'static) {
         self.gate.on_freed(Box::new(notify));
     }
@@ -256,8 +256,8 @@ impl Agents {
     }
 }
 
-/// Forgetting an agent in use would forget what it has under way and save no memory, because its users
-/// hold it: so the memory stays bounded by what is idle plus what is under way.
+/// Forgetting an agent in use would forget its calls in flight and save no memory, because its users hold it: so
+/// the memory is bounded by the idle agents plus those with calls in flight.
 fn least_recently_used_idle(origins: &LruCache<AgentName, Arc<Agent>>) -> Option<AgentName> {
     origins
         .iter()

@@ -1,4 +1,5 @@
-//! Which endpoint of an agent takes a try: the one with the fewest under way. Health joins in here.
+//! Chooses the endpoint of an agent for an attempt: the one with the fewest calls in flight. Health will be
+//! considered here.
 
 use std::sync::{
     Arc,
@@ -35,7 +36,7 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoints {
-    /// `before` gives endpoints that stay their count of calls under way, and their connections.
+    /// `before` gives endpoints that remain their count of calls in flight, and their connections.
     pub fn new(
         specs: &[domain::Endpoint],
         policy: &AddressPolicy,
@@ -62,8 +63,8 @@ impl Endpoints {
         }
     }
 
-    /// `None` only where there is no endpoint at all. With every endpoint full (its maximum was
-    /// lowered while calls were under way) the least loaded takes the try: the bulkhead let it in.
+    /// `None` only if there is no endpoint at all. If every endpoint is full (its maximum was lowered while calls
+    /// were in flight), the least loaded one takes the attempt: the bulkhead admitted it.
     pub fn lease(&self) -> Option<EndpointInUse<'_>> {
         let count = self.all.len();
         let start = match count {
@@ -75,7 +76,7 @@ impl Endpoints {
                 .map(|i| &self.all[start.wrapping_add(i) % count])
                 .map(|endpoint| (endpoint, endpoint.under_way.load(Ordering::Relaxed)))
                 .min_by_key(|(endpoint, load)| (*load >= endpoint.max, *load))?;
-            // Another try may have taken the place since: then the choice is made anew.
+            // Another attempt may have taken the slot since: then the choice is repeated.
             if endpoint
                 .under_way
                 .compare_exchange(load, load + 1, Ordering::Relaxed, Ordering::Relaxed)
@@ -114,7 +115,7 @@ fn base(url: &str, policy: &AddressPolicy) -> Result<Url, String> {
     Ok(parsed)
 }
 
-/// One try under way at an endpoint.
+/// One attempt in flight at an endpoint.
 pub(super) struct EndpointInUse<'a>(&'a RoutedEndpoint);
 
 impl std::ops::Deref for EndpointInUse<'_> {

@@ -46,7 +46,7 @@ fn word<'a>(process: &'a str, name: &str) -> Option<&'a str> {
 /// When a process started, in ticks since the machine did; `None` for one that has ended.
 fn started(pid: &str) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything: fields are counted from behind it, the state first.
+    // The name in parentheses may contain anything: fields are counted from its end, starting with the state.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace();
     let state = fields.next()?;

@@ -38,7 +38,7 @@ impl ListenerState {
 #[repr(u8)]
 pub enum CloseOrder {
     Go = 0,
-    /// Close, unless a request is under way.
+    /// Close, unless a request is being handled.
     Release = 1,
     /// Take no more requests, and close after the last answer.
     Drain = 2,
@@ -46,7 +46,7 @@ pub enum CloseOrder {
     Abort = 3,
 }
 
-/// What is under way on a connection.
+/// The state of a connection's requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConnectionPhase {
     /// Nobody has asked anything yet: silence, a TLS handshake, part of a first head.

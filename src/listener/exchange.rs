@@ -30,7 +30,7 @@ const MOST_DISCARDED: u64 = 8 << 20;
 /// Up to this rest of such a body, the connection can take another request.
 const KEPT_OPEN: u64 = 64 << 10;
 
-/// An exchange under way. It ends when it is dropped.
+/// A running exchange. It ends when it is dropped.
 pub struct Exchange {
     connection: Arc<Connection>,
     number: u32,

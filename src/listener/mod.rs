@@ -127,8 +127,8 @@ impl Server {
         let _ = self.routes.then.set(router);
     }
 
-    /// Serves until `goodbye`. Then idle connections are closed at once, and those with a request under
-    /// way after its answer, or after `grace` at the latest.
+    /// Serves until `goodbye`. Then it closes idle connections at once, and those with a running request after the
+    /// response, or after `grace` at the latest.
     pub async fn run(mut self, goodbye: CancellationToken, grace: Duration) {
         tokio::select! {
             () = goodbye.cancelled() => {}

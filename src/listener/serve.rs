@@ -107,7 +107,7 @@ impl Http {
                     Poll::Pending
                 }
                 CloseOrder::Drain if draining => Poll::Pending,
-                // What has no request under way needs no goodbye, but on HTTP/2 there is one.
+                // A connection without a running request needs no goodbye, but on HTTP/2 there is one.
                 CloseOrder::Drain if connection.is_quiet() && !connection.is_http2() => {
                     Poll::Ready(Ok(()))
                 }

@@ -1,5 +1,5 @@
-//! The socket file of a Unix listener: made without a moment in which others may use it, one that a crash
-//! left behind taken over, and never one that somebody else serves.
+//! The socket file of a Unix listener: created without a moment in which others may use it, taken over if a crash
+//! left it, and never if another process serves it.
 
 use std::{
     fs::{self, File, OpenOptions, Permissions, TryLockError},
@@ -18,8 +18,8 @@ pub struct SocketFile {
     path: PathBuf,
     /// Device and inode: another process may have put its own in place.
     identity: (u64, u64),
-    /// Held as long as the socket is used, so that no other process takes it for left behind. The file
-    /// stays: who removed it could let two processes lock two files of one name.
+    /// Held as long as the socket is used, so that no other process takes it over. The file stays: removing it
+    /// could let two processes lock two files of one name.
     _lock: File,
 }
 

@@ -27,7 +27,7 @@ const SAVED_WITHIN: Span = Span::from_secs(60);
 const SHORT: usize = 4;
 /// How long what could not be deleted is left alone.
 const AGAIN_AFTER: Span = Span::from_secs(3600);
-/// How often a walk begins anew, for what it has no way to know of: a clock that was set back.
+/// How often a scan starts from the beginning, for changes that it cannot notice: a clock that was set back.
 const ANEW_AFTER: Span = Span::from_secs(86_400);
 
 /// Who else uses the store.
@@ -64,7 +64,7 @@ pub struct Swept {
 #[derive(Debug)]
 pub struct Sweep {
     retention: Retention,
-    /// Whether what a task is decides on how long it is kept, or somebody wants to know.
+    /// Whether a task's data decides how long it is kept, or the caller needs it.
     with_kind: bool,
     walks: Vec<Walk>,
     /// Dead letters that died so long ago are deleted too.
@@ -82,7 +82,8 @@ pub struct Sweep {
 struct Walk {
     keep: Span,
     after: Option<EndedAt>,
-    /// When it is to begin anew at the latest, and where it passed over something. `None` before the first round.
+    /// When it starts from the beginning at the latest, and where it skipped something. `None` before the first
+    /// round.
     anew_at: Option<(Timestamp, Timestamp)>,
     /// Whether it passed over tasks that it could not delete.
     has_left: bool,
@@ -240,7 +241,7 @@ impl Sweep {
                 Ok(purged) => {
                     self.swept.tasks += purged.tasks;
                     metrics::counter!(TASKS).increment(purged.tasks);
-                    // Somebody is at the others.
+                    // Another task is deleting the others.
                     self.walks[at].has_left |= purged.tasks < batch.len() as u64;
                     let pause = self.pace.deleted(batch.len(), purged.took);
                     if is_short {
@@ -327,7 +328,7 @@ impl EndedPage {
 }
 
 impl Walk {
-    /// Goes on where it was, or begins anew where it is time to.
+    /// Continues where it was, or starts from the beginning if it is time to.
     fn begin(&mut self, now: Timestamp) {
         let is_due = match self.anew_at {
             Some((latest, where_left)) => now >= latest || self.has_left && now >= where_left,

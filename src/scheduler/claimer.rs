@@ -1,6 +1,5 @@
-//! Claims from the agent queues: when one grew and a slot is free, when a slot became free
-//! and steps are queued, when a delayed step is due, and at every poll, which is the truth behind
-//! the rest.
+//! Claims from the agent queues: when one grew and a slot is free, when a slot became free and steps are queued,
+//! when a delayed step is due, and at every poll, which finds whatever the hints missed.
 
 use std::{sync::Arc, time::Duration};
 

@@ -16,13 +16,13 @@ pub struct Dispatcher {
     pub local: Arc<Local>,
     pub store: Store,
     pub dispatches: Dispatches,
-    /// How long calls under way may go on after the stop.
+    /// How long running calls may continue after the stop.
     pub grace: Duration,
 }
 
 impl Dispatcher {
-    /// Runs until `stop`, then lets calls under way end within the grace period and hands back the
-    /// rest as pending, without counting a failure.
+    /// Runs until `stop`, then lets running calls end within the grace period and releases the rest as pending,
+    /// without counting a failure.
     pub async fn run(mut self, stop: CancellationToken) {
         let calls = TaskTracker::new();
         let mut batches = Vec::new();

@@ -1,5 +1,5 @@
-//! What ties this instance's calls to the record: steps that a crash left behind are resumed at once,
-//! and a call and its record that lost each other on the way are brought together again.
+//! Reconciles this instance's calls with the record: steps of a crashed process are resumed at once, and calls and
+//! records that no longer match are corrected.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -57,9 +57,9 @@ pub async fn resume_interrupted(local: &Local, store: &Store) -> Result<(), Stor
     Ok(())
 }
 
-/// Compares the calls under way with the steps that the record says this instance holds: what is to be dropped
-/// is dropped, see [`reconcile_drops`]. A step whose call is not under way is handed back: its claim was
-/// saved although the writer heard of a failure, as when a connection breaks during the commit.
+/// Compares the running calls with the steps that this instance holds in the record, and drops calls that it must
+/// drop, see [`reconcile_drops`]. A held step without a running call is released: its claim was saved although the
+/// writer got an error, as when a connection breaks during the commit.
 pub async fn reconcile(local: &Local, store: &Store) -> Result<(), StoreError> {
     let held = reconcile_drops(local, store).await?;
     let mut strays = held;

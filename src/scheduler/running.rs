@@ -1,4 +1,4 @@
-//! The calls of this process: those that were claimed and are about to start, those under way, and those
+//! The calls of this process: those that were claimed and are about to start, those that are running, and those
 //! that were dropped and must not start any more.
 
 use std::{

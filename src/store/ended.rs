@@ -33,7 +33,7 @@ WITH page AS MATERIALIZED (
     WHERE state = $1 AND state <> 'processed' AND id > $2 ORDER BY id LIMIT $3)
 SELECT count(*) AS count, (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last FROM page"#;
 
-/// A count that is under way or complete. Tasks that end or are purged meanwhile may be counted or not.
+/// A running or complete count. Tasks that end or are purged in the meantime may be counted or not.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EndedCount {
     ended: u64,

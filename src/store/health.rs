@@ -124,8 +124,8 @@ impl Health {
         self.0.changed.send_replace(());
     }
 
-    /// Raises what an error of the store shows of it. A part that cannot be read stays so until the service is
-    /// started anew: to repair it, it must be stopped, and nobody knows before where else it is damaged.
+    /// Raises the fault that an error of the store shows. An unreadable part stays raised until the service is
+    /// restarted: to repair it, the service must be stopped, and nobody knows before where else it is damaged.
     pub fn note(&self, error: &StoreError) {
         if let StoreError::Unreadable(reason) = error
             && !self.has(StoreFault::Unreadable)

@@ -36,7 +36,7 @@ pub trait LocalScheduler: Send + Sync + 'static {
     fn dispatch(&self, dispatches: Vec<Dispatch>);
     /// A step is pending and nobody claimed it; it may be from `due_at` on, `now` being now.
     fn pending(&self, agent: &AgentName, due_at: Timestamp, now: Timestamp);
-    /// A call of this process, if it is under way, is dropped. Where its attempt is not over, that is confirmed
-    /// once it has ended.
+    /// Drops a running call of this process. If its attempt is not over, the drop is confirmed once the call has
+    /// ended.
     fn dropped(&self, step: StepRef, attempt: Attempt, confirm: bool);
 }

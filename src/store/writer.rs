@@ -200,7 +200,7 @@ impl Writer {
     }
 
     fn cache(&self) -> MutexGuard<'_, Cache> {
-        // A panic while holding the lock leaves the cache valid: at worst it is behind.
+        // A panic while holding the lock leaves the cache valid: at worst it is outdated.
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -120,7 +120,7 @@ fn ends_in_a_number(host: &str) -> bool {
 pub struct Endpoint {
     /// `http://` or `https://`, with an optional base path; no query, fragment or user.
     pub url: String,
-    /// Calls under way at once, from one instance.
+    /// Calls in flight at once, from one instance.
     #[serde(default = "Endpoint::default_max_in_flight")]
     pub max_in_flight: u32,
 }

@@ -28,10 +28,10 @@ pub use probe::*;
 #[derive(Debug)]
 pub struct Definition {
     pub steps: Vec<StepDefinition>,
-    /// What undoes the steps that can be undone: each is a step like any other. By their index they
-    /// stand behind the last of `steps`.
+    /// The undo steps of the steps that can be undone: each is a step like any other. Their indices follow the last
+    /// of `steps`.
     pub undos: Vec<StepDefinition>,
-    /// The steps in an order in which each stands behind those that it follows.
+    /// The steps in an order in which each comes after those that it follows.
     pub order: Vec<StepIndex>,
     /// What was said for the task as a whole.
     pub policies: Policies,
@@ -77,7 +77,7 @@ pub struct StepDefinition {
     pub max_failures: u32,
     pub on_exhausted: OnExhausted,
     pub on_permanent: Policy,
-    /// What happens to a call under way when the task is to be undone.
+    /// What happens to a running call when the task is to be undone.
     pub on_undo: OnUndo,
     /// The point of no return: once it is done the task is only driven forward.
     pub pivot: bool,

@@ -99,7 +99,7 @@ pub enum DeliveryDecision {
         /// Whether it waits in the backlog of its destination.
         in_backlog: bool,
     },
-    /// It becomes a dead letter; the messages after it go on.
+    /// It becomes a dead letter; the messages after it continue.
     Dead {
         reason: String,
     },

@@ -66,7 +66,7 @@ impl Leases {
             .map_or(now, |held| held.started_at);
         let supervisor = self.supervisor.as_ref();
         let supervisor = if renewal.supervise {
-            // What this id held before is over: the id has just been had anew.
+            // What this id held before is over: the id has just been acquired again.
             let known_dead = match supervisor {
                 Some(held) if held.holder.instance == holder.instance => {
                     KnownDead::One(held.holder.incarnation)

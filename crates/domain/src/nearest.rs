@@ -1,4 +1,4 @@
-//! "Did you mean": the known name that somebody probably meant by one that is not known.
+//! "Did you mean": the known name that is most similar to an unknown one.
 
 /// Names are shorter. A longer text is nobody's slip of the finger, and comparing it would take long.
 const LONGEST: usize = 100;

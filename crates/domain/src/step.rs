@@ -17,7 +17,7 @@ pub struct Step {
     pub failure_count: u32,
     /// How often `on_exhausted: extend` has granted another try.
     pub extensions_used: u32,
-    /// Attempts that met a transient fault since the time to complete was last given anew.
+    /// Attempts with a transient fault since the time to complete was last set.
     pub tries: u32,
     /// While it waits to be tried again: what will be left of its time to complete when the wait is over.
     /// Waiting for a free slot uses none of it. `None`: all of it.
@@ -25,8 +25,8 @@ pub struct Step {
     /// Unknown where it may have taken effect all the same: an attempt expired, its instance was lost, or its call
     /// was dropped.
     pub effect: Effect,
-    /// The attempt under way does not do the work: it asks the probe. On an undo: about the step that it undoes.
-    /// Until it has an answer, the effect is unknown.
+    /// The current attempt does not do the work: it runs the probe. On an undo: of the step that it undoes. Until
+    /// the probe has a response, the effect is unknown.
     pub is_probing: bool,
     /// What it gave before an operator had it run again: it took effect, and is undone if the task is.
     /// Only while it is not over; then it is replaced, or counts as its output.
@@ -156,7 +156,7 @@ impl Step {
         )
     }
 
-    /// From now on this is what is known of its effect, and no probe is under way.
+    /// From now on this is known about its effect, and no probe is running.
     pub fn set_effect(&mut self, effect: Effect) {
         self.effect = effect;
         self.is_probing = false;

@@ -243,7 +243,7 @@ impl Task {
         self.details.definition.step(index)
     }
 
-    /// The steps, and behind them what undoes them, once the task is to be undone.
+    /// The steps, followed by their undos once the task is to be undone.
     pub fn indexes(&self) -> impl Iterator<Item = StepIndex> + use<> {
         (0..(self.steps.len() + self.undos.len()) as u16).map(StepIndex)
     }
@@ -294,7 +294,7 @@ impl Task {
         })
     }
 
-    /// The step that lets nothing be undone: a pivot that is done, under way, or may have taken effect.
+    /// The step that prevents an undo: a pivot that is done, is being called, or may have taken effect.
     pub fn passed_pivot(&self) -> Option<StepIndex> {
         self.details.definition.forward().find(|index| {
             let step = self.step(*index);

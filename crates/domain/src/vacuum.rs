@@ -108,8 +108,8 @@ impl Vacuuming {
             return Vacuum::Fold;
         }
         let is_longer = space.file_bytes > space.used_bytes();
-        // There is no room for `-wal` to grow: it is folded back, and written anew from its beginning, after each
-        // step. Once only, because others may write meanwhile.
+        // There is no room for `-wal` to grow: it is checkpointed, and written from its beginning again, after each
+        // step. Only once, because others may write in the meantime.
         let folds_first = space.is_disk_short && is_longer && !self.has_folded;
         if self.is_under_way && !folds_first {
             self.has_folded = false;

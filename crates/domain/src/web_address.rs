@@ -1,4 +1,4 @@
-//! An address that somebody named to be called: checked once, with the origin that it leads to.
+//! An address from a definition or a setting that is to be called: checked once, with its origin.
 
 use std::sync::Arc;
 

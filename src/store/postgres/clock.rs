@@ -29,7 +29,7 @@ pub(super) struct ClockSample {
 /// A time of the database's clock beside one of this process's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ClockEstimate {
-    /// The database's clock is not behind this, and at most a little ahead.
+    /// The database's clock is not earlier than this, and at most a little later.
     pub now: Timestamp,
     /// When the database's clock had not gone beyond `now` yet.
     pub instant: Instant,

@@ -30,7 +30,7 @@ const WITNESSED: &str = r#"
 SELECT count(*) AS witnessed FROM history
 WHERE task_id = $1 AND version = $2 AND at = $3 AND events = $4"#;
 
-/// The session, or behind a pooler the transaction, that may still commit.
+/// The session, or with a pooler the transaction, that may still commit.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LostSession<'s> {
     Connection(&'s SessionId),

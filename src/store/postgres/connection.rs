@@ -42,7 +42,7 @@ pub(super) struct Connector {
 /// A connection with the session settings that the writer's statements need.
 pub(super) struct WriterSession {
     pub connection: PgConnection,
-    /// `None` behind a pooler.
+    /// `None` with a pooler.
     pub id: Option<SessionId>,
 }
 
@@ -76,7 +76,7 @@ async fn apply_settings(connection: &mut PgConnection) -> Result<SessionId, sqlx
 
 enum ConnectionState {
     Idle(WriterSession),
-    /// Being rolled back, or connected anew.
+    /// Being rolled back, or reconnected.
     Connecting {
         on_its_way: oneshot::Receiver<WriterSession>,
         wait_until: Instant,

@@ -56,8 +56,8 @@ pub struct Settings {
     /// Of callers' reads. Besides there are two that write, one for the leases, one that listens, and
     /// two for housekeeping.
     pub max_connections: u32,
-    /// Off behind a pooler that gives out connections by the transaction: nothing may then depend on
-    /// the connection, neither LISTEN nor prepared statements.
+    /// Off with a pooler that shares connections between transactions: nothing may depend on the connection,
+    /// neither LISTEN nor prepared statements.
     pub listen: bool,
     /// Bring the schema up to date at start.
     pub migrate: bool,

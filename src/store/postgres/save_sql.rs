@@ -262,7 +262,7 @@ impl SaveBuilder {
         );
     }
 
-    /// A row that is locked, or was there, and yet was not found, is an error that leaves nothing behind.
+    /// A row that is locked, or existed, and yet was not found, is an error that changes nothing.
     fn end(self) -> String {
         let Self { mut sql, known, .. } = self;
         sql.push_str(&match known {

@@ -86,8 +86,8 @@ macro_rules! begin {
 }
 
 const BEGIN: &str = begin!("", "");
-/// Behind a pooler every transaction may have another connection: each is set up anew, and only its id
-/// helps to tell, after a connection lost at the commit, whether it went through.
+/// With a pooler every transaction may have another connection: each is set up again, and only its id helps to find
+/// out, after a connection was lost at the commit, whether it succeeded.
 const BEGIN_ANYWHERE: &str = begin!(
     concat!(settings!("true"), "; "),
     "pg_current_xact_id()::text AS id, "
@@ -178,7 +178,7 @@ enum TransactionState {
     NotBegun(WriterSession),
     Begun {
         session: WriterSession,
-        /// Behind a pooler.
+        /// With a pooler.
         id: Option<u64>,
     },
     /// A statement failed or was cut off: the server would answer COMMIT by rolling back.

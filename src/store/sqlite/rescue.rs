@@ -11,7 +11,7 @@ use super::{
     file::DatabaseFile,
 };
 
-/// Behind the name of the database.
+/// The suffix after the name of the database.
 pub const RESCUED: &str = ".rescued";
 
 #[derive(Debug, Error)]

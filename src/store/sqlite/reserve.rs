@@ -93,7 +93,7 @@ impl Reserve {
         fs::metadata(&self.path).map_or(0, |found| found.len())
     }
 
-    /// Makes it anew, with so many bytes. Where they do not fit, there is none.
+    /// Creates it again, with this many bytes. If they do not fit, there is none.
     pub fn make(&self, bytes: u64) -> io::Result<()> {
         let made = File::create(&self.path).and_then(|file| allocate(&file, bytes));
         if made.is_err() {

@@ -82,13 +82,12 @@ impl Wal {
         if length >= header.bytes() {
             return Some(WalState::Whole { length });
         }
-        // SQLite may just have begun it anew.
+        // SQLite may just have restarted it.
         (Header::read(index)? == header).then_some(WalState::Cut)
     }
 }
 
-/// Stands for a length that it never gets back to: what is gone does not come back, whatever is written behind the
-/// gap.
+/// A length that it never has again: lost data does not come back, whatever is written after the gap.
 const CUT: u64 = u64::MAX;
 
 enum WalState {

@@ -116,8 +116,8 @@ impl BatchDraft {
         self.replies.len()
     }
 
-    /// Expressions have cost as much as one evaluation may: what is still to be decided would hold up the
-    /// commit of what is decided, and the leases behind it.
+    /// Expressions have cost as much as one evaluation may: the remaining decisions would delay the commit of the
+    /// finished ones, and the leases after it.
     fn is_spent(&self) -> bool {
         self.spent >= Budget::EVALUATION
     }

@@ -102,8 +102,8 @@ impl LeaseRequest {
 }
 
 impl Committer<'_> {
-    /// Answers the requests for leases and takes them out of what was gathered. They come first: the
-    /// batch behind them may be long, and a lease runs out meanwhile.
+    /// Serves the requests for leases and removes them from the batch. They come first: the batch after them may be
+    /// long, and a lease could expire in the meantime.
     pub(super) async fn serve_leases(&mut self, gathered: &mut Vec<Request>) {
         let is_lease = |request: &mut Request| matches!(request, Request::Leases(_));
         for request in gathered.extract_if(.., is_lease) {

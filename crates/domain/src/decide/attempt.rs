@@ -94,7 +94,8 @@ impl Draft {
         }
     }
 
-    /// What a step has of it when an attempt begins anew, be it to do the work or to ask the probe.
+    /// The time that a step has when an attempt starts from the beginning, either for its own call or for its
+    /// probe.
     pub(super) fn time_to_complete(&self, index: StepIndex) -> Span {
         match self.task.probe_before(index) {
             Some(probe) => probe.complete_within,
@@ -339,7 +340,7 @@ impl Draft {
             ));
         }
         let reason = why.reason();
-        // Even a call that was not seen to start may start behind the look that missed it.
+        // Even a call that was not seen to start may start after the check that missed it.
         self.effect_is_unknown(index);
         if self.is_left_behind(index) {
             self.abandon(index, reason, by, now);
@@ -426,8 +427,8 @@ pub(crate) fn call(
     })
 }
 
-/// An undo may look at the request that it undoes. That is rendered anew: the definition, the input and
-/// the outputs of the steps before it are on record, and only change where an operator has them run again.
+/// An undo may read the request that it undoes. That is rendered again: the definition, the input and the outputs
+/// of the steps before it are on record, and only change if an operator reruns them.
 fn undo_request(
     task: &Task,
     index: StepIndex,

@@ -48,7 +48,7 @@ pub struct Draft {
     spent: u64,
 }
 
-/// A call that may be under way, and is to end although nobody has answered.
+/// A call that may be in flight, and is to end although there is no response.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Dropped {
     pub step: StepIndex,
@@ -259,7 +259,7 @@ impl Draft {
         self.touch(index);
     }
 
-    /// Gives up on an attempt whose call may still be under way.
+    /// Gives up an attempt whose call may still be in flight.
     fn drop_call(&mut self, index: StepIndex) {
         self.have_dropped(index, false);
     }

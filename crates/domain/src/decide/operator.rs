@@ -94,7 +94,7 @@ impl Draft {
         Ok(())
     }
 
-    /// A task whose time is over gets it anew when an operator has it go on.
+    /// A task whose time is over gets the whole time again when an operator continues it.
     pub(super) fn renew_limit(&mut self, now: Timestamp) {
         if self.task.limit().is_some_and(|limit| limit <= now) {
             self.task.complete_by = self.task.details.complete_within.map(|span| now + span);
@@ -210,7 +210,7 @@ impl Draft {
         self.settle(by, None, now);
     }
 
-    /// Ends the task where it is. Calls under way are dropped; whether they took effect is unknown.
+    /// Ends the task where it is. Running calls are dropped; it is unknown whether they took effect.
     pub(super) fn cancel(&mut self, reason: Option<String>, by: &Actor, now: Timestamp) {
         for index in self.task.indexes() {
             match self.task.step(index).status() {

@@ -27,7 +27,7 @@ impl Draft {
         self.task.step(index).is_probing
     }
 
-    /// From now on it counts that the attempt under way may have taken effect. Asking a probe has none.
+    /// From now on the current attempt may have taken effect. Probing has no effect.
     pub(super) fn effect_is_unknown(&mut self, index: StepIndex) {
         let asked_for_another = self.is_probing(index) && self.task.subject(index) != index;
         let effect = Effect::unknown_if(!asked_for_another);

@@ -39,8 +39,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Turns the task around: what has not begun never will, what is under way is brought to an end.
-    /// A task that an operator has paused stays paused, unless it is the operator who asks for this.
+    /// Starts the undo: steps that have not begun never will, and running ones are ended. A task that an operator
+    /// has paused stays paused, unless the operator requests the undo.
     pub(super) fn begin_undo(
         &mut self,
         reason: Option<String>,
@@ -231,8 +231,8 @@ impl Task {
         }
     }
 
-    /// What must be over before a step is undone: the calls under way of the steps that follow it, near
-    /// or far, and what undoes those.
+    /// What must end before a step is undone: the running calls of the steps that follow it, directly or
+    /// indirectly, and their undos.
     pub(crate) fn undone_before(&self, step: StepIndex) -> Vec<StepIndex> {
         self.followers(step, |step| match self.step(step).state {
             StepState::Processing { .. } => Some(step),

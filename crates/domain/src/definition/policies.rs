@@ -53,7 +53,7 @@ impl From<Policy> for OnExhausted {
     }
 }
 
-/// What happens to a call under way when the task is to be undone.
+/// What happens to a running call when the task is to be undone.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Serialize, strum::IntoStaticStr, strum::VariantArray,
 )]

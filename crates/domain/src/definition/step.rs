@@ -222,8 +222,8 @@ impl ParsedStep {
         Some((step, undo))
     }
 
-    /// Behind a pivot nothing is undone: a policy that says so for the whole task means the steps
-    /// before it, and one that the step itself says is a mistake.
+    /// Nothing after a pivot is undone: a policy of the whole task that says so applies to the steps before it, and
+    /// in a step's own policy it is a mistake.
     pub fn follow_pivot(&mut self, pivot: &str, faults: &mut Vec<FieldFault>) {
         let exhausted = self.on_exhausted.then == Policy::Undo;
         let permanent = self.on_permanent == Policy::Undo;
@@ -259,7 +259,7 @@ pub(super) struct Edges {
     pub undo_reads: Vec<StepIndex>,
 }
 
-/// Behind a step's name: the name of what undoes it. No step can be named so.
+/// The suffix of an undo's name, after the step's name. No step can have such a name.
 const UNDO: &str = ".undo";
 
 fn name(fields: &mut Fields<'_>) -> Option<StepName> {

@@ -78,7 +78,7 @@ impl Budget {
         }
     }
 
-    /// Begins anew, for one evaluation.
+    /// Resets the budget, for one evaluation.
     pub fn refill(&self) {
         self.left.set(self.whole);
     }

@@ -250,7 +250,7 @@ fn index(json: &str, budget: &Budget) -> EvalResult<Box<[NodeSpan]>> {
 enum JsonToken {
     /// Where the bracket is.
     Open(usize),
-    /// Behind the bracket.
+    /// The index after the bracket.
     Close(usize),
     Scalar(usize, usize),
 }
@@ -282,7 +282,7 @@ fn walk(json: &str, mut see: impl FnMut(JsonToken)) {
     }
 }
 
-/// The place behind the closing quote of the string whose inside begins at `at`.
+/// The index after the closing quote of the string whose content begins at `at`.
 pub(super) fn end_of_string(bytes: &[u8], mut at: usize) -> usize {
     while let Some(byte) = bytes.get(at) {
         match byte {

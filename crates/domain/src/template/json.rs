@@ -193,7 +193,7 @@ impl<'a> Strings<'a> {
         self
     }
 
-    /// Cut off where it is long: each of many strings may stand deep, behind long names.
+    /// Truncated if it is long: each of many strings may be deeply nested, under long names.
     fn pointer(&self) -> String {
         let mut pointer = String::new();
         for open in &self.open {

@@ -29,7 +29,7 @@ impl Token<'_> {
     }
 }
 
-/// The word that begins at `at`, or behind the blanks there. `before` is the one before it.
+/// The word that begins at `at`, or after the white space there. `before` is the previous word.
 pub(super) fn token_at<'a>(
     source: &'a str,
     at: usize,

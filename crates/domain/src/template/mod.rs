@@ -92,8 +92,8 @@ pub struct Reads {
     /// Those of the steps and the members of `input` that are read as if they were there: without a default,
     /// and without a look at whether they are.
     pub unguarded: Unguarded,
-    /// Names that stand behind a `-` and may be the end of a name with a hyphen: that name, and how to write
-    /// what was probably meant.
+    /// Names after a `-` that may be the end of a name with a hyphen: that name, and how to write what was probably
+    /// meant.
     pub hyphens: BTreeMap<String, (String, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! From the source of an expression to its tree, with hints where somebody writes another language.
+//! From the source of an expression to its tree, with hints if the author writes another language.
 
 use super::{
     Budget,

@@ -49,14 +49,14 @@ pub(super) fn pieces(source: &str) -> Result<Vec<Piece<'_>>, String> {
     Ok(pieces)
 }
 
-/// Where the first opening mark is. Each mark searched for on its own would be searched for to the end of the text,
-/// behind every other anew.
+/// The index of the first opening mark. Searching for each mark separately would search to the end of the text
+/// again after every other mark.
 fn mark_in(text: &str) -> Option<usize> {
     let mut braces = text.match_indices('{').map(|(at, _)| at);
     braces.find(|at| text[at + 1..].starts_with(['{', '%', '#']))
 }
 
-/// Where the `}}` is that closes the expression: behind strings and the braces of its own objects.
+/// The index of the `}}` that closes the expression: after strings and the braces of its own objects.
 fn end_of_code(source: &str) -> Option<usize> {
     let mut depth = 0usize;
     let (mut at, mut before) = (0, None);

@@ -23,7 +23,7 @@ pub(super) fn check(
     for index in definition.forward() {
         let step = definition.step(index);
         let condition = step.when.as_ref().map(|when| when.reads());
-        // A condition that asks about something guards the request behind it.
+        // A condition that checks a value guards the request after it.
         let guards =
             |name: &str| condition.is_some_and(|reads| reads.unguarded.guarded.contains(name));
         for (place, reads) in read_by(step) {
