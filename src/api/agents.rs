@@ -20,11 +20,10 @@ use super::{
     problem::{ProblemBody, ProblemKind},
     response::{Page, json, tagged},
 };
+use crate::api::openapi::words::DurationSchema;
 use crate::{
     agent::Agent,
-    domain::{
-        AgentName, AgentSpec, DurationText, ETag, Endpoint, FieldFault, Fields, RetrySpec, Span,
-    },
+    domain::{AgentName, AgentSpec, ETag, Endpoint, FieldFault, Fields, RetrySpec, Span},
 };
 
 const LONGEST_URL: usize = 2000;
@@ -66,9 +65,9 @@ pub struct EndpointBody {
 #[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct RetryBody {
     #[schema(default = "100ms", example = "100ms")]
-    initial: Option<DurationText>,
+    initial: Option<DurationSchema>,
     #[schema(default = "10s", example = "10s")]
-    max: Option<DurationText>,
+    max: Option<DurationSchema>,
     #[schema(default = 2, minimum = 1, maximum = 10, example = 2)]
     factor: Option<u32>,
 }

@@ -18,8 +18,9 @@ use super::{
     problem::ProblemKind,
     response::{Page, json},
 };
+use crate::api::openapi::words::AlertKindSchema;
 use crate::{
-    domain::{AlertKind, TaskId, Timestamp},
+    domain::{TaskId, Timestamp},
     store::{Alert, AlertId, AlertQuery, AlertState},
 };
 
@@ -29,7 +30,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(acknowledge))
 }
 
-crate::domain::words! {
+crate::api::openapi::words::words! {
     AlertState = "AlertState", "Whether a person has acknowledged the alert, and whether it has closed",
         AlertState::ALL.map(AlertState::as_str);
 }
@@ -48,7 +49,7 @@ pub struct AlertView {
     /// The receiver that messages cannot be delivered to: the name of a configured one, or an origin.
     #[schema(required, example = "shop")]
     receiver: Option<String>,
-    #[schema(value_type = AlertKind, example = "task.error")]
+    #[schema(value_type = AlertKindSchema, example = "task.error")]
     kind: String,
     #[schema(example = "the service refused: 402 Payment Required")]
     message: String,

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use utoipa::ToSchema;
 
-use crate::domain::{DeadlinePolicy, DurationText, Json, Method, OnUndo, Policy, UndoPolicy};
+use crate::api::openapi::words::{
+    DeadlinePolicySchema, DurationSchema, JsonSchema, MethodSchema, OnUndoSchema, PolicySchema,
+    UndoPolicySchema,
+};
 
 /// One step: a call to one remote service.
 #[derive(ToSchema)]
@@ -42,7 +45,7 @@ pub struct StepBody {
     request: Option<StepRequest>,
     /// The time limit of the step, counted from each claim: 100ms to 30d.
     #[schema(default = "30s", example = "10s")]
-    complete_within: Option<DurationText>,
+    complete_within: Option<DurationSchema>,
     /// How many attempts may run out of time before `on_exhausted` applies.
     #[schema(default = 3, minimum = 0, maximum = 1000, example = 3)]
     max_failures: Option<u32>,
@@ -50,7 +53,7 @@ pub struct StepBody {
     /// What happens after a permanent error: `error` stops the task until an operator acts, `undo` undoes the whole
     /// task, `skip` continues without the step.
     #[schema(default = "error", example = "undo")]
-    on_permanent: Option<Policy>,
+    on_permanent: Option<PolicySchema>,
     /// The action that undoes the step if the task is undone after the step took effect.
     undo: Option<UndoBody>,
     /// A request that asks the service whether an attempt with an unknown outcome took effect.
@@ -58,7 +61,7 @@ pub struct StepBody {
     /// What happens to a call in flight when the task is to be undone: `wait` until the call's complete-by, so that
     /// its outcome is known, or `drop` it at once.
     #[schema(default = "wait", example = "wait")]
-    on_undo: Option<OnUndo>,
+    on_undo: Option<OnUndoSchema>,
     /// The point of no return: once this step is done, the task can no longer be undone, only completed.
     #[schema(default = false)]
     pivot: Option<bool>,
@@ -74,13 +77,13 @@ pub struct StepBody {
 pub struct UndoBody {
     request: StepRequest,
     #[schema(default = "30s", example = "30s")]
-    complete_within: Option<DurationText>,
+    complete_within: Option<DurationSchema>,
     #[schema(default = 3, minimum = 0, maximum = 1000, example = 3)]
     max_failures: Option<u32>,
     /// As for a step, without `undo`.
     on_exhausted: Option<OnExhaustedBody>,
     #[schema(default = "error", example = "error")]
-    on_permanent: Option<UndoPolicy>,
+    on_permanent: Option<UndoPolicySchema>,
 }
 
 /// A GET that finds out whether a step took effect. Its expressions can also use `response`, with its `status` and
@@ -100,7 +103,7 @@ pub struct ProbeBody {
     #[schema(example = "response.body.items[0]")]
     output: Option<String>,
     #[schema(default = "10s", example = "10s")]
-    complete_within: Option<DurationText>,
+    complete_within: Option<DurationSchema>,
 }
 
 /// Defaults for all steps that do not set their own.
@@ -109,10 +112,10 @@ pub struct ProbeBody {
 pub struct PoliciesBody {
     on_exhausted: Option<OnExhaustedBody>,
     #[schema(default = "error", example = "undo")]
-    on_permanent: Option<Policy>,
+    on_permanent: Option<PolicySchema>,
     /// What happens when the task's own complete-by passes.
     #[schema(default = "error", example = "undo")]
-    on_deadline: Option<DeadlinePolicy>,
+    on_deadline: Option<DeadlinePolicySchema>,
 }
 
 /// The HTTP request of a step. `{{ … }}` is an expression over `input`, `task` and `steps.<name>.output`; an
@@ -120,14 +123,14 @@ pub struct PoliciesBody {
 #[derive(ToSchema)]
 pub struct StepRequest {
     #[schema(default = "POST", example = "POST")]
-    method: Option<Method>,
+    method: Option<MethodSchema>,
     /// Appended to the agent's endpoint, or to `url`. Starts with `/`.
     #[schema(example = "/charges/{{ input.id }}")]
     path: Option<String>,
     #[schema(example = json!({"x-tenant": "{{ task.labels.tenant }}"}))]
     headers: Option<BTreeMap<String, String>>,
     /// Any JSON. Default for POST, PUT and PATCH: the task's input.
-    #[schema(value_type = Json, required = false, example = json!({"amount": "{{ input.total }}"}))]
+    #[schema(value_type = JsonSchema, required = false, example = json!({"amount": "{{ input.total }}"}))]
     body: Option<String>,
 }
 
@@ -138,7 +141,7 @@ pub struct StepRequest {
 pub enum OnExhaustedBody {
     /// `error`: an operator must act. `undo`: the whole task is undone. `skip`: the task continues without the
     /// step.
-    Word(Policy),
+    Word(PolicySchema),
     Extend(Extension),
 }
 
@@ -148,11 +151,11 @@ pub enum OnExhaustedBody {
 pub struct Extension {
     /// The length of the period.
     #[schema(example = "10m")]
-    extend: DurationText,
+    extend: DurationSchema,
     /// The most extensions.
     #[schema(default = 1, minimum = 1, maximum = 1000, example = 5)]
     times: Option<u32>,
     /// What happens after the last extension.
     #[schema(default = "error", example = "error")]
-    then: Option<Policy>,
+    then: Option<PolicySchema>,
 }

@@ -8,6 +8,7 @@ use axum::{
 use utoipa::IntoParams;
 
 use super::{Problem, extract::Query};
+use crate::api::openapi::words::DiagramFormatSchema;
 use crate::domain::DiagramFormat;
 
 const MERMAID: &str = "text/vnd.mermaid; charset=utf-8";
@@ -20,7 +21,7 @@ const DOT: &str = "text/vnd.graphviz; charset=utf-8";
 pub struct PictureQuery {
     /// Default: the format that Accept names, or else `mermaid`.
     #[param(example = "mermaid")]
-    format: Option<DiagramFormat>,
+    format: Option<DiagramFormatSchema>,
 }
 
 /// The requested format: from `format` or, without it, from Accept.

@@ -5,7 +5,8 @@ use axum::{http::StatusCode, response::Response};
 use utoipa::ToSchema;
 
 use super::{App, bulkhead::EvaluationPermit, response::json};
-use crate::domain::{Definition, DurationText, Method, Runs, TaskFields, WarningCode, verdict};
+use crate::api::openapi::words::{DurationSchema, MethodSchema, StepRunsSchema, WarningCodeSchema};
+use crate::domain::{Definition, TaskFields, verdict};
 
 /// What a definition would do. This is a forecast: nothing was stored.
 #[derive(ToSchema)]
@@ -19,9 +20,9 @@ pub struct DryRunReportBody {
     /// The duration of the critical path if every attempt but the last runs out of time. The supervisor adds up to
     /// its interval to each failure.
     #[schema(example = "6m21s")]
-    worst_case: DurationText,
+    worst_case: DurationSchema,
     #[schema(example = "15m")]
-    complete_within: Option<DurationText>,
+    complete_within: Option<DurationSchema>,
     /// Whether the worst case ends within `complete_within`. True if there is no such limit.
     #[schema(example = true)]
     fits: bool,
@@ -42,7 +43,7 @@ pub struct UndoStepBody {
     #[schema(example = "payments")]
     agent: String,
     #[schema(example = "DELETE")]
-    method: Method,
+    method: MethodSchema,
     /// Counted from 1: the calls of a stage can run in parallel once the earlier stages have ended.
     #[schema(example = 1)]
     stage: u32,
@@ -61,7 +62,7 @@ pub struct PlannedStepBody {
     #[schema(example = "payments")]
     agent: String,
     #[schema(example = "POST")]
-    method: Method,
+    method: MethodSchema,
     /// The steps that must be done before this one.
     #[schema(example = json!(["reserve"]))]
     after: Vec<String>,
@@ -71,19 +72,19 @@ pub struct PlannedStepBody {
     /// `always`; `conditionally`, if the condition depends on data of the task; or `never`, if the condition is
     /// false for the given input.
     #[schema(example = "always")]
-    runs: Runs,
+    runs: StepRunsSchema,
     /// The most attempts.
     #[schema(example = 4)]
     attempts: u32,
     #[schema(example = "2m7s")]
-    worst_case: DurationText,
+    worst_case: DurationSchema,
 }
 
 #[derive(ToSchema)]
 #[schema(as = Warning)]
 pub struct WarningBody {
     #[schema(example = "relies_on_idempotency_key")]
-    code: WarningCode,
+    code: WarningCodeSchema,
     /// Absent if the warning is about several steps.
     #[schema(example = "charge")]
     step: Option<String>,

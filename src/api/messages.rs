@@ -19,10 +19,11 @@ use super::{
     problem::{ProblemBody, ProblemKind},
     response::{Page, json},
 };
+use crate::api::openapi::words::JsonSchema;
 use crate::{
     domain::{
-        ALERT_EVENTS, Fields, Json, LONGEST_URL, MessageAction, REPLIES, ReceiverName, TaskId,
-        Timestamp, without_query,
+        ALERT_EVENTS, Fields, LONGEST_URL, MessageAction, REPLIES, ReceiverName, TaskId, Timestamp,
+        without_query,
     },
     store::{MessageId, MessageQuery, MessageRecord, MessageState},
 };
@@ -42,7 +43,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 /// The event of a message.
 pub struct MessageType;
 
-crate::domain::words! {
+crate::api::openapi::words::words! {
     MessageState = "MessageState", "`pending`, or `dead`: given up, until an operator redelivers it",
         MessageState::ALL.map(MessageState::as_str);
     MessageType = "MessageType", "The event of a message: about a task, or for an alert webhook about an alert",
@@ -87,7 +88,7 @@ pub struct MessageView {
     died_at: Option<Timestamp>,
     /// The body. Only included when a single message is read.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Json, required = false)]
+    #[schema(value_type = JsonSchema, required = false)]
     body: Option<Box<RawValue>>,
 }
 

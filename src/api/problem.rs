@@ -10,8 +10,9 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::request_id;
+use crate::api::openapi::words::{StepStateSchema, TaskStateSchema};
 use crate::{
-    domain::{FieldFault, Refusal, StepStatus, TaskStatus},
+    domain::{FieldFault, Refusal},
     store::{CommandError, RegisterError, StoreError},
 };
 
@@ -144,9 +145,9 @@ pub struct ProblemBody {
     request_id: Option<String>,
     /// The state of the task, if that state does not allow the request.
     #[schema(example = "processing")]
-    state: Option<TaskStatus>,
+    state: Option<TaskStateSchema>,
     /// The state of the step, if that state does not allow the request.
-    step_state: Option<StepStatus>,
+    step_state: Option<StepStateSchema>,
     /// The current version of the task, if the task has changed since the version in If-Match.
     version: Option<u64>,
     /// The current ETag of the agent or workflow, if a precondition failed; null if there is none.

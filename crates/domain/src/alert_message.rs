@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::{
@@ -43,47 +42,32 @@ impl AlertWebhook {
 }
 
 /// An alert as messages contain it.
-#[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct AlertNotice {
     pub id: Uuid,
     /// The same kinds as in the list of alerts, and those about the store itself: `store.` and the fault.
-    #[schema(example = "task.error")]
     pub kind: String,
-    #[schema(example = "the service refused: 402 Payment Required")]
     pub message: String,
     /// `open` or `closed`.
-    #[schema(example = "open")]
     pub state: &'static str,
-    #[schema(value_type = String, format = DateTime)]
     pub raised_at: Timestamp,
-    #[schema(required, value_type = Option<String>, format = DateTime)]
     pub closed_at: Option<Timestamp>,
     /// Only of an alert about a task.
-    #[schema(required, value_type = Option<Uuid>)]
     pub task: Option<TaskId>,
     /// The task's key.
-    #[schema(required, value_type = Option<String>, example = "order-1001")]
     pub key: Option<Arc<str>>,
     /// The task's labels.
-    #[schema(required, example = "order")]
     pub workflow: Option<String>,
-    #[schema(required, value_type = Option<String>, example = "charge")]
     pub step: Option<StepName>,
     /// Only of an alert about messages that are not delivered.
-    #[schema(required, value_type = Option<String>, example = "shop")]
     pub receiver: Option<ReceiverName>,
 }
 
 /// The data of an alert message.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize)]
 pub struct AlertData<'a> {
-    #[schema(value_type = AlertNotice)]
     alert: &'a AlertNotice,
     /// A link to the subject of the alert, if a public URL is configured.
-    #[schema(
-        format = "uri-reference",
-        example = "https://provost.example/v1/tasks/0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c"
-    )]
     link: String,
 }
 

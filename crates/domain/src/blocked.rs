@@ -1,7 +1,6 @@
 //! Why a step is not running, as one word and one sentence.
 
 use serde::Serialize;
-use utoipa::ToSchema;
 
 use crate::{
     ids::{AgentName, InstanceId, StepIndex, StepName},
@@ -11,57 +10,35 @@ use crate::{
 };
 
 /// `blocked_by` of a step.
-#[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Blocked {
     /// It follows steps that are not done.
-    #[schema(title = "BlockedBySteps")]
-    Steps {
-        #[schema(value_type = Vec<String>, example = json!(["reserve"]))]
-        steps: Vec<StepName>,
-    },
+    Steps { steps: Vec<StepName> },
     /// It will be retried later.
-    #[schema(title = "BlockedByTime")]
-    Time {
-        #[schema(value_type = String, format = DateTime)]
-        until: Timestamp,
-    },
+    Time { until: Timestamp },
     /// Its agent has no free slot: the step is in the agent's queue.
-    #[schema(title = "BlockedByCapacity")]
     Capacity {
-        #[schema(value_type = String, example = "payments")]
         agent: AgentName,
         /// How many steps are ahead of this one in the agent's queue. Counted only when a single task is read, for
         /// the first four agents in whose queues the task has steps; null everywhere else.
-        #[schema(required, example = 12)]
         ahead: Option<u64>,
         /// Whether the count of `ahead` stopped at a thousand steps of other tasks: there may be more.
-        #[schema(example = false)]
         ahead_is_at_least: bool,
     },
     /// The instance that returned this response is held: it claims nothing until `POST /v1/hold/release`.
-    #[schema(title = "BlockedByHeld")]
     Held,
     /// Its agent is no longer registered.
-    #[schema(title = "BlockedByAgent")]
-    Agent {
-        #[schema(value_type = String, example = "payments")]
-        agent: AgentName,
-    },
+    Agent { agent: AgentName },
     /// It undoes a step whose call is being dropped: `instance` has yet to confirm that the call has ended. If the
     /// instance is lost, its lease ends and the step is recovered.
-    #[schema(title = "BlockedByDrop")]
     Drop {
-        #[schema(value_type = String, example = "charge")]
         step: StepName,
-        #[schema(value_type = String, example = "node-1")]
         instance: InstanceId,
     },
     /// The task is paused until an operator resumes it.
-    #[schema(title = "BlockedByPaused")]
     Paused,
     /// It is in error until an operator retries, skips or resolves it.
-    #[schema(title = "BlockedByOperator")]
     Operator,
 }
 

@@ -1,7 +1,6 @@
 //! What went wrong with a step or a task, in terms that an operator understands.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::{ids::StepName, time::Timestamp};
 
@@ -17,7 +16,6 @@ pub const BODY_EXCERPT: usize = 4096;
     Debug,
     Serialize,
     Deserialize,
-    ToSchema,
     strum::IntoStaticStr,
     strum::VariantArray,
 )]
@@ -37,15 +35,16 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
     pub const fn as_str(self) -> &'static str {
         self.into_str()
     }
 }
 
 /// Whether it is known what a call did at the service.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[schema(as = Outcome)]
 pub enum Effect {
     #[default]
     #[serde(skip)]
@@ -57,6 +56,11 @@ pub enum Effect {
 impl Effect {
     pub fn is_known(&self) -> bool {
         *self == Self::Known
+    }
+
+    /// The word for it where it is shown; a known effect is not.
+    pub fn word(self) -> Option<&'static str> {
+        (self == Self::Unknown).then_some("unknown")
     }
 
     pub fn unknown_if(unknown: bool) -> Self {

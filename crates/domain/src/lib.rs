@@ -32,7 +32,6 @@ mod purge_pace;
 pub mod render;
 mod reply_to;
 mod retention;
-mod schema;
 mod signature;
 mod special_address;
 mod step;
@@ -87,15 +86,13 @@ pub use payload::Payload;
 pub use purge_pace::PurgePace;
 pub use reply_to::{KnownReceivers, REPLIES, ReplyTo};
 pub use retention::{Keep, KeepRule, Retention};
-pub use schema::{
-    DURATION, DeadlinePolicy, DurationText, Json, LONGEST_NAME, LabelFilter, MOST_LABELS,
-    ReplyEvent, UndoPolicy, one_of_words,
-};
 pub use signature::{SECRET_FORM, Secret, signatures};
 pub use special_address::special_address;
 pub use step::{Step, StepState, StepStatus};
-pub use task::{Details, Task, TaskState, TaskStatus, Undo, WorkflowRef};
-pub use time::{SPAN_FORMS, Span, Timestamp};
+pub use task::{
+    Details, LONGEST_NAME, MOST_LABELS, Task, TaskState, TaskStatus, Undo, WorkflowRef,
+};
+pub use time::{DURATION, SPAN_FORMS, Span, Timestamp};
 pub use trace::{CallTrace, Trace};
 pub use undo_plan::{
     AvailableAfter, CannotRender, NotUndoneReason, PassedOver, PlannedProbe, PlannedRequest,
@@ -105,5 +102,5 @@ pub use vacuum::{FileSpace, Vacuum, Vacuuming};
 pub use verdict::{
     PlannedStep, Runs, TaskFields, UndoStep, Verdict, Warning, WarningCode, verdict,
 };
-pub use view::{FaultBody, LabelsView, ReplyToBody, TaskHead, TaskView};
+pub use view::{LabelsView, TaskHead, TaskView};
 pub use web_address::{LONGEST_URL, WebAddress};

@@ -3,7 +3,6 @@
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::{
@@ -108,17 +107,14 @@ impl<'a, D: Serialize> CloudEvent<'a, D> {
 }
 
 /// The data of a message to a submitter.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize)]
 pub struct ReplyData<'a> {
     /// The caller's own id.
-    #[schema(required, example = "order-1001")]
     key: Option<&'a str>,
     /// The step that the event is about.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "charge")]
     step: Option<&'a StepName>,
     /// The task when the event was saved, without `blocked_by`.
-    #[schema(value_type = TaskView)]
     task: &'a TaskView<'a>,
 }
 

@@ -17,6 +17,11 @@ use crate::{
     trace::Trace,
 };
 
+/// The most labels of a task.
+pub const MOST_LABELS: usize = 32;
+/// The longest key, label name or label value.
+pub const LONGEST_NAME: usize = 255;
+
 #[derive(Clone, PartialEq, Debug)]
 pub struct Task {
     pub details: Arc<Details>,

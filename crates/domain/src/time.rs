@@ -165,8 +165,13 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
+/// The syntax that [`Span::parse`] accepts, as a regular expression.
+pub const DURATION: &str = "^([0-9]+(ms|s|m|h|d))+$";
+
 #[cfg(test)]
 mod tests {
+    use proptest::{prelude::*, string::string_regex};
+
     use super::*;
 
     #[test]
@@ -199,5 +204,21 @@ mod tests {
         let time = Timestamp::from_millis(1_700_000_000_007);
         assert_eq!(time.to_string(), "2023-11-14T22:13:20.007Z");
         assert_eq!(Timestamp::parse(&time.to_string()), Some(time));
+    }
+
+    /// What matches the pattern, in numbers that are no longer than ten years.
+    fn durations() -> impl Strategy<Value = String> {
+        let pattern = DURATION.trim_matches(['^', '$']);
+        let short = pattern
+            .replace("[0-9]+", "[0-9]{1,3}")
+            .replace(")+", "){1,3}");
+        string_regex(&short).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn what_matches_the_pattern_is_read_as_a_duration(text in durations()) {
+            prop_assert!(Span::parse(&text).is_some(), "{text}");
+        }
     }
 }

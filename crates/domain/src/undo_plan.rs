@@ -5,7 +5,6 @@
 use std::{cell::Cell, collections::BTreeMap};
 
 use serde::Serialize;
-use utoipa::ToSchema;
 
 use crate::{
     call::{Call, CallBody, Purpose},
@@ -68,18 +67,9 @@ pub struct PlannedUndo {
 
 /// Why there is something to undo.
 #[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    Debug,
-    Serialize,
-    ToSchema,
-    strum::IntoStaticStr,
-    strum::VariantArray,
+    Clone, Copy, PartialEq, Eq, Debug, Serialize, strum::IntoStaticStr, strum::VariantArray,
 )]
 #[serde(rename_all = "snake_case")]
-#[schema(as = UndoBecause)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum UndoReason {
     /// The step is done.
@@ -91,6 +81,8 @@ pub enum UndoReason {
 }
 
 impl UndoReason {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
     pub const fn as_str(self) -> &'static str {
         self.into_str()
     }
@@ -121,18 +113,9 @@ pub struct CannotRender {
 
 /// What must happen before a call can be shown.
 #[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    Debug,
-    Serialize,
-    ToSchema,
-    strum::IntoStaticStr,
-    strum::VariantArray,
+    Clone, Copy, PartialEq, Eq, Debug, Serialize, strum::IntoStaticStr, strum::VariantArray,
 )]
 #[serde(rename_all = "snake_case")]
-#[schema(as = RenderableAfter)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum AvailableAfter {
     /// The step's call has ended: the undo reads its output.
@@ -144,6 +127,8 @@ pub enum AvailableAfter {
 }
 
 impl AvailableAfter {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
     pub const fn as_str(self) -> &'static str {
         self.into_str()
     }
@@ -183,18 +168,9 @@ pub struct PassedOver {
 
 /// Why the undo makes no call for a step.
 #[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    Debug,
-    Serialize,
-    ToSchema,
-    strum::IntoStaticStr,
-    strum::VariantArray,
+    Clone, Copy, PartialEq, Eq, Debug, Serialize, strum::IntoStaticStr, strum::VariantArray,
 )]
 #[serde(rename_all = "snake_case")]
-#[schema(as = PassedOverBecause)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum NotUndoneReason {
     NeverBegan,
@@ -210,6 +186,8 @@ pub enum NotUndoneReason {
 }
 
 impl NotUndoneReason {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
     pub const fn as_str(self) -> &'static str {
         self.into_str()
     }

@@ -8,7 +8,6 @@ pub use self::undo::UndoStep;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use utoipa::ToSchema;
 
 use crate::{
     agent_spec::RetrySpec,
@@ -56,18 +55,9 @@ pub struct PlannedStep {
 
 /// Whether a step runs.
 #[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    Debug,
-    Serialize,
-    ToSchema,
-    strum::IntoStaticStr,
-    strum::VariantArray,
+    Clone, Copy, PartialEq, Eq, Debug, Serialize, strum::IntoStaticStr, strum::VariantArray,
 )]
 #[serde(rename_all = "snake_case")]
-#[schema(as = StepRuns)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Runs {
     Always,
@@ -78,6 +68,8 @@ pub enum Runs {
 }
 
 impl Runs {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
     pub const fn as_str(self) -> &'static str {
         self.into_str()
     }
@@ -96,15 +88,7 @@ pub struct Warning {
 
 /// What a warning is about.
 #[derive(
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    Debug,
-    Serialize,
-    ToSchema,
-    strum::IntoStaticStr,
-    strum::VariantArray,
+    Clone, Copy, PartialEq, Eq, Debug, Serialize, strum::IntoStaticStr, strum::VariantArray,
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case", const_into_str)]
@@ -140,6 +124,8 @@ pub enum WarningCode {
 }
 
 impl WarningCode {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
     pub const fn as_str(self) -> &'static str {
         self.into_str()
     }

@@ -3,8 +3,10 @@
 
 mod headers;
 mod links;
+pub mod schemas;
 mod shape;
 mod webhooks;
+pub mod words;
 
 use axum::http::Method;
 use serde_json::json;
@@ -24,7 +26,7 @@ use super::{
     extract::PlainName,
     problem::{FieldErrorBody, ProblemBody, ProblemKind},
 };
-use crate::domain::{DiagramFormat, LabelFilter};
+use crate::api::openapi::words::{DiagramFormatSchema, LabelFilterSchema};
 
 const DESCRIPTION: &str = "Runs multi-step tasks across HTTP services so that each task succeeds as a whole or is undone as a whole.
 
@@ -178,8 +180,8 @@ pub fn complete(mut document: OpenApi) -> OpenApi {
     // written here.
     add::<ProblemBody>(components);
     add::<FieldErrorBody>(components);
-    add::<DiagramFormat>(components);
-    add::<LabelFilter>(components);
+    add::<DiagramFormatSchema>(components);
+    add::<LabelFilterSchema>(components);
     add::<PlainName>(components);
     for problem in &COMMON {
         let response = problem.response().into();

@@ -5,7 +5,11 @@
 use utoipa::{IntoParams, OpenApi, ToSchema};
 use uuid::Uuid;
 
-use crate::domain::{ALERT_EVENTS, AlertData, ReplyData, ReplyEvent};
+use crate::api::openapi::{
+    schemas::{AlertDataSchema, ReplyDataSchema},
+    words::ReplyEventSchema,
+};
+use crate::domain::ALERT_EVENTS;
 
 /// The events that an alert webhook receives.
 struct AlertEventType;
@@ -16,7 +20,7 @@ struct CloudEvents;
 /// The media type of an event's data.
 struct EventData;
 
-crate::domain::words! {
+crate::api::openapi::words::words! {
     AlertEventType = "AlertEventType", "Whether an alert was raised or has closed", ALERT_EVENTS;
     CloudEvents = "CloudEventsVersion", "The version of CloudEvents", ["1.0"];
     EventData = "EventDataType", "The media type of an event's data", ["application/json"];
@@ -32,14 +36,13 @@ struct TaskEvent {
     #[schema(format = "uri-reference", example = "https://provost.example/v1/tasks")]
     source: String,
     #[schema(rename = "type")]
-    kind: ReplyEvent,
+    kind: ReplyEventSchema,
     /// The task's id.
     subject: Uuid,
     #[schema(format = DateTime)]
     time: String,
     datacontenttype: EventData,
-    #[schema(value_type = ReplyData)]
-    data: ReplyData<'static>,
+    data: ReplyDataSchema,
 }
 
 /// Reports an alert, as a CloudEvent.
@@ -61,8 +64,7 @@ struct AlertEvent {
     #[schema(format = DateTime)]
     time: String,
     datacontenttype: EventData,
-    #[schema(value_type = AlertData)]
-    data: AlertData<'static>,
+    data: AlertDataSchema,
 }
 
 /// A plain text message, with `format = "slack"`.
@@ -171,7 +173,7 @@ mod tests {
         for schema in schemas.map(|schema| serde_json::to_value(schema).unwrap()) {
             assert_eq!(names(&schema["properties"]), names(&sent));
         }
-        let data = serde_json::to_value(AlertData::schema()).unwrap();
+        let data = serde_json::to_value(AlertDataSchema::schema()).unwrap();
         assert_eq!(names(&data["properties"]), names(&sent["data"]));
     }
 }

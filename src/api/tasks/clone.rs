@@ -10,6 +10,10 @@ use super::{
     load,
     submit::{Submission, accept, complete_within, labels, priority},
 };
+use crate::api::openapi::{
+    schemas::{ReplyToSchema, TaskSchema},
+    words::{DurationSchema, JsonSchema, LabelsSchema},
+};
 use crate::{
     api::{
         App, Problem,
@@ -20,8 +24,7 @@ use crate::{
         workflows,
     },
     domain::{
-        Definition, Details, DurationText, FieldFault, Fields, Json, LONGEST_NAME, LabelsView,
-        Payload, ReplyTo, ReplyToBody, TaskView, WorkflowRef, text,
+        Definition, Details, FieldFault, Fields, LONGEST_NAME, Payload, ReplyTo, WorkflowRef, text,
     },
     store::CommandError,
 };
@@ -32,24 +35,24 @@ use crate::{
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct CloneBody {
     /// Replaces the task's whole input.
-    #[schema(value_type = Json, required = false)]
+    #[schema(value_type = JsonSchema, required = false)]
     input: Option<String>,
     /// Changes to the task's input, as a JSON Merge Patch (RFC 7396): members are added or replaced, and null
     /// removes a member. Not together with `input`.
-    #[schema(value_type = Json, required = false, example = json!({"card": "tok_other"}))]
+    #[schema(value_type = JsonSchema, required = false, example = json!({"card": "tok_other"}))]
     input_patch: Option<String>,
     #[schema(example = "order-1001", max_length = 255)]
     key: Option<String>,
     /// Replaces all of the task's labels.
-    labels: Option<LabelsView<'static>>,
+    labels: Option<LabelsSchema>,
     #[schema(minimum = -100, maximum = 100)]
     priority: Option<i8>,
     #[schema(example = "15m")]
-    complete_within: Option<DurationText>,
+    complete_within: Option<DurationSchema>,
     /// Another version of the task's workflow: its number, or `latest`. Default: the task's own version.
     workflow_version: Option<VersionBody>,
     /// Replaces the task's own `reply_to`; null: no messages are sent.
-    reply_to: Option<ReplyToBody>,
+    reply_to: Option<ReplyToSchema>,
     /// Recorded in the history of the new task.
     #[schema(example = "the first card was declined")]
     reason: Option<String>,
@@ -84,8 +87,8 @@ pub enum Latest {
     params(TaskParams, ConditionHeaders, TaskMatch, TraceHeaders),
     request_body(content = Option<CloneBody>, description = "Optional"),
     responses(
-        (status = 202, description = "Accepted and durable; Location is the URL to poll", body = TaskView),
-        (status = 200, description = "With Prefer: wait, the new task ended or needed an operator in time", body = TaskView),
+        (status = 202, description = "Accepted and durable; Location is the URL to poll", body = TaskSchema),
+        (status = 200, description = "With Prefer: wait, the new task ended or needed an operator in time", body = TaskSchema),
         (status = 412, description = "The task has changed since the version in If-Match", body = crate::api::problem::ProblemBody, content_type = "application/problem+json"),
     )
 )]

@@ -10,6 +10,7 @@ use axum::{
 use serde_json::value::RawValue;
 
 use super::{accepted, load, render, say_replayed};
+use crate::api::openapi::{schemas::TaskSchema, words::JsonSchema};
 use crate::{
     api::{
         App, Problem,
@@ -19,7 +20,7 @@ use crate::{
         },
         problem::{ProblemBody, ProblemKind},
     },
-    domain::{Command, Fields, Json, Payload, StepIndex, Task, TaskId, TaskView},
+    domain::{Command, Fields, Payload, StepIndex, Task, TaskId},
     store::{Apply, Submitted},
 };
 
@@ -134,7 +135,7 @@ macro_rules! task_command {
             params(TaskParams, CommandHeaders),
             request_body(content = Option<ReasonBody>, description = "Optional"),
             responses(
-                (status = 200, description = "The task after the command", body = TaskView),
+                (status = 200, description = "The task after the command", body = TaskSchema),
                 (status = 409, description = "The task's state does not allow it; `state` is the current state", body = ProblemBody, content_type = "application/problem+json"),
                 (status = 412, description = "The task has changed since the version in If-Match", body = ProblemBody, content_type = "application/problem+json"),
             )
@@ -211,7 +212,7 @@ pub struct TaskRetryBody {
     params(TaskParams, CommandHeaders),
     request_body(content = Option<TaskRetryBody>, description = "Optional"),
     responses(
-        (status = 200, description = "The task after the command", body = TaskView),
+        (status = 200, description = "The task after the command", body = TaskSchema),
         (status = 409, description = "The state of the task or of a step does not allow it", body = ProblemBody, content_type = "application/problem+json"),
         (status = 412, description = "The task has changed since the version in If-Match", body = ProblemBody, content_type = "application/problem+json"),
     )
@@ -243,7 +244,7 @@ pub(super) async fn retry(
 #[schema(as = StepRetry)]
 pub struct RetryTaskBody {
     /// Replaces the rendered request body, from now on.
-    #[schema(value_type = Json, required = false, example = json!({"amount": 30, "card": "tok_visa"}))]
+    #[schema(value_type = JsonSchema, required = false, example = json!({"amount": 30, "card": "tok_visa"}))]
     input: Option<String>,
     #[schema(example = "the customer gave another card")]
     reason: Option<String>,
@@ -258,7 +259,7 @@ pub struct RetryTaskBody {
     params(StepParams, CommandHeaders),
     request_body(content = Option<RetryTaskBody>, description = "Optional"),
     responses(
-        (status = 200, description = "The task after the command", body = TaskView),
+        (status = 200, description = "The task after the command", body = TaskSchema),
         (status = 409, description = "The step is not in error", body = ProblemBody, content_type = "application/problem+json"),
         (status = 412, description = "The task has changed since the version in If-Match", body = ProblemBody, content_type = "application/problem+json"),
     )
@@ -284,7 +285,7 @@ pub(super) async fn retry_step(
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct OutputBody {
     /// The step's output for later steps; the default is null.
-    #[schema(value_type = Json, required = false, example = json!({"id": "ch_1"}))]
+    #[schema(value_type = JsonSchema, required = false, example = json!({"id": "ch_1"}))]
     output: Option<String>,
     #[schema(example = "charged manually in the payment console")]
     reason: Option<String>,
@@ -298,7 +299,7 @@ pub struct OutputBody {
     params(StepParams, CommandHeaders),
     request_body(content = Option<OutputBody>, description = "Optional"),
     responses(
-        (status = 200, description = "The task after the command", body = TaskView),
+        (status = 200, description = "The task after the command", body = TaskSchema),
         (status = 409, description = "The step is neither in error nor pending", body = ProblemBody, content_type = "application/problem+json"),
         (status = 412, description = "The task has changed since the version in If-Match", body = ProblemBody, content_type = "application/problem+json"),
     )
@@ -327,7 +328,7 @@ pub(super) async fn skip_step(
     params(StepParams, CommandHeaders),
     request_body(content = Option<OutputBody>, description = "Optional"),
     responses(
-        (status = 200, description = "The task after the command", body = TaskView),
+        (status = 200, description = "The task after the command", body = TaskSchema),
         (status = 409, description = "The step is neither in error nor pending", body = ProblemBody, content_type = "application/problem+json"),
         (status = 412, description = "The task has changed since the version in If-Match", body = ProblemBody, content_type = "application/problem+json"),
     )

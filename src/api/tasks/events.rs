@@ -17,13 +17,14 @@ use tracing::warn;
 use utoipa::ToSchema;
 
 use super::{json, load, no_such_task};
+use crate::api::openapi::{schemas::FaultSchema, words::OutcomeSchema};
 use crate::{
     api::{
         App, Problem,
         extract::{Query, TaskParams, TaskPath},
         problem::{ProblemBody, ProblemKind},
     },
-    domain::{Effect, TaskId, TaskStatus, Timestamp},
+    domain::{TaskId, TaskStatus, Timestamp},
     store::{Interest, SavedChange, StoreError, Watch},
 };
 
@@ -75,8 +76,8 @@ pub struct EntryBody {
     ready_at: Option<String>,
     failure_count: Option<u32>,
     /// `unknown`: the step may have taken effect; Provost does not know.
-    outcome: Option<Effect>,
-    error: Option<crate::domain::FaultBody>,
+    outcome: Option<OutcomeSchema>,
+    error: Option<FaultSchema>,
 }
 
 /// The history of a task, oldest first.

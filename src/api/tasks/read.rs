@@ -7,13 +7,17 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Waited, json, load, render_with_places, settled, summary::SummaryView, watch};
+use crate::api::openapi::{
+    schemas::TaskSchema,
+    words::{DurationSchema, LabelFilterSchema, TaskStateSchema},
+};
 use crate::{
     api::{
         App, Problem,
         extract::{PageQuery, Query, TaskParams, TaskPath},
         problem::{ProblemBody, ProblemKind},
     },
-    domain::{DurationText, LabelFilter, TaskId, TaskStatus, TaskView},
+    domain::{TaskId, TaskStatus},
     store::{TaskFilter, TaskQuery},
 };
 
@@ -36,10 +40,10 @@ pub(super) struct TaskListPage<'a> {
     get, path = "/v1/tasks/{id}", tag = "tasks",
     params(
         TaskParams,
-        ("wait" = Option<DurationText>, Query, description = "The longest wait; more than `60s` is treated as `60s`", example = "30s"),
+        ("wait" = Option<DurationSchema>, Query, description = "The longest wait; more than `60s` is treated as `60s`", example = "30s"),
     ),
     responses(
-        (status = 200, description = "The task; its version is the ETag", body = TaskView),
+        (status = 200, description = "The task; its version is the ETag", body = TaskSchema),
         (status = 404, description = "The task does not exist", body = ProblemBody, content_type = "application/problem+json"),
     )
 )]
@@ -72,11 +76,11 @@ pub(super) async fn get(
 #[utoipa::path(
     get, path = "/v1/tasks", tag = "tasks",
     params(
-        ("state" = Option<TaskStatus>, Query, description = "The state of the tasks", example = "error"),
+        ("state" = Option<TaskStateSchema>, Query, description = "The state of the tasks", example = "error"),
         ("workflow" = Option<String>, Query, description = "A registered workflow's name", example = "order"),
         ("key" = Option<String>, Query, description = "The caller's own id", example = "order-1001"),
         ("agent" = Option<String>, Query, description = "Tasks with a step of this agent", example = "payments"),
-        ("label" = Option<Vec<LabelFilter>>, Query, description = "`name:value`; may be given several times", example = json!(["customer:acme"])),
+        ("label" = Option<Vec<LabelFilterSchema>>, Query, description = "`name:value`; may be given several times", example = json!(["customer:acme"])),
         ("created_after" = Option<String>, Query, format = DateTime, description = "A time in RFC 3339"),
         ("created_before" = Option<String>, Query, format = DateTime, description = "A time in RFC 3339"),
         PageQuery,

@@ -10,6 +10,10 @@ use axum::{
 use serde_json::value::RawValue;
 
 use super::{Waited, accepted, render, say_replayed, settled, watch};
+use crate::api::openapi::{
+    schemas::{ReplyToSchema, TaskSchema},
+    words::{DurationSchema, JsonSchema, LabelsSchema},
+};
 use crate::{
     api::{
         App, Problem,
@@ -22,9 +26,8 @@ use crate::{
         workflows,
     },
     domain::{
-        Definition, Details, DurationText, FieldFault, Fields, Json, LONGEST_NAME, LabelsView,
-        MOST_LABELS, Payload, Policies, Priority, ReplyTo, ReplyToBody, Span, TaskFields, TaskId,
-        TaskView, WorkflowName, WorkflowRef,
+        Definition, Details, FieldFault, Fields, LONGEST_NAME, MOST_LABELS, Payload, Policies,
+        Priority, ReplyTo, Span, TaskFields, TaskId, WorkflowName, WorkflowRef,
     },
     store::{Idempotency, Submitted},
 };
@@ -46,29 +49,29 @@ pub struct SubmissionBody {
     #[schema(example = "order-1001", max_length = 255)]
     key: Option<String>,
     /// The value of `input` in the steps' expressions.
-    #[schema(value_type = Json, required = false, example = json!({"sku": "book-7", "quantity": 1, "card": "tok_visa"}))]
+    #[schema(value_type = JsonSchema, required = false, example = json!({"sku": "book-7", "quantity": 1, "card": "tok_visa"}))]
     input: Option<String>,
     /// Steps of tasks with a higher priority are claimed first.
     #[schema(default = 0, example = 0, minimum = -100, maximum = 100)]
     priority: Option<i8>,
     /// The time limit of the whole task; the default is the workflow's.
-    #[schema(value_type = Option<DurationText>, example = "15m")]
+    #[schema(value_type = Option<DurationSchema>, example = "15m")]
     complete_within: Option<String>,
     /// Only with inline steps; a workflow has its own.
     #[serde(flatten)]
     policies: definition::PoliciesBody,
     /// Up to 32 labels, which filters can use.
-    labels: Option<LabelsView<'static>>,
+    labels: Option<LabelsSchema>,
     /// Where to send messages about the task: signed CloudEvents, at least once, in order.
-    reply_to: Option<ReplyToBody>,
+    reply_to: Option<ReplyToSchema>,
 }
 
 /// The stored task; with `dry_run`, the dry-run report.
 #[derive(utoipa::ToSchema)]
 #[serde(untagged)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
-pub enum TaskOrDryRunReport<'a> {
-    Task(TaskView<'a>),
+pub enum TaskOrDryRunReport {
+    Task(TaskSchema),
     Report(dry_run_report::DryRunReportBody),
 }
 
@@ -106,7 +109,7 @@ pub(super) struct Submission {
         "labels": { "customer": "acme" },
     })),
     responses(
-        (status = 202, description = "Accepted and durable; Location is the URL to poll", body = TaskView),
+        (status = 202, description = "Accepted and durable; Location is the URL to poll", body = TaskSchema),
         (status = 200, description = "With Prefer: wait, the task ended or needed an operator in time; with dry_run, the dry-run report", body = TaskOrDryRunReport),
         (status = 400, description = "The body is not JSON", body = ProblemBody, content_type = "application/problem+json"),
         (status = 413, description = "The body is too large", body = ProblemBody, content_type = "application/problem+json"),

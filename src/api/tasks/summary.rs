@@ -3,6 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::api::openapi::schemas::TaskHeadSchema;
 use crate::{
     domain::{LabelsView, TaskHead},
     store::TaskSummary,
@@ -13,6 +14,7 @@ use crate::{
 #[schema(as = TaskSummary)]
 pub struct SummaryView<'a> {
     #[serde(flatten)]
+    #[schema(value_type = TaskHeadSchema)]
     head: TaskHead<'a>,
 }
 

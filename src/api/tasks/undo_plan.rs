@@ -8,15 +8,16 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{json, load, with_etag};
+use crate::api::openapi::words::{
+    AvailableAfterSchema, DurationSchema, JsonSchema, MethodSchema, NotUndoneReasonSchema,
+    OnUndoSchema, StepStateSchema, TaskStateSchema, UndoReasonSchema,
+};
 use crate::{
     api::{
         App, Problem,
         extract::{Query, TaskParams, TaskPath},
     },
-    domain::{
-        AvailableAfter, DurationText, Json, Method, NotUndoneReason, OnUndo, StepStatus, TaskId,
-        TaskStatus, UndoPlan, UndoReason, undo_plan,
-    },
+    domain::{TaskId, UndoPlan, undo_plan},
 };
 
 #[derive(Serialize)]
@@ -35,7 +36,7 @@ pub struct UndoPlanBody {
     #[schema(format = Uuid)]
     task: String,
     #[schema(example = "processing")]
-    state: TaskStatus,
+    state: TaskStateSchema,
     /// The task's ETag. Send it as If-Match to `POST /v1/tasks/{id}/undo`, which is then refused if the task has
     /// changed since.
     #[schema(example = "\"7\"")]
@@ -63,7 +64,7 @@ pub struct RunningBody {
     complete_by: String,
     /// `wait`: the undo waits for it until its complete-by; `drop`: the call is dropped at once.
     #[schema(example = "wait")]
-    on_undo: OnUndo,
+    on_undo: OnUndoSchema,
 }
 
 #[derive(ToSchema)]
@@ -75,7 +76,7 @@ pub struct PlannedUndoBody {
     undoes: String,
     /// The state of the step's undo; `waiting` before the undo has started.
     #[schema(example = "waiting")]
-    state: StepStatus,
+    state: StepStateSchema,
     /// Counted from 1: the calls of a stage can run in parallel once the earlier stages have ended.
     #[schema(example = 1)]
     stage: u32,
@@ -85,9 +86,9 @@ pub struct PlannedUndoBody {
     /// `processed`: the step is done; `unknown`: it may have taken effect; `running`: its call is in flight, and
     /// its result decides.
     #[schema(example = "processed")]
-    because: UndoReason,
+    because: UndoReasonSchema,
     #[schema(example = "30s")]
-    complete_within: DurationText,
+    complete_within: DurationSchema,
     /// The request that is made first, to find out whether there is anything to undo.
     probe: Option<PlannedProbeBody>,
     /// The call, if it can be rendered.
@@ -116,14 +117,14 @@ pub struct PlannedRequestBody {
     #[schema(example = "http://127.0.0.1:9000")]
     url: Option<String>,
     #[schema(example = "DELETE")]
-    method: Method,
+    method: MethodSchema,
     /// The path, appended to the agent's endpoint or the URL.
     #[schema(example = "/charges/ch_1")]
     path: String,
     /// The headers in the definition. `***` replaces a value whose name suggests a secret.
     #[schema(example = json!({}))]
     headers: BTreeMap<String, String>,
-    #[schema(value_type = Json, required = false, example = json!({"charge": "ch_1"}))]
+    #[schema(value_type = JsonSchema, required = false, example = json!({"charge": "ch_1"}))]
     body: Option<String>,
     /// The length of a body that is too long to show (more than 64 KiB).
     body_bytes: Option<u32>,
@@ -142,7 +143,7 @@ pub struct CannotRenderBody {
     /// `call_ended`: the undo uses the output of a call in flight; `probe_answered`: the probe will return it;
     /// `never`: the undo would fail and need an operator.
     #[schema(example = "probe_answered")]
-    until: AvailableAfter,
+    until: AvailableAfterSchema,
     #[schema(example = "`output.id` cannot be rendered: there is no `output` here")]
     message: String,
 }
@@ -155,7 +156,7 @@ pub struct PassedOverBody {
     /// `never_began`; `took_no_effect` (the service refused it permanently, or the probe said so); `skipped`;
     /// `no_undo` (its effect remains); `undo_skipped` (its effect remains); or `undone` already.
     #[schema(example = "no_undo")]
-    why: NotUndoneReason,
+    why: NotUndoneReasonSchema,
     #[schema(example = "it has no `undo`: its effect remains")]
     message: String,
 }

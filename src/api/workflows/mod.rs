@@ -30,11 +30,12 @@ use super::{
     problem::{ProblemBody, ProblemKind},
     response::{Page, json, tagged},
 };
+use crate::api::openapi::words::{DeadlinePolicySchema, DurationSchema, PolicySchema};
 use crate::{
     config::Role,
     domain::{
-        DeadlinePolicy, Definition, DurationText, ETag, Fields, Payload, Policies, Policy, Span,
-        TaskFields, Timestamp, WorkflowName, WorkflowRef, without_secrets,
+        Definition, ETag, Fields, Payload, Policies, Span, TaskFields, Timestamp, WorkflowName,
+        WorkflowRef, without_secrets,
     },
     store::{Registered, StoreError, WorkflowRecord},
 };
@@ -63,7 +64,7 @@ pub struct WorkflowInput {
     description: Option<String>,
     /// The time limit of a whole task of this workflow that sets none of its own.
     #[schema(example = "15m")]
-    complete_within: Option<DurationText>,
+    complete_within: Option<DurationSchema>,
     #[serde(flatten)]
     policies: PoliciesBody,
 }
@@ -93,7 +94,7 @@ pub struct WorkflowHead<'a> {
     version: u32,
     #[schema(required, value_type = Option<String>, example = "Reserve, charge, ship")]
     description: Option<String>,
-    #[schema(required, value_type = Option<DurationText>, example = "15m")]
+    #[schema(required, value_type = Option<DurationSchema>, example = "15m")]
     complete_within: Option<Span>,
     /// When this version was registered.
     #[schema(value_type = String, format = DateTime, example = "2026-01-31T09:30:00.000Z")]
@@ -119,10 +120,10 @@ pub struct PoliciesView {
     #[schema(value_type = Option<OnExhaustedBody>)]
     on_exhausted: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Policy>)]
+    #[schema(value_type = Option<PolicySchema>)]
     on_permanent: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<DeadlinePolicy>)]
+    #[schema(value_type = Option<DeadlinePolicySchema>)]
     on_deadline: Option<String>,
 }
 

@@ -20,13 +20,14 @@ use uuid::Uuid;
 
 use self::request::{BulkAction, BulkRequest, TaskSelection};
 use super::json;
+use crate::api::openapi::words::{JsonSchema, LabelsSchema, TaskStateSchema};
 use crate::{
     api::{
         App, Problem,
         extract::{Caller, JsonBody, Query},
         problem::ProblemBody,
     },
-    domain::{Command, Draft, Json, LabelsView, TaskId, TaskStatus},
+    domain::{Command, Draft, TaskId},
     store::{Apply, CommandError, Look, StoreError, TaskFilter},
 };
 
@@ -49,13 +50,13 @@ pub struct BulkCommandBody {
     ids: Option<Vec<Uuid>>,
     /// One of the states in which the command is possible; the default is all of them.
     #[schema(example = "error")]
-    state: Option<TaskStatus>,
+    state: Option<TaskStateSchema>,
     #[schema(example = "order")]
     workflow: Option<String>,
     key: Option<String>,
     #[schema(example = "payments")]
     agent: Option<String>,
-    labels: Option<LabelsView<'static>>,
+    labels: Option<LabelsSchema>,
     #[schema(format = DateTime)]
     created_after: Option<String>,
     #[schema(format = DateTime)]
@@ -87,7 +88,7 @@ pub struct BulkSkipBody {
     #[schema(example = "notify")]
     step: Option<String>,
     /// With `step`: the step's output for later steps.
-    #[schema(value_type = Json, required = false, example = json!({"sent": false}))]
+    #[schema(value_type = JsonSchema, required = false, example = json!({"sent": false}))]
     output: Option<String>,
     #[serde(flatten)]
     selection: BulkCommandBody,

@@ -1,0 +1,494 @@
+//! The schemas of what the domain serialises, for the OpenAPI document. The domain does not know of it, so a test
+//! holds each schema against the value that it describes.
+#![allow(dead_code, reason = "only shapes, for the OpenAPI document")]
+
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::words::{
+    FaultKindSchema, JsonSchema, LabelsSchema, OutcomeSchema, ReplyEventSchema, StepStateSchema,
+    TaskStateSchema,
+};
+
+/// A task with all its steps.
+#[derive(ToSchema)]
+#[schema(as = Task)]
+pub struct TaskSchema {
+    #[serde(flatten)]
+    head: TaskHeadSchema,
+    /// The input as it was submitted.
+    #[schema(example = json!({"sku": "book-7", "quantity": 1}))]
+    input: JsonSchema,
+    /// The receiver of messages about the task; null if there is none.
+    #[schema(required)]
+    reply_to: Option<ReplyToSchema>,
+    /// Who requested the undo of the task, and why; null if it is not being undone.
+    #[schema(required)]
+    undo: Option<UndoSchema>,
+    /// In the order of the definition. When the task is undone, the undo steps follow after them.
+    steps: Vec<StepSchema>,
+}
+
+/// The fields that every form of a task has.
+#[derive(ToSchema)]
+#[schema(as = TaskHead)]
+pub struct TaskHeadSchema {
+    /// A UUIDv7, assigned at submission.
+    #[schema(format = Uuid)]
+    id: String,
+    /// The caller's own id.
+    #[schema(required, example = "order-1001")]
+    key: Option<String>,
+    /// The registered workflow, or null if the task has inline steps.
+    #[schema(required, example = "order")]
+    workflow: Option<String>,
+    /// The workflow version that this task uses.
+    #[schema(required, example = 3)]
+    workflow_version: Option<u32>,
+    #[schema(example = "processing")]
+    state: TaskStateSchema,
+    /// -100 to 100; tasks with a higher priority are claimed first.
+    #[schema(example = 0)]
+    priority: i64,
+    labels: LabelsSchema,
+    #[schema(format = DateTime)]
+    created_at: String,
+    /// When the task must be finished; null without a limit.
+    #[schema(required, format = DateTime)]
+    complete_by: Option<String>,
+    /// When it was processed, undone or cancelled.
+    #[schema(required, format = DateTime)]
+    ended_at: Option<String>,
+    /// Counts the saved changes; the ETag is this number in quotes.
+    #[schema(example = 7)]
+    version: u64,
+    /// In state error: the first fault that an operator has to resolve.
+    #[schema(required)]
+    error: Option<FaultSchema>,
+}
+
+/// Why a task is undone.
+#[derive(ToSchema)]
+#[schema(as = TaskUndo)]
+pub struct UndoSchema {
+    /// When the undo started.
+    #[schema(format = DateTime)]
+    at: String,
+    /// Who requested it: a scheduler or supervisor because of a step's policy, or an operator.
+    #[schema(example = "operator:alice")]
+    by: String,
+    /// The reason that the operator gave.
+    #[schema(required, example = "the customer withdrew")]
+    reason: Option<String>,
+    /// The fault that made a policy request it.
+    #[schema(required)]
+    error: Option<FaultSchema>,
+    /// Steps that took effect, or may have, and have no `undo`: their effects remain.
+    #[schema(example = json!(["notify"]))]
+    passed_over: Vec<String>,
+}
+
+/// One step of a task.
+#[derive(ToSchema)]
+#[schema(as = Step)]
+pub struct StepSchema {
+    #[schema(example = "charge")]
+    name: String,
+    /// The agent, or the origin of the step's URL.
+    #[schema(example = "payments")]
+    agent: String,
+    /// For an undo step, `processed` means that the step it belongs to is undone.
+    #[schema(example = "processed")]
+    state: StepStateSchema,
+    /// The step that this one undoes.
+    #[schema(example = "charge")]
+    undoes: Option<String>,
+    /// The steps that this one follows.
+    #[schema(example = json!(["reserve"]))]
+    after: Vec<String>,
+    /// The number of the last claim, and so of its call; 0 before the first.
+    #[schema(example = 2)]
+    attempt: u32,
+    /// How often it did not succeed within `complete_within`, or lost the instance that ran it.
+    #[schema(example = 1)]
+    failure_count: u32,
+    /// After more failures than this, `on_exhausted` applies.
+    #[schema(example = 3)]
+    max_failures: u32,
+    /// `unknown`: an attempt expired, broke off, was lost or dropped, and may have taken effect.
+    #[schema(required, example = "unknown")]
+    outcome: Option<OutcomeSchema>,
+    /// The `Idempotency-Key` of every attempt.
+    #[schema(example = "019c7a5e-0000-7000-8000-000000000000:charge")]
+    idempotency_key: String,
+    /// The instance that runs it now.
+    #[schema(required)]
+    locked_by: Option<String>,
+    /// When the current attempt must be finished.
+    #[schema(required, format = DateTime)]
+    complete_by: Option<String>,
+    /// Pending: the earliest time of the next claim. After a transient fault, `last_fault` has the reason for the
+    /// wait.
+    #[schema(required, format = DateTime)]
+    ready_at: Option<String>,
+    /// The time of the first claim.
+    #[schema(required, format = DateTime)]
+    started_at: Option<String>,
+    #[schema(required, format = DateTime)]
+    ended_at: Option<String>,
+    /// Why it is not running; null while it runs and after it has ended.
+    #[schema(required)]
+    blocked_by: Option<BlockedSchema>,
+    /// The output from the remote service; during a rerun, the previous output.
+    #[schema(required, example = json!({"id": "ch_1"}))]
+    output: JsonSchema,
+    /// In state error: what went wrong.
+    #[schema(required)]
+    error: Option<FaultSchema>,
+    /// The last transient fault, kept even if a later attempt succeeded.
+    #[schema(required)]
+    last_fault: Option<FaultSchema>,
+}
+
+/// The receiver of messages about the task.
+#[derive(ToSchema)]
+#[schema(as = ReplyTo)]
+pub struct ReplyToSchema {
+    /// A URL; alternatively a `receiver`. `***` replaces its query.
+    #[schema(example = "http://127.0.0.1:9000/replies")]
+    url: Option<String>,
+    /// A configured receiver.
+    #[schema(example = "shop")]
+    receiver: Option<String>,
+    /// Default: `task.processed`, `task.error`, `task.undone` and `task.cancelled`.
+    #[schema(min_items = 1, example = json!(["task.processed", "task.error"]))]
+    events: Option<Vec<ReplyEventSchema>>,
+}
+
+/// What went wrong.
+#[derive(ToSchema)]
+#[schema(as = Fault)]
+pub struct FaultSchema {
+    #[schema(example = "permanent")]
+    kind: FaultKindSchema,
+    #[schema(example = "the service refused: 402 Payment Required")]
+    message: String,
+    /// The HTTP status of the remote service, if it responded.
+    #[schema(required, example = 402)]
+    status: Option<u16>,
+    /// The beginning of its response, as text.
+    #[schema(required, example = "{\"error\":\"card declined\"}")]
+    body: Option<String>,
+    #[schema(format = DateTime)]
+    at: String,
+    /// `unknown`: the step may have taken effect all the same. Absent if it has not.
+    #[schema(example = "unknown")]
+    outcome: Option<OutcomeSchema>,
+    /// On a task: the step that failed.
+    #[schema(example = "charge")]
+    step: Option<String>,
+}
+
+/// `blocked_by` of a step.
+#[derive(ToSchema)]
+#[schema(as = Blocked)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum BlockedSchema {
+    /// It follows steps that are not done.
+    #[schema(title = "BlockedBySteps")]
+    Steps {
+        #[schema(example = json!(["reserve"]))]
+        steps: Vec<String>,
+    },
+    /// It will be retried later.
+    #[schema(title = "BlockedByTime")]
+    Time {
+        #[schema(format = DateTime)]
+        until: String,
+    },
+    /// Its agent has no free slot: the step is in the agent's queue.
+    #[schema(title = "BlockedByCapacity")]
+    Capacity {
+        #[schema(example = "payments")]
+        agent: String,
+        /// How many steps are ahead of this one in the agent's queue. Counted only when a single task is read, for
+        /// the first four agents in whose queues the task has steps; null everywhere else.
+        #[schema(required, example = 12)]
+        ahead: Option<u64>,
+        /// Whether the count of `ahead` stopped at a thousand steps of other tasks: there may be more.
+        #[schema(example = false)]
+        ahead_is_at_least: bool,
+    },
+    /// The instance that returned this response is held: it claims nothing until `POST /v1/hold/release`.
+    #[schema(title = "BlockedByHeld")]
+    Held,
+    /// Its agent is no longer registered.
+    #[schema(title = "BlockedByAgent")]
+    Agent {
+        #[schema(example = "payments")]
+        agent: String,
+    },
+    /// It undoes a step whose call is being dropped: `instance` has yet to confirm that the call has ended. If the
+    /// instance is lost, its lease ends and the step is recovered.
+    #[schema(title = "BlockedByDrop")]
+    Drop {
+        #[schema(example = "charge")]
+        step: String,
+        #[schema(example = "node-1")]
+        instance: String,
+    },
+    /// The task is paused until an operator resumes it.
+    #[schema(title = "BlockedByPaused")]
+    Paused,
+    /// It is in error until an operator retries, skips or resolves it.
+    #[schema(title = "BlockedByOperator")]
+    Operator,
+}
+
+/// An alert as messages contain it.
+#[derive(ToSchema)]
+#[schema(as = AlertNotice)]
+pub struct AlertNoticeSchema {
+    id: Uuid,
+    /// The same kinds as in the list of alerts, and those about the store itself: `store.` and the fault.
+    #[schema(example = "task.error")]
+    kind: String,
+    #[schema(example = "the service refused: 402 Payment Required")]
+    message: String,
+    /// `open` or `closed`.
+    #[schema(example = "open")]
+    state: &'static str,
+    #[schema(format = DateTime)]
+    raised_at: String,
+    #[schema(required, format = DateTime)]
+    closed_at: Option<String>,
+    /// Only of an alert about a task.
+    #[schema(required)]
+    task: Option<Uuid>,
+    /// The task's key.
+    #[schema(required, example = "order-1001")]
+    key: Option<String>,
+    /// The task's workflow, if it has one.
+    #[schema(required, example = "order")]
+    workflow: Option<String>,
+    #[schema(required, example = "charge")]
+    step: Option<String>,
+    /// Only of an alert about messages that are not delivered.
+    #[schema(required, example = "shop")]
+    receiver: Option<String>,
+}
+
+/// The data of a message to a submitter.
+#[derive(ToSchema)]
+#[schema(as = ReplyData)]
+pub struct ReplyDataSchema {
+    /// The caller's own id.
+    #[schema(required, example = "order-1001")]
+    key: Option<String>,
+    /// The step that the event is about.
+    #[schema(example = "charge")]
+    step: Option<String>,
+    /// The task when the event was saved, without `blocked_by`.
+    task: TaskSchema,
+}
+
+/// The data of an alert message.
+#[derive(ToSchema)]
+#[schema(as = AlertData)]
+pub struct AlertDataSchema {
+    alert: AlertNoticeSchema,
+    /// A link to the subject of the alert, if a public URL is configured.
+    #[schema(
+        format = "uri-reference",
+        example = "https://provost.example/v1/tasks/0197a2b4-5f00-7b11-8c22-0d9e8f7a6b5c"
+    )]
+    link: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::{BTreeMap, BTreeSet},
+        sync::Arc,
+    };
+
+    use serde::Serialize;
+    use serde_json::{Value, json};
+    use utoipa::PartialSchema;
+
+    use super::*;
+    use crate::domain::{
+        Accepted, Actor, AgentName, AlertNotice, Blocked, CallOutcome, Command, Details, Draft,
+        Effect, Fault, FaultKind, InstanceId, Limits, Payload, Policies, Priority, ReplyTo,
+        StepIndex, StepName, Task, TaskId, TaskView, Timestamp, parse_steps,
+    };
+
+    const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+
+    /// Gathers the properties of an object's schema and those that it requires, from all its parts.
+    fn members(schema: &Value, all: &mut BTreeSet<String>, required: &mut BTreeSet<String>) {
+        for part in schema["allOf"].as_array().into_iter().flatten() {
+            members(part, all, required);
+        }
+        if schema["$ref"] == "#/components/schemas/TaskHead" {
+            let head = serde_json::to_value(TaskHeadSchema::schema()).unwrap();
+            members(&head, all, required);
+        }
+        let properties = schema["properties"].as_object();
+        all.extend(
+            properties
+                .into_iter()
+                .flatten()
+                .map(|(name, _)| name.clone()),
+        );
+        let names = schema["required"].as_array().into_iter().flatten();
+        required.extend(names.filter_map(|name| name.as_str().map(str::to_owned)));
+    }
+
+    /// Every member of the values is in the schema, the required ones are in each value, and no member of the
+    /// schema is in none of them.
+    fn describes<S: PartialSchema>(values: &[Value]) {
+        let schema = serde_json::to_value(S::schema()).unwrap();
+        matches_schema(&schema, values);
+    }
+
+    fn matches_schema(schema: &Value, values: &[Value]) {
+        let (mut all, mut required) = (BTreeSet::new(), BTreeSet::new());
+        members(schema, &mut all, &mut required);
+        let mut seen = BTreeSet::new();
+        for value in values {
+            let names: BTreeSet<_> = value.as_object().unwrap().keys().cloned().collect();
+            assert!(required.is_subset(&names), "{required:?} of {names:?}");
+            seen.extend(names);
+        }
+        assert_eq!(seen, all);
+    }
+
+    fn json_of(value: &impl Serialize) -> Value {
+        serde_json::to_value(value).unwrap()
+    }
+
+    fn fault() -> Fault {
+        Fault {
+            kind: FaultKind::Permanent,
+            message: "the service refused".to_owned(),
+            status: Some(402),
+            body: Some("no".to_owned()),
+            at: NOW,
+            effect: Effect::Unknown,
+            step: Some(StepName::new("charge")),
+        }
+    }
+
+    /// A task whose step is done and is being undone.
+    fn task() -> Task {
+        let steps = json!([{ "name": "charge", "agent": "pay", "undo": { "request": { "path": "/undo" } } }]);
+        let steps = Payload::parse(steps.to_string()).unwrap();
+        let definition = parse_steps(
+            &steps,
+            "",
+            &Policies::default(),
+            &Limits::default(),
+            &Accepted,
+        );
+        let details = Details {
+            id: TaskId(Uuid::from_u128(7)),
+            key: None,
+            workflow: None,
+            definition: Arc::new(definition.unwrap()),
+            input: Payload::null(),
+            labels: BTreeMap::new(),
+            priority: Priority::default(),
+            complete_within: None,
+            trace: None,
+            reply_to: Some(Box::new(ReplyTo {
+                url: Some("http://shop:9000/r".into()),
+                receiver: None,
+                events: [Arc::from("task.processed")].into(),
+            })),
+        };
+        let by = Actor::operator("test");
+        let mut draft = Draft::submit(Arc::new(details), NOW);
+        let claim = Command::Claim {
+            step: StepIndex(0),
+            by: InstanceId::new("node-1"),
+        };
+        draft.apply(claim, &by, NOW).unwrap();
+        let reply = Command::Reply {
+            step: StepIndex(0),
+            attempt: draft.task.step(StepIndex(0)).attempt,
+            outcome: CallOutcome::Success(Payload::null()),
+        };
+        draft.apply(reply, &by, NOW).unwrap();
+        draft
+            .apply(Command::Undo { reason: None }, &by, NOW)
+            .map_or_else(|refusal| panic!("{refusal}"), |_| ());
+        draft.task
+    }
+
+    #[test]
+    fn tasks_are_as_their_schemas_say() {
+        let task = task();
+        let view = json_of(&TaskView::new(&task, NOW));
+        describes::<TaskSchema>(std::slice::from_ref(&view));
+        describes::<StepSchema>(view["steps"].as_array().unwrap());
+        describes::<UndoSchema>(std::slice::from_ref(&view["undo"]));
+        describes::<FaultSchema>(&[json_of(&fault())]);
+        let mut by_receiver = view["reply_to"].clone();
+        by_receiver["receiver"] = json!("shop");
+        describes::<ReplyToSchema>(&[by_receiver]);
+    }
+
+    #[test]
+    fn what_blocks_a_step_is_as_its_schema_says() {
+        let (step, agent) = (StepName::new("charge"), AgentName::new("pay"));
+        let instance = InstanceId::new("node-1");
+        let all = [
+            Blocked::Steps {
+                steps: vec![step.clone()],
+            },
+            Blocked::Time { until: NOW },
+            Blocked::Capacity {
+                agent: agent.clone(),
+                ahead: None,
+                ahead_is_at_least: false,
+            },
+            Blocked::Held,
+            Blocked::Agent { agent },
+            Blocked::Drop { step, instance },
+            Blocked::Paused,
+            Blocked::Operator,
+        ];
+        let schema = json_of(&BlockedSchema::schema());
+        let variants = schema["oneOf"].as_array().unwrap();
+        assert_eq!(variants.len(), all.len());
+        for blocked in &all {
+            // Names every variant, so that a new one has to be added above.
+            match blocked {
+                Blocked::Steps { .. }
+                | Blocked::Time { .. }
+                | Blocked::Capacity { .. }
+                | Blocked::Held
+                | Blocked::Agent { .. }
+                | Blocked::Drop { .. }
+                | Blocked::Paused
+                | Blocked::Operator => {}
+            }
+            let value = json_of(blocked);
+            let of_reason = |variant: &&Value| {
+                let words = &variant["properties"]["reason"]["enum"];
+                words
+                    .as_array()
+                    .is_some_and(|words| words.contains(&value["reason"]))
+            };
+            let found = variants.iter().find(of_reason);
+            matches_schema(found.expect("a variant"), std::slice::from_ref(&value));
+        }
+    }
+
+    #[test]
+    fn alerts_are_as_their_schema_says() {
+        let notice = AlertNotice::raised(Uuid::from_u128(1), "task.error", "402", NOW);
+        describes::<AlertNoticeSchema>(&[json_of(&notice)]);
+    }
+}

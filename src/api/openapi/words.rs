@@ -1,0 +1,188 @@
+//! Named schemas of the OpenAPI document: enumerations, and the values that many bodies share. The document lists the
+//! same words that the code uses.
+
+use std::borrow::Cow;
+
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        ObjectBuilder, RefOr, Schema, Type,
+        schema::{AdditionalProperties, SchemaType},
+    },
+};
+
+use crate::domain::{
+    AlertKind, AvailableAfter, DURATION, DiagramFormat, Effect, FaultKind, LONGEST_NAME,
+    MOST_LABELS, Method, NotUndoneReason, OnUndo, Policy, REPLIES, Runs, StepStatus, TaskStatus,
+    UndoReason, WarningCode,
+};
+
+/// Declares the schema of a type whose values are words.
+macro_rules! words {
+    ($($type:ty = $name:literal, $about:literal, $words:expr;)*) => {
+        $(
+            impl utoipa::PartialSchema for $type {
+                fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                    $crate::api::openapi::words::one_of($about, $words)
+                }
+            }
+
+            impl utoipa::ToSchema for $type {
+                fn name() -> std::borrow::Cow<'static, str> {
+                    $name.into()
+                }
+            }
+        )*
+    };
+}
+pub(in crate::api) use words;
+
+/// Declares the schemas of enumerations of the domain, each as a type of its own.
+macro_rules! enumerations {
+    ($($schema:ident($name:literal) = $type:ty, $about:literal;)*) => {
+        $(
+            #[doc = concat!("The words of [`", stringify!($type), "`].")]
+            pub struct $schema;
+        )*
+        words! {
+            $($schema = $name, $about, <$type>::ALL.iter().map(|value| value.as_str());)*
+        }
+    };
+}
+
+/// For [`words`].
+pub fn one_of(about: &str, words: impl IntoIterator<Item = &'static str>) -> RefOr<Schema> {
+    let words: Vec<_> = words.into_iter().collect();
+    let schema = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .description(Some(about))
+        .enum_values(Some(words));
+    schema.build().into()
+}
+
+enumerations! {
+    TaskStateSchema("TaskState") = TaskStatus, "The state of a task";
+    StepStateSchema("StepState") = StepStatus, "The state of a step";
+    MethodSchema("Method") = Method, "The method of a request";
+    DiagramFormatSchema("PictureFormat") = DiagramFormat, "The format of a diagram";
+    AlertKindSchema("AlertKind") = AlertKind, "The cause of an alert";
+    PolicySchema("Policy") = Policy, "`error` stops the task until an operator acts, `undo` undoes the whole task, `skip` continues without the step";
+    OnUndoSchema("OnUndo") = OnUndo, "`wait` for a call in flight until its complete-by, so that its outcome is known, or `drop` it at once";
+    FaultKindSchema("FaultKind") = FaultKind, "The kind of fault.";
+    StepRunsSchema("StepRuns") = Runs, "Whether a step runs.";
+    WarningCodeSchema("WarningCode") = WarningCode, "What a warning is about.";
+    UndoReasonSchema("UndoBecause") = UndoReason, "Why there is something to undo.";
+    AvailableAfterSchema("RenderableAfter") = AvailableAfter, "What must happen before a call can be shown.";
+    NotUndoneReasonSchema("PassedOverBecause") = NotUndoneReason, "Why the undo makes no call for a step.";
+}
+
+/// The one word of [`Effect`] that is shown.
+pub struct OutcomeSchema;
+
+/// What happens when an undo step has no retries left.
+pub struct UndoPolicySchema;
+/// What happens when the task's own complete-by passes.
+pub struct DeadlinePolicySchema;
+/// The events that a submitter can receive about a task.
+pub struct ReplyEventSchema;
+
+fn policies(allowed: &'static [Policy]) -> impl Iterator<Item = &'static str> {
+    allowed.iter().map(|policy| policy.as_str())
+}
+
+words! {
+    ReplyEventSchema = "ReplyEvent", "An event about a task", REPLIES;
+    UndoPolicySchema = "UndoPolicy", "`error` stops the task until an operator acts, `skip` leaves the effect of the step", policies(&[Policy::Error, Policy::Skip]);
+    DeadlinePolicySchema = "DeadlinePolicy", "`error` stops the task until an operator acts, `undo` undoes the whole task", policies(&[Policy::Error, Policy::Undo]);
+    OutcomeSchema = "Outcome", "Whether it is known what a call did at the service.", Effect::Unknown.word();
+}
+
+/// Any JSON value.
+pub struct JsonSchema;
+
+impl PartialSchema for JsonSchema {
+    fn schema() -> RefOr<Schema> {
+        let schema = ObjectBuilder::new()
+            .schema_type(SchemaType::AnyValue)
+            .description(Some("Any JSON value"))
+            .examples([serde_json::json!({"id": "ch_1"})]);
+        schema.build().into()
+    }
+}
+
+impl ToSchema for JsonSchema {
+    fn name() -> Cow<'static, str> {
+        "Json".into()
+    }
+}
+
+/// A duration, as [`crate::domain::Span`] parses it.
+pub struct DurationSchema;
+
+impl PartialSchema for DurationSchema {
+    fn schema() -> RefOr<Schema> {
+        let schema = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some(
+                "A duration: `250ms`, `30s`, `15m`, `24h`, `30d`, or several units as in `1h30m`",
+            ))
+            .pattern(Some(DURATION))
+            .examples(["30s"]);
+        schema.build().into()
+    }
+}
+
+impl ToSchema for DurationSchema {
+    fn name() -> Cow<'static, str> {
+        "Duration".into()
+    }
+}
+
+/// The labels of a task.
+pub struct LabelsSchema;
+
+impl PartialSchema for LabelsSchema {
+    fn schema() -> RefOr<Schema> {
+        let text = || {
+            ObjectBuilder::new()
+                .schema_type(Type::String)
+                .max_length(Some(LONGEST_NAME))
+        };
+        // A colon separates name and value in `?label=`.
+        let name = text().pattern(Some("^[^:]*$")).build();
+        let schema = ObjectBuilder::new()
+            .schema_type(Type::Object)
+            .description(Some("Names and values by which tasks can be found"))
+            .property_names(Some(name))
+            .additional_properties(Some(AdditionalProperties::from(text())))
+            .max_properties(Some(MOST_LABELS))
+            .examples([serde_json::json!({"customer": "acme"})]);
+        schema.build().into()
+    }
+}
+
+impl ToSchema for LabelsSchema {
+    fn name() -> Cow<'static, str> {
+        "Labels".into()
+    }
+}
+
+/// A label for filtering tasks.
+pub struct LabelFilterSchema;
+
+impl PartialSchema for LabelFilterSchema {
+    fn schema() -> RefOr<Schema> {
+        let schema = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some("A label's name and value, with a colon between them"))
+            .pattern(Some("^[^:]+:"))
+            .examples(["customer:acme"]);
+        schema.build().into()
+    }
+}
+
+impl ToSchema for LabelFilterSchema {
+    fn name() -> Cow<'static, str> {
+        "LabelFilter".into()
+    }
+}
