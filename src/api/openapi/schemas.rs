@@ -382,7 +382,10 @@ mod tests {
 
     /// A task whose step is done and is being undone.
     fn task() -> Task {
-        let steps = json!([{ "name": "charge", "agent": "pay", "undo": { "request": { "path": "/undo" } } }]);
+        let steps = json!([
+            { "name": "charge", "agent": "pay", "undo": { "request": { "path": "/undo" } } },
+            { "name": "ship", "agent": "pay" },
+        ]);
         let steps = Payload::parse(steps.to_string()).unwrap();
         let definition = parse_steps(
             &steps,
