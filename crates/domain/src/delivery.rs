@@ -50,7 +50,7 @@ pub enum DeliveryResult {
         /// Whether other messages to the receiver would probably fail too.
         receiver_failing: bool,
     },
-    /// For good: no later attempt can succeed.
+    /// Permanently: no later attempt can succeed.
     Refused {
         reason: String,
     },

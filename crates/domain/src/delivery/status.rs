@@ -175,10 +175,11 @@ const fn message(
     }
 }
 
-const LATE_DELIVERY: &str = "an attempt whose claim had run out delivered it";
-const LATE_DEATH: &str = "the receiver refused it for good in an attempt whose claim had run out";
+const LATE_DELIVERY: &str = "an attempt whose claim had expired delivered it";
+const LATE_DEATH: &str =
+    "the receiver refused it permanently in an attempt whose claim had expired";
 const EXPIRED: &str =
-    "its destination has accepted nothing for all of its time (`courier.give_up_after`)";
+    "its destination has accepted no message for the whole time (`courier.give_up_after`)";
 
 pub const MESSAGE_TRANSITIONS: &[Transition<MessageStatus>] = {
     use MessageStatus::{Backlogged, Dead, Delivered, Delivering, Discarded, Queued, Retrying};
@@ -199,13 +200,13 @@ pub const MESSAGE_TRANSITIONS: &[Transition<MessageStatus>] = {
             Backlogged,
             "message.claimed",
             Delivering,
-            "its destination answers again, or it is the probe",
+            "its destination responds again, or it is the probe",
         ),
         message(
             Delivering,
             "message.claimed",
             Delivering,
-            "the claim ran out, and an instance claimed its queue again",
+            "the claim expired, and an instance claimed its queue again",
         ),
         message(
             Queued,
@@ -235,25 +236,25 @@ pub const MESSAGE_TRANSITIONS: &[Transition<MessageStatus>] = {
             Delivering,
             "message.delivered",
             Delivered,
-            "the receiver answered 2xx",
+            "the receiver responded with 2xx",
         ),
         message(
             Delivering,
             "message.failed",
             Retrying,
-            "the receiver did not accept it; it is tried again after a wait",
+            "the receiver did not accept it; it is retried after a backoff",
         ),
         message(
             Delivering,
             "message.failed",
             Backlogged,
-            "its destination failed; it is tried again with the others that wait there",
+            "its destination failed; it is retried with the others in the backlog",
         ),
         message(
             Delivering,
             "message.died",
             Dead,
-            "the receiver refused it for good, its time is over (`courier.give_up_after`), or its record is damaged",
+            "the receiver refused it permanently, its time is over (`courier.give_up_after`), or its record is damaged",
         ),
         message(Backlogged, "message.expired", Dead, EXPIRED),
         message(Queued, "message.expired", Dead, EXPIRED),
@@ -268,25 +269,25 @@ pub const MESSAGE_TRANSITIONS: &[Transition<MessageStatus>] = {
             Dead,
             "message.redelivered",
             Queued,
-            "an operator had it redelivered; its tries and its time begin again",
+            "an operator redelivered it; its attempts and its time start from the beginning",
         ),
         message(
             Queued,
             "message.expedited",
             Queued,
-            "an operator asked for its next attempt now",
+            "an operator requested its next attempt at once",
         ),
         message(
             Retrying,
             "message.expedited",
             Queued,
-            "an operator asked for its next attempt now",
+            "an operator requested its next attempt at once",
         ),
         message(
             Backlogged,
             "message.expedited",
             Backlogged,
-            "an operator asked for its next attempt now; its destination is probed with it",
+            "an operator requested its next attempt at once; its destination is probed with it",
         ),
         message(
             Dead,
