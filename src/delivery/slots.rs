@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_of_what_is_not_under_way_but_a_bounded_number_of_names() {
+    fn only_a_bounded_number_of_destinations_is_remembered() {
         let mut slots = slots(16);
         for number in 0..10_000 {
             let slot = start(&mut slots, &to("http://a:1", &format!("/{number}"), false));

@@ -18,7 +18,7 @@ pub enum AlertKind {
     /// The record of the task is damaged.
     #[strum(serialize = "task.unreadable")]
     TaskUnreadable,
-    /// Messages to a receiver were given up.
+    /// A receiver has dead letters.
     #[strum(serialize = "message.undeliverable")]
     MessageUndeliverable,
 }

@@ -1,4 +1,4 @@
-//! Destinations that fail, and what waits for them.
+//! Failing destinations and their backlogs.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn at(path: &str) -> Destination {
 
 async fn submit(h: &Harness, path: &str, count: usize) {
     for _ in 0..count {
-        let told = New {
+        let messages = New {
             reply_to: Some(ReplyTo {
                 url: Some(format!("{SHOP}{path}").into()),
                 receiver: None,
@@ -31,35 +31,35 @@ async fn submit(h: &Harness, path: &str, count: usize) {
             }),
             ..New::default()
         };
-        h.submit(told).await;
+        h.submit(messages).await;
     }
 }
 
-async fn round(h: &Harness, by: &str, round: ClaimRequest) -> ClaimResponse {
+async fn claim_queues(h: &Harness, by: &str, request: ClaimRequest) -> ClaimResponse {
     let by = InstanceId::new(by);
-    h.store.claim_queues(round, by, LONG).await.unwrap()
+    h.store.claim_queues(request, by, LONG).await.unwrap()
 }
 
-async fn take(h: &Harness, by: &str) -> ClaimResponse {
-    let asked = ClaimRequest {
+async fn claim_due(h: &Harness, by: &str) -> ClaimResponse {
+    let request = ClaimRequest {
         limit: 100,
         ..ClaimRequest::default()
     };
-    round(h, by, asked).await
+    claim_queues(h, by, request).await
 }
 
-async fn wanted(h: &Harness, by: &str, path: &str, most: usize) -> Vec<QueueClaim> {
-    let asked = ClaimRequest {
+async fn claim_from_backlog(h: &Harness, by: &str, path: &str, most: usize) -> Vec<QueueClaim> {
+    let request = ClaimRequest {
         backlogs: vec![(at(path), most)],
         ..ClaimRequest::default()
     };
-    round(h, by, asked).await.claims
+    claim_queues(h, by, request).await.claims
 }
 
 /// Waits until the pause is over.
 async fn probe(h: &Harness, by: &str, path: &str) -> QueueClaim {
     loop {
-        if let Some(claim) = wanted(h, by, path, 10).await.pop() {
+        if let Some(claim) = claim_from_backlog(h, by, path, 10).await.pop() {
             assert!(claim.is_probe);
             return claim;
         }
@@ -98,7 +98,7 @@ fn failure(claim: &QueueClaim, began: Timestamp) -> DestinationFailure {
     }
 }
 
-/// Tried, with its destination failing: to be tried again much later by itself.
+/// An attempt that failed with its destination; the next of its own is much later.
 async fn failed(h: &Harness, claim: &QueueClaim) -> QueueRelease {
     let decision = DeliveryDecision::Retry {
         at: now(h).await + LONG,
@@ -116,15 +116,15 @@ async fn failed(h: &Harness, claim: &QueueClaim) -> QueueRelease {
 
 async fn fail(h: &Harness, by: &str, claim: &QueueClaim) -> ClaimResponse {
     let began = now(h).await;
-    let asked = ClaimRequest {
+    let request = ClaimRequest {
         releases: vec![failed(h, claim).await],
         failures: vec![failure(claim, began)],
         ..ClaimRequest::default()
     };
-    round(h, by, asked).await
+    claim_queues(h, by, request).await
 }
 
-fn handed_back(claim: &QueueClaim) -> QueueRelease {
+fn not_attempted(claim: &QueueClaim) -> QueueRelease {
     QueueRelease {
         claim: claim.clone(),
         reason: ReleaseReason::NotAttempted,
@@ -141,20 +141,20 @@ async fn delivered(h: &Harness, claim: &QueueClaim) -> QueueRelease {
     }
 }
 
-/// So many messages wait for the destination, one of which was tried and failed with it.
+/// `count` messages wait for the destination, one of which was tried and failed with it.
 async fn failing(h: &Harness, path: &str, count: usize) {
     submit(h, path, count).await;
-    let mut claim = take(h, "a").await.claims;
+    let mut claim = claim_due(h, "a").await.claims;
     let first = claim.remove(0);
     fail(h, "a", &first).await;
-    let asked = ClaimRequest {
-        releases: claim.iter().map(handed_back).collect(),
+    let request = ClaimRequest {
+        releases: claim.iter().map(not_attempted).collect(),
         ..ClaimRequest::default()
     };
-    round(h, "a", asked).await;
+    claim_queues(h, "a", request).await;
     while due_work(h).await.is_due {
-        let taken = take(h, "a").await;
-        assert!(taken.claims.is_empty(), "the destination fails");
+        let response = claim_due(h, "a").await;
+        assert!(response.claims.is_empty(), "the destination fails");
     }
 }
 
@@ -185,53 +185,53 @@ fn within(give_up_after: Span) -> DeliveryPolicy {
     }
 }
 
-pub async fn a_destination_that_fails_delays_no_other_of_its_receiver(h: Harness) {
+pub async fn a_failing_destination_delays_no_other_of_its_receiver(h: Harness) {
     failing(&h, "/dead", 3).await;
     submit(&h, "/dead", 2).await;
     submit(&h, "/good", 2).await;
-    let taken = take(&h, "a").await;
-    assert_eq!(taken.moved_to_backlog, 2, "those to the one that fails");
-    let destinations: Vec<_> = taken
+    let response = claim_due(&h, "a").await;
+    assert_eq!(response.moved_to_backlog, 2, "those to the one that fails");
+    let destinations: Vec<_> = response
         .claims
         .iter()
         .map(|claim| &claim.destination)
         .collect();
     assert_eq!(destinations, [&at("/good"); 2]);
-    assert!(taken.claims.iter().all(|claim| !claim.is_probe));
-    // What waits is in nobody's way when it is looked for what is due.
-    let seen = due_work(&h).await;
-    assert!(!seen.is_due && seen.backlogged.is_empty(), "{seen:?}");
+    assert!(response.claims.iter().all(|claim| !claim.is_probe));
+    // Queries for due queues do not find the backlog.
+    let due = due_work(&h).await;
+    assert!(!due.is_due && due.backlogged.is_empty(), "{due:?}");
     assert_eq!(of_shop(&h, MessageState::Pending).await.len(), 7);
 }
 
-pub async fn a_destination_that_fails_is_asked_by_one_message_whoever_sends_it(h: Harness) {
+pub async fn a_failing_destination_is_probed_by_one_message_of_all_instances(h: Harness) {
     failing(&h, "/dead", 4).await;
     let claim = probe(&h, "a", "/dead").await;
-    assert!(wanted(&h, "b", "/dead", 10).await.is_empty());
+    assert!(claim_from_backlog(&h, "b", "/dead", 10).await.is_empty());
     assert!(due_work(&h).await.failing.is_empty());
-    // Not made after all: another instance may.
-    let asked = ClaimRequest {
-        releases: vec![handed_back(&claim)],
+    // It was not sent: another instance may send one.
+    let request = ClaimRequest {
+        releases: vec![not_attempted(&claim)],
         cancelled_probes: vec![at("/dead")],
         ..ClaimRequest::default()
     };
-    round(&h, "a", asked).await;
+    claim_queues(&h, "a", request).await;
     assert_eq!(
         due_work(&h).await.failing,
         [(at("/dead"), ReceiverName::new(SHOP))]
     );
     probe(&h, "b", "/dead").await;
-    // Neither is it lost with who makes it.
-    assert!(wanted(&h, "a", "/dead", 1).await.is_empty());
+    // A probe is not lost with its instance either.
+    assert!(claim_from_backlog(&h, "a", "/dead", 1).await.is_empty());
     h.store
         .release_queues(Some(InstanceId::new("b")))
         .await
         .unwrap();
     let claim = probe(&h, "a", "/dead").await;
-    // One that was tried comes again after those that were not.
+    // A message that was tried comes after those that were not.
     fail(&h, "a", &claim).await;
     assert_eq!(
-        take(&h, "a").await.moved_to_backlog,
+        claim_due(&h, "a").await.moved_to_backlog,
         2,
         "those that were handed back"
     );
@@ -239,84 +239,84 @@ pub async fn a_destination_that_fails_is_asked_by_one_message_whoever_sends_it(h
     assert_ne!(next.subject, claim.subject);
 }
 
-pub async fn the_first_message_that_is_taken_ends_the_pause_for_all(h: Harness) {
+pub async fn the_first_delivered_message_ends_the_pause_for_all(h: Harness) {
     failing(&h, "/dead", 6).await;
     let claim = probe(&h, "a", "/dead").await;
     fail(&h, "a", &claim).await;
     let claim = probe(&h, "a", "/dead").await;
-    let asked = ClaimRequest {
+    let request = ClaimRequest {
         releases: vec![delivered(&h, &claim).await],
         recovered: vec![at("/dead")],
         backlogs: vec![(at("/dead"), 2)],
         ..ClaimRequest::default()
     };
-    let taken = round(&h, "a", asked).await;
-    assert_eq!(taken.claims.len(), 2, "as many as it has slots for");
-    assert!(taken.claims.iter().all(|claim| !claim.is_probe));
-    assert!(taken.drained.is_empty());
-    // Those whose own time has not come, too: they failed with it.
-    let others = wanted(&h, "b", "/dead", 10).await;
+    let response = claim_queues(&h, "a", request).await;
+    assert_eq!(response.claims.len(), 2, "as many as it has slots for");
+    assert!(response.claims.iter().all(|claim| !claim.is_probe));
+    assert!(response.drained.is_empty());
+    // Also those whose next try is later: they failed with the destination.
+    let others = claim_from_backlog(&h, "b", "/dead", 10).await;
     assert_eq!(others.len(), 3);
-    let seen = due_work(&h).await;
+    let due = due_work(&h).await;
     assert!(
-        seen.failing.is_empty() && seen.backlogged.is_empty(),
-        "{seen:?}"
+        due.failing.is_empty() && due.backlogged.is_empty(),
+        "{due:?}"
     );
     submit(&h, "/dead", 1).await;
-    assert_eq!(take(&h, "b").await.claims.len(), 1);
+    assert_eq!(claim_due(&h, "b").await.claims.len(), 1);
 }
 
-pub async fn what_an_instance_knows_from_before_changes_nothing(h: Harness) {
+pub async fn an_earlier_failure_or_recovery_changes_nothing(h: Harness) {
     let long_ago = now(&h).await;
     failing(&h, "/dead", 6).await;
     let claim = probe(&h, "a", "/dead").await;
-    let asked = ClaimRequest {
+    let request = ClaimRequest {
         releases: vec![delivered(&h, &claim).await],
         recovered: vec![at("/dead")],
         ..ClaimRequest::default()
     };
-    round(&h, "a", asked).await;
-    // A try that hung meanwhile, elsewhere.
+    claim_queues(&h, "a", request).await;
+    // An attempt of another instance that took long.
     let late = ClaimRequest {
         failures: vec![failure(&claim, long_ago)],
         cancelled_probes: vec![at("/dead")],
         ..ClaimRequest::default()
     };
-    round(&h, "b", late).await;
-    let taken = wanted(&h, "a", "/dead", 10).await;
-    assert_eq!(taken.len(), 5, "it answers");
-    // That it answers is no news while nothing says otherwise.
-    let asked = ClaimRequest {
+    claim_queues(&h, "b", late).await;
+    let response = claim_from_backlog(&h, "a", "/dead", 10).await;
+    assert_eq!(response.len(), 5, "it answers");
+    // A recovery changes nothing while no failure is recorded.
+    let request = ClaimRequest {
         recovered: vec![at("/dead"), at("/never")],
         cancelled_probes: vec![at("/never")],
         postponed: vec![at("/never")],
         ..ClaimRequest::default()
     };
-    round(&h, "b", asked).await;
+    claim_queues(&h, "b", request).await;
     assert!(due_work(&h).await.failing.is_empty());
 }
 
-pub async fn what_has_waited_for_its_time_is_given_up_in_batches_with_one_alert(h: Harness) {
+pub async fn expired_messages_become_dead_letters_in_batches_with_one_alert(h: Harness) {
     failing(&h, "/dead", 600).await;
     submit(&h, "/good", 1).await;
     let claim = probe(&h, "a", "/dead").await;
     let began = now(&h).await;
-    let asked = ClaimRequest {
+    let request = ClaimRequest {
         releases: vec![failed(&h, &claim).await],
         failures: vec![failure(&claim, began)],
         policy: within(Span::from_millis(0)),
         ..ClaimRequest::default()
     };
-    let mut given_up = round(&h, "a", asked).await.expiries;
+    let mut expiries = claim_queues(&h, "a", request).await.expiries;
     let mut rounds = 1;
-    while given_up.iter().any(|given_up| given_up.has_more) {
-        assert_eq!(given_up[0].messages, 200);
-        let asked = ClaimRequest {
-            expiries: std::mem::take(&mut given_up),
+    while expiries.iter().any(|expiries| expiries.has_more) {
+        assert_eq!(expiries[0].messages, 200);
+        let request = ClaimRequest {
+            expiries: std::mem::take(&mut expiries),
             policy: within(Span::from_millis(0)),
             ..ClaimRequest::default()
         };
-        given_up = round(&h, "a", asked).await.expiries;
+        expiries = claim_queues(&h, "a", request).await.expiries;
         rounds += 1;
     }
     assert_eq!(rounds, 4, "until nothing is left");
@@ -331,18 +331,22 @@ pub async fn what_has_waited_for_its_time_is_given_up_in_batches_with_one_alert(
         "{error}"
     );
     assert_eq!(alerts(&h).await, 1);
-    // Their queues are gone with them; what goes elsewhere is not.
+    // Their queues are deleted too; messages to other destinations remain.
     while due_work(&h).await.failing.is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert!(wanted(&h, "a", "/dead", 1).await.is_empty());
-    let seen = due_work(&h).await;
-    assert!(seen.failing.is_empty() && seen.is_due, "{seen:?}");
-    let taken = take(&h, "a").await.claims;
-    assert!(taken.iter().any(|claim| claim.destination == at("/good")));
+    assert!(claim_from_backlog(&h, "a", "/dead", 1).await.is_empty());
+    let due = due_work(&h).await;
+    assert!(due.failing.is_empty() && due.is_due, "{due:?}");
+    let response = claim_due(&h, "a").await.claims;
+    assert!(
+        response
+            .iter()
+            .any(|claim| claim.destination == at("/good"))
+    );
 }
 
-pub async fn nothing_is_given_up_that_has_not_had_its_time(h: Harness) {
+pub async fn no_message_expires_before_its_time(h: Harness) {
     failing(&h, "/dead", 3).await;
     h.database
         .execute("UPDATE messages SET created_at = created_at - 400000")
@@ -350,36 +354,36 @@ pub async fn nothing_is_given_up_that_has_not_had_its_time(h: Harness) {
     h.database
         .execute("UPDATE queues SET waits_since = waits_since - 400000")
         .await;
-    // It has not failed for so long.
+    // The destination has not failed for so long.
     let five_minutes = Span::from_secs(300);
     let fails = async |policy: DeliveryPolicy| {
         let claim = probe(&h, "a", "/dead").await;
         let began = now(&h).await;
-        let asked = ClaimRequest {
+        let request = ClaimRequest {
             releases: vec![failed(&h, &claim).await],
             failures: vec![failure(&claim, began)],
             policy,
             ..ClaimRequest::default()
         };
-        round(&h, "a", asked).await.expiries
+        claim_queues(&h, "a", request).await.expiries
     };
     assert_eq!(fails(within(five_minutes)).await, []);
     h.database
         .execute("UPDATE destinations SET failing_since = failing_since - 400000")
         .await;
     submit(&h, "/dead", 1).await;
-    take(&h, "a").await;
-    let given_up = fails(within(five_minutes)).await;
-    assert_eq!(given_up[0].messages, 3, "all but the new one");
+    claim_due(&h, "a").await;
+    let expiries = fails(within(five_minutes)).await;
+    assert_eq!(expiries[0].messages, 3, "all but the new one");
     // Redelivered, a dead letter has all of its time again.
     let dead = of_shop(&h, MessageState::Dead).await;
     let ids: Vec<MessageId> = dead.iter().map(|letter| letter.id).collect();
-    let revived = h
+    let requeued = h
         .store
         .apply_message_action(MessageAction::Redeliver, ids)
         .await;
-    assert_eq!(revived.unwrap().len(), 3);
-    take(&h, "a").await;
+    assert_eq!(requeued.unwrap().len(), 3);
+    claim_due(&h, "a").await;
     assert_eq!(fails(within(five_minutes)).await, []);
     assert_eq!(of_shop(&h, MessageState::Pending).await.len(), 4);
 }
@@ -388,9 +392,9 @@ pub async fn a_receiver_that_asks_for_time_gets_it_from_all_its_messages_unless_
     h: Harness,
 ) {
     submit(&h, "/busy", 1).await;
-    let claim = take(&h, "a").await.claims.remove(0);
+    let claim = claim_due(&h, "a").await.claims.remove(0);
     let began = now(&h).await;
-    let asked = ClaimRequest {
+    let request = ClaimRequest {
         releases: vec![failed(&h, &claim).await],
         failures: vec![DestinationFailure {
             retry_after: Some(LONG.duration()),
@@ -398,42 +402,42 @@ pub async fn a_receiver_that_asks_for_time_gets_it_from_all_its_messages_unless_
         }],
         ..ClaimRequest::default()
     };
-    round(&h, "a", asked).await;
+    claim_queues(&h, "a", request).await;
     submit(&h, "/busy", 1).await;
-    assert!(take(&h, "b").await.claims.is_empty());
-    assert!(wanted(&h, "b", "/busy", 1).await.is_empty());
+    assert!(claim_due(&h, "b").await.claims.is_empty());
+    assert!(claim_from_backlog(&h, "b", "/busy", 1).await.is_empty());
     let waiting = of_shop(&h, MessageState::Pending).await;
     let (new, old) = (&waiting[0], &waiting[1]);
     for message in [new, old] {
         assert!(message.next_try_at.unwrap() >= began + LONG, "{message:?}");
     }
-    let hurried = h
+    let expedited = h
         .store
         .apply_message_action(MessageAction::Redeliver, vec![old.id])
         .await;
-    assert_eq!(hurried.unwrap(), [old.id]);
+    assert_eq!(expedited.unwrap(), [old.id]);
     let probed = probe(&h, "b", "/busy").await;
     assert_eq!(probed.subject, claim.subject, "the one that was asked for");
 }
 
-pub async fn what_comes_due_for_a_destination_at_rest_is_tried(h: Harness) {
+pub async fn a_message_that_becomes_due_for_an_idle_destination_is_tried(h: Harness) {
     submit(&h, "/dead", 1).await;
-    let claim = take(&h, "a").await.claims.remove(0);
+    let claim = claim_due(&h, "a").await.claims.remove(0);
     fail(&h, "a", &claim).await;
-    // Nothing is due in its backlog: it is not looked at until then.
+    // No queue in its backlog is due: it is idle until one is.
     while due_work(&h).await.failing.is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert!(wanted(&h, "a", "/dead", 1).await.is_empty());
-    let seen = due_work(&h).await;
-    assert!(seen.failing.is_empty(), "{seen:?}");
-    assert!(seen.next_at.unwrap() > now(&h).await + Span::from_secs(300));
+    assert!(claim_from_backlog(&h, "a", "/dead", 1).await.is_empty());
+    let due = due_work(&h).await;
+    assert!(due.failing.is_empty(), "{due:?}");
+    assert!(due.next_at.unwrap() > now(&h).await + Span::from_secs(300));
     submit(&h, "/dead", 1).await;
-    assert_eq!(take(&h, "b").await.moved_to_backlog, 1);
+    assert_eq!(claim_due(&h, "b").await.moved_to_backlog, 1);
     assert_ne!(probe(&h, "b", "/dead").await.subject, claim.subject);
 }
 
-pub async fn nothing_is_kept_of_destinations_that_nothing_waits_for(h: Harness) {
+pub async fn destinations_without_waiting_messages_are_purged(h: Harness) {
     failing(&h, "/dead", 1).await;
     failing(&h, "/waited-for", 2).await;
     let soon = now(&h).await + LONG;
@@ -444,9 +448,9 @@ pub async fn nothing_is_kept_of_destinations_that_nothing_waits_for(h: Harness) 
         let url = message.url.as_deref();
         url == Some(&*format!("{SHOP}/dead"))
     });
-    let hurried = vec![dead.unwrap().id];
+    let expedited = vec![dead.unwrap().id];
     h.store
-        .apply_message_action(MessageAction::Redeliver, hurried)
+        .apply_message_action(MessageAction::Redeliver, expedited)
         .await
         .unwrap();
     let claim = probe(&h, "a", "/dead").await;
@@ -459,17 +463,21 @@ pub async fn nothing_is_kept_of_destinations_that_nothing_waits_for(h: Harness) 
         },
         claim: claim.clone(),
     };
-    let asked = ClaimRequest {
+    let request = ClaimRequest {
         releases: vec![dead],
         failures: vec![failure(&claim, now(&h).await)],
         ..ClaimRequest::default()
     };
-    round(&h, "a", asked).await;
+    claim_queues(&h, "a", request).await;
     assert_eq!(purge(Timestamp::from_millis(0)).await, 0, "for a while");
     assert_eq!(purge(soon).await, 1);
     assert_eq!(purge(soon).await, 0);
-    // It begins anew.
+    // The destination starts again without failures.
     submit(&h, "/dead", 1).await;
-    let taken = take(&h, "a").await.claims;
-    assert!(taken.iter().any(|claim| claim.destination == at("/dead")));
+    let response = claim_due(&h, "a").await.claims;
+    assert!(
+        response
+            .iter()
+            .any(|claim| claim.destination == at("/dead"))
+    );
 }

@@ -19,7 +19,7 @@ use crate::{
 const SHOP: &str = "http://shop:9000";
 const LONG: Span = Span::from_secs(600);
 
-fn told() -> New {
+fn with_replies() -> New {
     New {
         reply_to: Some(ReplyTo {
             url: Some(format!("{SHOP}/r").into()),
@@ -31,7 +31,7 @@ fn told() -> New {
 }
 
 async fn submit(h: &Harness) -> TaskId {
-    h.submit(told()).await.id()
+    h.submit(with_replies()).await.id()
 }
 
 async fn listed(h: &Harness, query: MessageQuery) -> Vec<MessageRecord> {
@@ -46,24 +46,24 @@ async fn all(h: &Harness) -> Vec<MessageRecord> {
     listed(h, MessageQuery::default()).await
 }
 
-async fn round(h: &Harness, by: &str, hold: Span, round: ClaimRequest) -> ClaimResponse {
+async fn claim_queues(h: &Harness, by: &str, hold: Span, request: ClaimRequest) -> ClaimResponse {
     let by = InstanceId::new(by);
-    h.store.claim_queues(round, by, hold).await.unwrap()
+    h.store.claim_queues(request, by, hold).await.unwrap()
 }
 
-/// Takes what is due for the shop. Webhooks may be told of alerts meanwhile.
-async fn take(h: &Harness, by: &str, most: usize, hold: Span) -> Vec<QueueClaim> {
+/// Claims due queues of the shop. Webhooks may have messages about alerts, too.
+async fn claim_due(h: &Harness, by: &str, most: usize, hold: Span) -> Vec<QueueClaim> {
     let mut claim: Vec<QueueClaim> = Vec::new();
     while claim.len() < most {
-        let asked = ClaimRequest {
+        let request = ClaimRequest {
             limit: 1,
             ..ClaimRequest::default()
         };
-        let Some(taken) = round(h, by, hold, asked).await.claims.pop() else {
+        let Some(response) = claim_queues(h, by, hold, request).await.claims.pop() else {
             break;
         };
-        if taken.receiver.as_str() == SHOP {
-            claim.push(taken);
+        if response.receiver.as_str() == SHOP {
+            claim.push(response);
         }
     }
     claim
@@ -73,13 +73,13 @@ async fn due_work(h: &Harness) -> DueWork {
     h.store.reader.due_work(10, true).await.unwrap()
 }
 
-async fn settle(h: &Harness, by: &str, claim: &QueueClaim, reason: ReleaseReason) {
+async fn release(h: &Harness, by: &str, claim: &QueueClaim, reason: ReleaseReason) {
     let claim = claim.clone();
-    let asked = ClaimRequest {
+    let request = ClaimRequest {
         releases: vec![QueueRelease { claim, reason }],
         ..ClaimRequest::default()
     };
-    round(h, by, LONG, asked).await;
+    claim_queues(h, by, LONG, request).await;
 }
 
 async fn head(h: &Harness, claim: &QueueClaim) -> crate::store::NextMessage {
@@ -91,10 +91,10 @@ async fn head(h: &Harness, claim: &QueueClaim) -> crate::store::NextMessage {
     }
 }
 
-/// Tries the first message of a queue that is held, with this outcome.
+/// Tries the first message of a claimed queue, with this decision.
 async fn tried(h: &Harness, by: &str, claim: &QueueClaim, decision: DeliveryDecision) {
     let message = head(h, claim).await.id;
-    settle(h, by, claim, tried_as(message, decision)).await;
+    release(h, by, claim, tried_as(message, decision)).await;
 }
 
 fn tried_as(message: uuid::Uuid, decision: DeliveryDecision) -> ReleaseReason {
@@ -116,7 +116,7 @@ async fn alerts(h: &Harness) -> Vec<crate::store::Alert> {
     h.store.reader.alerts(&query).await.unwrap()
 }
 
-pub async fn a_message_is_saved_with_its_change_and_gone_when_delivered(h: Harness) {
+pub async fn a_message_is_saved_with_its_change_and_deleted_when_delivered(h: Harness) {
     h.slots("x", 1);
     let id = submit(&h).await;
     let saved = all(&h).await;
@@ -130,10 +130,10 @@ pub async fn a_message_is_saved_with_its_change_and_gone_when_delivered(h: Harne
     assert_eq!(
         all(&h).await.len(),
         1,
-        "nobody wants to be told of this one"
+        "a task without reply_to has no messages"
     );
 
-    let claim = take(&h, "a", 10, LONG).await;
+    let claim = claim_due(&h, "a", 10, LONG).await;
     assert_eq!(claim.len(), 1);
     assert_eq!((claim[0].subject, claim[0].tries), (id.0, 1));
     let first = head(&h, &claim[0]).await;
@@ -145,37 +145,37 @@ pub async fn a_message_is_saved_with_its_change_and_gone_when_delivered(h: Harne
     assert_eq!(due_work(&h).await, DueWork::default());
 }
 
-pub async fn the_messages_of_a_task_go_one_after_the_other(h: Harness) {
+pub async fn the_messages_of_a_task_are_delivered_one_after_the_other(h: Harness) {
     h.slots("x", 1);
     let id = submit(&h).await;
     h.reply(id, 0, 1, success(json!(1))).await.unwrap();
     assert_eq!(all(&h).await.len(), 2);
-    let claim = take(&h, "a", 10, LONG).await;
+    let claim = claim_due(&h, "a", 10, LONG).await;
     assert_eq!(claim.len(), 1, "one queue");
-    assert!(take(&h, "b", 10, LONG).await.is_empty(), "it is claim");
+    assert!(claim_due(&h, "b", 10, LONG).await.is_empty(), "it is claim");
     assert_eq!(head(&h, &claim[0]).await.kind, "task.accepted");
     tried(&h, "a", &claim[0], DeliveryDecision::Delivered).await;
-    let claim = take(&h, "b", 10, LONG).await;
+    let claim = claim_due(&h, "b", 10, LONG).await;
     assert_eq!(claim[0].tries, 1, "counted for each message");
     assert_eq!(head(&h, &claim[0]).await.kind, "task.processed");
-    // What is added while a queue is held comes after.
+    // A message that is added while its queue is claimed comes after the others.
     tried(&h, "b", &claim[0], DeliveryDecision::Delivered).await;
     assert!(all(&h).await.is_empty());
 }
 
-pub async fn what_is_added_while_a_queue_is_held_is_not_lost(h: Harness) {
+pub async fn messages_added_while_a_queue_is_claimed_are_not_lost(h: Harness) {
     h.slots("x", 1);
     let id = submit(&h).await;
-    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    let claim = claim_due(&h, "a", 1, LONG).await.remove(0);
     h.reply(id, 0, 1, success(json!(1))).await.unwrap();
     tried(&h, "a", &claim, DeliveryDecision::Delivered).await;
-    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    let claim = claim_due(&h, "a", 1, LONG).await.remove(0);
     assert_eq!(head(&h, &claim).await.kind, "task.processed");
 }
 
 pub async fn a_failed_message_waits_for_its_time_and_counts_its_tries(h: Harness) {
     submit(&h).await;
-    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    let claim = claim_due(&h, "a", 1, LONG).await.remove(0);
     let now = h.store.reader.now().await.unwrap();
     let again = |at: Timestamp| DeliveryDecision::Retry {
         at,
@@ -183,31 +183,33 @@ pub async fn a_failed_message_waits_for_its_time_and_counts_its_tries(h: Harness
         in_backlog: false,
     };
     tried(&h, "a", &claim, again(now + LONG)).await;
-    assert!(take(&h, "a", 1, LONG).await.is_empty());
-    let seen = due_work(&h).await;
-    assert_eq!((seen.is_due, seen.next_at), (false, Some(now + LONG)));
+    assert!(claim_due(&h, "a", 1, LONG).await.is_empty());
+    let due = due_work(&h).await;
+    assert_eq!((due.is_due, due.next_at), (false, Some(now + LONG)));
     let waiting = all(&h).await.remove(0);
     assert_eq!((waiting.tries, waiting.next_try_at), (1, Some(now + LONG)));
     assert_eq!(waiting.error.as_deref(), Some("500 <oh>"));
 
     // An operator has it tried at once; the first try is still the first.
     let id = waiting.id;
-    let hurried = h
+    let expedited = h
         .store
         .apply_message_action(MessageAction::Redeliver, vec![id])
         .await;
-    assert_eq!(hurried.unwrap(), [id]);
-    let once_more = take(&h, "a", 1, LONG).await.remove(0);
+    assert_eq!(expedited.unwrap(), [id]);
+    let once_more = claim_due(&h, "a", 1, LONG).await.remove(0);
     assert_eq!((once_more.tries, once_more.since), (2, claim.since));
-    settle(&h, "a", &once_more, ReleaseReason::NotAttempted).await;
-    assert_eq!(take(&h, "a", 1, LONG).await[0].tries, 2);
+    release(&h, "a", &once_more, ReleaseReason::NotAttempted).await;
+    assert_eq!(claim_due(&h, "a", 1, LONG).await[0].tries, 2);
 }
 
-pub async fn a_queue_whose_holder_died_is_taken_up_and_its_late_word_changes_nothing(h: Harness) {
+pub async fn a_queue_whose_claim_ran_out_is_claimed_again_and_a_late_failure_changes_nothing(
+    h: Harness,
+) {
     submit(&h).await;
-    let late = take(&h, "a", 1, Span::from_millis(0)).await.remove(0);
+    let late = claim_due(&h, "a", 1, Span::from_millis(0)).await.remove(0);
     let claim = loop {
-        if let Some(claim) = take(&h, "b", 1, LONG).await.pop() {
+        if let Some(claim) = claim_due(&h, "b", 1, LONG).await.pop() {
             break claim;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -220,8 +222,11 @@ pub async fn a_queue_whose_holder_died_is_taken_up_and_its_late_word_changes_not
         in_backlog: false,
     };
     tried(&h, "a", &late, again).await;
-    assert!(take(&h, "a", 1, LONG).await.is_empty(), "b holds it");
-    // Delivered is delivered, whoever says it; who holds the queue then finds it empty.
+    assert!(
+        claim_due(&h, "a", 1, LONG).await.is_empty(),
+        "b has claimed it"
+    );
+    // A late delivery counts; the instance that has claimed the queue then finds it empty.
     tried(&h, "a", &late, DeliveryDecision::Delivered).await;
     assert!(all(&h).await.is_empty());
     let queue_heads = h
@@ -230,31 +235,31 @@ pub async fn a_queue_whose_holder_died_is_taken_up_and_its_late_word_changes_not
         .next_messages(std::slice::from_ref(&claim))
         .await;
     assert_eq!(queue_heads.unwrap(), [QueueHead::Empty]);
-    settle(&h, "b", &claim, ReleaseReason::QueueEmpty).await;
+    release(&h, "b", &claim, ReleaseReason::QueueEmpty).await;
     assert_eq!(due_work(&h).await, DueWork::default());
 }
 
-pub async fn a_process_that_starts_again_frees_what_it_held(h: Harness) {
+pub async fn a_process_that_restarts_releases_its_queues(h: Harness) {
     submit(&h).await;
     submit(&h).await;
-    take(&h, "a", 1, LONG).await;
-    take(&h, "b", 1, LONG).await;
+    claim_due(&h, "a", 1, LONG).await;
+    claim_due(&h, "b", 1, LONG).await;
     let free = |by: Option<&str>| h.store.release_queues(by.map(InstanceId::new));
     assert_eq!(free(Some("c")).await.unwrap(), 0);
     assert_eq!(free(Some("a")).await.unwrap(), 1);
-    assert_eq!(take(&h, "c", 10, LONG).await.len(), 1);
+    assert_eq!(claim_due(&h, "c", 10, LONG).await.len(), 1);
     assert_eq!(free(None).await.unwrap(), 2);
-    assert_eq!(take(&h, "c", 10, LONG).await.len(), 2);
+    assert_eq!(claim_due(&h, "c", 10, LONG).await.len(), 2);
 }
 
 pub async fn a_dead_letter_raises_one_alert_that_closes_when_it_is_delivered_after_all(h: Harness) {
     h.slots("x", 2);
     let id = submit(&h).await;
     h.reply(id, 0, 1, success(json!(1))).await.unwrap();
-    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    let claim = claim_due(&h, "a", 1, LONG).await.remove(0);
     tried(&h, "a", &claim, dead()).await;
-    // Those behind it pass.
-    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    // The messages after it go on.
+    let claim = claim_due(&h, "a", 1, LONG).await.remove(0);
     assert_eq!(head(&h, &claim).await.kind, "task.processed");
     tried(&h, "a", &claim, dead()).await;
     let letters = listed(
@@ -280,16 +285,16 @@ pub async fn a_dead_letter_raises_one_alert_that_closes_when_it_is_delivered_aft
             .reader
             .due_work(10, true)
             .await
-            .map(|seen| seen.resolved)
+            .map(|due| due.resolved)
     };
     assert!(resolved().await.unwrap().is_empty());
 
     let ids: Vec<MessageId> = letters.iter().map(|letter| letter.id).collect();
     let unknown = MessageId(uuid::Uuid::from_u128(1));
-    let asked = vec![ids[0], unknown];
+    let request = vec![ids[0], unknown];
     let done = h
         .store
-        .apply_message_action(MessageAction::Redeliver, asked)
+        .apply_message_action(MessageAction::Redeliver, request)
         .await;
     assert_eq!(done.unwrap(), [ids[0]]);
     let refused = h
@@ -306,20 +311,20 @@ pub async fn a_dead_letter_raises_one_alert_that_closes_when_it_is_delivered_aft
         resolved().await.unwrap().is_empty(),
         "one is on its way again"
     );
-    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    let claim = claim_due(&h, "a", 1, LONG).await.remove(0);
     assert_eq!(claim.tries, 1);
     tried(&h, "a", &claim, DeliveryDecision::Delivered).await;
     let resolved = resolved().await.unwrap();
     assert_eq!(resolved, [ReceiverName::new(SHOP)]);
-    let asked = ClaimRequest {
+    let request = ClaimRequest {
         resolved,
         ..ClaimRequest::default()
     };
-    round(&h, "a", LONG, asked).await;
+    claim_queues(&h, "a", LONG, request).await;
     assert!(alerts(&h).await[0].closed_at.is_some());
 }
 
-pub async fn webhooks_are_told_once_that_an_alert_was_raised_and_that_it_has_closed(h: Harness) {
+pub async fn webhooks_get_one_message_when_an_alert_is_raised_and_one_when_it_closes(h: Harness) {
     h.slots("x", 2);
     let id = h.submit(New::default()).await.id();
     h.reply(id, 0, 1, refusal()).await.unwrap();
@@ -329,12 +334,12 @@ pub async fn webhooks_are_told_once_that_an_alert_was_raised_and_that_it_has_clo
         reason: None,
     };
     h.apply(id, retry()).await.unwrap();
-    let told = all(&h).await;
-    let kinds: Vec<_> = told.iter().rev().map(|m| m.kind.as_str()).collect();
+    let messages = all(&h).await;
+    let kinds: Vec<_> = messages.iter().rev().map(|m| m.kind.as_str()).collect();
     assert_eq!(kinds, ["alert.raised", "alert.closed"]);
-    assert!(told.iter().all(|m| m.receiver.as_str() == "alerts:ops"));
+    assert!(messages.iter().all(|m| m.receiver.as_str() == "alerts:ops"));
     assert!(
-        told[0].next_try_at.is_none(),
+        messages[0].next_try_at.is_none(),
         "the second waits for the first"
     );
     // Nothing was open: nothing has closed.
@@ -346,7 +351,7 @@ pub async fn webhooks_are_told_once_that_an_alert_was_raised_and_that_it_has_clo
 pub async fn dead_letters_are_purged_with_age_and_outlive_their_task(h: Harness) {
     h.slots("x", 2);
     let id = submit(&h).await;
-    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    let claim = claim_due(&h, "a", 1, LONG).await.remove(0);
     tried(&h, "a", &claim, dead()).await;
     h.reply(id, 0, 1, success(json!(1))).await.unwrap();
     let soon = h.store.reader.now().await.unwrap() + LONG;
@@ -388,10 +393,10 @@ pub async fn messages_are_listed_in_pages_and_counted(h: Harness) {
     }
     assert_eq!(seen.len(), 5);
     assert!(seen.is_sorted_by(|a, b| a > b));
-    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    let claim = claim_due(&h, "a", 1, LONG).await.remove(0);
     tried(&h, "a", &claim, dead()).await;
     let counts = h.store.reader.counts().await.unwrap();
-    // The webhook is told of the alert.
+    // The webhook has a message about the alert.
     assert_eq!((counts.messages_pending, counts.messages_dead), (5, 1));
     let alerts = [("message.undeliverable".to_owned(), 1)];
     assert_eq!(counts.open_alerts, alerts);
@@ -414,7 +419,7 @@ pub async fn an_alert_is_raised_and_closed_exactly_when_the_domain_decides_so(h:
             resolved: vec![ReceiverName::new(SHOP)],
             ..ClaimRequest::default()
         };
-        round(&h, "a", LONG, request).await;
+        claim_queues(&h, "a", LONG, request).await;
     };
     // Dead letters come and go; after each change the alert is as the domain has it.
     for _ in 0..3 {
@@ -422,7 +427,7 @@ pub async fn an_alert_is_raised_and_closed_exactly_when_the_domain_decides_so(h:
     }
     for _ in 0..3 {
         let was_open = is_open().await;
-        let claim = take(&h, "a", 1, LONG).await.remove(0);
+        let claim = claim_due(&h, "a", 1, LONG).await.remove(0);
         tried(&h, "a", &claim, dead()).await;
         resolve().await;
         let decided = ReceiverAlert::decide(was_open, dead_letters().await);
@@ -471,7 +476,7 @@ pub async fn an_operator_can_act_on_a_message_exactly_in_the_states_that_the_dom
         act(redeliver, id).await,
         allows(MessageStatus::Queued, redeliver)
     );
-    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    let claim = claim_due(&h, "a", 1, LONG).await.remove(0);
     assert_eq!(
         act(discard, id).await,
         allows(MessageStatus::Delivering, discard)
@@ -495,7 +500,7 @@ pub async fn an_operator_can_act_on_a_message_exactly_in_the_states_that_the_dom
         act(redeliver, id).await,
         allows(MessageStatus::Retrying, redeliver)
     );
-    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    let claim = claim_due(&h, "a", 1, LONG).await.remove(0);
     tried(&h, "a", &claim, retry(later, true)).await;
     assert_eq!(
         act(discard, id).await,
@@ -509,13 +514,13 @@ pub async fn an_operator_can_act_on_a_message_exactly_in_the_states_that_the_dom
         backlogs: vec![(claim.destination.clone(), 2)],
         ..ClaimRequest::default()
     };
-    let claim = round(&h, "a", LONG, backlog).await.claims.remove(0);
+    let claim = claim_queues(&h, "a", LONG, backlog).await.claims.remove(0);
     tried(&h, "a", &claim, dead()).await;
     assert_eq!(
         act(redeliver, id).await,
         allows(MessageStatus::Dead, redeliver)
     );
-    let claim = take(&h, "a", 1, LONG).await.remove(0);
+    let claim = claim_due(&h, "a", 1, LONG).await.remove(0);
     assert_eq!(claim.tries, 1, "as if for the first time");
     tried(&h, "a", &claim, dead()).await;
     assert_eq!(act(discard, id).await, allows(MessageStatus::Dead, discard));
