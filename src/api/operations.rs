@@ -26,7 +26,7 @@ use super::{
 use crate::{
     agent::metrics_label,
     domain::{AlertKind, StepStatus, TaskStatus},
-    store::{Counts, SharedReader},
+    store::{SharedReader, StoreCounts},
     telemetry::Metrics,
 };
 
@@ -185,7 +185,7 @@ impl GaugeSnapshot {
         self.at.is_some_and(|at| at.elapsed() < self.good_for)
     }
 
-    fn show(&mut self, counts: &Counts) {
+    fn show(&mut self, counts: &StoreCounts) {
         if self.at.is_none() {
             describe();
         }
@@ -249,7 +249,7 @@ impl GaugeSnapshot {
 
 /// Enqueued steps by the label of their agent, as in the metrics of calls: a client that may submit must not be
 /// able to grow the metrics without bound.
-fn lines(counts: &Counts) -> HashMap<String, u64> {
+fn lines(counts: &StoreCounts) -> HashMap<String, u64> {
     let mut lines = HashMap::new();
     for (agent, count) in &counts.queued {
         *lines.entry(metrics_label(agent.as_str())).or_default() += count;
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn a_line_that_emptied_is_shown_as_empty() {
         let recorder = PrometheusBuilder::new().build_recorder();
-        let mut counts = Counts {
+        let mut counts = StoreCounts {
             tasks: vec![(TaskStatus::Error, 2)],
             queued: vec![
                 (AgentName::new("payments"), 7),
@@ -313,7 +313,7 @@ mod tests {
             messages_dead: 1,
         };
         let mut counted = GaugeSnapshot::default();
-        let shown = |counted: &mut GaugeSnapshot, counts: &Counts| {
+        let shown = |counted: &mut GaugeSnapshot, counts: &StoreCounts| {
             metrics::with_local_recorder(&recorder, || counted.show(counts));
             recorder.handle().render()
         };

@@ -21,7 +21,7 @@ use crate::{
 const PAGE: usize = 500;
 /// Dead letters that are deleted at once.
 const LETTERS: usize = 100;
-/// A task may be saved so long after the time that stands in it as its end.
+/// A task may be saved so long after the time of its end in the record.
 const SAVED_WITHIN: Span = Span::from_secs(60);
 /// The most tasks deleted at once where the disk is short of room.
 const SHORT: usize = 4;

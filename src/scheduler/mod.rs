@@ -32,7 +32,7 @@ use crate::{
     agent::Agents,
     domain::{Actor, AgentName, Attempt, InstanceId, StepRef, Timestamp},
     instance::LocalLease,
-    store::{Dispatch, LocalScheduler, Permit},
+    store::{Dispatch, LocalScheduler, SlotPermit},
 };
 
 /// What the writer sees of this instance's scheduler.
@@ -138,7 +138,7 @@ impl LocalScheduler for Local {
         &self.actor
     }
 
-    fn try_take(&self, agent: &AgentName) -> Option<Permit> {
+    fn try_take(&self, agent: &AgentName) -> Option<SlotPermit> {
         if self.agent_queues.has_queued(agent) {
             return None;
         }
@@ -153,7 +153,7 @@ impl LocalScheduler for Local {
         }
     }
 
-    fn take_for_queued(&self, agent: &AgentName) -> Option<Permit> {
+    fn take_for_queued(&self, agent: &AgentName) -> Option<SlotPermit> {
         if !self.may_claim() {
             return None;
         }

@@ -11,12 +11,12 @@ use tokio::task::JoinHandle;
 use crate::domain::{Attempt, StepRef};
 
 #[derive(Debug, Default)]
-pub(super) struct Running(Mutex<HashMap<Key, RunningCall>>);
+pub(super) struct Running(Mutex<HashMap<Key, TrackedCall>>);
 
 pub(super) type Key = (StepRef, Attempt);
 
 #[derive(Debug)]
-struct RunningCall {
+struct TrackedCall {
     state: CallState,
     is_dropped_by_undo: bool,
 }
@@ -61,7 +61,7 @@ impl Running {
         let mut all = self.lock();
         for (key, is_dropped_by_undo) in calls {
             if let Entry::Vacant(entry) = all.entry(key) {
-                entry.insert(RunningCall {
+                entry.insert(TrackedCall {
                     state: CallState::Queued,
                     is_dropped_by_undo,
                 });
@@ -124,7 +124,7 @@ impl Running {
         match self.lock().entry(key) {
             Entry::Occupied(_) => false,
             Entry::Vacant(entry) => {
-                entry.insert(RunningCall {
+                entry.insert(TrackedCall {
                     state: CallState::Barred,
                     is_dropped_by_undo: false,
                 });
@@ -178,7 +178,7 @@ impl Running {
         self.lock().len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, RunningCall>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, TrackedCall>> {
         // A panic while holding the lock leaves the map valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -16,7 +16,7 @@ pub struct Batch {
     pub keys: Vec<NewKey>,
     /// The messages about the changes to submitters.
     pub messages: Vec<Message>,
-    /// Tells of the alerts that turn out to be raised or closed.
+    /// Makes the messages about alerts that are raised or closed.
     pub sender: Arc<Sender>,
 }
 

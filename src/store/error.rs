@@ -63,7 +63,7 @@ impl StoreError {
         )
     }
 
-    /// Whether it has been told of, and concerns no other task.
+    /// Whether an alert or the log names it already, and no other task is concerned.
     pub fn is_of_one_task(&self) -> bool {
         matches!(self, StoreError::Task(_) | StoreError::Panicked)
     }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::domain::{Actor, AgentName, Attempt, Call, InstanceId, StepRef, Timestamp};
 
 /// A slot for one call of an agent; freed when dropped.
-pub type Permit = Box<dyn Any + Send>;
+pub type SlotPermit = Box<dyn Any + Send>;
 
 /// A saved claim: to be called now.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct Dispatch {
     pub call: Call,
     /// The step's complete-by on this process's monotonic clock.
     pub deadline: Instant,
-    pub permit: Permit,
+    pub permit: SlotPermit,
 }
 
 /// The scheduler of this process, seen from the writer. No method may block.
@@ -25,11 +25,11 @@ pub trait LocalScheduler: Send + Sync + 'static {
     /// The instance's scheduler, for the history.
     fn actor(&self) -> &Actor;
     /// A slot for one more call, if one is free and no step is queued for it.
-    fn try_take(&self, agent: &AgentName) -> Option<Permit>;
+    fn try_take(&self, agent: &AgentName) -> Option<SlotPermit>;
     /// How many more calls the agent can take now.
     fn free(&self, agent: &AgentName) -> usize;
     /// A slot for the first queued step.
-    fn take_for_queued(&self, agent: &AgentName) -> Option<Permit>;
+    fn take_for_queued(&self, agent: &AgentName) -> Option<SlotPermit>;
     /// The agent's queue is empty, as far as this process knows.
     fn queue_drained(&self, agent: &AgentName);
     /// Claims that have just been committed.

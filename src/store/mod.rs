@@ -26,6 +26,7 @@ mod record;
 mod rows;
 mod salvage;
 pub mod sqlite;
+mod stored_workflow;
 mod transaction;
 mod watch;
 mod writer;
@@ -38,21 +39,22 @@ pub use definitions::Definitions;
 pub use ended::EndedCount;
 pub use error::{CommandError, StoreError, UnreadableTask};
 pub use health::{Diagnosis, Health, StoreFault};
-pub use local::{Dispatch, LocalScheduler, Permit};
+pub use local::{Dispatch, LocalScheduler, SlotPermit};
 pub use looks::Look;
 pub use open::OpenError;
 pub use outbox::{
     BacklogExpiry, ClaimRequest, ClaimResponse, DueWork, NextMessage, QueueClaim, QueueHead,
     QueueRelease,
 };
-pub use pages::{MOST_LOOKED_AT, TaskPage};
+pub use pages::{MOST_LOOKED_AT, TaskSummaries};
 pub use queries::Reader;
 pub use query::*;
 pub use rows::Loaded;
+pub use stored_workflow::StoredWorkflow;
 pub use transaction::Transaction;
 pub use watch::{Interest, Watch, Watchers};
 pub use writer::{
-    Apply, CacheLimits, Idempotency, RegisterError, Registered, Renewed, Store, Submitted,
+    Apply, CacheLimits, Idempotency, RegisterError, RegisteredVersion, Renewed, Store, Submitted,
     WriterSettings, purge_and_commit,
 };
 

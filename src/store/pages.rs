@@ -19,13 +19,13 @@ ended_at, error"#;
 
 /// A page, newest first.
 #[derive(Clone, Debug)]
-pub struct TaskPage {
+pub struct TaskSummaries {
     pub tasks: Vec<TaskSummary>,
     /// Older than this one there may be more.
     pub next: Option<TaskId>,
 }
 
-impl TaskPage {
+impl TaskSummaries {
     /// Of what was found, one more than the page may have; and of the task that was looked at last, where that was the
     /// last that may be.
     pub fn new(mut tasks: Vec<TaskSummary>, limit: usize, looked_at_last: Option<TaskId>) -> Self {
@@ -183,7 +183,7 @@ impl Statement {
         }
     }
 
-    /// What stands in the task's own record.
+    /// The filters on the task's own record.
     fn of_task(&mut self, filter: &TaskFilter) {
         self.sql
             .push_str(" AND (SELECT 1 FROM tasks WHERE tasks.id = looked.id");

@@ -1,13 +1,13 @@
 //! Reading, the same for every database: the statements are written in the words that all of them
-//! understand, and a backend only runs them. A statement that fits one alone would stand in its room.
+//! understand, and a backend only runs them. A statement for one database alone belongs to its folder.
 
 use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, Alert, AlertQuery, Counts, DueWork, EndedAt, EndedCount, EndedTask, ExpiredStep,
-    HeldStep, Instances, MessageQuery, MessageRecord, Promoted, QueueClaim, QueueHead, SavedChange,
-    StoreError, TaskFilter, TaskPage, TaskQuery, WorkflowRecord, leases,
+    AgentRecord, Alert, AlertQuery, DueWork, EndedAt, EndedCount, EndedTask, ExpiredStep, HeldStep,
+    Instances, MessageQuery, MessageRecord, Promoted, QueueClaim, QueueHead, SavedChange,
+    StoreCounts, StoreError, TaskFilter, TaskQuery, TaskSummaries, WorkflowRecord, leases,
     looks::{Look, Range},
     outbox,
     pages::{self, IndexFilter},
@@ -44,7 +44,7 @@ UNION ALL
 SELECT NULL, (SELECT due_at FROM steps WHERE due_at IS NOT NULL AND queued = 0 ORDER BY due_at LIMIT 1)"#;
 
 /// Relies on steps_line: each half is one range of it from its beginning, so that no more is read than is
-/// counted. In one condition with OR, everything behind the task would be read too.
+/// counted. In one condition with OR, everything after the task would be read too.
 const AHEAD: &str = r#"
 SELECT count(*) AS count FROM (
     SELECT 1 FROM {steps}
@@ -163,7 +163,7 @@ pub trait Source: Send + Sync + 'static {
     async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError>;
     /// The table in a FROM clause, with an index hint if its planner needs one.
     fn by_index(&self, table: &'static str, index: &'static str) -> String;
-    /// What has the statements behind it in a view read along indexes alone, where the planner would rather read
+    /// Makes the later statements of a view read along indexes alone, where the planner would rather read
     /// a whole table, or all that an index finds, on statistics of another day.
     fn along_indexes(&self) -> Option<Statement>;
     /// See [`Reader::file_space`].
@@ -202,7 +202,7 @@ impl Statement {
         self
     }
 
-    /// Appends `sql`, in which `?` stands for the value.
+    /// Appends `sql`, in which `?` is replaced by the value's parameter.
     pub(super) fn push(&mut self, sql: &str, value: impl Into<BindValue>) {
         self.values.push(value.into());
         let number = format!("${}", self.values.len());
@@ -366,7 +366,7 @@ impl Reader {
         Ok(self.source.load(&newer).await?.tasks)
     }
 
-    pub async fn tasks(&self, query: &TaskQuery) -> Result<TaskPage, StoreError> {
+    pub async fn tasks(&self, query: &TaskQuery) -> Result<TaskSummaries, StoreError> {
         let asked = pages::statements(query);
         let found = match asked.len() {
             1 => self.source.view(asked).await?,
@@ -375,7 +375,7 @@ impl Reader {
         let rows = |at: usize| found.get(at).into_iter().flatten();
         let tasks = rows(0).map(rows::summary).collect::<Result<_, _>>()?;
         let last = rows(1).next().map(|row| rows::task_id(row, "id"));
-        Ok(TaskPage::new(tasks, query.limit, last.transpose()?))
+        Ok(TaskSummaries::new(tasks, query.limit, last.transpose()?))
     }
 
     /// Ids only, oldest first: up to `limit` of what a bulk command works through. Looks at `most` tasks at most, and
@@ -491,8 +491,8 @@ impl Reader {
         self.all(statement, rows::expired_step).await
     }
 
-    /// Up to `limit` tasks that ended before `before`, longest ended first, beginning behind `after`. What they are
-    /// is read only where it is asked for, as that needs more than an index.
+    /// Up to `limit` tasks that ended before `before`, longest ended first, beginning after `after`. Their workflow and state
+    /// are read only where they are asked for, as that needs more than an index.
     pub async fn ended(
         &self,
         after: Option<EndedAt>,
@@ -634,7 +634,7 @@ impl Reader {
                 .iter()
                 .map(|found| outbox::queue_head(found.first()))
                 .collect()),
-            // One that stands in a damaged part must not hold up the others.
+            // A message in a damaged part must not hold up the others.
             Err(error) if error.is_damage() => {
                 let mut heads = Vec::with_capacity(claims.len());
                 for claim in claims {
@@ -655,13 +655,13 @@ impl Reader {
         self.all(outbox::messages(query), outbox::message).await
     }
 
-    pub async fn counts(&self) -> Result<Counts, StoreError> {
+    pub async fn counts(&self) -> Result<StoreCounts, StoreError> {
         let of_live = |sql: &str| {
             let tasks = self.source.by_index("tasks", "tasks_by_state");
             Statement::new(sql.replace("{tasks}", &tasks).replace("{live}", &live()))
         };
         let tasks = self.fetch_along_indexes(of_live(COUNT_TASKS)).await?;
-        let mut counts = Counts {
+        let mut counts = StoreCounts {
             tasks: tasks
                 .iter()
                 .map(rows::task_count)
@@ -669,7 +669,7 @@ impl Reader {
             queued: self
                 .all(Statement::new(COUNT_QUEUED), rows::queue_count)
                 .await?,
-            ..Counts::default()
+            ..StoreCounts::default()
         };
         if let Some(row) = self.fetch(Statement::new(COUNT_OTHERS)).await?.first() {
             counts.delayed = rows::number(row, "delayed")?;

@@ -231,7 +231,7 @@ pub struct MessageQuery {
 
 /// How much of what there is, for the metrics. Tasks that have ended are counted apart: see [`super::EndedCount`].
 #[derive(Clone, Debug, Default)]
-pub struct Counts {
+pub struct StoreCounts {
     /// Those that have not ended, by state.
     pub tasks: Vec<(TaskStatus, u64)>,
     /// Queued steps by agent.

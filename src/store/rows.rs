@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::{
     AgentRecord, Alert, AlertId, AlertState, Definitions, EndedAt, EndedTask, ExpiredStep,
     HeldStep, KnownKey, SavedChange, StoreError, TaskSummary, UnreadableTask, WorkflowRecord,
+    stored_workflow::StoredWorkflow,
 };
 use crate::domain::{
     Accepted, AgentName, Attempt, Definition, Details, Effect, Expiry, Fault, InstanceId, Limits,
@@ -111,7 +112,7 @@ impl Loaded {
 pub struct Loading<'d, R> {
     tasks: Vec<R>,
     definitions: &'d Definitions,
-    /// Held here as well: the cache behind `definitions` is bounded, and may forget what it is given. Or why
+    /// Kept here as well: the cache of `definitions` is bounded, and may forget what it is given. Or why
     /// one cannot be read.
     workflows: HashMap<WorkflowRef, Result<Arc<Definition>, String>>,
 }
@@ -149,8 +150,8 @@ impl<'d, R: Columns> Loading<'d, R> {
     pub fn workflow(&mut self, workflow: WorkflowRef, found: Result<Option<R>, StoreError>) {
         let definition = found.and_then(|row| {
             let row = row.ok_or_else(|| corrupt("it is missing"))?;
-            let (policies, steps) = workflow_body(&text(&row, "body")?)?;
-            compile(policies.as_deref(), steps).map(Arc::new)
+            let stored = StoredWorkflow::parse(&text(&row, "body")?)?;
+            stored.definition().map(Arc::new)
         });
         if let Ok(definition) = &definition {
             self.definitions.put(workflow.clone(), definition.clone());
@@ -214,7 +215,7 @@ pub fn assemble<R: Columns>(
         Some(_) => definition.undos.len(),
         None => 0,
     };
-    // What undoes steps stands behind them.
+    // The undos come after the steps.
     let first_undo = definition.steps.len();
     if steps.len() != first_undo + undos {
         return Err(corrupt("records of its steps are missing"));
@@ -227,19 +228,6 @@ pub fn assemble<R: Columns>(
         }
     }
     Ok(task)
-}
-
-/// The policies and the steps of a stored workflow.
-fn workflow_body(body: &str) -> Result<(Option<String>, String), StoreError> {
-    #[derive(serde::Deserialize)]
-    struct WorkflowBody {
-        #[serde(default)]
-        policies: Option<Box<RawValue>>,
-        steps: Box<RawValue>,
-    }
-    let body: WorkflowBody = serde_json::from_str(body).map_err(corrupt)?;
-    let policies = body.policies.map(|policies| policies.get().to_owned());
-    Ok((policies, body.steps.get().to_owned()))
 }
 
 /// A definition that was accepted once is compiled again without asking who is known today.

@@ -36,7 +36,7 @@ FROM steps WHERE task_id = $1 ORDER BY idx"
 /// Relies on the primary key.
 const REPLY_TO: &str = "SELECT reply_to FROM task_details WHERE task_id = $1";
 
-/// Relies on alerts_unclosed: an alert that is not closed yet stands for this one too.
+/// Relies on alerts_unclosed: an alert that is not closed yet counts for this one too.
 const RAISE: &str = r#"
 INSERT INTO alerts (id, task_id, idx, kind, message, state, raised_at)
 VALUES ($1, $2, $3, $4, $5, 'open', $6)

@@ -1,4 +1,4 @@
-//! Who waits for a task: told after the commit that changed it.
+//! Watches on tasks: each is notified after the commit that changed its task.
 
 use std::{
     collections::HashMap,
@@ -31,11 +31,11 @@ pub enum Interest {
 pub struct Watchers {
     count: AtomicUsize,
     next: AtomicUsize,
-    tasks: Mutex<HashMap<TaskId, Watched>>,
+    tasks: Mutex<HashMap<TaskId, WatchedTask>>,
 }
 
 #[derive(Debug, Default)]
-struct Watched {
+struct WatchedTask {
     /// The latest that this process knows of.
     version: u64,
     /// When this process changed it last.
@@ -78,7 +78,7 @@ impl Watchers {
         }
     }
 
-    /// Tells what this process changed.
+    /// Publishes the changes of this process.
     pub(super) fn tell<'a>(&self, changed: impl Iterator<Item = &'a Arc<Task>>) {
         if self.count.load(Ordering::Acquire) > 0 {
             self.spread(changed, Some(Instant::now()));
@@ -105,12 +105,13 @@ impl Watchers {
         }
     }
 
-    /// Tells what other instances changed, which never passes through this process's writer.
+    /// Publishes the changes of other instances, which never pass through this process's writer.
     pub async fn look(&self, reader: &Reader) -> Result<(), StoreError> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
-        let is_own = |watched: &Watched| watched.changed_here.is_some_and(|at| at.elapsed() < OWN);
+        let is_own =
+            |watched: &WatchedTask| watched.changed_here.is_some_and(|at| at.elapsed() < OWN);
         let known: Vec<_> = self
             .lock()
             .iter()
@@ -126,7 +127,7 @@ impl Watchers {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, Watched>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, WatchedTask>> {
         // A panic while holding the lock leaves the map valid.
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -37,13 +37,13 @@ pub use cache::CacheLimits;
 pub use handle::{Apply, Idempotency, Store, Submitted};
 pub use leases::Renewed;
 pub use purge::purge_and_commit;
-pub use registrations::{RegisterError, Registered};
+pub use registrations::{RegisterError, RegisteredVersion};
 
 use self::{
     batch::BatchDraft,
     cache::Cache,
     command_queue::CommandQueue,
-    faults::{Culprit, Faults, Panicked, Untold},
+    faults::{Culprit, Faults, Panicked, UnreportedFault},
     handle::Request,
 };
 use super::{Backend, Batch, Health, LocalScheduler, Saved, StoreError, UnreadableTask, Watchers};
@@ -58,7 +58,7 @@ pub struct WriterSettings {
     pub cache: CacheLimits,
     /// The most commands of one transaction.
     pub batch: usize,
-    /// Who tells submitters and webhooks.
+    /// Makes the messages to submitters and webhooks.
     pub sender: Arc<ArcSwap<Sender>>,
     /// What the backend knows of itself.
     pub health: Health,
@@ -90,7 +90,7 @@ enum Failed {
 /// Why a batch was not decided.
 enum Halted {
     Failed(Failed),
-    /// Something of it stands in a damaged part of the database.
+    /// A part of the database that it needs is damaged.
     Damaged(Damage),
 }
 
@@ -139,7 +139,7 @@ impl From<StoreError> for Failed {
 }
 
 /// What the committers of one process share.
-pub(super) struct Writer {
+pub(super) struct BatchWriter {
     command_queue: CommandQueue,
     /// Several committers save commands on tasks at the same time; every other request is saved alone.
     committing: RwLock<()>,
@@ -159,9 +159,9 @@ pub(super) struct Writer {
 
 /// Saves one batch after the other, on a connection of its own.
 struct Committer<'w> {
-    writer: &'w Writer,
+    writer: &'w BatchWriter,
     backend: Box<dyn Backend>,
-    untold: Vec<Untold>,
+    unreported: Vec<UnreportedFault>,
     /// From a batch of claims that panicked nobody knows at which step: then they are made one by one.
     one_by_one: Option<Instant>,
     /// The one that is being claimed then.
@@ -179,7 +179,7 @@ enum CommitGuard<'w> {
     },
 }
 
-impl Writer {
+impl BatchWriter {
     /// Writes until every [`Store`] handle is gone and what they sent is done.
     pub async fn run(self, committers: Vec<Box<dyn Backend>>) {
         let writer = &self;
@@ -247,11 +247,11 @@ impl Writer {
 }
 
 impl<'w> Committer<'w> {
-    fn new(writer: &'w Writer, backend: Box<dyn Backend>) -> Self {
+    fn new(writer: &'w BatchWriter, backend: Box<dyn Backend>) -> Self {
         Self {
             writer,
             backend,
-            untold: Vec::new(),
+            unreported: Vec::new(),
             one_by_one: None,
             suspect: None,
         }
@@ -294,7 +294,7 @@ impl<'w> Committer<'w> {
             }
             // What the batch had no room for comes first in the next one.
             writer.command_queue.put_back(&mut gathered);
-            self.tell_of_faults().await;
+            self.report_faults().await;
         }
     }
 
@@ -347,7 +347,8 @@ impl<'w> Committer<'w> {
         let reason = error.damage();
         let unreadable = UnreadableTask { task, reason };
         if !by_operator {
-            self.untold.push(Untold::Unreadable(unreadable.clone()));
+            self.unreported
+                .push(UnreportedFault::Unreadable(unreadable.clone()));
         }
         refuse(alone, &unreadable.into());
     }
@@ -367,7 +368,7 @@ impl<'w> Committer<'w> {
                 tokio::time::sleep(wait).await;
             }
             tried += 1;
-            // A panic halfway leaves nothing behind: the transaction ends with what is dropped.
+            // A panic halfway changes nothing: the transaction ends with what is dropped.
             let work =
                 AssertUnwindSafe(self.try_write(requests, &culprits, &left_out)).catch_unwind();
             let outcome = work.await.unwrap_or_else(|panic| {
@@ -481,7 +482,8 @@ impl<'w> Committer<'w> {
             }
         }
         let unreadable = draft.unreadable().cloned();
-        self.untold.extend(unreadable.map(Untold::Unreadable));
+        self.unreported
+            .extend(unreadable.map(UnreportedFault::Unreadable));
         for change in &draft.batch.changes {
             planted::strike(change.task.details.key.as_deref(), "save");
         }

@@ -116,7 +116,7 @@ impl Supervisor {
 }
 
 /// A refusal is no fault: the step moved on between the look and the ask. A decision that panicked, or a task
-/// that cannot be read, has been told of, and must not hold up the others.
+/// that cannot be read, has an alert, and must not hold up the others.
 fn succeeded(outcomes: Vec<Result<Submitted, CommandError>>) -> Result<usize, StoreError> {
     let mut accepted = 0;
     for outcome in outcomes {

@@ -9,12 +9,12 @@ const MOST: usize = 64;
 /// The queued steps to claim, queue by queue.
 #[derive(Debug)]
 pub struct ClaimPlan {
-    queues: Vec<QueueHead>,
+    queues: Vec<QueuedSteps>,
     most: usize,
 }
 
 #[derive(Debug)]
-struct QueueHead {
+struct QueuedSteps {
     agent: AgentName,
     steps: Vec<StepRef>,
     /// The queue holds no other steps.
@@ -88,7 +88,7 @@ impl ClaimPlan {
         let is_whole = steps.len() < read.limit;
         steps.retain(|step| !is_left_alone(step.task));
         steps.truncate(read.free);
-        self.queues.push(QueueHead {
+        self.queues.push(QueuedSteps {
             agent: agent.clone(),
             steps,
             is_whole,
@@ -183,13 +183,13 @@ mod tests {
     }
 
     /// Has so many slots, and is spent after so many claims.
-    struct Slots {
+    struct TestSlots {
         free: usize,
         until_spent: usize,
         claimed: Vec<TaskId>,
     }
 
-    impl Slots {
+    impl TestSlots {
         fn new(free: usize) -> Self {
             Self {
                 free,
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    impl ClaimSteps for Slots {
+    impl ClaimSteps for TestSlots {
         fn is_spent(&self) -> bool {
             self.claimed.len() >= self.until_spent
         }
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn a_queue_is_claimed_in_its_order_as_far_as_there_are_slots() {
         let mut plan = plan_of(&[("x", 2, 0..5)]);
-        let mut slots = Slots::new(2);
+        let mut slots = TestSlots::new(2);
         let result = plan.claim(&mut slots);
         assert_eq!(slots.claimed, [task(0), task(1)]);
         assert_eq!(
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn a_queue_that_was_read_whole_is_drained() {
         let mut plan = plan_of(&[("x", 3, 0..2), ("y", 1, 5..9)]);
-        let result = plan.claim(&mut Slots::new(9));
+        let result = plan.claim(&mut TestSlots::new(9));
         assert_eq!(
             result,
             ClaimResult {
@@ -257,7 +257,7 @@ mod tests {
         let read = plan.read(&agent("x"), 2, 1).unwrap();
         assert_eq!(read.limit, 3);
         plan.add(&agent("x"), read, steps(0..3), |id| id == task(0));
-        let mut slots = Slots::new(9);
+        let mut slots = TestSlots::new(9);
         plan.claim(&mut slots);
         assert_eq!(slots.claimed, [task(1), task(2)]);
     }
@@ -282,7 +282,7 @@ mod tests {
     fn a_plan_that_is_cut_or_spent_says_that_there_is_more() {
         let mut plan = plan_of(&[("x", 9, 0..5)]);
         assert!(plan.cut(|id| id == task(0)));
-        let result = plan.claim(&mut Slots::new(0));
+        let result = plan.claim(&mut TestSlots::new(0));
         assert_eq!(
             result,
             ClaimResult {
@@ -292,9 +292,9 @@ mod tests {
         );
         assert!(!plan_of(&[("x", 9, 0..5)]).cut(|_| false));
 
-        let mut spent = Slots {
+        let mut spent = TestSlots {
             until_spent: 2,
-            ..Slots::new(9)
+            ..TestSlots::new(9)
         };
         let result = plan_of(&[("x", 9, 0..5), ("y", 9, 5..9)]).claim(&mut spent);
         assert_eq!(spent.claimed, [task(0), task(1)]);

@@ -3,16 +3,11 @@
 use std::{collections::HashMap, sync::Arc};
 
 use arc_swap::ArcSwap;
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 use crate::{
     api::{App, Problem},
-    domain::{
-        Accepted, Definition, FieldFault, Limits, Payload, Policies, Span, WorkflowName,
-        WorkflowRef, nearest, parse_steps,
-    },
-    store::{StoreError, WorkflowRecord},
+    domain::{Definition, Span, WorkflowName, WorkflowRef, nearest},
+    store::{StoredWorkflow, WorkflowRecord},
 };
 
 /// A compiled version of a workflow.
@@ -89,22 +84,12 @@ fn compile(app: &App, record: &WorkflowRecord) -> Result<CompiledWorkflow, Probl
         name: record.name.clone(),
         version: record.version,
     };
-    let stored = StoredBody::read(record)?;
+    let stored = StoredWorkflow::of(record)?;
     let definition = match app.store.definitions.get(&workflow) {
         Some(definition) => definition,
         None => {
-            let steps = Payload::new(stored.steps.clone());
-            let compiled = stored.policies().and_then(|policies| {
-                parse_steps(&steps, "/steps", &policies, &Limits::stored(), &Accepted)
-            });
-            let compiled = compiled.map_err(|faults| {
-                let faults: Vec<_> = faults
-                    .iter()
-                    .map(|fault| format!("{}: {}", fault.pointer, fault.message))
-                    .collect();
-                corrupt(record, &faults.join("; "))
-            })?;
-            let definition = Arc::new(compiled);
+            let compiled = stored.definition();
+            let definition = Arc::new(compiled.map_err(|error| record.corrupt(error))?);
             app.store
                 .definitions
                 .put(workflow.clone(), definition.clone());
@@ -118,40 +103,10 @@ fn compile(app: &App, record: &WorkflowRecord) -> Result<CompiledWorkflow, Probl
     })
 }
 
-fn corrupt(record: &WorkflowRecord, why: &str) -> StoreError {
-    StoreError::Corrupt(format!(
-        "version {} of workflow {}: {why}",
-        record.version, record.name
-    ))
-}
-
-/// The stored form: canonical JSON, so that equal content has equal text.
-#[derive(Serialize, Deserialize)]
-pub(super) struct StoredBody {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub description: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub complete_within: Option<Span>,
-    /// The defaults for all steps, as [`Policies::as_json`] returns them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub policies: Option<Box<RawValue>>,
-    pub steps: Box<RawValue>,
-}
-
-impl StoredBody {
-    pub fn read(record: &WorkflowRecord) -> Result<Self, StoreError> {
-        serde_json::from_str(&record.body).map_err(|error| corrupt(record, &error.to_string()))
-    }
-
-    fn policies(&self) -> Result<Policies, Vec<FieldFault>> {
-        let policies = self.policies.as_deref().map(RawValue::get);
-        policies.map_or_else(|| Ok(Policies::default()), Policies::parse)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{Payload, Policies};
 
     #[test]
     fn an_older_version_never_replaces_a_newer_one() {

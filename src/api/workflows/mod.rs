@@ -16,7 +16,6 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::cache::StoredBody;
 pub use self::cache::{CompiledWorkflow, WorkflowCache, resolve};
 use super::{
     App, Problem,
@@ -37,7 +36,7 @@ use crate::{
         Definition, ETag, Fields, Payload, Policies, Span, TaskFields, Timestamp, WorkflowName,
         WorkflowRef, without_secrets,
     },
-    store::{Registered, StoreError, WorkflowRecord},
+    store::{RegisteredVersion, StoreError, StoredWorkflow, WorkflowRecord},
 };
 
 const LONGEST_DESCRIPTION: usize = 4096;
@@ -102,7 +101,7 @@ pub struct WorkflowHead<'a> {
 }
 
 impl<'a> WorkflowHead<'a> {
-    fn new(record: &'a WorkflowRecord, stored: &StoredBody) -> Self {
+    fn new(record: &'a WorkflowRecord, stored: &StoredWorkflow) -> Self {
         Self {
             name: record.name.as_str(),
             version: record.version,
@@ -128,7 +127,7 @@ pub struct PoliciesView {
 }
 
 impl PoliciesView {
-    fn new(stored: &StoredBody) -> Self {
+    fn new(stored: &StoredWorkflow) -> Self {
         let policies = stored.policies.as_deref();
         // Definitions were validated before they were stored.
         policies
@@ -140,7 +139,7 @@ impl PoliciesView {
 /// A parsed and validated body.
 struct Checked {
     definition: Definition,
-    stored: StoredBody,
+    stored: StoredWorkflow,
 }
 
 /// Parses a body and reports all its faults at once.
@@ -165,7 +164,7 @@ async fn check(
     // Without a definition there was a fault.
     let definition = definition.ok_or_else(|| Problem::invalid(Vec::new()))?;
     Ok(Checked {
-        stored: StoredBody {
+        stored: StoredWorkflow {
             description,
             complete_within,
             policies: policies.to_raw(),
@@ -229,7 +228,7 @@ async fn put(
     let stored = serde_json::to_string(&checked.stored)
         .map_err(|error| Problem::new(ProblemKind::Internal, error.to_string()))?;
     let put = app.store.put_workflow(name.clone(), stored, condition);
-    let Registered { version, is_new } = put.await?;
+    let RegisteredVersion { version, is_new } = put.await?;
     let known = CompiledWorkflow {
         workflow: WorkflowRef {
             name: name.clone(),
@@ -268,7 +267,7 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
     let records = app.store.reader.workflows().await?;
     let heads = records
         .iter()
-        .map(|record| Ok(WorkflowHead::new(record, &StoredBody::read(record)?)))
+        .map(|record| Ok(WorkflowHead::new(record, &StoredWorkflow::of(record)?)))
         .collect::<Result<Vec<_>, StoreError>>()?;
     let page = Page::of_names(heads, after.as_deref(), limit, cursors, |head| head.name);
     Ok(json(StatusCode::OK, &page))
@@ -354,7 +353,7 @@ async fn one(
     let Some(record) = app.store.reader.workflow(name, version).await? else {
         return Err(no_such_workflow(name, version));
     };
-    let stored = StoredBody::read(&record)?;
+    let stored = StoredWorkflow::of(&record)?;
     // A role that may register a workflow needs it unmasked, to register it again with changes.
     let hidden = match caller.role {
         Role::Admin => None,

@@ -65,7 +65,7 @@ async fn of_a_batch_that_goes_one_by_one_nobody_waits_for_a_connection_in_turn()
         );
     }
     let begun = begun.load(Ordering::SeqCst);
-    assert_eq!(begun, interrupted + 1, "the first alone stands for all");
+    assert_eq!(begun, interrupted + 1, "the first is an answer for all");
 }
 
 #[tokio::test]

@@ -18,19 +18,19 @@ use crate::{
         StepIndex, StepRef, Task, TaskId, Timestamp, Trace, parse_steps,
     },
     store::{
-        Apply, CacheLimits, CommandError, Definitions, Dispatch, Health, LocalScheduler, Permit,
-        Store, StoreConnections, Submitted, WriterSettings, postgres, sqlite,
+        Apply, CacheLimits, CommandError, Definitions, Dispatch, Health, LocalScheduler,
+        SlotPermit, Store, StoreConnections, Submitted, WriterSettings, postgres, sqlite,
     },
 };
 
 pub struct Opened {
     pub connections: StoreConnections,
     pub definitions: Arc<Definitions>,
-    pub database: Database,
+    pub database: TestDatabase,
 }
 
 /// The database itself, for what a test does behind the store's back.
-pub enum Database {
+pub enum TestDatabase {
     /// Gone when dropped.
     Sqlite(tempfile::TempDir),
     Postgres(String),
@@ -49,7 +49,7 @@ pub async fn sqlite() -> Opened {
     Opened {
         connections: opened.connections().0,
         definitions,
-        database: Database::Sqlite(folder),
+        database: TestDatabase::Sqlite(folder),
     }
 }
 
@@ -76,15 +76,15 @@ pub async fn postgres_with(url: String, listen: bool) -> Opened {
     Opened {
         connections: opened.connections,
         definitions,
-        database: Database::Postgres(url),
+        database: TestDatabase::Postgres(url),
     }
 }
 
-impl Database {
+impl TestDatabase {
     /// Runs a statement on a connection of its own.
     pub async fn execute(&self, sql: &'static str) {
         match self {
-            Database::Sqlite(folder) => {
+            TestDatabase::Sqlite(folder) => {
                 let path = folder.path().join("provost.db");
                 let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
                 let mut other = sqlx::SqliteConnection::connect_with(&options)
@@ -92,7 +92,7 @@ impl Database {
                     .unwrap();
                 sqlx::query(sql).execute(&mut other).await.unwrap();
             }
-            Database::Postgres(url) => {
+            TestDatabase::Postgres(url) => {
                 let mut other = sqlx::PgConnection::connect(url).await.unwrap();
                 sqlx::query(sql).execute(&mut other).await.unwrap();
             }
@@ -100,12 +100,12 @@ impl Database {
     }
 }
 
-type Slots = Arc<Mutex<HashMap<AgentName, usize>>>;
+type TestSlots = Arc<Mutex<HashMap<AgentName, usize>>>;
 
 /// A slot for a call. It is free again where the call is never made, because its batch was decided anew;
 /// no call ends here, so none that is made frees its slot.
 struct TestSlot {
-    slots: Slots,
+    slots: TestSlots,
     agent: AgentName,
 }
 
@@ -117,11 +117,11 @@ impl Drop for TestSlot {
     }
 }
 
-/// Takes notes of what the writer tells it, and has as many slots as the test gives it.
+/// Records the calls of the writer, and has as many slots as the test gives it.
 pub struct Notes {
     instance: InstanceId,
     actor: Actor,
-    slots: Slots,
+    slots: TestSlots,
     pub dispatched: Mutex<Vec<Dispatch>>,
     pub pending: Mutex<Vec<AgentName>>,
     pub drained: Mutex<Vec<AgentName>>,
@@ -137,7 +137,7 @@ impl LocalScheduler for Notes {
         &self.actor
     }
 
-    fn try_take(&self, agent: &AgentName) -> Option<Permit> {
+    fn try_take(&self, agent: &AgentName) -> Option<SlotPermit> {
         self.take_for_queued(agent)
     }
 
@@ -145,7 +145,7 @@ impl LocalScheduler for Notes {
         self.slots.lock().unwrap().get(agent).copied().unwrap_or(0)
     }
 
-    fn take_for_queued(&self, agent: &AgentName) -> Option<Permit> {
+    fn take_for_queued(&self, agent: &AgentName) -> Option<SlotPermit> {
         let mut slots = self.slots.lock().unwrap();
         let free = slots.get_mut(agent)?;
         *free = free.checked_sub(1)?;
@@ -188,7 +188,7 @@ impl LocalScheduler for Notes {
 pub struct Harness {
     pub store: Store,
     pub notes: Arc<Notes>,
-    pub database: Database,
+    pub database: TestDatabase,
 }
 
 /// What a test submits; the rest has a value that does not matter.
@@ -222,7 +222,7 @@ impl Harness {
         let notes = Arc::new(Notes {
             actor: Actor::scheduler("node-1"),
             instance,
-            slots: Slots::default(),
+            slots: TestSlots::default(),
             dispatched: Mutex::default(),
             pending: Mutex::default(),
             drained: Mutex::default(),

@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{
     cluster,
-    harness::{Database, Harness, New, postgres, postgres_at, refusal, success},
+    harness::{Harness, New, TestDatabase, postgres, postgres_at, refusal, success},
 };
 use crate::{
     domain::{Actor, AgentName, Attempt, Command, Expiry, StepIndex, TaskStatus},
@@ -39,8 +39,8 @@ async fn pair() -> (Arc<Harness>, Arc<Harness>) {
 
 pub(super) fn url(h: &Harness) -> String {
     match &h.database {
-        Database::Postgres(url) => url.clone(),
-        Database::Sqlite(_) => panic!("not shared"),
+        TestDatabase::Postgres(url) => url.clone(),
+        TestDatabase::Sqlite(_) => panic!("not shared"),
     }
 }
 
@@ -318,7 +318,7 @@ async fn a_commit_that_failed_is_no_success() {
     assert_eq!(paused.unwrap().version, 2);
 }
 
-/// A proxy before the server that, when it is told to, lets one COMMIT through and keeps the answer.
+/// A proxy before the server that on request lets one COMMIT through and keeps the answer.
 async fn thief(server: u16) -> (u16, Arc<AtomicBool>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -417,7 +417,7 @@ async fn what_was_read_before_a_change_is_no_news_after_it() {
         reason: None,
     };
     let retried = h.apply(id, retry).await.unwrap();
-    // Someone who looked before the retry tells of it after this watch began.
+    // A read that began before the retry is published after this watch began.
     let mut waiting = h.store.watchers.watch(id, Interest::Settled);
     h.store.watchers.tell(std::iter::once(&failed));
     h.reply(id, 0, 2, success(json!(1))).await.unwrap();
@@ -491,7 +491,7 @@ async fn nothing_is_kept_on_a_connection_where_listening_is_off() {
     let h = Harness::new(super::harness::Opened {
         connections: opened.connections,
         definitions,
-        database: Database::Postgres(url),
+        database: TestDatabase::Postgres(url),
     })
     .await;
     h.slots("x", 1);

@@ -196,7 +196,7 @@ pub async fn a_version_that_does_not_match_is_refused(h: Harness) {
     assert_eq!(paused.status(), TaskStatus::Paused);
 }
 
-/// Another instance moved the task on behind the cache's back: here a second connection does.
+/// Another instance changed the task without the cache's knowledge: here a second connection does.
 pub async fn a_stale_cache_costs_a_second_try_and_no_wrong_write(h: Harness) {
     let task = h.submit(New::default()).await;
     h.database

@@ -65,7 +65,7 @@ impl Clock {
 }
 
 impl ClockSample {
-    /// Counted from when the answer was there, this is behind the database's clock by what the answer
+    /// Counted from when the answer was there, this is later than the database's clock by what the answer
     /// took, and never ahead of it: nothing is found to be due that the writer would refuse because it
     /// is not.
     fn at(self, instant: Instant) -> Option<ClockEstimate> {

@@ -20,7 +20,7 @@ pub(super) enum Prepared {
 const ASK: usize = 3;
 
 /// Whether two connections, both open, lead to one session of the server: as they do through a pooler that gives
-/// out connections by the transaction. A name that one prepared would then stand for another's statement.
+/// out connections by the transaction. A name that one prepared would then mean another's statement.
 pub(super) async fn are_pooled(
     one: &mut PgConnection,
     other: &mut PgConnection,
@@ -52,7 +52,7 @@ impl Prepared {
         let mut query = self.query(AssertSqlSafe(statement.sql));
         for value in statement.values {
             query = match value {
-                // No text here holds a NUL: what stands in its stead finds nothing either.
+                // No text here holds a NUL: the character that replaces it finds nothing either.
                 BindValue::Text(text) => {
                     query.bind(text.map(|text| text.replace('\0', "\u{fffd}")))
                 }

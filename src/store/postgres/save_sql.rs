@@ -85,7 +85,7 @@ const HISTORY: [SqlColumn; 4] = [
     ("events", "text"),
 ];
 
-/// What there is to be saved; the parameters stand in the order of the parts.
+/// The parts of the statement; its parameters are in the order of the parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SaveShape {
     /// Tasks that are there, and their steps.
@@ -156,7 +156,7 @@ struct SaveBuilder {
     parameters: usize,
     /// Nothing is written unless this holds.
     condition: &'static str,
-    /// The numbers of the parameters that tell which tasks and steps are known.
+    /// The numbers of the parameters with the ids of known tasks and steps.
     known: Option<(usize, usize)>,
 }
 
@@ -187,7 +187,7 @@ impl SaveBuilder {
     /// first, one after the other in the order of the batch, which is that of ids: an update by itself
     /// promises no order. A row whose version moved on while its lock was waited for is left out, because
     /// the condition is looked at again then; where none is left out nobody has written anything of these
-    /// tasks since, and what is read of their steps is what stands.
+    /// tasks since, and the steps that are read are the current ones.
     ///
     /// The form leaves no choice of a plan: a LATERAL that locks, and a subquery in a list, are run for
     /// each row by the primary key, and only a TID scan finds a row by its `ctid`. A plain join was seen to

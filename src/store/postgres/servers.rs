@@ -1,4 +1,4 @@
-//! The servers that a URL names: one, or several of which one takes writes and the others stand by.
+//! The servers that a URL names: one, or several of which one takes writes and the others are standbys.
 //! After a failover it is another one, and everybody follows.
 //!
 //! Several are asked at once, so that one whose machine is gone, and which never answers, holds up
@@ -134,7 +134,7 @@ fn of_crate(error: &sqlx::Error) -> String {
     }
 }
 
-/// What may stand after the `?`, besides `target_session_attrs`.
+/// The parameters that are allowed after the `?`, besides `target_session_attrs`.
 const PARAMETERS: [&str; 12] = [
     "sslmode",
     "sslrootcert",

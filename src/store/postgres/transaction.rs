@@ -40,7 +40,7 @@ use crate::{
 /// indexes in their own order, made once and kept; where that leaves a choice, the statement's form does
 /// not. With plans thus priced as a last resort, JIT would compile them: off.
 ///
-/// A session that stands still inside a transaction, with its process stopped or its network cut, is
+/// A session that hangs inside a transaction, with its process stopped or its network cut, is
 /// ended by the server, so that the locks it holds stop others for no longer than that. Limits that the
 /// role or the database has for statements are for those who ask, and would break batches off: none here.
 macro_rules! settings {
@@ -156,7 +156,7 @@ purged_history AS (DELETE FROM history WHERE task_id = ANY (ARRAY(SELECT id FROM
 SELECT count(*) AS purged FROM purged"#;
 
 /// How long a commit whose answer was lost is asked after, once there is somebody to ask. Longer than the
-/// server lets a session stand still in a transaction.
+/// server lets a session hang in a transaction.
 const OUTCOME_WITHIN: Duration = Duration::from_secs(15);
 /// How long somebody to ask is waited for: meanwhile everybody waits, and while the database is away they
 /// are to hear so. To give up does no harm: what was saved after all is found when it is looked for.

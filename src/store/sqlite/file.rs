@@ -451,7 +451,7 @@ mod tests {
         (folder, path)
     }
 
-    /// Tells something only where root runs it: nobody else can give a file away.
+    /// Proves something only where root runs it: nobody else can give a file away.
     #[tokio::test]
     async fn a_lock_that_root_makes_belongs_to_the_owner_of_the_database() {
         let (_folder, path) = folder();

@@ -343,7 +343,7 @@ impl SqliteBackend {
     /// time, takes the transaction for open from then on, and begins no other on that connection.
     async fn replace_stuck_writer(&mut self) -> Result<(), StoreError> {
         if self.writer.is_in_transaction() {
-            // A dropped transaction is rolled back behind our back, but before this is answered.
+            // A dropped transaction is rolled back in the background, but before this is answered.
             self.writer.ping().await?;
         }
         if self.writer.is_in_transaction() {

@@ -68,7 +68,7 @@ impl Source for SqliteSource {
             .inspect_err(|error| self.files.health.note(error))
     }
 
-    /// Only this process writes, and tells its watchers what it wrote.
+    /// Only this process writes, and notifies its watchers of what it wrote.
     async fn newer(&self, _: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError> {
         Ok(Vec::new())
     }

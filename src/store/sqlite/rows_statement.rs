@@ -31,7 +31,7 @@ pub struct RowsStatement<const COLUMNS: usize> {
 }
 
 impl<const COLUMNS: usize> RowsStatement<COLUMNS> {
-    /// What stands before and after the rows.
+    /// The SQL before and after the rows.
     pub const fn new(before: &'static str, after: &'static str) -> Self {
         Self {
             before,

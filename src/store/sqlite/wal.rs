@@ -2,7 +2,7 @@
 //!
 //! What was committed last is in `-wal` alone, and SQLite knows how much that is from its index of it, `-shm`: it
 //! never looks how long the file is. Something that cuts it short while it is used takes commits away that were
-//! answered for, and SQLite goes on writing behind the gap, into a file that will be read to the gap and no further.
+//! answered for, and SQLite goes on writing after the gap, into a file that will be read to the gap and no further.
 //!
 //! **This file opens `-shm`, and does not close it before SQLite has:** as with the database file, closing any
 //! descriptor of it would drop SQLite's locks.

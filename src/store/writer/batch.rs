@@ -13,7 +13,7 @@ use super::{
     faults::{Culprit, OF_NO_STEP, Panicked, guarded},
     handle::{Apply, Idempotency, Request},
     stale_refusals::StaleRefusals,
-    writes::Written,
+    writes::WriteResult,
 };
 use crate::{
     domain::{
@@ -29,7 +29,7 @@ use crate::{
 
 pub(super) struct BatchDraft {
     now: Timestamp,
-    /// Before `now`, so that a local deadline is never later than the complete-by it stands for.
+    /// Before `now`, so that a local deadline is never later than the complete-by in the record.
     instant: Instant,
     tasks: HashMap<TaskId, LoadedTask>,
     /// They are there, and cannot be read.
@@ -66,8 +66,8 @@ struct LoadedTask {
 
 struct Unreadable {
     why: UnreadableTask,
-    /// Not only an operator met it, who gets the response.
-    is_untold: bool,
+    /// Not only an operator met it, who learns of it by the answer.
+    needs_alert: bool,
     /// Good for one cancel, where one was asked for.
     salvaged: Option<LoadedTask>,
 }
@@ -78,7 +78,7 @@ enum PendingReply {
     Replayed(TaskId),
     Refused(CommandError),
     Claimed(usize),
-    Written(Written),
+    Written(WriteResult),
 }
 
 impl BatchDraft {

@@ -36,7 +36,7 @@ pub(super) struct CommandQueue {
     /// Requests that a committer took and did not decide on: they come first.
     returned: Mutex<Vec<Request>>,
     committers: usize,
-    in_flight: Mutex<InFlight>,
+    in_flight: Mutex<BatchesInFlight>,
     /// Woken when a committer has saved its batch.
     saved: Notify,
 }
@@ -51,7 +51,7 @@ struct Arrivals {
 
 /// What the committers are saving.
 #[derive(Default)]
-struct InFlight {
+struct BatchesInFlight {
     keys: HashSet<ConflictKey>,
     requests: usize,
     last_batch: Option<LastBatch>,
@@ -216,7 +216,7 @@ impl CommandQueue {
         }
     }
 
-    fn in_flight(&self) -> MutexGuard<'_, InFlight> {
+    fn in_flight(&self) -> MutexGuard<'_, BatchesInFlight> {
         // A panic while holding the lock leaves the value valid.
         self.in_flight
             .lock()
@@ -324,7 +324,7 @@ mod tests {
         (requests, CommandQueue::new(receiver, None, committers))
     }
 
-    /// `mark` tells one command on a task from another.
+    /// `mark` distinguishes the commands on one task.
     fn command(task: u128, mark: u64, key: Option<&str>) -> Request {
         Request::Apply {
             apply: Apply {

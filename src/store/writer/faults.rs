@@ -166,7 +166,7 @@ impl Faults {
         }
     }
 
-    /// How many tasks may stand in the way of a loop that looks at a bounded number of steps.
+    /// How many tasks a loop may have to pass over that looks at a bounded number of steps.
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
@@ -202,8 +202,8 @@ impl Faults {
     }
 }
 
-/// Alerts that are still to be raised.
-pub(super) enum Untold {
+/// A fault that is still to be reported.
+pub(super) enum UnreportedFault {
     Panic {
         task: TaskId,
         step: Option<StepIndex>,
@@ -214,7 +214,7 @@ pub(super) enum Untold {
 }
 
 impl Committer<'_> {
-    /// Notes what panicked. Told of it is once the batch is through: see [`Committer::tell_of_faults`].
+    /// Notes a panic. It is reported once the batch is through: see [`Committer::report_faults`].
     pub(super) fn note_fault(&mut self, requests: &[Request], culprit: &Culprit, message: String) {
         let (task, step, command) = match culprit {
             Culprit::Claim(StepRef { task, step }) => (*task, Some(*step), "claim"),
@@ -232,7 +232,7 @@ impl Committer<'_> {
             "the service panicked while it decided on a task; this command failed, the others continue"
         );
         self.writer.forget([task]);
-        self.untold.push(Untold::Panic {
+        self.unreported.push(UnreportedFault::Panic {
             task,
             step,
             command,
@@ -241,32 +241,32 @@ impl Committer<'_> {
     }
 
     /// One alert for each task that this process panicked at, or cannot read.
-    pub(super) async fn tell_of_faults(&mut self) {
+    pub(super) async fn report_faults(&mut self) {
         let faults = &self.writer.faults;
-        for untold in std::mem::take(&mut self.untold) {
-            match untold {
-                Untold::Panic {
+        for unreported in std::mem::take(&mut self.unreported) {
+            match unreported {
+                UnreportedFault::Panic {
                     task,
                     step,
                     command,
                     message,
                 } => {
                     if faults.note(task, step, false) {
-                        self.tell_of_panic(task, step, command, &message).await;
+                        self.report_panic(task, step, command, &message).await;
                     }
                 }
-                Untold::Unreadable(unreadable) => {
+                UnreportedFault::Unreadable(unreadable) => {
                     if faults.note(unreadable.task, None, true) {
-                        self.tell_of_unreadable(unreadable).await;
+                        self.report_unreadable(unreadable).await;
                     }
                 }
             }
         }
         // What panicked at the report itself is in the log.
-        self.untold.clear();
+        self.unreported.clear();
     }
 
-    async fn tell_of_panic(
+    async fn report_panic(
         &mut self,
         task: TaskId,
         step: Option<StepIndex>,
@@ -295,13 +295,13 @@ impl Committer<'_> {
         drop(report);
         let answered = answered.await;
         if saved.is_err() || !matches!(answered, Ok(Ok(_))) {
-            // A submission left no task behind; a task that has ended is looked at by nobody.
+            // A submission left no task; a task that has ended is looked at by nobody.
             warn!(%task, "could not raise an alert for a task whose command made the service panic");
         }
     }
 
     /// Not by a command: for that the task would have to be read.
-    async fn tell_of_unreadable(&mut self, unreadable: UnreadableTask) {
+    async fn report_unreadable(&mut self, unreadable: UnreadableTask) {
         let (task, message) = (unreadable.task, unreadable.to_string());
         error!(%task, "{message}");
         match self.raise_unreadable(task, &message).await {

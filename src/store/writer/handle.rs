@@ -18,7 +18,7 @@ use tracing::warn;
 use uuid::{ContextV7, Uuid};
 
 use super::{
-    Cache, Faults, Writer, WriterSettings,
+    BatchWriter, Cache, Faults, WriterSettings,
     command_queue::CommandQueue,
     leases::{self, LeaseCall},
     purge::{self, PurgeCall},
@@ -70,7 +70,7 @@ pub struct Apply {
     pub idempotency: Option<Idempotency>,
 }
 
-/// An `Idempotency-Key`, with what tells a repeat from another request under the same key.
+/// An `Idempotency-Key`, with what distinguishes a repeated request from another under the same key.
 #[derive(Clone, Debug)]
 pub struct Idempotency {
     pub key: String,
@@ -86,23 +86,23 @@ pub enum Submitted {
     Replayed(TaskId),
 }
 
-pub(super) type Answer<T, E> = oneshot::Sender<Result<T, E>>;
+pub(super) type ReplySender<T, E> = oneshot::Sender<Result<T, E>>;
 
 pub(super) enum Request {
     Submit {
         details: Arc<Details>,
         reason: Option<String>,
         idempotency: Option<Idempotency>,
-        answer: Answer<Submitted, CommandError>,
+        answer: ReplySender<Submitted, CommandError>,
     },
     Apply {
         apply: Apply,
-        answer: Answer<Submitted, CommandError>,
+        answer: ReplySender<Submitted, CommandError>,
     },
     /// Claims as many steps of these agents' queues as they have free slots; returns how many were claimed.
     ClaimQueued {
         agents: Vec<AgentName>,
-        answer: Answer<usize, StoreError>,
+        answer: ReplySender<usize, StoreError>,
     },
     Write(RareWrite),
     /// Served in a transaction of its own, and where the backend can on a connection of its own.
@@ -179,7 +179,7 @@ impl Store {
         let outbox = Arc::new(Notify::new());
         let faults = Arc::new(Faults::default());
         let (health, sender) = (settings.health.clone(), settings.sender.clone());
-        let writer = Writer {
+        let writer = BatchWriter {
             command_queue: CommandQueue::new(receiver, lease_requests, writers.len()),
             committing: RwLock::new(()),
             local,
@@ -217,7 +217,7 @@ impl Store {
     }
 
     /// An id for a new task, by the store's clock: lists and queues are in the order of ids, and an instance whose
-    /// own clock is wrong must not put its tasks before those of others, or behind them.
+    /// own clock is wrong must not put its tasks before or after those of others.
     pub fn new_task_id(&self) -> TaskId {
         /// Those of one millisecond stay in the order in which they were made.
         static ORDER: Mutex<ContextV7> = Mutex::new(ContextV7::new());
@@ -250,7 +250,7 @@ impl Store {
         self.faults.len()
     }
 
-    /// Records a task and its steps in one transaction. The reason stands in its history.
+    /// Records a task and its steps in one transaction. Its history names the reason.
     pub async fn submit(
         &self,
         details: Details,

@@ -14,7 +14,7 @@ use tokio::{
 
 use super::{
     Committer, Store, TRIES,
-    handle::{Answer, Request},
+    handle::{ReplySender, Request},
 };
 use crate::{
     domain::{Holder, IdInUse, KnownDead, Lease, Renewal, Span, Term, Timestamp},
@@ -51,7 +51,7 @@ pub(super) enum LeaseRequest {
 
 pub(super) struct LeaseCall {
     pub asked: LeaseRequest,
-    pub answer: Answer<Renewed, StoreError>,
+    pub answer: ReplySender<Renewed, StoreError>,
 }
 
 impl Store {

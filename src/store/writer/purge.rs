@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{TRIES, handle::Answer};
+use super::{TRIES, handle::ReplySender};
 use crate::{
     domain::{TaskId, Timestamp},
     store::{Backend, Purged, StoreError, Transaction},
@@ -33,7 +33,7 @@ pub(super) async fn purge(
 pub(super) struct PurgeCall {
     pub tasks: Vec<TaskId>,
     pub ended_before: Timestamp,
-    pub answer: Answer<Purged, StoreError>,
+    pub answer: ReplySender<Purged, StoreError>,
 }
 
 /// Deletes on a backend of its own.

@@ -14,7 +14,7 @@ use crate::{
 
 /// A workflow after it was put.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Registered {
+pub struct RegisteredVersion {
     /// The version that the body has.
     pub version: u32,
     /// Whether it is a new one.
@@ -35,7 +35,7 @@ async fn put_workflow(
     name: &WorkflowName,
     body: &str,
     condition: &Precondition,
-) -> Result<Result<Registered, Unmet>, StoreError> {
+) -> Result<Result<RegisteredVersion, Unmet>, StoreError> {
     let latest = tx.latest_workflow(name).await?;
     let tag = latest
         .as_ref()
@@ -47,12 +47,12 @@ async fn put_workflow(
     if latest.is_some_and(|latest| latest.body == body) {
         let version = before;
         let is_new = false;
-        return Ok(Ok(Registered { version, is_new }));
+        return Ok(Ok(RegisteredVersion { version, is_new }));
     }
     let version = before + 1;
     tx.add_workflow(name, version, body).await?;
     let is_new = true;
-    Ok(Ok(Registered { version, is_new }))
+    Ok(Ok(RegisteredVersion { version, is_new }))
 }
 
 async fn put_agent(
@@ -104,7 +104,7 @@ impl Store {
         name: WorkflowName,
         body: String,
         condition: Precondition,
-    ) -> Result<Registered, RegisterError> {
+    ) -> Result<RegisteredVersion, RegisterError> {
         let put = Arc::new((name, body, condition));
         let put = self.write(move |tx| {
             let put = put.clone();

@@ -9,12 +9,12 @@ use tokio::sync::{Notify, oneshot};
 
 use super::{
     Committer, TRIES,
-    handle::{Answer, Request, Store},
+    handle::{ReplySender, Request, Store},
 };
 use crate::store::{Backend, StoreError, Transaction};
 
 /// What a write returned, until it is given to its caller.
-pub(super) type Written = Box<dyn Any + Send>;
+pub(super) type WriteResult = Box<dyn Any + Send>;
 
 /// A rare write on its way to a committer.
 pub(super) struct RareWrite {
@@ -26,11 +26,11 @@ pub(super) struct RareWrite {
 }
 
 impl RareWrite {
-    pub async fn run(&self, tx: &mut Transaction<'_>) -> Result<Written, StoreError> {
+    pub async fn run(&self, tx: &mut Transaction<'_>) -> Result<WriteResult, StoreError> {
         self.write.run(tx).await
     }
 
-    pub fn reply(self, written: Result<Written, StoreError>) {
+    pub fn reply(self, written: Result<WriteResult, StoreError>) {
         if let (Ok(_), Some(wakes)) = (&written, &self.wakes) {
             wakes.notify_one();
         }
@@ -41,13 +41,13 @@ impl RareWrite {
 /// A write whose result only its caller knows the type of.
 #[async_trait]
 trait AnyWrite: Send + Sync {
-    async fn run(&self, tx: &mut Transaction<'_>) -> Result<Written, StoreError>;
-    fn reply(self: Box<Self>, written: Result<Written, StoreError>);
+    async fn run(&self, tx: &mut Transaction<'_>) -> Result<WriteResult, StoreError>;
+    fn reply(self: Box<Self>, written: Result<WriteResult, StoreError>);
 }
 
 struct TypedWrite<T, F> {
     run: F,
-    answer: Answer<T, StoreError>,
+    answer: ReplySender<T, StoreError>,
 }
 
 #[async_trait]
@@ -56,14 +56,14 @@ where
     T: Send + 'static,
     F: for<'t> Fn(&'t mut Transaction<'t>) -> BoxFuture<'t, Result<T, StoreError>> + Send + Sync,
 {
-    async fn run(&self, tx: &mut Transaction<'_>) -> Result<Written, StoreError> {
+    async fn run(&self, tx: &mut Transaction<'_>) -> Result<WriteResult, StoreError> {
         let written = (self.run)(tx).await?;
         Ok(Box::new(written))
     }
 
-    fn reply(self: Box<Self>, written: Result<Written, StoreError>) {
+    fn reply(self: Box<Self>, written: Result<WriteResult, StoreError>) {
         // It is what `run` returned, and so of this type.
-        let typed = |written: Written| written.downcast().map_err(|_| StoreError::Stopping);
+        let typed = |written: WriteResult| written.downcast().map_err(|_| StoreError::Stopping);
         // A caller that is gone needs no answer.
         let _ = self
             .answer
@@ -141,7 +141,7 @@ impl Committer<'_> {
 async fn in_transaction(
     backend: &mut dyn Backend,
     write: &RareWrite,
-) -> Result<Written, StoreError> {
+) -> Result<WriteResult, StoreError> {
     let mut last = String::new();
     for _ in 0..TRIES {
         match try_in_transaction(backend, write).await {
@@ -159,7 +159,7 @@ async fn in_transaction(
 async fn try_in_transaction(
     backend: &mut dyn Backend,
     write: &RareWrite,
-) -> Result<Written, StoreError> {
+) -> Result<WriteResult, StoreError> {
     let mut tx = backend.begin().await?;
     let written = write.run(tx.as_mut()).await?;
     tx.commit().await?;

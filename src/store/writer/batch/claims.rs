@@ -9,7 +9,7 @@ use crate::{
         Refusal, StepIndex, StepRef, TaskId, Timestamp, template::Budget,
     },
     planted,
-    store::{Dispatch, LocalScheduler, Permit, writer::faults::Culprit},
+    store::{Dispatch, LocalScheduler, SlotPermit, writer::faults::Culprit},
 };
 
 impl BatchDraft {
@@ -108,7 +108,7 @@ impl ClaimSteps for QueuedClaims<'_> {
     }
 }
 
-fn dispatch(call: Call, instant: Instant, permit: Permit) -> Dispatch {
+fn dispatch(call: Call, instant: Instant, permit: SlotPermit) -> Dispatch {
     Dispatch {
         deadline: instant + call.complete_within.duration(),
         call,

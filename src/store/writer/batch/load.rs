@@ -135,7 +135,7 @@ impl BatchDraft {
                     request.task() == Some(why.task) && request.is_by_operator()
                 };
                 let unreadable = Unreadable {
-                    is_untold: !requests.iter().any(met_by_operator),
+                    needs_alert: !requests.iter().any(met_by_operator),
                     why,
                     salvaged: salvaged.map(|task| LoadedTask::on(task, false)),
                 };
@@ -182,7 +182,7 @@ impl BatchDraft {
                 };
                 let unreadable = Unreadable {
                     why,
-                    is_untold: true,
+                    needs_alert: true,
                     salvaged: None,
                 };
                 self.unreadable.insert(task, unreadable);
@@ -192,8 +192,8 @@ impl BatchDraft {
 
     /// The tasks that could not be read, and need an alert.
     pub(in crate::store::writer) fn unreadable(&self) -> impl Iterator<Item = &UnreadableTask> {
-        let untold = self.unreadable.values().filter(|found| found.is_untold);
-        untold.map(|unreadable| &unreadable.why)
+        let unreported = self.unreadable.values().filter(|found| found.needs_alert);
+        unreported.map(|unreadable| &unreadable.why)
     }
 
     /// Answers what is not cached.

@@ -1,4 +1,4 @@
-//! Turns the decided tasks of a batch into rows to save; and after the commit tells this process and the callers.
+//! Turns the decided tasks of a batch into rows to save; and after the commit informs this process and the callers.
 
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ impl BatchDraft {
         });
     }
 
-    /// Tells this process what has just been committed.
+    /// Informs this process of what has just been committed.
     pub(in crate::store::writer) fn publish(
         &mut self,
         local: &dyn LocalScheduler,

@@ -1,0 +1,50 @@
+//! A workflow as it is stored: canonical JSON, so that equal content has equal text.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{
+    StoreError, WorkflowRecord,
+    rows::{compile, corrupt},
+};
+use crate::domain::{Definition, Span};
+
+#[derive(Serialize, Deserialize)]
+pub struct StoredWorkflow {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub complete_within: Option<Span>,
+    /// The defaults for all steps, as [`crate::domain::Policies::as_json`] returns them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policies: Option<Box<RawValue>>,
+    pub steps: Box<RawValue>,
+}
+
+impl StoredWorkflow {
+    pub fn parse(body: &str) -> Result<Self, StoreError> {
+        serde_json::from_str(body).map_err(corrupt)
+    }
+
+    pub fn of(record: &WorkflowRecord) -> Result<Self, StoreError> {
+        Self::parse(&record.body).map_err(|error| record.corrupt(error))
+    }
+
+    /// It was validated when it was registered: it is compiled without checking whether its agents exist now.
+    pub fn definition(&self) -> Result<Definition, StoreError> {
+        let policies = self.policies.as_deref().map(RawValue::get);
+        compile(policies, self.steps.get().to_owned())
+    }
+}
+
+impl WorkflowRecord {
+    /// Names the workflow whose record is damaged.
+    pub fn corrupt(&self, error: StoreError) -> StoreError {
+        corrupt(format!(
+            "version {} of workflow {}: {}",
+            self.version,
+            self.name,
+            error.damage()
+        ))
+    }
+}
