@@ -439,6 +439,26 @@ async fn open(url: &str, migrate: bool) -> Result<pg::OpenedPostgres, OpenError>
 }
 
 #[tokio::test]
+async fn after_a_failed_read_a_transaction_writes_nothing() {
+    let mut opened = postgres().await;
+    let database = opened.database;
+    let mut writer = opened.connections.writers.remove(0);
+    // From here on the time is known, and a transaction begins on the server with its first write.
+    writer.begin().await.unwrap().commit().await.unwrap();
+    database
+        .execute("ALTER TABLE idempotency_keys RENAME TO renamed")
+        .await;
+    let mut tx = writer.begin().await.unwrap();
+    assert!(tx.idempotency(&["key"]).await.is_err());
+    assert!(tx.heartbeat().await.is_err());
+    assert!(tx.commit().await.is_err());
+    // Fails by a division by zero if a row is there.
+    database
+        .execute("SELECT 1 / (count(*) = 0)::int FROM heartbeat")
+        .await;
+}
+
+#[tokio::test]
 async fn instances_that_start_together_bring_the_schema_up_to_date_once() {
     let url = cluster::new_database();
     let refused = open(&url, false).await.err().unwrap();

@@ -272,13 +272,18 @@ impl<'b> PgTransaction<'b> {
 
     /// The connection, once the server knows of the transaction.
     async fn connection(&mut self) -> Result<&mut PgConnection, StoreError> {
-        if let TransactionState::NotBegun(_) = self.state {
-            self.tell_server().await?;
+        match self.state {
+            TransactionState::NotBegun(_) => {
+                self.tell_server().await?;
+            }
+            // The server may not know of the transaction, and would commit a statement by itself.
+            TransactionState::Failed(_) => return Err(failed()),
+            TransactionState::Begun { .. } | TransactionState::Ended => {}
         }
         self.reading()
     }
 
-    /// For reads.
+    /// For reads, which need not be in the transaction.
     fn reading(&mut self) -> Result<&mut PgConnection, StoreError> {
         Ok(&mut self.session()?.connection)
     }
@@ -361,6 +366,10 @@ impl<'b> PgTransaction<'b> {
             "the connection was lost during a commit, and its result cannot be looked up: {lost}"
         )))
     }
+}
+
+fn failed() -> StoreError {
+    corrupt("a transaction in which a statement failed cannot be committed")
 }
 
 impl Drop for PgTransaction<'_> {
@@ -487,11 +496,7 @@ impl Session for PgTransaction<'_> {
 
     async fn commit(mut self: Box<Self>) -> Result<(), StoreError> {
         match self.state {
-            TransactionState::Failed(_) => {
-                return Err(corrupt(
-                    "a transaction in which a statement failed cannot be committed",
-                ));
-            }
+            TransactionState::Failed(_) => return Err(failed()),
             TransactionState::Begun { .. } => {
                 match answered(self.connection().await?.execute("COMMIT")).await {
                     Ok(_) => {}
