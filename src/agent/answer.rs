@@ -1,4 +1,4 @@
-//! How an answer counts. Pure: status, headers and bytes in, a verdict out.
+//! How an answer counts. Pure: status, headers and bytes in, a response class out.
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::{App, bulkhead::EvaluationPermit, response::json};
 use crate::api::openapi::words::{DurationSchema, MethodSchema, StepRunsSchema, WarningCodeSchema};
-use crate::domain::{Definition, TaskFields, verdict};
+use crate::domain::{Definition, TaskFields, dry_run};
 
 /// What a definition would do. This is a forecast: nothing was stored.
 #[derive(ToSchema)]
@@ -104,10 +104,10 @@ pub fn respond(
     permit: &EvaluationPermit<'_>,
 ) -> Response {
     permit.run(|| {
-        let verdict = verdict(definition, fields, &|agent| {
+        let report = dry_run(definition, fields, &|agent| {
             Some(app.agents.get(agent)?.spec().retry.clone())
         });
-        json(StatusCode::OK, &verdict)
+        json(StatusCode::OK, &report)
     })
 }
 
@@ -143,7 +143,7 @@ mod tests {
             complete_within: Some(Span::from_secs(60)),
             ..TaskFields::default()
         };
-        let sent = verdict(&definition, &fields, &|_| Some(RetrySpec::default()));
+        let sent = dry_run(&definition, &fields, &|_| Some(RetrySpec::default()));
         let sent = serde_json::to_value(&sent).unwrap();
         let warning = sent["warnings"].as_array().unwrap();
         let warning = warning.iter().find(|warning| warning["step"].is_string());

@@ -15,6 +15,7 @@ mod definition;
 mod delivery;
 mod depth;
 mod drawing;
+mod dry_run;
 mod etag;
 mod fault;
 mod fields;
@@ -42,7 +43,6 @@ mod trace;
 mod transitions;
 mod undo_plan;
 mod vacuum;
-mod verdict;
 mod view;
 mod web_address;
 
@@ -68,6 +68,9 @@ pub use delivery::{
 };
 pub use depth::{DEEPEST, too_deep};
 pub use drawing::{DiagramFormat, draw};
+pub use dry_run::{
+    DryRunReport, PlannedStep, Runs, TaskFields, UndoStep, Warning, WarningCode, dry_run,
+};
 pub use etag::{ETag, ETags, MOST_ETAGS, Precondition, Unmet};
 pub use fault::{BODY_EXCERPT, Effect, Fault, FaultKind};
 pub use fields::{FieldFault, Fields, text};
@@ -99,8 +102,5 @@ pub use undo_plan::{
     PlannedUndo, RunningCall, UndoPlan, UndoReason, undo_plan,
 };
 pub use vacuum::{FileSpace, Vacuum, Vacuuming};
-pub use verdict::{
-    PlannedStep, Runs, TaskFields, UndoStep, Verdict, Warning, WarningCode, verdict,
-};
 pub use view::{LabelsView, TaskHead, TaskView};
 pub use web_address::{LONGEST_URL, WebAddress};

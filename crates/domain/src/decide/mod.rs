@@ -4,11 +4,11 @@
 //! A [`Draft`] is the working copy of one task in one batch. Commands are applied to it in turn; a
 //! refused one leaves it as it was. What must be saved and told afterwards is gathered in it.
 
-mod again;
 mod attempt;
 mod graph;
 mod operator;
 mod probe;
+mod rerun;
 mod supervisor;
 #[cfg(test)]
 mod tests;

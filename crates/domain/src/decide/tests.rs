@@ -1,7 +1,7 @@
 //! Every rule by example, and the invariants over random sequences of commands.
 
-mod again;
 mod invariants;
+mod rerun;
 mod rules;
 mod tries;
 mod undo;

@@ -1,4 +1,4 @@
-//! A task run again from a step on, by example.
+//! A task rerun from a step, by example.
 
 use super::*;
 use crate::fault::Effect;
@@ -14,7 +14,7 @@ fn pipeline() -> Value {
     json!([step("reserve"), step("charge"), ship])
 }
 
-fn again(bench: &mut Bench, name: &str) -> Result<(), Refusal> {
+fn rerun(bench: &mut Bench, name: &str) -> Result<(), Refusal> {
     let step = bench.step(name);
     let reason = Some("the price was wrong".to_owned());
     bench.apply(Command::RetryFrom { step, reason }).map(|_| ())
@@ -40,10 +40,10 @@ fn call_of(bench: &mut Bench, name: &str) -> Call {
 }
 
 #[test]
-fn the_step_and_all_behind_it_run_again_under_their_keys() {
+fn the_step_and_all_that_follow_it_run_again_under_their_keys() {
     let mut bench = failed(pipeline());
     let told = bench.draft.events.len();
-    again(&mut bench, "charge").unwrap();
+    rerun(&mut bench, "charge").unwrap();
     assert_eq!(bench.task(), TaskStatus::Processing);
     assert_eq!(bench.status("reserve"), StepStatus::Processed);
     assert_eq!(bench.status("charge"), StepStatus::Pending);
@@ -84,7 +84,7 @@ fn failures_count_anew_and_time_that_is_over_begins_anew() {
     bench.expire("a").unwrap();
     assert_eq!(bench.record("a").failure_count, 1);
     bench.later(Span::from_secs(600));
-    again(&mut bench, "a").unwrap();
+    rerun(&mut bench, "a").unwrap();
     assert_eq!(bench.record("a").failure_count, 0);
     assert_eq!(
         bench.draft.task.complete_by,
@@ -98,7 +98,7 @@ fn failures_count_anew_and_time_that_is_over_begins_anew() {
 }
 
 #[test]
-fn conditions_are_judged_again() {
+fn conditions_are_evaluated_again() {
     let mut steps = pipeline();
     steps[2]["when"] = json!("steps.charge.output.id != 'charge'");
     steps
@@ -111,7 +111,7 @@ fn conditions_are_judged_again() {
     assert_eq!(bench.status("ship"), StepStatus::Skipped);
     let attempt = bench.claim("end").unwrap();
     bench.reply("end", attempt, refusal(400)).unwrap();
-    again(&mut bench, "charge").unwrap();
+    rerun(&mut bench, "charge").unwrap();
     assert_eq!(bench.status("ship"), StepStatus::Waiting);
     let attempt = bench.claim("charge").unwrap();
     bench
@@ -123,7 +123,7 @@ fn conditions_are_judged_again() {
 #[test]
 fn what_was_done_before_is_undone_if_the_task_is() {
     let mut bench = failed(pipeline());
-    again(&mut bench, "reserve").unwrap();
+    rerun(&mut bench, "reserve").unwrap();
     let attempt = bench.claim("reserve").unwrap();
     // Its service refuses the repetition: what it did first stands.
     bench.reply("reserve", attempt, refusal(409)).unwrap();
@@ -143,7 +143,7 @@ fn what_was_done_before_is_undone_if_the_task_is() {
 #[test]
 fn a_step_that_is_left_out_this_time_still_took_effect() {
     let mut bench = failed(pipeline());
-    again(&mut bench, "charge").unwrap();
+    rerun(&mut bench, "charge").unwrap();
     let step = bench.step("charge");
     bench
         .apply(Command::Skip {
@@ -167,15 +167,15 @@ fn it_is_refused_while_a_step_is_called_and_once_the_task_is_undone_or_over() {
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains(needed), "{refused}");
     };
-    again(&mut bench, "charge").unwrap();
-    waiting(again(&mut bench, "ship"), "it has never become ready");
+    rerun(&mut bench, "charge").unwrap();
+    waiting(rerun(&mut bench, "ship"), "it has never become ready");
     bench.claim("charge").unwrap();
-    waiting(again(&mut bench, "reserve"), "its call is in flight");
+    waiting(rerun(&mut bench, "reserve"), "its call is in flight");
     bench.apply(Command::Undo { reason: None }).unwrap();
-    waiting(again(&mut bench, "reserve"), "it is being undone");
+    waiting(rerun(&mut bench, "reserve"), "it is being undone");
     bench.apply(Command::Cancel { reason: None }).unwrap();
     assert!(matches!(
-        again(&mut bench, "reserve"),
+        rerun(&mut bench, "reserve"),
         Err(Refusal::Ended(_))
     ));
 }
@@ -186,22 +186,22 @@ fn a_pivot_is_done_once() {
     steps[1]["pivot"] = json!(true);
     steps[1].as_object_mut().unwrap().remove("undo");
     let mut bench = failed(steps);
-    let refused = again(&mut bench, "reserve").unwrap_err();
+    let refused = rerun(&mut bench, "reserve").unwrap_err();
     assert!(
         refused
             .to_string()
             .contains("step charge is processed: it is a pivot")
     );
-    again(&mut bench, "ship").unwrap();
+    rerun(&mut bench, "ship").unwrap();
     assert!(bench.draft.task.passed_pivot().is_some());
 }
 
 #[test]
-fn a_step_behind_it_that_stands_in_line_waits_again() {
+fn a_later_step_in_an_agent_queue_waits_again() {
     let mut bench = Bench::new(pipeline());
     bench.process("reserve");
     assert!(bench.draft.ready.contains(&bench.step("charge")));
-    again(&mut bench, "reserve").unwrap();
+    rerun(&mut bench, "reserve").unwrap();
     assert_eq!(bench.status("charge"), StepStatus::Waiting);
     assert!(!bench.draft.ready.contains(&bench.step("charge")));
 }

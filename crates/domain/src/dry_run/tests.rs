@@ -14,8 +14,8 @@ fn definition(steps: &Value) -> Definition {
     .unwrap()
 }
 
-fn of(steps: &Value) -> Verdict {
-    verdict(&definition(steps), &TaskFields::default(), &|_| None)
+fn of(steps: &Value) -> DryRunReport {
+    dry_run(&definition(steps), &TaskFields::default(), &|_| None)
 }
 
 fn of_task<'s>(complete_within: Option<Span>, input: Option<&'s Payload>) -> TaskFields<'s> {
@@ -27,8 +27,8 @@ fn of_task<'s>(complete_within: Option<Span>, input: Option<&'s Payload>) -> Tas
 }
 
 /// Codes with the steps they are about.
-fn warnings(verdict: &Verdict) -> Vec<(WarningCode, &str)> {
-    verdict
+fn warnings(report: &DryRunReport) -> Vec<(WarningCode, &str)> {
+    report
         .warnings
         .iter()
         .map(|warning| {
@@ -46,13 +46,13 @@ fn names(names: &[StepName]) -> Vec<&str> {
 
 #[test]
 fn steps_are_put_in_an_order_in_which_they_can_run() {
-    let verdict = of(&json!([
+    let report = of(&json!([
         { "name": "ship", "agent": "x", "after": ["charge", "reserve"] },
         { "name": "reserve", "agent": "y", "after": [] },
         { "name": "charge", "agent": "z", "after": ["reserve"] },
         { "name": "notify", "agent": "z", "after": [] },
     ]));
-    let order: Vec<_> = verdict
+    let order: Vec<_> = report
         .steps
         .iter()
         .map(|step| (step.name.as_str(), step.stage))
@@ -61,19 +61,19 @@ fn steps_are_put_in_an_order_in_which_they_can_run() {
         order,
         [("reserve", 1), ("notify", 1), ("charge", 2), ("ship", 3)]
     );
-    assert_eq!(names(&verdict.steps[3].after), ["charge", "reserve"]);
-    assert_eq!(verdict.steps[2].agent, AgentName::new("z"));
+    assert_eq!(names(&report.steps[3].after), ["charge", "reserve"]);
+    assert_eq!(report.steps[2].agent, AgentName::new("z"));
 }
 
 #[test]
 fn the_worst_case_adds_attempts_waits_and_extensions() {
-    let verdict = of(&json!([{
+    let report = of(&json!([{
         "name": "a", "agent": "x", "complete_within": "10s", "max_failures": 3,
         "on_exhausted": { "extend": "5m", "times": 2 }
     }]));
     // Four attempts with waits of 1, 2 and 4 seconds, then twice five minutes and another attempt.
-    assert_eq!(verdict.worst_case, Span::from_secs(40 + 7 + 2 * (300 + 10)));
-    assert_eq!(verdict.steps[0].attempts, 6);
+    assert_eq!(report.worst_case, Span::from_secs(40 + 7 + 2 * (300 + 10)));
+    assert_eq!(report.steps[0].attempts, 6);
 }
 
 #[test]
@@ -84,12 +84,12 @@ fn the_critical_path_is_the_chain_that_takes_longest() {
         { "name": "short", "agent": "x", "complete_within": "5s", "max_failures": 0, "after": ["a"] },
         { "name": "end", "agent": "x", "complete_within": "1s", "max_failures": 0, "after": ["short", "long"] },
     ]);
-    let verdict = of(&steps);
-    assert_eq!(names(&verdict.critical_path), ["a", "long", "end"]);
-    assert_eq!(verdict.worst_case, Span::from_secs(22));
-    assert!(verdict.fits);
+    let report = of(&steps);
+    assert_eq!(names(&report.critical_path), ["a", "long", "end"]);
+    assert_eq!(report.worst_case, Span::from_secs(22));
+    assert!(report.fits);
     let fits = |secs| {
-        super::verdict(
+        super::dry_run(
             &definition(&steps),
             &of_task(Some(Span::from_secs(secs)), None),
             &|_| None,
@@ -108,10 +108,10 @@ fn the_input_tells_whether_a_condition_holds() {
     ]);
     let runs = |input: Option<Value>| -> Vec<Runs> {
         let input = input.map(|input| Payload::from_value(&input));
-        let verdict = verdict(&definition(&steps), &of_task(None, input.as_ref()), &|_| {
+        let report = dry_run(&definition(&steps), &of_task(None, input.as_ref()), &|_| {
             None
         });
-        verdict.steps.iter().map(|step| step.runs).collect()
+        report.steps.iter().map(|step| step.runs).collect()
     };
     use Runs::{Always, Conditionally, Never};
     assert_eq!(runs(None), [Conditionally, Conditionally, Always]);
@@ -124,36 +124,36 @@ fn the_input_tells_whether_a_condition_holds() {
         [Never, Conditionally, Always]
     );
     let skipped = Payload::from_value(&json!({ "total": 9 }));
-    let verdict = verdict(&definition(&steps), &of_task(None, Some(&skipped)), &|_| {
+    let report = dry_run(&definition(&steps), &of_task(None, Some(&skipped)), &|_| {
         None
     });
-    assert!(verdict.steps[0].worst_case == Span::default());
+    assert!(report.steps[0].worst_case == Span::default());
 }
 
 #[test]
 fn services_that_must_deduplicate_are_named_in_one_warning() {
-    let verdict = of(&json!([
+    let report = of(&json!([
         { "name": "a", "agent": "x" },
         { "name": "b", "agent": "x", "request": { "method": "PATCH" } },
         { "name": "c", "agent": "x", "request": { "method": "PUT" } },
         { "name": "d", "agent": "x", "request": { "method": "DELETE" } },
     ]));
     assert_eq!(
-        warnings(&verdict),
+        warnings(&report),
         [(WarningCode::ReliesOnIdempotencyKey, "")]
     );
-    assert!(verdict.warnings[0].message.ends_with(": a, b"));
+    assert!(report.warnings[0].message.ends_with(": a, b"));
 }
 
 #[test]
 fn a_get_that_nobody_reads_is_worth_a_warning() {
     let get = |name: &str| json!({ "name": name, "agent": "x", "request": { "method": "GET" } });
-    let verdict = of(&json!([
+    let report = of(&json!([
         get("read"),
         get("unread"),
         { "name": "put", "agent": "x", "request": { "method": "PUT", "body": "{{ steps.read.output }}" } },
     ]));
-    assert_eq!(warnings(&verdict), [(WarningCode::OutputUnread, "unread")]);
+    assert_eq!(warnings(&report), [(WarningCode::OutputUnread, "unread")]);
 }
 
 #[test]
@@ -168,14 +168,14 @@ fn what_never_changes_or_cannot_be_in_time_is_worth_a_warning() {
             ..RetrySpec::default()
         })
     };
-    let verdict = verdict(
+    let report = dry_run(
         &definition(&steps),
         &of_task(Some(Span::from_secs(60)), None),
         &retry_of,
     );
     use WarningCode::{Constant, NoTimeToRetry, OutlivesTask};
     assert_eq!(
-        warnings(&verdict),
+        warnings(&report),
         [
             (Constant, "a"),
             (Constant, "a"),
@@ -184,8 +184,8 @@ fn what_never_changes_or_cannot_be_in_time_is_worth_a_warning() {
             (NoTimeToRetry, "b")
         ]
     );
-    assert!(verdict.warnings[2].message.contains("`request.body.n.0`"));
-    assert!(!verdict.fits);
+    assert!(report.warnings[2].message.contains("`request.body.n.0`"));
+    assert!(!report.fits);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn an_input_that_lacks_what_a_step_needs_is_worth_a_warning() {
     let steps = json!([{ "name": "a", "agent": "x", "request": { "method": "PUT", "path": "/{{ input.id }}" } }]);
     let with = |input: Value| {
         let input = Payload::from_value(&input);
-        verdict(&definition(&steps), &of_task(None, Some(&input)), &|_| None)
+        dry_run(&definition(&steps), &of_task(None, Some(&input)), &|_| None)
     };
     assert_eq!(warnings(&with(json!({ "id": 7 }))), []);
     let lacking = with(json!({}));
@@ -202,10 +202,10 @@ fn an_input_that_lacks_what_a_step_needs_is_worth_a_warning() {
 }
 
 #[test]
-fn a_verdict_is_written_in_the_words_of_the_api() {
-    let verdict = of(&json!([{ "name": "a", "agent": "x", "request": { "method": "GET" } }]));
+fn a_report_is_written_in_the_words_of_the_api() {
+    let report = of(&json!([{ "name": "a", "agent": "x", "request": { "method": "GET" } }]));
     assert_eq!(
-        serde_json::to_value(&verdict).unwrap(),
+        serde_json::to_value(&report).unwrap(),
         json!({
             "steps": [{ "name": "a", "agent": "x", "method": "GET", "after": [], "stage": 1, "runs": "always", "attempts": 4, "worst_case": "2m7s" }],
             "critical_path": ["a"],
@@ -238,8 +238,8 @@ fn what_looks_like_an_expression_and_is_sent_as_it_stands_is_worth_a_warning() {
         labels: Some(&labels),
         ..TaskFields::default()
     };
-    let verdict = verdict(&definition(&steps), &fields, &|_| None);
-    let found = verdict.warnings.iter();
+    let report = dry_run(&definition(&steps), &fields, &|_| None);
+    let found = report.warnings.iter();
     let found = found.filter(|warning| warning.code == WarningCode::LooksLikeExpression);
     let mut found: Vec<_> = found.map(|warning| warning.pointer.as_str()).collect();
     found.sort_unstable();

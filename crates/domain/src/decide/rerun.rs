@@ -1,4 +1,4 @@
-//! A task run again from a step on: the step and all that follow it, near or far, those that are
+//! A task rerun from a step: the step and all that follow it, near or far, those that are
 //! done among them, under the keys that they had before. What they did stands until they have done it
 //! again, and is undone if the task is.
 
@@ -26,8 +26,8 @@ impl Draft {
                 needed: "it is being undone: only its undo steps run",
             });
         }
-        let chosen = self.again(from);
-        self.check_again(from, &chosen)?;
+        let chosen = self.reruns(from);
+        self.check_rerun(from, &chosen)?;
         let name = self.task.definition(from).name.clone();
         let again = match &reason {
             Some(reason) => format!("{reason} (rerun from {name})"),
@@ -44,7 +44,7 @@ impl Draft {
     }
 
     /// The step and all that follow it, in an order in which they could run.
-    fn again(&self, from: StepIndex) -> Vec<StepIndex> {
+    fn reruns(&self, from: StepIndex) -> Vec<StepIndex> {
         let definition = &self.task.details.definition;
         let mut chosen = vec![false; definition.steps.len()];
         chosen[from.at()] = true;
@@ -56,7 +56,7 @@ impl Draft {
         order.filter(|index| chosen[index.at()]).collect()
     }
 
-    fn check_again(&self, from: StepIndex, chosen: &[StepIndex]) -> Result<(), Refusal> {
+    fn check_rerun(&self, from: StepIndex, chosen: &[StepIndex]) -> Result<(), Refusal> {
         if self.task.step(from).status() == StepStatus::Waiting {
             return Err(self.refuse_step(
                 from,

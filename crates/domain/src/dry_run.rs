@@ -22,7 +22,7 @@ use crate::{
 
 /// The result of a dry run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Verdict {
+pub struct DryRunReport {
     /// In a possible order of execution.
     pub steps: Vec<PlannedStep>,
     /// The chain of steps that takes longest in the worst case.
@@ -147,17 +147,17 @@ pub struct TaskFields<'s> {
 }
 
 /// `retry_of` returns the backoff of an agent, if it is known.
-pub fn verdict(
+pub fn dry_run(
     definition: &Definition,
     fields: &TaskFields<'_>,
     retry_of: &dyn Fn(&AgentName) -> Option<RetrySpec>,
-) -> Verdict {
+) -> DryRunReport {
     let TaskFields {
         complete_within,
         input,
         ..
     } = *fields;
-    // All that is evaluated for one verdict shares it.
+    // All that is evaluated for one report shares it.
     let budget = Budget::of_several(WHOLE_VERDICT);
     let stages = stages(definition);
     let mut order: Vec<usize> = (0..definition.steps.len()).collect();
@@ -236,7 +236,7 @@ pub fn verdict(
     reading::check(definition, fields, &budget, &mut warnings);
     let undo = undo::check(definition, &mut warnings);
     warnings.truncate(MOST_WARNINGS);
-    Verdict {
+    DryRunReport {
         undo,
         steps,
         critical_path,

@@ -174,11 +174,11 @@ mod tests {
     use super::*;
     use crate::{
         definition::{Accepted, Limits, Policies, parse_steps},
+        dry_run::{DryRunReport, TaskFields, dry_run},
         payload::Payload,
-        verdict::{TaskFields, Verdict, verdict},
     };
 
-    fn of(steps: Value) -> Verdict {
+    fn of(steps: Value) -> DryRunReport {
         let steps = Payload::from_value(&steps);
         let definition = parse_steps(
             &steps,
@@ -188,7 +188,7 @@ mod tests {
             &Accepted,
         )
         .unwrap();
-        verdict(&definition, &TaskFields::default(), &|_| None)
+        dry_run(&definition, &TaskFields::default(), &|_| None)
     }
 
     /// What is said of undo.
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn the_undo_is_planned_backward_with_branches_side_by_side() {
-        let verdict = of(json!([
+        let report = of(json!([
             undoable("start", json!({})),
             undoable("left", json!({ "after": ["start"], "probe": { "request": { "path": "/" } } })),
             { "name": "right", "agent": "x", "after": ["start"] },
@@ -228,7 +228,7 @@ mod tests {
             { "name": "ship", "agent": "x", "pivot": true },
             undoable("told", json!({})),
         ]));
-        let plan = verdict.undo.iter();
+        let plan = report.undo.iter();
         let plan: Vec<_> = plan
             .map(|u| (u.name.as_str(), u.method, u.stage, u.probe))
             .collect();
@@ -265,8 +265,8 @@ mod tests {
             warnings(steps.clone()),
             [(WarningCode::NotUndoable, String::new())]
         );
-        let verdict = of(steps);
-        let message = &verdict
+        let report = of(steps);
+        let message = &report
             .warnings
             .iter()
             .find(|w| w.code == WarningCode::NotUndoable)
