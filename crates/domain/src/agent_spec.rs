@@ -26,8 +26,8 @@ impl AgentSpec {
     /// `pointer`, and a message.
     pub fn faults(&self, pointer: &str) -> Vec<(String, String)> {
         let mut faults = Vec::new();
-        let mut fault = |place: String, message: String| {
-            faults.push((format!("{pointer}/{place}"), message));
+        let mut fault = |field: String, message: String| {
+            faults.push((format!("{pointer}/{field}"), message));
         };
         let count = self.endpoints.len();
         if !(1..=MOST_ENDPOINTS).contains(&count) {

@@ -43,7 +43,7 @@ pub struct Call {
 #[derive(Clone, Debug)]
 pub enum CallBody {
     Rendered(String),
-    /// The task's input, or what an operator put in place of the rendered one: as it is held anyway.
+    /// The task's input, or what an operator put instead of the rendered one: as it is held anyway.
     Whole(Payload),
 }
 

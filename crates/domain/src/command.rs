@@ -90,7 +90,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The step that the command names by its place. It comes from outside the task: see [`Draft::apply`].
+    /// The step that the command names by its position. It comes from outside the task: see [`Draft::apply`].
     ///
     /// [`Draft::apply`]: super::Draft::apply
     pub fn step(&self) -> Option<StepIndex> {

@@ -92,7 +92,7 @@ pub struct StepDefinition {
 }
 
 impl StepDefinition {
-    /// Whether an undo of the task drops this step's call, in place of waiting for it.
+    /// Whether an undo of the task drops this step's call, instead of waiting for it.
     pub fn is_dropped_by_undo(&self) -> bool {
         self.undoes.is_none() && self.on_undo == OnUndo::Drop
     }

@@ -221,9 +221,9 @@ pub fn dry_run(
             );
             warn(WarningCode::NoTimeToRetry, message);
         }
-        for place in constants(step) {
+        for pointer in constants(step) {
             let message = format!(
-                "`{place}` has an expression that reads nothing, so it never changes: write its value instead"
+                "`{pointer}` has an expression that reads nothing, so it never changes: write its value instead"
             );
             warn(WarningCode::Constant, message);
         }
@@ -377,9 +377,9 @@ fn expressions(request: &RequestTemplate) -> Vec<(String, Reads)> {
             .iter()
             .map(|(name, template)| (format!("headers.{name}"), template)),
     );
-    for (place, template) in texts {
+    for (pointer, template) in texts {
         if !template.is_literal() {
-            all.push((format!("request.{place}"), template.reads()));
+            all.push((format!("request.{pointer}"), template.reads()));
         }
     }
     if let Body::Json(body) = &request.body {
@@ -400,7 +400,7 @@ fn constants(step: &StepDefinition) -> Vec<String> {
     condition
         .chain(expressions(&step.request))
         .filter(|(_, reads)| reads.names.is_empty())
-        .map(|(place, _)| place)
+        .map(|(pointer, _)| pointer)
         .collect()
 }
 

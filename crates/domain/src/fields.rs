@@ -111,7 +111,7 @@ impl<'a> Fields<'a> {
             .any(|entry| entry.name == name && entry.value.get().starts_with('{'))
     }
 
-    /// The place of a field of this object.
+    /// The pointer of a field of this object.
     pub fn pointer(&self, name: &str) -> String {
         format!("{}/{}", self.pointer, escape(name))
     }

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::fields::entries;
 
-/// What stands in place of a value that is not shown.
+/// The placeholder for a value that is not shown.
 pub const HIDDEN: &str = "***";
 
 /// Whether a header's value is not for everybody who may read tasks. Rather one too many than too few.
@@ -25,7 +25,7 @@ pub fn is_secret_header(name: &str) -> bool {
     PARTS.iter().any(|part| name.contains(part))
 }
 
-/// Puts [`HIDDEN`] in place of the values of secret headers.
+/// Puts [`HIDDEN`] instead of the values of secret headers.
 pub fn hide_secrets(headers: &mut [(String, String)]) {
     for (name, value) in headers {
         if is_secret_header(name) {
@@ -83,7 +83,7 @@ fn of_request(request: &RawValue) -> Option<String> {
     })
 }
 
-/// The object with what `change` puts in place of its members' values; `None` where it changes nothing.
+/// The object with what `change` puts instead of its members' values; `None` where it changes nothing.
 fn with_changes(
     object: &RawValue,
     change: impl Fn(&str, &RawValue) -> Option<String>,

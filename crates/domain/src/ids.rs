@@ -94,7 +94,7 @@ name! {
     Destination
 }
 
-/// A step's place in its definition. Steps are stored and compared by place, not by name.
+/// A step's position in its definition. Steps are stored and compared by position, not by name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StepIndex(pub u16);

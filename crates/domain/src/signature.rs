@@ -17,7 +17,7 @@ const KEY: std::ops::RangeInclusive<usize> = 24..=64;
 /// The message for every invalid secret. The text that was found is never shown.
 pub const SECRET_FORM: &str = "`whsec_` and 24 to 64 random bytes in base64; make one with: echo whsec_$(openssl rand -base64 32)";
 
-/// The text that is shown in place of a secret.
+/// The text that is shown instead of a secret.
 const HIDDEN: &str = "(hidden)";
 
 /// A key that is shared with one receiver. It is never shown.

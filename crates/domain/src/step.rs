@@ -31,7 +31,7 @@ pub struct Step {
     /// What it gave before an operator had it run again: it took effect, and is undone if the task is.
     /// Only while it is not over; then it is replaced, or counts as its output.
     pub previous_output: Option<Payload>,
-    /// A request body that an operator put in place of the rendered one.
+    /// A request body that an operator put instead of the rendered one.
     pub body: Option<Payload>,
     /// The first claim.
     pub started_at: Option<Timestamp>,

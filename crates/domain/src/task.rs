@@ -223,7 +223,7 @@ impl Task {
         }
     }
 
-    /// Whether the task has a step at this place. It has what undoes its steps only once it is to be undone.
+    /// Whether the task has a step at this position. It has what undoes its steps only once it is to be undone.
     pub fn has(&self, index: StepIndex) -> bool {
         index.at() < self.steps.len() + self.undos.len()
     }

@@ -282,7 +282,7 @@ struct Planner<'t> {
 impl Planner<'_> {
     fn fill(&self, plan: &mut UndoPlan) {
         let definition = &self.task.details.definition;
-        // How many stages must be over before what undoes a step, by its place.
+        // How many stages must be over before what undoes a step, by its position.
         let mut stages = vec![0; definition.steps.len()];
         for index in definition.order.iter().rev().copied() {
             let followers = &definition.step(index).followers;

@@ -367,7 +367,7 @@ fn speaks_for_all(fault: &Fault, step: &Step) -> bool {
     }
 }
 
-/// Whether what undoes a step reads the secret headers of its request, or what stands in their place where it
+/// Whether what undoes a step reads the secret headers of its request, or what stands instead where it
 /// is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Secrets {

@@ -1,6 +1,6 @@
 //! What comes before what.
 
-/// The order that `after` gives to steps, each known by its place.
+/// The order that `after` gives to steps, each known by its position.
 pub(super) struct Graph {
     /// In which everything waited for stands first.
     order: Vec<usize>,
@@ -20,9 +20,9 @@ impl Graph {
             said_all = true;
             for &index in &order {
                 let mut own = before[index].clone();
-                for place in &after[index] {
-                    own[place / 64] |= 1 << (place % 64);
-                    for (mine, theirs) in own.iter_mut().zip(&before[*place]) {
+                for position in &after[index] {
+                    own[position / 64] |= 1 << (position % 64);
+                    for (mine, theirs) in own.iter_mut().zip(&before[*position]) {
                         *mine |= theirs;
                     }
                 }
@@ -37,22 +37,22 @@ impl Graph {
         }
     }
 
-    /// Each as the places along it, every one waiting for the next and the last for the first.
+    /// Each as the indices along it, every one waiting for the next and the last for the first.
     pub fn cycles(&self) -> &[Vec<usize>] {
         &self.cycles
     }
 
-    /// The places in an order in which everything waited for stands first.
+    /// The indices in an order in which everything waited for stands first.
     pub fn order(&self) -> &[usize] {
         &self.order
     }
 
-    pub fn comes_before(&self, place: usize, index: usize) -> bool {
-        self.before[index][place / 64] >> (place % 64) & 1 == 1
+    pub fn comes_before(&self, position: usize, index: usize) -> bool {
+        self.before[index][position / 64] >> (position % 64) & 1 == 1
     }
 }
 
-/// The places in an order in which everything waited for stands first, and the cycles met.
+/// The indices in an order in which everything waited for stands first, and the cycles met.
 /// Keeps its own stack: a chain may be as long as a definition.
 fn walk(after: &[Vec<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
     #[derive(Clone, Copy, PartialEq)]
@@ -103,9 +103,9 @@ fn walk(after: &[Vec<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
 /// The same edges, read forward.
 pub(super) fn followers(after: &[Vec<usize>]) -> Vec<Vec<usize>> {
     let mut followers = vec![Vec::new(); after.len()];
-    for (index, places) in after.iter().enumerate() {
-        for place in places {
-            followers[*place].push(index);
+    for (index, indices) in after.iter().enumerate() {
+        for position in indices {
+            followers[*position].push(index);
         }
     }
     followers

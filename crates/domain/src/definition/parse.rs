@@ -192,11 +192,11 @@ fn check_pivots(drafts: &mut [ParsedStep], graph: &Graph, faults: &mut Vec<Field
     }
 }
 
-fn indices(places: Vec<usize>) -> Vec<StepIndex> {
-    // There are at most MOST_STEPS places.
-    places
+fn indices(indices: Vec<usize>) -> Vec<StepIndex> {
+    // There are at most MOST_STEPS indices.
+    indices
         .into_iter()
-        .map(|place| StepIndex(place as u16))
+        .map(|position| StepIndex(position as u16))
         .collect()
 }
 
@@ -222,7 +222,7 @@ fn names<'a>(drafts: &'a [ParsedStep], faults: &mut Vec<FieldFault>) -> Names<'a
     names
 }
 
-/// The places of the steps that each step waits for.
+/// The indices of the steps that each step waits for.
 fn resolve(
     drafts: &[ParsedStep],
     names: &Names<'_>,
@@ -238,15 +238,15 @@ fn resolve(
                 for (pointer, name) in wanted {
                     match names.get(name.as_str()) {
                         None => faults.push(FieldFault::new(pointer, no_step(name, names))),
-                        Some(place) if *place == index => faults.push(FieldFault::new(
+                        Some(position) if *position == index => faults.push(FieldFault::new(
                             pointer,
                             "a step cannot wait for itself: remove it",
                         )),
-                        Some(place) if after.contains(place) => faults.push(FieldFault::new(
+                        Some(position) if after.contains(position) => faults.push(FieldFault::new(
                             pointer,
                             format!("`{name}` is listed twice: remove one"),
                         )),
-                        Some(place) => after.push(*place),
+                        Some(position) => after.push(*position),
                     }
                 }
                 after
@@ -282,7 +282,7 @@ fn check_reads(
     let mut check = |given: &[(String, Reads)],
                      seen: &[&str],
                      own: bool,
-                     places: &mut Vec<usize>| {
+                     indices: &mut Vec<usize>| {
         for (pointer, looks) in given {
             let Reads {
                 names: read,
@@ -306,8 +306,8 @@ fn check_reads(
             for name in steps {
                 match names.get(name.as_str()) {
                     None => faults.push(FieldFault::new(pointer, no_step(name, names))),
-                    Some(place) if own && *place == index => places.push(index),
-                    Some(place) if !graph.comes_before(*place, index) => {
+                    Some(position) if own && *position == index => indices.push(index),
+                    Some(position) if !graph.comes_before(*position, index) => {
                         faults.push(FieldFault::new(
                             pointer,
                             format!(
@@ -316,12 +316,12 @@ fn check_reads(
                             ),
                         ));
                     }
-                    Some(place) => places.push(*place),
+                    Some(position) => indices.push(*position),
                 }
             }
         }
-        places.sort_unstable();
-        places.dedup();
+        indices.sort_unstable();
+        indices.dedup();
     };
     let (mut reads, mut undo_reads) = (Vec::new(), Vec::new());
     check(&draft.reads, &SEEN, false, &mut reads);

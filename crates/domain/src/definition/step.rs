@@ -31,7 +31,7 @@ pub(super) struct ParsedStep {
     pub pointer: String,
     pub name: Option<StepName>,
     pub after: After,
-    /// What each expression looks at, with its place in the body.
+    /// What each expression looks at, with its position in the body.
     pub reads: Vec<(String, Reads)>,
     /// The same of its probe, which also sees an answer.
     pub probe_reads: Vec<(String, Reads)>,
@@ -52,7 +52,7 @@ pub(super) struct ParsedStep {
 
 pub(super) enum After {
     StepAbove,
-    /// Each with its place in the body.
+    /// Each with its position in the body.
     Named(Vec<(String, String)>),
 }
 
@@ -170,7 +170,7 @@ impl ParsedStep {
         self.name.as_ref().map_or("?", StepName::as_str)
     }
 
-    /// The step, and what undoes it. `undo_index` is the place that this gets among all steps.
+    /// The step, and what undoes it. `undo_index` is the position that this gets among all steps.
     pub fn finish(
         self,
         index: StepIndex,

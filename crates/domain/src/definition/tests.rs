@@ -62,7 +62,7 @@ fn refused(steps: Value, pointer: &str, message: &str) {
     assert!(faults[0].message.contains(message), "{faults:?}");
 }
 
-fn places(indices: &[StepIndex]) -> Vec<u16> {
+fn indices(indices: &[StepIndex]) -> Vec<u16> {
     indices.iter().map(|index| index.0).collect()
 }
 
@@ -95,13 +95,13 @@ fn a_step_follows_the_one_above_unless_it_says_otherwise() {
     let after: Vec<_> = definition
         .steps
         .iter()
-        .map(|step| places(&step.after))
+        .map(|step| indices(&step.after))
         .collect();
     assert_eq!(after, [vec![], vec![0], vec![0], vec![], vec![2, 1]]);
     let followers: Vec<_> = definition
         .steps
         .iter()
-        .map(|step| places(&step.followers))
+        .map(|step| indices(&step.followers))
         .collect();
     assert_eq!(followers, [vec![1, 2], vec![4], vec![4], vec![], vec![]]);
 }
@@ -138,7 +138,7 @@ fn everything_that_a_step_can_say_is_kept() {
         .map(|(name, _)| &**name)
         .collect();
     assert_eq!(headers, ["x-sku", "content-type"]);
-    assert_eq!(places(&step.reads), [0]);
+    assert_eq!(indices(&step.reads), [0]);
     assert_eq!(step.complete_within, Span::from_secs(10));
     assert_eq!(step.max_failures, 0);
     assert_eq!(
@@ -164,12 +164,12 @@ fn all_faults_are_told_at_once_with_their_places() {
         step("five", json!({ "request": { "body": { "amount": "{{ inputs.total }}", "hold": ["{{ steps.six.output }}"] } } })),
         step("six", json!({ "request": { "headers": { "Host": "x", "a b": "c" } } })),
     ]));
-    let places: Vec<_> = found
+    let indices: Vec<_> = found
         .iter()
         .map(|fault| fault.split(": ").next().unwrap())
         .collect();
     assert_eq!(
-        places,
+        indices,
         [
             "/steps/0/name",
             "/steps/0/max_failure",
@@ -299,7 +299,7 @@ fn only_what_has_ended_before_is_read() {
     let mut later = reading("a");
     later["after"] = json!(["b"]);
     let chain = json!([step("a", json!({})), step("b", json!({})), step("c", later)]);
-    assert_eq!(places(&parse(&chain).unwrap().steps[2].reads), [0]);
+    assert_eq!(indices(&parse(&chain).unwrap().steps[2].reads), [0]);
 
     let mut beside = reading("a");
     beside["after"] = json!([]);

@@ -15,7 +15,7 @@ use crate::{
 /// What was read of the field `undo`.
 pub(super) struct UndoDraft {
     pub request: RequestDraft,
-    /// What each expression looks at, with its place in the body.
+    /// What each expression looks at, with its position in the body.
     pub reads: Vec<(String, Reads)>,
     pub complete_within: Span,
     pub max_failures: u32,

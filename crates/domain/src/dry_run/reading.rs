@@ -26,7 +26,7 @@ pub(super) fn check(
         // A condition that checks a value guards the request after it.
         let guards =
             |name: &str| condition.is_some_and(|reads| reads.unguarded.guarded.contains(name));
-        for (place, reads) in read_by(step) {
+        for (pointer, reads) in read_by(step) {
             for name in &reads.unguarded.inputs {
                 if !guards(&format!("input.{name}")) {
                     needed.insert(name.clone());
@@ -36,14 +36,14 @@ pub(super) fn check(
                 let Some(read) = named.get(name.as_str()).copied() else {
                     continue;
                 };
-                let is_looked_at = place != "when"
+                let is_looked_at = pointer != "when"
                     && condition.is_some_and(|reads| reads.steps.contains(name.as_str()));
                 let same = same_condition(definition.step(read), step);
                 if definition.step(read).when.is_some() && !is_looked_at && !same {
                     warnings.push(Warning {
                         code: WarningCode::ReadsSkipped,
                         step: Some(step.name.clone()),
-                        pointer: format!("/steps/{}/{}", index.at(), place),
+                        pointer: format!("/steps/{}/{}", index.at(), pointer),
                         message: format!(
                             "it reads the output of `{name}`, which `when` may skip: the output is then null and has no members; give a default, or a `when` that checks it, as in `steps['{name}'].output is not none`"
                         ),
@@ -56,12 +56,12 @@ pub(super) fn check(
     looks_like_expression(definition, fields, warnings);
 }
 
-/// The expressions that are evaluated before or when the step is claimed, with their places in it.
+/// The expressions that are evaluated before or when the step is claimed, with their pointers in it.
 fn read_by(step: &StepDefinition) -> Vec<(String, Reads)> {
     let condition = step.when.iter();
     let condition = condition.map(|when| ("when".to_owned(), when.reads().clone()));
     let request = expressions(&step.request).into_iter();
-    let request = request.map(|(place, reads)| (place.replace('.', "/"), reads));
+    let request = request.map(|(pointer, reads)| (pointer.replace('.', "/"), reads));
     condition.chain(request).collect()
 }
 

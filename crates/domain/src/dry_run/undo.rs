@@ -51,11 +51,11 @@ pub(super) fn check(definition: &Definition, warnings: &mut Vec<Warning>) -> Vec
         let output = reads.iter().find(|(_, reads)| {
             reads.names.contains("output") || reads.steps.contains(step.name.as_str())
         });
-        if let Some((place, _)) = output
+        if let Some((pointer, _)) = output
             && step.probe.is_none()
         {
             let message = format!(
-                "`undo.{place}` reads the step's output, which does not exist after an attempt of unknown outcome: the undo would fail and need an operator. Define a `probe`, or use `task.id`, `request` or the header Provost-Undoes"
+                "`undo.{pointer}` reads the step's output, which does not exist after an attempt of unknown outcome: the undo would fail and need an operator. Define a `probe`, or use `task.id`, `request` or the header Provost-Undoes"
             );
             warn(WarningCode::UndoNeedsOutput, message);
         }
@@ -86,7 +86,7 @@ fn can_be_undone_at(definition: &Definition, index: StepIndex) -> bool {
         .any(|other| definition.step(other).undo.is_some())
 }
 
-/// By place, whether a step follows this one, near or far.
+/// By index, whether a step follows this one, near or far.
 fn reached(definition: &Definition, from: StepIndex) -> Vec<bool> {
     let mut reached = vec![false; definition.steps.len()];
     let mut path = vec![from];
@@ -100,7 +100,7 @@ fn reached(definition: &Definition, from: StepIndex) -> Vec<bool> {
     reached
 }
 
-/// By place, whether a step only begins when nothing can be undone any more.
+/// By index, whether a step only begins when nothing can be undone any more.
 fn behind_pivots(definition: &Definition) -> Vec<bool> {
     let mut behind = vec![false; definition.steps.len()];
     for index in definition.order.iter().copied() {

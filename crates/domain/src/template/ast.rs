@@ -12,7 +12,7 @@ pub(super) enum Expr {
     Text(Box<str>),
     List(Box<[Expr]>),
     Map(Box<[(Expr, Expr)]>),
-    /// A name of the scope; which are known depends on the place, and is checked there.
+    /// A name of the scope; which are known depends on the position, and is checked there.
     Name(Box<str>),
     Chain(Box<Chain>),
     Not(Box<Expr>),

@@ -1,13 +1,13 @@
 //! The path of an attribute, such as `'customer.name'` or `'lines.0'`.
 
-use super::{Budget, budget::ITEM, eval_error::EvalResult, places::item_at, value::Value};
+use super::{Budget, budget::ITEM, eval_error::EvalResult, indexing::item_at, value::Value};
 
 /// A dotted name, split once for all items of a filter: it may come from the data, and be long.
 pub(super) struct Path<'g>(Vec<PathSegment<'g>>);
 
 struct PathSegment<'g> {
     name: &'g str,
-    /// As a place in a list.
+    /// As a position in a list.
     at: Option<i128>,
 }
 

@@ -1,4 +1,4 @@
-//! Calls of filters, tests and functions: their arguments, each put at the place of its parameter.
+//! Calls of filters, tests and functions: their arguments, each put at the position of its parameter.
 
 use super::{
     ast::{Args, Expr, FilterCall, TestCall},
@@ -10,7 +10,7 @@ pub(super) type Argument<'a> = (Option<&'a str>, Expr);
 
 type ParseResult<T> = Result<T, String>;
 
-/// Puts each argument at the place of its parameter.
+/// Puts each argument at the position of its parameter.
 pub(super) fn bind(
     of: &str,
     params: &[&str],
@@ -19,18 +19,21 @@ pub(super) fn bind(
 ) -> ParseResult<Args> {
     let mut args: Vec<Option<Expr>> = params.iter().map(|_| None).collect();
     for (at, (name, value)) in given.into_iter().enumerate() {
-        let place = match name {
+        let position = match name {
             None => at,
             Some(name) => {
-                let place = params.iter().position(|param| *param == name);
-                place
+                let position = params.iter().position(|param| *param == name);
+                position
                     .ok_or_else(|| format!("`{of}` has no argument `{name}`: {}", takes(params)))?
             }
         };
-        match args.get_mut(place) {
+        match args.get_mut(position) {
             Some(arg @ None) => *arg = Some(value),
             Some(Some(_)) => {
-                return Err(format!("`{of}` has its argument `{}` twice", params[place]));
+                return Err(format!(
+                    "`{of}` has its argument `{}` twice",
+                    params[position]
+                ));
             }
             None => {
                 return Err(format!("`{of}` has too many arguments: {}", takes(params)));

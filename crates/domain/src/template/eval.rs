@@ -8,9 +8,8 @@ use super::{
     budget::NODE,
     compare,
     eval_error::{EvalResult, other},
-    judging,
+    indexing, judging,
     number::{Number, negate},
-    places,
     texts::text_of,
     value::{ChargedVec, Value},
     write::Out,
@@ -99,9 +98,9 @@ impl<'v> Evaluation<'v, '_> {
         call: impl FnOnce(&[Option<Value<'v>>]) -> EvalResult<T>,
     ) -> EvalResult<T> {
         let mut given: [Option<Value<'v>>; PARAMS] = [const { None }; PARAMS];
-        for (place, arg) in given.iter_mut().zip(args) {
+        for (position, arg) in given.iter_mut().zip(args) {
             if let Some(arg) = arg {
-                *place = Some(self.value(arg)?);
+                *position = Some(self.value(arg)?);
             }
         }
         call(&given[..args.len().min(PARAMS)])
@@ -235,7 +234,7 @@ impl<'v> Evaluation<'v, '_> {
                     match (item.as_text(), item.as_number().and_then(Number::as_int)) {
                         (Some(name), _) => value.member(name, budget)?,
                         (_, Some(at)) if value.is_list() || value.as_text().is_some() => {
-                            places::item_at(&value, at, budget)?
+                            indexing::item_at(&value, at, budget)?
                         }
                         _ => None,
                     }
@@ -243,12 +242,12 @@ impl<'v> Evaluation<'v, '_> {
                 Linked::Slice(parts) => {
                     let value = value.present()?;
                     let mut given = [const { None }; 3];
-                    for (place, part) in given.iter_mut().zip(parts.iter()) {
+                    for (position, part) in given.iter_mut().zip(parts.iter()) {
                         if let Some(part) = part {
-                            *place = Some(self.value(part)?);
+                            *position = Some(self.value(part)?);
                         }
                     }
-                    Some(places::slice(&value, &given, budget)?)
+                    Some(indexing::slice(&value, &given, budget)?)
                 }
                 Linked::Filter(call) => Some(self.filter(value, call)?),
                 Linked::Is(call, wanted) => Some(Value::Bool(self.test(&value, call)? == *wanted)),
@@ -339,7 +338,7 @@ impl<'v> Evaluation<'v, '_> {
     }
 }
 
-/// A member by its name, or an item by its place.
+/// A member by its name, or an item by its position.
 fn attribute_name<'v>(name: Option<Value<'v>>, budget: &Budget) -> EvalResult<Value<'v>> {
     match name {
         Some(name) => text_of(name, budget),

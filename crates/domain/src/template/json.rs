@@ -165,7 +165,7 @@ impl JsonString<'_> {
 /// names of members only where that is asked for. It keeps its own stack, so that no document is too deep.
 struct Strings<'a> {
     json: &'a str,
-    /// Others are passed over before their place is put into words.
+    /// Others are passed over before their position is put into words.
     wanted: fn(&str) -> bool,
     names: bool,
     at: usize,

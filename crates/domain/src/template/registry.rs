@@ -2,7 +2,7 @@
 //! instead; what is here charges for all that it does. `docs/expressions.md` shows each, and a test reads it.
 
 use super::{
-    Budget, convert, eval_error::EvalResult, judging as judge, lists, places, texts, value::Value,
+    Budget, convert, eval_error::EvalResult, indexing, judging as judge, lists, texts, value::Value,
 };
 use crate::nearest::nearest;
 
@@ -184,7 +184,7 @@ pub(super) static FUNCTIONS: &[Function] = &[
         name: "range",
         params: &["start", "stop", "step"],
         required: 1,
-        make: places::range,
+        make: indexing::range,
     },
 ];
 

@@ -10,7 +10,7 @@ use super::{
     write::Out,
 };
 
-/// A string: literal, exactly one `{{ expression }}` (which keeps its type where the place has types),
+/// A string: literal, exactly one `{{ expression }}` (which keeps its type where the position has types),
 /// or text with expressions inside.
 #[derive(Debug)]
 pub struct Template(TemplateKind);

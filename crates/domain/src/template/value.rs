@@ -223,7 +223,7 @@ impl<'v> Value<'v> {
         }))
     }
 
-    /// The members of an object, each name once: of several the last, at the place of the first.
+    /// The members of an object, each name once: of several the last, at the position of the first.
     pub fn members(&self, budget: &Budget) -> EvalResult<Vec<Member<'v>>> {
         let mut members = ChargedVec::new(budget);
         match self {

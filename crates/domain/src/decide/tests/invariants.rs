@@ -58,20 +58,20 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
 }
 
 fn steps(shapes: &[Shape]) -> Value {
-    let steps = shapes.iter().enumerate().map(|(place, shape)| {
-        let after: Vec<_> = (0..place)
+    let steps = shapes.iter().enumerate().map(|(position, shape)| {
+        let after: Vec<_> = (0..position)
             .filter(|earlier| shape.after[*earlier])
             .map(|earlier| format!("s{earlier}"))
             .collect();
         let mut step = json!({
-            "name": format!("s{place}"),
+            "name": format!("s{position}"),
             "agent": "x",
             "after": after,
             "max_failures": shape.max_failures,
             "on_undo": if shape.drop { "drop" } else { "wait" },
             "pivot": shape.pivot,
         });
-        let behind_pivot = shapes[..place].iter().any(|earlier| earlier.pivot);
+        let behind_pivot = shapes[..position].iter().any(|earlier| earlier.pivot);
         let policy = match (shape.give_up && !behind_pivot, shape.skip) {
             (true, _) => "undo",
             (false, true) => "skip",

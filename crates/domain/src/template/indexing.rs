@@ -1,4 +1,4 @@
-//! Items by their places, slices and ranges.
+//! Items by their indices, slices and ranges.
 
 use super::{
     Budget,
@@ -104,7 +104,7 @@ pub(super) fn slice<'v>(
     } else {
         (-1, length - 1)
     };
-    let place = |at: Option<i128>, usual: i128| match at {
+    let position = |at: Option<i128>, usual: i128| match at {
         None => usual,
         Some(at) if at < 0 => at.saturating_add(length).clamp(least, most),
         Some(at) => at.clamp(least, most),
@@ -114,13 +114,13 @@ pub(super) fn slice<'v>(
     } else {
         (most, least)
     };
-    let start = place(whole(args, 0)?, from);
-    let stop = place(whole(args, 1)?, to);
+    let start = position(whole(args, 0)?, from);
+    let stop = position(whole(args, 1)?, to);
     if let Some(text) = text {
         // Where each begins; the end of the text stands for the one behind the last.
         let begins = |at: i128| {
-            let place = usize::try_from(at).ok().and_then(|at| characters.get(at));
-            place.map_or(text.len(), |begins| *begins as usize)
+            let position = usize::try_from(at).ok().and_then(|at| characters.get(at));
+            position.map_or(text.len(), |begins| *begins as usize)
         };
         if step == 1 {
             return value.part(
@@ -130,14 +130,14 @@ pub(super) fn slice<'v>(
         }
         let mut sliced = String::new();
         budget.allocate(text.len() * 2)?;
-        for at in places(start, stop, step) {
+        for at in indices(start, stop, step) {
             budget.charge(ITEM)?;
             sliced.extend(text[begins(at)..].chars().next());
         }
         return Value::built(&sliced, budget);
     }
     let mut sliced = ChargedVec::new(budget);
-    for at in places(start, stop, step) {
+    for at in indices(start, stop, step) {
         let item = usize::try_from(at).ok().and_then(|at| items.get(at));
         if let Some(item) = item {
             sliced.push(item.clone())?;
@@ -146,7 +146,7 @@ pub(super) fn slice<'v>(
     Ok(Value::list(sliced.items))
 }
 
-fn places(start: i128, stop: i128, step: i128) -> impl Iterator<Item = i128> {
+fn indices(start: i128, stop: i128, step: i128) -> impl Iterator<Item = i128> {
     let is_before = move |at: &i128| if step > 0 { *at < stop } else { *at > stop };
     std::iter::successors(Some(start), move |at| at.checked_add(step)).take_while(is_before)
 }
