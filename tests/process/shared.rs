@@ -172,7 +172,7 @@ async fn two_that_run_at_once_may_not_share_an_id() {
     let (code, said) = named.refused().await;
     assert_eq!(code, Some(1), "{said}");
     assert!(
-        said.contains("twin is in use by another process that is alive"),
+        said.contains("twin is in use by another running process"),
         "{said}"
     );
     assert!(!said.contains("ended unexpectedly"), "{said}");
