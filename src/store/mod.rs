@@ -16,6 +16,7 @@ mod leases;
 mod local;
 mod looks;
 mod metrics;
+mod migrations;
 mod open;
 mod outbox;
 mod pages;

@@ -21,7 +21,7 @@ async fn plan(database: &mut SqliteConnection, sql: &str) -> Vec<String> {
 #[tokio::test]
 async fn every_statement_of_delivery_follows_an_index() {
     let mut database = SqliteConnection::connect(":memory:").await.unwrap();
-    sqlx::migrate!("migrations/sqlite")
+    crate::store::migrations::sqlite()
         .run(&mut database)
         .await
         .unwrap();

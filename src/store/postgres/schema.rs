@@ -8,11 +8,12 @@ use sqlx::{
 };
 
 use super::{OpenError, connect, fault, prepared::Prepared, servers};
+use crate::store::migrations;
 
 /// Without the crate's own lock, which belongs to a connection: a pooler gives those out by the
 /// transaction.
 static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
-    let mut migrations = sqlx::migrate!("migrations/postgres");
+    let mut migrations = migrations::postgres();
     migrations.set_locking(false);
     migrations
 });

@@ -19,7 +19,11 @@ mod transaction;
 mod upgrade_tests;
 mod wal;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use sqlx::{
@@ -45,11 +49,11 @@ use self::{
 };
 use super::{
     Backend, Definitions, Health, OpenError, Reader, Readers, SharedReader, StoreConnections,
-    StoreError, Transaction,
+    StoreError, Transaction, migrations,
 };
 use crate::domain::Timestamp;
 
-static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
+static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(migrations::sqlite);
 
 /// Bytes. Payloads of a few KiB still share a page, and checkpoints write fewer, larger blocks.
 const PAGE_SIZE: u32 = 8192;

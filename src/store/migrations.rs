@@ -1,0 +1,97 @@
+//! The migrations of both databases, embedded in the binary. `sqlx::migrate!` does the same, but its macro needs the
+//! drivers while the compiler runs: it compiles SQLite and most of sqlx a second time.
+
+use std::borrow::Cow;
+
+use sqlx::{
+    SqlSafeStr,
+    migrate::{Migration, MigrationType, Migrator},
+};
+
+/// The files of one folder of `migrations/`, in the order of their versions.
+macro_rules! scripts {
+    ($folder:literal: $($name:literal),* $(,)?) => {
+        &[$(
+            (
+                $name,
+                include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/", $folder, "/", $name, ".sql")),
+            )
+        ),*]
+    };
+}
+
+type Scripts = &'static [(&'static str, &'static str)];
+
+const SQLITE: Scripts = scripts! {
+    "sqlite":
+    "0001_initial",
+    "0002_instances",
+    "0003_undo",
+    "0004_outbox",
+    "0005_trace",
+    "0006_destinations",
+    "0007_tries",
+};
+
+const POSTGRES: Scripts = scripts! {
+    "postgres":
+    "0001_initial",
+    "0002_undo",
+    "0003_outbox",
+    "0004_trace",
+    "0005_destinations",
+    "0006_tries",
+    "0007_storage",
+};
+
+pub fn sqlite() -> Migrator {
+    migrator(SQLITE)
+}
+
+pub fn postgres() -> Migrator {
+    migrator(POSTGRES)
+}
+
+/// A name is a version of four digits, an underscore and the description.
+fn migrator(scripts: Scripts) -> Migrator {
+    let migrations = scripts.iter().map(|(name, sql)| {
+        let (version, description) = name.split_once('_').unwrap_or((name, ""));
+        Migration::new(
+            version.parse().unwrap_or_default(),
+            Cow::Owned(description.replace('_', " ")),
+            MigrationType::Simple,
+            sql.into_sql_str(),
+            false,
+        )
+    });
+    Migrator::with_migrations(migrations.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn every_file_is_a_migration_with_a_version_of_its_own() {
+        for (folder, scripts) in [("sqlite", SQLITE), ("postgres", POSTGRES)] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("migrations")
+                .join(folder);
+            let files = fs::read_dir(folder).unwrap();
+            let mut files: Vec<_> = files
+                .map(|file| file.unwrap().file_name().into_string().unwrap())
+                .collect();
+            files.sort_unstable();
+            let names: Vec<_> = scripts
+                .iter()
+                .map(|(name, _)| format!("{name}.sql"))
+                .collect();
+            assert_eq!(names, files);
+            let versions: Vec<_> = migrator(scripts).iter().map(|m| m.version).collect();
+            let expected: Vec<_> = (1..).take(scripts.len()).collect();
+            assert_eq!(versions, expected);
+        }
+    }
+}
