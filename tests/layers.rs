@@ -1,5 +1,10 @@
 //! Imports only point down: a module uses the layers below its own, and none beside or above it.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that fails by a panic says where"
+)]
+
 use std::{
     collections::BTreeSet,
     fs,

@@ -221,7 +221,7 @@ async fn put(
     let spec = read(&body).map_err(Problem::invalid)?;
     let put = app.store.put_agent(name.clone(), spec.clone(), condition);
     let is_new = put.await?;
-    app.registered.refresh(&*app.store.reader).await?;
+    app.registered.refresh(&app.store.reader).await?;
     // The agent as this request registered it, even if another request has changed it since.
     let in_flight = app.agents.get(&name).map_or(0, |agent| agent.in_flight());
     let view = AgentView::new(&app, &name, &spec, in_flight);
@@ -293,7 +293,7 @@ async fn delete(
     let name = AgentName::new(name);
     must_be_ours(&app, &name)?;
     let stored = app.store.delete_agent(name.clone(), condition).await?;
-    app.registered.refresh(&*app.store.reader).await?;
+    app.registered.refresh(&app.store.reader).await?;
     if !stored {
         return Err(no_such_agent(&name));
     }

@@ -69,7 +69,7 @@ impl App {
         if compiled.is_ok() {
             return Ok(compiled);
         }
-        self.registered.refresh(&*self.store.reader).await?;
+        self.registered.refresh(&self.store.reader).await?;
         self.compile_as_known(steps, policies, permit).await
     }
 

@@ -150,7 +150,7 @@ impl Service {
         );
         let writer = components.spawn("writer", writer);
         let registered = Arc::new(Registered::new(agents.clone(), config.agents.clone()));
-        let refresh = || registered.refresh(&*store.housekeeping);
+        let refresh = || registered.refresh(&store.housekeeping);
         start::insist(&store, "read what is registered", refresh).await?;
         let lease = config.instance.lease;
         let join = || Membership::join(store.clone(), instance.clone(), lease, local_lease.clone());

@@ -84,7 +84,7 @@ impl PeerWatcher {
                 () = sleep(jittered(REGISTRATIONS)) => {}
             }
             self.workflows.forget();
-            if let Err(error) = self.registered.refresh(&*self.store.housekeeping).await {
+            if let Err(error) = self.registered.refresh(&self.store.housekeeping).await {
                 debug!(%error, "could not load what other instances registered");
             }
         }
@@ -127,7 +127,7 @@ async fn watch(store: Store, notified: Arc<Notify>, stop: CancellationToken) {
             () = notified.notified() => {}
             () = sleep(jittered(LOOK)) => {}
         }
-        if let Err(error) = store.watchers.look(&*store.reader).await {
+        if let Err(error) = store.watchers.look(&store.reader).await {
             debug!(%error, "could not load what other instances changed");
         }
         if stop.run_until_cancelled(sleep(REST)).await.is_none() {

@@ -254,9 +254,7 @@ pub fn backlog(found: &[impl Columns]) -> Result<Promoted, StoreError> {
 
 /// The states of tasks that have not ended, in the words of SQL.
 fn live() -> String {
-    let states = TaskStatus::ALL
-        .into_iter()
-        .filter(|state| !state.is_ended());
+    let states = TaskStatus::ALL.iter().filter(|state| !state.is_ended());
     let states: Vec<_> = states
         .map(|state| format!("'{}'", state.as_str()))
         .collect();
@@ -379,7 +377,7 @@ impl Reader {
     }
 
     /// Ids only, oldest first: up to `limit` of what a bulk command works through. Looks at `most` tasks at most, and
-    /// at [`MOST_LOOKED_AT`].
+    /// at `MOST_LOOKED_AT`.
     pub async fn task_ids(
         &self,
         filter: &TaskFilter,

@@ -212,7 +212,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// [`Transaction::put_agent`] where there is none; [`StoreError::Retryable`] where there is.
+    /// `put_agent` where there is none; [`StoreError::Retryable`] where there is.
     pub async fn add_agent(
         &mut self,
         name: &AgentName,
@@ -271,7 +271,7 @@ impl Transaction<'_> {
     }
 
     /// The record of one instance, and the supervisors' lease; neither has to exist yet. Read
-    /// without locks: [`Transaction::save_leases`] compares. These three calls come in transactions
+    /// without locks: `save_leases` compares. These three calls come in transactions
     /// of their own, so that their locks are held for no longer than they take.
     pub async fn leases(&mut self, instance: &InstanceId) -> Result<Leases, StoreError> {
         leases::found(&self.fetch(leases::of(instance)).await?)

@@ -338,6 +338,6 @@ fn entries(change: &SavedChange) -> Result<Vec<HistoryEntry>, StoreError> {
 /// Whether this event ends the task: it is the last one.
 fn ends_task(kind: &str) -> bool {
     TaskStatus::ALL
-        .into_iter()
+        .iter()
         .any(|status| status.is_ended() && status.event() == kind)
 }

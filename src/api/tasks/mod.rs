@@ -129,7 +129,7 @@ fn to_poll(mut response: Response, task: &Task) -> Response {
 async fn render_with_places(app: &App, task: &Task) -> Response {
     let mut view = view(app, task).await;
     // The task itself was read: it is worth returning without these positions.
-    if let Err(error) = count_ahead(&mut view, task, &*app.store.reader).await {
+    if let Err(error) = count_ahead(&mut view, task, &app.store.reader).await {
         debug!(%error, "could not count positions in agent queues");
     }
     with_etag(to_poll(json(StatusCode::OK, &view), task), task)

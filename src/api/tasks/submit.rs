@@ -71,7 +71,7 @@ pub struct SubmissionBody {
 #[serde(untagged)]
 #[allow(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub enum TaskOrDryRunReport {
-    Task(TaskSchema),
+    Task(Box<TaskSchema>),
     Report(dry_run_report::DryRunReportBody),
 }
 

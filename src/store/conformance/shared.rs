@@ -397,9 +397,9 @@ async fn who_waits_at_one_instance_hears_what_another_did() {
     a.slots("x", 1);
     let task = a.submit(New::default()).await;
     let mut waiting = b.store.watchers.watch(task.id(), Interest::Settled);
-    b.store.watchers.look(&*b.store.reader).await.unwrap();
+    b.store.watchers.look(&b.store.reader).await.unwrap();
     a.reply(task.id(), 0, 1, success(json!(1))).await.unwrap();
-    b.store.watchers.look(&*b.store.reader).await.unwrap();
+    b.store.watchers.look(&b.store.reader).await.unwrap();
     let heard = tokio::time::timeout(Duration::from_secs(5), waiting.changed()).await;
     assert_eq!(heard.unwrap().status(), TaskStatus::Processed);
     assert_eq!(task.step(StepIndex(0)).attempt.0, 1);

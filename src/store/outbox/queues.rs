@@ -144,7 +144,9 @@ pub async fn release(
                         messages::delete(tx, message).await?;
                     }
                     Some(MessageEnd::Dead { message, reason }) => {
-                        if messages::mark_dead(tx, message, claim.tries, reason).await? {
+                        let is_marked =
+                            messages::mark_dead(tx, message, claim.tries, reason).await?;
+                        if is_marked {
                             dead.insert(claim.receiver.clone(), reason.to_owned());
                         }
                     }

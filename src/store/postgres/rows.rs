@@ -56,7 +56,7 @@ CROSS JOIN LATERAL (
 
 const LOAD_WORKFLOW: &str = "SELECT body FROM workflows WHERE name = $1 AND version = $2";
 
-/// See [`crate::store::Transaction::sizes`].
+/// See `sizes` of the transaction.
 pub(super) async fn sizes(
     connection: &mut PgConnection,
     ids: &[TaskId],

@@ -89,7 +89,7 @@ pub(super) async fn load(
     Ok(all)
 }
 
-/// See [`crate::store::Transaction::sizes`].
+/// See `sizes` of the transaction.
 pub(super) async fn sizes(
     connection: &mut SqliteConnection,
     ids: &[TaskId],

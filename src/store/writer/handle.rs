@@ -45,7 +45,7 @@ pub struct Store {
     purges: Option<mpsc::Sender<PurgeCall>>,
     /// Whether other processes may use the same database meanwhile.
     pub is_shared: bool,
-    /// For callers; see [`Readers`].
+    /// For callers; see [`crate::store::Readers`].
     pub reader: SharedReader,
     /// For what keeps tasks moving.
     pub housekeeping: SharedReader,

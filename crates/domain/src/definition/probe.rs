@@ -15,7 +15,7 @@ const DEFAULT_WITHIN: Span = Span::from_secs(10);
 #[derive(Debug)]
 pub struct Probe {
     pub request: RequestTemplate,
-    /// Gives one of the words of [`Finding`]. Without it the status says: 2xx done, 404 and 410 not.
+    /// Gives `done`, `not_done` or `in_progress`. Without it the status decides: 2xx done, 404 and 410 not.
     pub outcome: Option<Expression>,
     /// The step's output where it is done; without it the body of the answer.
     pub output: Option<Expression>,
