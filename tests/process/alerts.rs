@@ -1,4 +1,4 @@
-//! Alerts: raised when a step needs an operator, closed when it is mended.
+//! Alerts: raised when a step needs an operator, closed when its cause is resolved.
 
 use serde_json::{Value, json};
 
@@ -71,14 +71,14 @@ async fn a_declined_card_waits_for_an_operator_who_mends_it_with_a_changed_input
     let retried = provost.post(&format!("/v1/tasks/{id}/steps/charge/retry"), &retry);
     let retried = retried.header("provost-actor", "ada").await.expect(200);
     assert_eq!(step(&retried, "charge")["failure_count"], 0);
-    let mended = provost.settled(id).await;
-    assert_eq!(mended["state"], "processed");
+    let retried = provost.settled(id).await;
+    assert_eq!(retried["state"], "processed");
     assert_eq!(
-        step(&mended, "charge")["output"],
+        step(&retried, "charge")["output"],
         json!({ "charged": "tok_visa" })
     );
     // Only the resubmitted step's request has changed.
-    assert_eq!(mended["input"], json!({ "card": "tok_declined" }));
+    assert_eq!(retried["input"], json!({ "card": "tok_declined" }));
     let seen = remote.ledger();
     assert_eq!(seen.len(), 3);
     assert_eq!(seen[0].key(), seen[1].key());

@@ -21,8 +21,8 @@ fn would(accepted: u32) -> Value {
 
 #[tokio::test]
 async fn many_tasks_are_retried_by_filter_and_a_dry_run_only_counts() {
-    let mended = Gate::closed();
-    let held = mended.clone();
+    let fixed = Gate::closed();
+    let held = fixed.clone();
     // Down for the first tries, behind the gate for the next.
     let remote = Remote::with(move |seen| match seen.attempt() {
         1 => Act::status(410),
@@ -50,7 +50,7 @@ async fn many_tasks_are_retried_by_filter_and_a_dry_run_only_counts() {
     assert_eq!(remote.count(), 25);
     let answer = provost.post("/v1/tasks/retry", &filter).await.expect(200);
     assert_eq!(answer, all_of(20));
-    mended.open();
+    fixed.open();
     for (number, id) in ids.iter().enumerate() {
         let state = provost.settled(id).await["state"].clone();
         assert_eq!(

@@ -227,13 +227,13 @@ async fn settle(api: &Api, services: &Services, case: Case, id: &str) -> Verdict
             continue;
         }
         let step = task["error"]["step"].as_str().unwrap_or_default();
-        // Only what the case is about is mended: anything else that stops it is a failure.
+        // Only what the case is about is fixed: anything else that stops it is a failure.
         if case.stops.as_deref() != Some(step) || stopped.len() == MOST_RETRIES {
             break task;
         }
         let step = step.to_owned();
         faults.extend(unlike_an_error(api, &task, &step).await);
-        services.mend(&case.name);
+        services.repair(&case.name);
         let retry = format!("/v1/tasks/{id}/steps/{step}/retry");
         command(api, &retry).await;
         stopped.push(step);
@@ -276,7 +276,7 @@ async fn unlike_an_error(api: &Api, task: &Value, step: &str) -> Vec<String> {
     faults
 }
 
-/// Every alert closed when its cause was mended.
+/// Every alert closed when its cause was fixed.
 async fn nothing_is_open(api: &Api) {
     let alerts = api.get("/v1/alerts?state=open").await.expect(200);
     assert_eq!(alerts["items"], json!([]));

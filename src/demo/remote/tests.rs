@@ -61,8 +61,8 @@ async fn a_declined_card_is_charged_under_the_same_key_once_it_is_accepted() {
     assert_eq!(payments.ledger().effects(), 0);
     let url = format!("http://{}/cards/{DECLINED_CARD}", payments.address);
     let request = plain_http::client().unwrap().put(url);
-    let mended = request.json(&json!({ "accepted": true })).send().await;
-    assert_eq!(mended.unwrap().status(), 200);
+    let retried = request.json(&json!({ "accepted": true })).send().await;
+    assert_eq!(retried.unwrap().status(), 200);
     let answer = ask(&payments, "order-1007", charge).await.unwrap();
     assert_eq!(answer.status(), 201);
     assert_eq!(payments.ledger().effects_for("order-1007"), 1);

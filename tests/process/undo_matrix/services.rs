@@ -56,7 +56,7 @@ pub enum Then {
 }
 
 /// Faults that the calls of one kind to one step meet, one after another, or the last one until it is
-/// mended.
+/// fixed.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub at: (Kind, &'static str),
@@ -154,7 +154,7 @@ impl Services {
     }
 
     /// From now on nothing goes wrong.
-    pub fn mend(&self, case: &str) {
+    pub fn repair(&self, case: &str) {
         let mut books = self.desk.books();
         books.get_mut(case).unwrap().plans.clear();
     }
