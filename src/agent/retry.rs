@@ -20,10 +20,8 @@ pub(super) fn wait(
     asked_for: Option<Duration>,
     chance: f64,
 ) -> Duration {
-    let growth = spec.factor.saturating_pow(made.saturating_sub(1));
-    let ceiling = spec.initial.saturating_mul(growth).min(spec.max);
-    let jitter = ceiling.duration().mul_f64(chance.clamp(0.0, 1.0));
-    asked_for.unwrap_or_default().min(LONGEST_ASKED) + jitter
+    let asked = asked_for.unwrap_or_default().min(LONGEST_ASKED);
+    asked + spec.backoff().full_jitter(made, chance)
 }
 
 /// `Retry-After` in either of its forms (RFC 9110 section 10.2.3). A date is read against the answer's

@@ -8,7 +8,6 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use rand::RngExt;
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until, timeout},
@@ -27,7 +26,7 @@ use crate::{
     agent::Post,
     domain::{
         DeliveryDecision, DeliveryPolicy, Destination, DestinationResponse, InstanceId,
-        ReceiverName, ReleaseReason, Span, Timestamp, without_query,
+        ReceiverName, ReleaseReason, Span, Timestamp, jittered, without_query,
     },
     store::{
         BacklogExpiry, ClaimRequest, ClaimResponse, DueWork, NextMessage, QueueClaim, QueueHead,
@@ -152,9 +151,7 @@ impl DeliveryLoop {
     /// Saves results, claims due queues, and starts their first messages. Returns when to poll again.
     async fn round(&mut self) -> Result<Instant, StoreError> {
         self.purge_destinations().await?;
-        // Jitter, so that instances on one store do not all poll at once.
-        let jitter = rand::rng().random_range(0.75..1.25);
-        let mut next = Instant::now() + self.settings.poll.mul_f64(jitter);
+        let mut next = Instant::now() + jittered(self.settings.poll, rand::random());
         let reader = &self.store.housekeeping;
         let with_resolved = Instant::now() >= self.next_resolved_check;
         let due_work = reader.due_work(MAX_DESTINATIONS, with_resolved).await?;

@@ -12,13 +12,13 @@ use uuid::Uuid;
 use super::{Receivers, request::send};
 use crate::{
     agent::Post,
-    domain::{AlertNotice, DeliveryResult, Message, Sender, Timestamp},
+    domain::{AlertNotice, Backoff, DeliveryResult, Message, Sender, Timestamp},
     store::{Diagnosis, Health, NextMessage, QueueClaim, StoreFault},
 };
 
-/// The tries of one alert at one webhook, with waits that double from the first.
+/// The tries of one alert at one webhook.
 const TRIES: u32 = 8;
-const FIRST_WAIT: Duration = Duration::from_millis(500);
+const BACKOFF: Backoff = Backoff::doubling(Duration::from_millis(500), Duration::from_secs(32));
 /// The bound of one try: a receiver whose response never ends delays later alerts by no more.
 const TRY_WITHIN: Duration = Duration::from_secs(20);
 
@@ -64,7 +64,6 @@ impl StoreAlerts {
     }
 
     async fn deliver(&self, message: Message) {
-        let mut wait = FIRST_WAIT;
         for tries in 1..=TRIES {
             let reason = match self.try_once(&message, tries).await {
                 DeliveryResult::Delivered => {
@@ -72,8 +71,7 @@ impl StoreAlerts {
                     return;
                 }
                 DeliveryResult::Failed { .. } if tries < TRIES => {
-                    sleep(wait).await;
-                    wait *= 2;
+                    sleep(BACKOFF.wait(tries)).await;
                     continue;
                 }
                 DeliveryResult::Failed { reason, .. } | DeliveryResult::Refused { reason } => {

@@ -3,14 +3,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rand::RngExt;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::Local;
 use crate::{
-    domain::AgentName,
+    domain::{AgentName, jittered},
     store::{LocalScheduler, Promoted, Store, StoreError},
 };
 
@@ -30,9 +29,7 @@ pub async fn run(local: Arc<Local>, store: Store, poll: Duration, stop: Cancella
         }
         let polled = next_poll <= Instant::now();
         if polled {
-            // Jitter, so that instances on one store do not all look at once.
-            let jitter = rand::rng().random_range(0.75..1.25);
-            next_poll = Instant::now() + poll.mul_f64(jitter);
+            next_poll = Instant::now() + jittered(poll, rand::random());
         }
         if let Err(error) = look(&local, &store, polled, &mut looks).await {
             warn!(%error, "agent queues could not be read; trying again");

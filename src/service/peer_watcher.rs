@@ -3,7 +3,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rand::RngExt;
 use tokio::{sync::Notify, task::JoinHandle, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
@@ -12,6 +11,7 @@ use super::component::Components;
 use crate::{
     agent::Registered,
     api::WorkflowCache,
+    domain::jittered,
     scheduler::{self, Local},
     store::{
         Store,
@@ -81,7 +81,7 @@ impl PeerWatcher {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = notified.notified() => {}
-                () = sleep(jittered(REGISTRATIONS)) => {}
+                () = sleep(jittered(REGISTRATIONS, rand::random())) => {}
             }
             self.workflows.forget();
             if let Err(error) = self.registered.refresh(&self.store.housekeeping).await {
@@ -89,11 +89,6 @@ impl PeerWatcher {
             }
         }
     }
-}
-
-/// Spreads the polls of instances that share a store.
-fn jittered(rest: Duration) -> Duration {
-    rest.mul_f64(rand::rng().random_range(0.75..1.25))
 }
 
 /// Drops the calls that another instance has given up. Costs nothing without a notification; where one is lost, the
@@ -125,7 +120,7 @@ async fn watch(store: Store, notified: Arc<Notify>, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => return,
             () = notified.notified() => {}
-            () = sleep(jittered(LOOK)) => {}
+            () = sleep(jittered(LOOK, rand::random())) => {}
         }
         if let Err(error) = store.watchers.look(&store.reader).await {
             debug!(%error, "could not load what other instances changed");

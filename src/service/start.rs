@@ -4,7 +4,6 @@
 
 use std::{fmt::Display, time::Duration};
 
-use rand::RngExt;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
@@ -12,17 +11,14 @@ use super::database::{self, Database};
 use crate::{
     config::{Config, Listen},
     instance::JoinError,
-    store::{Health, OpenError, Store, StoreError, StoreFault},
+    store::{Health, OpenError, RECONNECT, Store, StoreError, StoreFault},
 };
 
-const FIRST_WAIT: Duration = Duration::from_millis(50);
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// The interval at which an unchanged reason is logged again.
 const SAY_AGAIN: Duration = Duration::from_secs(30);
 
 /// The backoff between attempts, and the log lines meanwhile: each new reason, and the same one now and then.
 struct Patience {
-    wait: Duration,
     tries: u32,
     said: Option<(String, Instant)>,
 }
@@ -30,7 +26,6 @@ struct Patience {
 impl Patience {
     fn new() -> Self {
         Self {
-            wait: FIRST_WAIT,
             tries: 0,
             said: None,
         }
@@ -46,8 +41,7 @@ impl Patience {
             self.said = Some((reason, Instant::now()));
         }
         // Jitter, so that instances do not all retry at the same moment.
-        sleep(self.wait.mul_f64(rand::rng().random_range(0.5..1.0))).await;
-        self.wait = (self.wait * 2).min(LONGEST_WAIT);
+        sleep(RECONNECT.equal_jitter(self.tries, rand::random())).await;
     }
 }
 

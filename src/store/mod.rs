@@ -42,7 +42,7 @@ pub use error::{CommandError, StoreError, UnreadableTask};
 pub use health::{Diagnosis, Health, StoreFault};
 pub use local::{Dispatch, LocalScheduler, SlotPermit};
 pub use looks::Look;
-pub use open::OpenError;
+pub use open::{OpenError, RECONNECT};
 pub use outbox::{
     BacklogExpiry, ClaimRequest, ClaimResponse, DueWork, NextMessage, QueueClaim, QueueHead,
     QueueRelease,

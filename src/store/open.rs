@@ -1,6 +1,13 @@
 //! What can go wrong when a database is opened.
 
+use std::time::Duration;
+
 use thiserror::Error;
+
+use crate::domain::Backoff;
+
+/// The waits between attempts to reach a database. A session that was ended is back within milliseconds.
+pub const RECONNECT: Backoff = Backoff::doubling(Duration::from_millis(20), Duration::from_secs(2));
 
 #[derive(Debug, Error)]
 pub enum OpenError {

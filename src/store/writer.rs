@@ -29,7 +29,6 @@ use std::{
 
 use arc_swap::ArcSwap;
 use futures::FutureExt;
-use rand::RngExt;
 use tokio::sync::{Notify, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tracing::{debug, error, warn};
 
@@ -48,7 +47,7 @@ use self::{
 };
 use super::{Backend, Batch, Health, LocalScheduler, Saved, StoreError, UnreadableTask, Watchers};
 use crate::{
-    domain::{AgentName, Sender, StepRef, TaskId},
+    domain::{AgentName, Backoff, Sender, StepRef, TaskId},
     planted,
 };
 
@@ -67,9 +66,9 @@ pub struct WriterSettings {
 /// How often a batch is decided again because another instance was faster, or the connection was lost, before its
 /// callers get an error.
 const TRIES: u32 = 16;
-/// The waits between tries double up to this, each by chance shorter: two instances that are in each
-/// other's way must not stay in step. Once is free, because most often one has simply gone before.
-const LONGEST_WAIT: Duration = Duration::from_millis(64);
+/// Two instances that are in each other's way must not stay in step. Once is free, because most often one has simply
+/// gone before.
+const BACKOFF: Backoff = Backoff::doubling(Duration::from_millis(2), Duration::from_millis(64));
 
 /// For how long claims are made one by one after a batch of them panicked.
 const ONE_BY_ONE: Duration = Duration::from_secs(30);
@@ -363,9 +362,7 @@ impl<'w> Committer<'w> {
         let mut tried = 0;
         while tried < TRIES {
             if tried > 1 {
-                let longest = Duration::from_millis(1 << tried).min(LONGEST_WAIT);
-                let wait = longest.mul_f64(rand::rng().random());
-                tokio::time::sleep(wait).await;
+                tokio::time::sleep(BACKOFF.full_jitter(tried, rand::random())).await;
             }
             tried += 1;
             // A panic halfway changes nothing: the transaction ends with what is dropped.

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use http::Uri;
 use serde::{Deserialize, Serialize};
 
-use crate::time::Span;
+use crate::{backoff::Backoff, time::Span};
 
 const MOST_ENDPOINTS: usize = 32;
 const MOST_IN_FLIGHT: u32 = 100_000;
@@ -138,6 +138,16 @@ pub struct RetrySpec {
     pub initial: Span,
     pub max: Span,
     pub factor: u32,
+}
+
+impl RetrySpec {
+    pub fn backoff(&self) -> Backoff {
+        Backoff {
+            initial: self.initial.duration(),
+            max: self.max.duration(),
+            factor: self.factor,
+        }
+    }
 }
 
 impl Default for RetrySpec {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::{
+    backoff::Backoff,
     delivery::{DeliveryPolicy, LONGEST_ASKED},
     ids::{Destination, ReceiverName},
     time::{Span, Timestamp},
@@ -89,20 +90,18 @@ impl Circuit {
             _ => failure.began,
         };
         let longest = LONGEST_PAUSE.min(policy.max);
-        let longest = longest.min(FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)));
-        // At least half of it: chance must not make the pause nothing.
-        let pause = longest
-            .duration()
-            .mul_f64(0.5 + failure.chance.clamp(0.0, 1.0) / 2.0);
+        let backoff = Backoff::doubling(FIRST_PAUSE.duration(), longest.duration());
+        let failures = self.failures.saturating_add(1);
+        let pause = backoff.equal_jitter(failures, failure.chance);
         let asked = failure.retry_after.unwrap_or_default().min(LONGEST_ASKED);
-        let mut until = now + span(pause.max(asked));
+        let mut until = now + pause.max(asked).into();
         let end = failing_since + policy.give_up_after;
         if end > now {
             // The probe at that time decides on the messages that have waited from the beginning.
             until = until.min(end);
         }
         Some(Self {
-            failures: self.failures.saturating_add(1),
+            failures,
             failing_since: Some(failing_since),
             changed_at: now,
             paused_until: until,
@@ -160,10 +159,6 @@ impl BacklogClaim {
             (true, false) => BacklogState::Empty,
         }
     }
-}
-
-fn span(duration: Duration) -> Span {
-    Span::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

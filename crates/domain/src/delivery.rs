@@ -13,7 +13,10 @@ pub use status::{
     MESSAGE_TRANSITIONS, MessageChange, MessageEvent, MessageStatus, StoredMessage, allows_message,
 };
 
-use crate::time::{Span, Timestamp};
+use crate::{
+    backoff::Backoff,
+    time::{Span, Timestamp},
+};
 
 /// How long and how often a message is tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -145,9 +148,8 @@ impl DeliveryPolicy {
                     };
                 }
                 let wait = self.wait(tries, retry_after, chance);
-                let wait = Span::from_millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
                 DeliveryDecision::Retry {
-                    at: (now + wait).min(end),
+                    at: (now + wait.into()).min(end),
                     reason,
                     in_backlog,
                 }
@@ -161,14 +163,11 @@ impl DeliveryPolicy {
         Timestamp::from_millis(millis)
     }
 
-    /// Full jitter: between nothing and `initial`, doubled with each try, at most `max`; added to the wait that the
-    /// receiver asked for.
+    /// Full jitter, added to the wait that the receiver asked for.
     fn wait(&self, tries: u32, retry_after: Option<Duration>, chance: f64) -> Duration {
-        let growth = 2u32.saturating_pow(tries.saturating_sub(1));
-        let longest = self.initial.saturating_mul(growth).min(self.max);
-        let jitter = longest.duration().mul_f64(chance.clamp(0.0, 1.0));
+        let backoff = Backoff::doubling(self.initial.duration(), self.max.duration());
         let asked = retry_after.unwrap_or_default().min(LONGEST_ASKED);
-        asked.saturating_add(jitter)
+        asked.saturating_add(backoff.full_jitter(tries, chance))
     }
 }
 

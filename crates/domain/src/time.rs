@@ -29,6 +29,13 @@ impl Timestamp {
     }
 }
 
+/// Whole milliseconds of it.
+impl From<Duration> for Span {
+    fn from(duration: Duration) -> Self {
+        Self::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
 impl Add<Span> for Timestamp {
     type Output = Timestamp;
 

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rand::RngExt;
 use sqlx::{Connection as _, Executor, PgConnection, Row, raw_sql};
 use tokio::{
     sync::oneshot,
@@ -17,10 +16,9 @@ use super::{
     servers::{NoPrimary, Servers},
     transaction::SESSION_SETTINGS,
 };
+use crate::store::RECONNECT;
 
 const ROLLBACK_WITHIN: Duration = Duration::from_secs(2);
-const FIRST_WAIT: Duration = Duration::from_millis(20);
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// How long after a loss the writer waits for the new connection before it turns its callers away: a
 /// session that was ended is back within milliseconds, and nobody need hear of it. When that time is over,
 /// callers hear at once that there is none; but they wait as long again once any other connection was made,
@@ -190,7 +188,6 @@ async fn recover(
         let _ = give.send(session);
         return;
     }
-    let mut wait = FIRST_WAIT;
     let mut failures = 0_u32;
     loop {
         let tried = Instant::now();
@@ -204,16 +201,16 @@ async fn recover(
             }
             Err(error) => {
                 failures += 1;
-                warn!(%error, again_in = ?wait, "the database cannot be reached");
+                let again_in = RECONNECT.wait(failures);
+                warn!(%error, ?again_in, "the database cannot be reached");
             }
         }
         // Jitter, so that instances do not all come back in one moment.
-        let wait_now = wait.mul_f64(rand::rng().random_range(0.5..1.0));
+        let wait = RECONNECT.equal_jitter(failures, rand::random());
         tokio::select! {
-            () = sleep(wait_now) => {}
+            () = sleep(wait) => {}
             () = connector.servers.connected_after(tried) => {}
             () = give.closed() => return,
         }
-        wait = (wait * 2).min(LONGEST_WAIT);
     }
 }

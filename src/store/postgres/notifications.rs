@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{ACQUIRE_WITHIN, answered, servers::Servers};
+use crate::domain::jittered;
 
 const REST: Duration = Duration::from_millis(100);
 /// Also before what is urgent.
@@ -186,7 +187,7 @@ impl NotificationListener {
                     }
                 }
                 lost = true;
-                sleep(CONNECT_AGAIN).await;
+                sleep(jittered(CONNECT_AGAIN, rand::random())).await;
             }
         };
         stop.run_until_cancelled(listening).await;

@@ -27,13 +27,12 @@ use super::{
     handle::{Apply, Request},
 };
 use crate::{
-    domain::{Actor, Command, StepIndex, StepRef, TaskId},
+    domain::{Actor, Backoff, Command, StepIndex, StepRef, TaskId},
     store::{StoreError, UnreadableTask},
 };
 
-/// How long the loops leave a task alone at first. Doubled each time it panics again.
-const REST: Duration = Duration::from_secs(60);
-const LONGEST_REST: Duration = Duration::from_secs(3600);
+/// How long the loops leave a task alone, by how often it panicked.
+const REST: Backoff = Backoff::doubling(Duration::from_secs(60), Duration::from_secs(3600));
 /// The most tasks that are left alone. A fault that strikes more of them strikes nearly all.
 const MOST: usize = 1000;
 
@@ -102,7 +101,7 @@ struct Rest {
     /// The step whose decision panicked, where it was about one.
     step: Option<StepIndex>,
     until: Instant,
-    length: Duration,
+    faults: u32,
 }
 
 impl Faults {
@@ -112,8 +111,8 @@ impl Faults {
         let mut tasks = self.lock();
         if let Some(rest) = tasks.get_mut(&task).filter(|rest| !rest.is_expected) {
             if rest.until <= now {
-                rest.length = (rest.length * 2).min(LONGEST_REST);
-                rest.until = now + rest.length;
+                rest.faults = rest.faults.saturating_add(1);
+                rest.until = now + REST.wait(rest.faults);
             }
             return false;
         }
@@ -121,15 +120,14 @@ impl Faults {
             tasks.retain(|_, rest| rest.until > now);
         }
         if tasks.len() < MOST || tasks.contains_key(&task) {
-            let (until, length) = (now + REST, REST);
             tasks.insert(
                 task,
                 Rest {
                     is_expected: false,
                     is_unreadable,
                     step,
-                    until,
-                    length,
+                    until: now + REST.wait(1),
+                    faults: 1,
                 },
             );
             self.count(&tasks);
@@ -146,7 +144,7 @@ impl Faults {
                 is_unreadable: false,
                 step,
                 until: Instant::now(),
-                length: REST,
+                faults: 1,
             });
             self.count(&tasks);
         }

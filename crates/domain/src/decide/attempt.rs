@@ -282,7 +282,7 @@ impl Draft {
             self.settle(by, None, now);
             return;
         }
-        let wait = Span::from_millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        let wait = Span::from(wait);
         if fault.effect == Effect::Unknown && self.task.probe_before(index).is_some() {
             let fault = fault.message;
             let reason = format!("{fault}; its probe runs before the next attempt");
