@@ -1,7 +1,7 @@
 //! `calls.allow`: private addresses that steps and messages may call all the same.
 
-use figment::value::Value;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_json::Value;
 
 use crate::domain::AllowedAddress;
 
@@ -27,7 +27,7 @@ impl<'de> Deserialize<'de> for AllowList {
 
 /// Every invalid entry with its fault; or that the whole value is not a list.
 pub fn faults(value: &Value) -> Vec<String> {
-    let Value::Array(_, entries) = value else {
+    let Value::Array(entries) = value else {
         return vec![match value.as_str() {
             Some(text) => format!("{text:?}, which is not a list; did you mean [{text:?}]?"),
             None => "a value that is not a list".to_owned(),

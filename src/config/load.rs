@@ -2,17 +2,12 @@
 
 use std::{fs, io, path::PathBuf};
 
-use figment::{
-    Figment, Metadata, Profile, Provider,
-    error::Kind,
-    providers::{Format, Toml},
-    util::nest,
-    value::{Dict, Map, Value},
-};
-use serde_json::Value as Json;
+use serde_json::Value;
 
 use super::{
-    Config, ConfigError, SettingFault, agents, receivers,
+    Config, ConfigError, SettingFault, agents,
+    layers::{Layers, find},
+    receivers,
     settings::{LISTS, PLAIN_NAME, SETTINGS, Setting, is_plain_name},
     show, tokens,
     variables::{Variable, variable},
@@ -65,17 +60,14 @@ pub fn ignored_variables(env: &[(String, String)]) -> Vec<&str> {
 /// Every setting in force in the form of the file, each with its source; secrets are hidden.
 pub fn describe(sources: &Sources) -> Result<String, ConfigError> {
     let (config, layers) = read(sources)?;
-    let all = Value::serialize(&config).unwrap_or_else(|_| Value::from(Dict::new()));
+    let all = serde_json::to_value(&config).unwrap_or_default();
     let paths = SETTINGS.iter().map(|setting| setting.path).chain(LISTS);
-    let lines = paths.map(|path| match all.find_ref(path).map(show::json) {
-        None | Some(Json::Null) => format!("# {path} is not set\n"),
+    let lines = paths.map(|path| match find(&all, path) {
+        None | Some(Value::Null) => format!("# {path} is not set\n"),
         Some(value) => format!(
             "{path} = {}  # {}\n",
-            show::toml(&value),
-            // The table that it is in may exist because of another setting.
-            layers
-                .find_metadata(path)
-                .map_or("default", |metadata| &metadata.name)
+            show::toml(value),
+            layers.origin(path).unwrap_or("default")
         ),
     });
     let ignored = ignored_variables(&sources.env).into_iter();
@@ -84,16 +76,14 @@ pub fn describe(sources: &Sources) -> Result<String, ConfigError> {
     Ok(lines.chain(ignored).collect())
 }
 
-fn read(sources: &Sources) -> Result<(Config, Figment), ConfigError> {
+fn read(sources: &Sources) -> Result<(Config, Layers), ConfigError> {
     let mut faults = Vec::new();
     let layers = layers(sources, &mut faults)?;
-    let merged = layers
-        .find_value("")
-        .unwrap_or_else(|_| Value::from(Dict::new()));
+    let merged = layers.values();
 
-    find_unknown(&layers, "", &merged, &mut faults);
+    find_unknown(&layers, "", merged, &mut faults);
     for setting in &SETTINGS {
-        if let Some(value) = merged.find_ref(setting.path)
+        if let Some(value) = find(merged, setting.path)
             && !setting.rule.accepts(value)
         {
             faults.push(wrong(&layers, setting, value));
@@ -103,14 +93,8 @@ fn read(sources: &Sources) -> Result<(Config, Figment), ConfigError> {
         return Err(ConfigError::Settings(faults));
     }
 
-    let config: Config = layers.extract().map_err(|errors| {
-        ConfigError::Settings(
-            errors
-                .into_iter()
-                .map(|e| malformed(&layers, &merged, e))
-                .collect(),
-        )
-    })?;
+    let config: Config = serde_path_to_error::deserialize(merged)
+        .map_err(|error| ConfigError::Settings(vec![malformed(&layers, &error)]))?;
     faults.extend(contradictions(&config, &layers));
     if faults.is_empty() {
         Ok((config, layers))
@@ -119,34 +103,11 @@ fn read(sources: &Sources) -> Result<(Config, Figment), ConfigError> {
     }
 }
 
-/// The values of one source, with its name for error reports.
-struct Layer {
-    origin: String,
-    values: Dict,
-}
-
-impl Layer {
-    fn one(origin: String, path: &str, value: Value) -> Self {
-        let values = nest(path, value).into_dict().unwrap_or_default();
-        Self { origin, values }
-    }
-}
-
-impl Provider for Layer {
-    fn metadata(&self) -> Metadata {
-        Metadata::named(self.origin.clone())
-    }
-
-    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
-        Ok(Map::from([(Profile::Default, self.values.clone())]))
-    }
-}
-
 /// The defaults are not a layer: [`Config`] fills them in where no layer has a value.
-fn layers(sources: &Sources, faults: &mut Vec<SettingFault>) -> Result<Figment, ConfigError> {
-    let mut layers = Figment::new();
-    if let Some(layer) = file(sources)? {
-        layers = layers.merge(layer);
+fn layers(sources: &Sources, faults: &mut Vec<SettingFault>) -> Result<Layers, ConfigError> {
+    let mut layers = Layers::default();
+    if let Some((origin, values)) = file(sources)? {
+        layers.set(&origin, "", values);
     }
     for (name, value) in &sources.env {
         let origin = format!("environment {name}");
@@ -159,7 +120,7 @@ fn layers(sources: &Sources, faults: &mut Vec<SettingFault>) -> Result<Figment, 
             Variable::NoSetting | Variable::Unrelated => continue,
         };
         match value_of_variable(&path, value) {
-            Some(value) => layers = layers.merge(Layer::one(origin, &path, value)),
+            Some(value) => layers.set(&origin, &path, value),
             None => faults.push(SettingFault {
                 setting: path,
                 origin,
@@ -176,12 +137,13 @@ fn layers(sources: &Sources, faults: &mut Vec<SettingFault>) -> Result<Figment, 
     } in &sources.flags
     {
         let value = typed(setting, value);
-        layers = layers.merge(Layer::one(format!("flag {flag}"), setting, value));
+        layers.set(&format!("flag {flag}"), setting, value);
     }
     Ok(layers)
 }
 
-fn file(sources: &Sources) -> Result<Option<Layer>, ConfigError> {
+/// The values of the file, with its name for error reports.
+fn file(sources: &Sources) -> Result<Option<(String, Value)>, ConfigError> {
     let path = sources.file.clone().unwrap_or_else(|| DEFAULT_FILE.into());
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
@@ -194,7 +156,7 @@ fn file(sources: &Sources) -> Result<Option<Layer>, ConfigError> {
         }
     };
     // The parser's own report quotes the line, which may contain a secret: only its message is kept.
-    let values = Toml::from_str(&text).map_err(|error| ConfigError::NotToml {
+    let values = toml::from_str(&text).map_err(|error| ConfigError::NotToml {
         path: path.clone(),
         line: 1 + error.span().map_or(0, |span| {
             text.bytes()
@@ -205,7 +167,7 @@ fn file(sources: &Sources) -> Result<Option<Layer>, ConfigError> {
         reason: error.message().to_owned(),
     })?;
     let origin = format!("file {}", path.display());
-    Ok(Some(Layer { origin, values }))
+    Ok(Some((origin, values)))
 }
 
 fn misspelt(path: String, origin: String, meant: Option<String>) -> SettingFault {
@@ -241,22 +203,37 @@ fn value_of_variable(path: &str, text: &str) -> Option<Value> {
 }
 
 /// The meaning of text from the environment or a flag: a number, a switch, a list as JSON or in the form
-/// `[{name="shop",url="…"}]`, or the text itself.
+/// `[{name="shop",url="…"}]` or `[10.0.0.0/8, db.local]`, or the text itself.
 fn typed(path: &str, text: &str) -> Value {
     let setting = SETTINGS.iter().find(|setting| setting.path == path);
     if setting.is_some_and(|setting| setting.rule.is_text()) {
         return Value::from(text);
     }
-    // figment includes the quotes in the names of a JSON object.
-    let is_list = text.trim_start().starts_with(['[', '{']);
-    if is_list && let Ok(value) = serde_json::from_str(text) {
+    let trimmed = text.trim();
+    if trimmed.starts_with(['[', '{'])
+        && let Ok(value) = serde_json::from_str(text)
+    {
         return value;
     }
-    text.parse().unwrap_or_else(|_| Value::from(text))
+    match trimmed.parse::<toml::Value>() {
+        // A date is no setting's value.
+        Ok(toml::Value::Datetime(_)) | Err(_) => {}
+        Ok(value) => return serde_json::to_value(value).unwrap_or_default(),
+    }
+    match trimmed
+        .strip_prefix('[')
+        .and_then(|items| items.strip_suffix(']'))
+    {
+        Some(items) if !items.contains(['"', '\'', '[', '{']) => items
+            .split(',')
+            .map(|item| Value::from(item.trim()))
+            .collect(),
+        _ => Value::from(text),
+    }
 }
 
-fn find_unknown(layers: &Figment, prefix: &str, table: &Value, faults: &mut Vec<SettingFault>) {
-    for (name, value) in table.as_dict().into_iter().flatten() {
+fn find_unknown(layers: &Layers, prefix: &str, table: &Value, faults: &mut Vec<SettingFault>) {
+    for (name, value) in table.as_object().into_iter().flatten() {
         let path = format!("{prefix}{name}");
         if SETTINGS.iter().any(|setting| setting.path == path) || LISTS.contains(&path.as_str()) {
             continue;
@@ -265,7 +242,7 @@ fn find_unknown(layers: &Figment, prefix: &str, table: &Value, faults: &mut Vec<
         let is_table = SETTINGS
             .iter()
             .any(|setting| setting.path.starts_with(&below));
-        if is_table && value.as_dict().is_some() {
+        if is_table && value.as_object().is_some() {
             find_unknown(layers, &below, value, faults);
             continue;
         }
@@ -299,7 +276,7 @@ fn names_inside(prefix: &str) -> Vec<&'static str> {
     names
 }
 
-fn wrong(layers: &Figment, setting: &Setting, value: &Value) -> SettingFault {
+fn wrong(layers: &Layers, setting: &Setting, value: &Value) -> SettingFault {
     SettingFault {
         setting: setting.path.to_owned(),
         origin: origin(layers, setting.path),
@@ -309,43 +286,42 @@ fn wrong(layers: &Figment, setting: &Setting, value: &Value) -> SettingFault {
 }
 
 /// What the types of the lists refused: every other setting has been checked by its rule before.
-fn malformed(layers: &Figment, merged: &Value, error: figment::Error) -> SettingFault {
-    let mut path = error.path.join(".");
-    // A value that was found may be a secret. A missing value is not, nor is the name of a setting.
-    let is_about_names = matches!(error.kind, Kind::UnknownField(..) | Kind::MissingField(_));
-    let allowed = match path.split('.').next() {
-        Some("tokens") => Some(tokens::ALLOWED.to_owned()),
-        Some(list @ ("receivers" | "alert_webhooks")) => Some(receivers::allowed(list)),
-        _ => None,
-    };
-    if let Some(allowed) = allowed.filter(|_| !is_about_names) {
-        return SettingFault {
-            origin: origin(layers, &path),
-            setting: path,
-            found: tokens::HIDDEN.to_owned(),
-            allowed,
-        };
-    }
-    let value = merged
-        .find_ref(&path)
-        .map(|value| show::found(&path, value));
-    let (found, allowed) = match error.kind {
-        Kind::UnknownField(name, known) => {
-            path = format!("{}.{name}", path.trim_end_matches(&format!(".{name}")));
-            let meant = nearest(&name, known.iter().copied());
-            (does_not_exist(meant), known.join(", "))
-        }
-        Kind::MissingField(name) => {
-            path = format!("{path}.{name}");
-            ("nothing".to_owned(), "this setting is required".to_owned())
-        }
-        Kind::InvalidType(found, allowed) | Kind::InvalidValue(found, allowed) => {
-            (found.to_string(), allowed)
-        }
-        other => (
+fn malformed(
+    layers: &Layers,
+    error: &serde_path_to_error::Error<serde_json::Error>,
+) -> SettingFault {
+    let parts = error.path().iter().map(ToString::to_string);
+    let parts = parts.map(|part| part.trim_matches(['[', ']']).to_owned());
+    let mut path = parts.collect::<Vec<_>>().join(".");
+    let reason = error.inner().to_string();
+    let mut names = reason.split('`').skip(1).step_by(2);
+    let list = path.split('.').next();
+    let (found, allowed) = if reason.starts_with("unknown field") {
+        let unknown = names.next().unwrap_or_default();
+        let known: Vec<_> = names.collect();
+        let meant = nearest(unknown, known.iter().copied());
+        (does_not_exist(meant), known.join(", "))
+    } else if reason.starts_with("missing field") {
+        path = format!("{path}.{}", names.next().unwrap_or_default());
+        ("nothing".to_owned(), "this setting is required".to_owned())
+    } else if list == Some("tokens") {
+        (tokens::HIDDEN.to_owned(), tokens::ALLOWED.to_owned())
+    } else if let Some(list @ ("receivers" | "alert_webhooks")) = list {
+        (tokens::HIDDEN.to_owned(), receivers::allowed(list))
+    } else {
+        let value = find(layers.values(), &path).map(|value| match value {
+            // Somewhere in it may be a secret.
+            Value::Array(_) => "a list".to_owned(),
+            Value::Object(_) => "a table".to_owned(),
+            value => show::found(&path, value),
+        });
+        let allowed = reason
+            .split_once(", expected ")
+            .map(|(_, expected)| expected.to_owned());
+        (
             value.unwrap_or_else(|| "another value".to_owned()),
-            other.to_string(),
-        ),
+            allowed.unwrap_or(reason),
+        )
     };
     SettingFault {
         origin: origin(layers, &path),
@@ -359,7 +335,7 @@ fn malformed(layers: &Figment, merged: &Value, error: figment::Error) -> Setting
 const MOST_PERIODS: usize = 32;
 
 /// Faults of settings that are each valid alone.
-fn contradictions(config: &Config, layers: &Figment) -> Vec<SettingFault> {
+fn contradictions(config: &Config, layers: &Layers) -> Vec<SettingFault> {
     let mut faults: Vec<SettingFault> = agents::faults(&config.agents)
         .into_iter()
         .map(|fault| {
@@ -455,14 +431,8 @@ fn contradictions(config: &Config, layers: &Figment) -> Vec<SettingFault> {
     faults
 }
 
-/// The source of this value, or of the table or list that contains it.
-fn origin(layers: &Figment, path: &str) -> String {
-    let parents = std::iter::successors(Some(path), |path| Some(path.rsplit_once('.')?.0));
-    let named = parents.filter_map(|path| layers.find_metadata(path)).next();
-    named.map_or_else(
-        || "default".to_owned(),
-        |metadata| metadata.name.to_string(),
-    )
+fn origin(layers: &Layers, path: &str) -> String {
+    layers.nearest_origin(path).to_owned()
 }
 
 #[cfg(test)]

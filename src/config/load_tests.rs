@@ -83,6 +83,21 @@ fn a_list_in_the_environment_may_be_json() {
 }
 
 #[test]
+fn the_words_of_a_list_in_the_environment_need_no_quotation_marks() {
+    let of = |text| {
+        let env = [("PROVOST_CALLS__ALLOW", text)];
+        load_from("", &env, &[]).map(|config| config.calls.allow)
+    };
+    let quoted = of(r#"["10.0.0.0/8", "db.local"]"#).unwrap();
+    assert_eq!(quoted.0.len(), 2);
+    assert_eq!(of("[10.0.0.0/8,db.local]").unwrap(), quoted);
+    assert_eq!(of("[]").unwrap().0.len(), 0);
+    for wrong in ["[10.0.0.0/8, 2020-01-01, \"x]", "2020-01-01", "10.0.0.0/8"] {
+        assert!(of(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn values_from_the_environment_are_of_their_settings_type() {
     let env = [
         ("PROVOST_INSTANCE_ID", "007"),
@@ -415,6 +430,14 @@ fn a_wrong_agent_is_named_to_the_field() {
             "agents.a.endpoints.0.url",
         ),
         (
+            "[agents.a]\nendpoints = { url = \"http://me:hunter2@h\" }",
+            "agents.a.endpoints",
+        ),
+        (
+            "[agents.a]\nendpoints = [\"http://me:hunter2@h\"]",
+            "agents.a.endpoints.0",
+        ),
+        (
             "[agents.\"a/b\"]\nendpoints = [{ url = \"http://h\" }]",
             "agents.a/b",
         ),
@@ -534,7 +557,7 @@ fn the_description_names_every_setting_with_its_origin_and_no_secret() {
         shown.contains("name = \"ci\"") && !shown.contains("hunter2"),
         "{shown}"
     );
-    assert!(Toml::from_str::<Dict>(&shown).is_ok(), "{shown}");
+    assert!(toml::from_str::<toml::Table>(&shown).is_ok(), "{shown}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod agents;
 mod allow_list;
 mod error;
+mod layers;
 mod listen;
 mod load;
 mod receivers;

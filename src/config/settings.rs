@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use figment::value::Value;
+use serde_json::Value;
 
 use super::{
     allow_list,
@@ -160,8 +160,8 @@ impl Rule {
                 !text.contains('?') && crate::domain::WebAddress::parse(text).is_ok()
             }),
             Rule::UnixMode => text.is_some_and(|text| text.parse::<UnixMode>().is_ok()),
-            Rule::Switch => value.to_bool().is_some(),
-            Rule::SwitchOrAuto => value.to_bool().is_some() || text == Some("auto"),
+            Rule::Switch => value.as_bool().is_some(),
+            Rule::SwitchOrAuto => value.as_bool().is_some() || text == Some("auto"),
             Rule::Span(least, most) => text
                 .and_then(Span::parse)
                 .is_some_and(|span| (*least..=*most).contains(&span)),
@@ -170,11 +170,11 @@ impl Rule {
             }
             Rule::Bytes(least, most) => text
                 .and_then(|text| text.parse().ok())
-                .or_else(|| whole(value).map(ByteSize::bytes))
+                .or_else(|| value.as_u64().map(ByteSize::bytes))
                 .is_some_and(|size| (*least..=*most).contains(&size)),
-            Rule::Count(least, most) => {
-                whole(value).is_some_and(|count| (*least..=*most).contains(&count))
-            }
+            Rule::Count(least, most) => value
+                .as_u64()
+                .is_some_and(|count| (*least..=*most).contains(&count)),
         }
     }
 
@@ -192,10 +192,6 @@ impl Rule {
                 | Rule::UnixMode
         )
     }
-}
-
-fn whole(value: &Value) -> Option<u64> {
-    u64::try_from(value.to_num()?.to_u128_lossy()?).ok()
 }
 
 /// A name that is safe in a URL, a header, a log line and a file name.
@@ -254,15 +250,15 @@ impl fmt::Display for Rule {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value as Json, json};
+    use serde_json::json;
 
     use super::*;
     use crate::config::Config;
 
     /// The paths of all settings that hold one value, and the value.
-    fn leaves(prefix: &str, value: Json) -> Vec<(String, Json)> {
+    fn leaves(prefix: &str, value: Value) -> Vec<(String, Value)> {
         match value {
-            Json::Object(fields) => fields
+            Value::Object(fields) => fields
                 .into_iter()
                 .filter(|(name, _)| !LISTS.contains(&name.as_str()))
                 .flat_map(|(name, value)| leaves(&format!("{prefix}.{name}"), value))
@@ -278,7 +274,7 @@ mod tests {
         for (path, default) in defaults {
             let setting = SETTINGS.iter().find(|setting| setting.path == path);
             let setting = setting.unwrap_or_else(|| panic!("{path} has no rule"));
-            let value = Value::serialize(&default).unwrap();
+            let value = serde_json::to_value(&default).unwrap();
             assert!(default.is_null() || setting.rule.accepts(&value), "{path}");
         }
     }
@@ -289,7 +285,7 @@ mod tests {
         let accepts = |text: &str| span.accepts(&Value::from(text));
         assert!(accepts("1s") && accepts("2s") && !accepts("999ms") && !accepts("2s1ms"));
         let count = Rule::Count(1, 3);
-        let accepts = |value: &Json| count.accepts(&Value::serialize(value).unwrap());
+        let accepts = |value: &Value| count.accepts(value);
         assert!(accepts(&json!(1)) && accepts(&json!(3)));
         assert!(!accepts(&json!(0)) && !accepts(&json!(4)) && !accepts(&json!(-1)));
         assert!(!accepts(&json!("2")) && !accepts(&json!(2.5)));

@@ -1,25 +1,19 @@
 //! Formats a setting for a person: in the form of the file, with secrets hidden.
 
-use figment::value::Value;
-use serde_json::Value as Json;
+use serde_json::Value;
 
 use super::{allow_list, tokens::HIDDEN};
 use crate::store::postgres;
-
-pub fn json(value: &Value) -> Json {
-    // Settings come from TOML, text and our own types: all have a JSON form.
-    serde_json::to_value(value).unwrap_or_default()
-}
 
 /// The value that was found for a wrong setting.
 pub fn found(path: &str, value: &Value) -> String {
     if path == "calls.allow" {
         return allow_list::faults(value).join("; ");
     }
-    match json(value) {
-        Json::String(text) if path == "database_url" => database_without_secrets(&text),
-        Json::String(text) => url_without_secrets(&text),
-        value => toml(&value),
+    match value {
+        Value::String(text) if path == "database_url" => database_without_secrets(text),
+        Value::String(text) => url_without_secrets(text),
+        value => toml(value),
     }
 }
 
@@ -49,15 +43,15 @@ pub fn url_without_secrets(text: &str) -> String {
     }
 }
 
-pub fn toml(value: &Json) -> String {
+pub fn toml(value: &Value) -> String {
     match value {
-        Json::String(text) => quoted(text),
-        Json::Array(items) => {
+        Value::String(text) => quoted(text),
+        Value::Array(items) => {
             let items: Vec<_> = items.iter().map(toml).collect();
             format!("[{}]", items.join(", "))
         }
-        Json::Object(fields) if fields.is_empty() => "{}".to_owned(),
-        Json::Object(fields) => {
+        Value::Object(fields) if fields.is_empty() => "{}".to_owned(),
+        Value::Object(fields) => {
             let fields: Vec<_> = fields
                 .iter()
                 // TOML cannot express a setting without a value.
@@ -72,7 +66,7 @@ pub fn toml(value: &Json) -> String {
 
 /// A JSON string is a valid basic string of TOML.
 fn quoted(text: &str) -> String {
-    Json::from(text).to_string()
+    Value::from(text).to_string()
 }
 
 fn key(name: &str) -> String {

@@ -4,8 +4,8 @@
 
 use std::fmt;
 
-use figment::value::{Dict, Value};
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 /// What the bearer of a token may do.
@@ -124,7 +124,7 @@ pub fn from_env(text: &str) -> Option<Value> {
     text.split(',')
         .map(|entry| {
             let mut parts = entry.trim().splitn(3, ':');
-            let mut fields = Dict::new();
+            let mut fields = Map::new();
             for field in ["name", "role", "token"] {
                 fields.insert(field.into(), Value::from(parts.next()?.to_owned()));
             }
