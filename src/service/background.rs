@@ -3,11 +3,16 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tokio::{sync::Mutex, task::JoinHandle, time::Instant};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::{component::Components, loops::every, vacuum};
+use super::{
+    component::Components,
+    loops,
+    maintenance::{LeaseRenewal, MetricsUpkeep, Reconciliation, Supervision, TaskPurge},
+    vacuum::VacuumLoop,
+};
 use crate::{
     agent::Post,
     config::Config,
@@ -35,19 +40,25 @@ pub(super) fn start(
     let claimer = scheduler::run_claimer(local.clone(), store.clone(), poll, stop.clone());
     let mut running = vec![
         components.spawn("claimer", claimer),
-        components.spawn(
-            "supervisor",
-            supervise(config, local, store, local_lease, stop.clone()),
-        ),
-        components.spawn(
-            "reconciliation",
-            reconcile(config, local, store, stop.clone()),
-        ),
-        components.spawn("metrics", metrics.clone().keep(stop.clone())),
+        components.spawn_loop(Supervision {
+            supervisor: Supervisor::new(
+                store.clone(),
+                local.instance().clone(),
+                local_lease.clone(),
+                config.supervisor.batch,
+            ),
+            interval: config.supervisor.interval.duration(),
+        }),
+        components.spawn_loop(Reconciliation {
+            local: local.clone(),
+            store: store.clone(),
+            interval: renew_after(config.instance.lease),
+        }),
+        components.spawn_loop(MetricsUpkeep(metrics.clone())),
     ];
     if !store.is_shared {
-        let vacuum = vacuum::run(store.clone(), hold.clone(), stop.clone());
-        running.push(components.spawn("vacuum", vacuum));
+        let vacuum = VacuumLoop::new(store.clone(), hold.clone());
+        running.push(components.spawn_loop(vacuum));
     }
     let retention = config.retention.rules();
     if retention.periods().is_empty() {
@@ -102,63 +113,16 @@ pub(super) fn delivery(
     DeliveryLoop::new(store, instance.clone(), receivers, post, settings)
 }
 
-fn supervise(
-    config: &Config,
-    local: &Local,
-    store: &Store,
-    local_lease: &Arc<LocalLease>,
-    stop: CancellationToken,
-) -> impl Future<Output = ()> + use<> {
-    let supervisor = Arc::new(Supervisor::new(
-        store.clone(),
-        local.instance().clone(),
-        local_lease.clone(),
-        config.supervisor.batch,
-    ));
-    let interval = config.supervisor.interval.duration();
-    every("supervisor", interval, stop, move || {
-        let supervisor = supervisor.clone();
-        async move { supervisor.look().await.map(|_| ()) }
-    })
-}
-
-/// As often as the lease is renewed: steps that were taken over during a lapse are dropped soon after it.
-fn reconcile(
-    config: &Config,
-    local: &Arc<Local>,
-    store: &Store,
-    stop: CancellationToken,
-) -> impl Future<Output = ()> + use<> {
-    let (local, store) = (local.clone(), store.clone());
-    let interval = renew_after(config.instance.lease);
-    every("reconciliation", interval, stop, move || {
-        let (local, store) = (local.clone(), store.clone());
-        async move { scheduler::reconcile(&local, &store).await }
-    })
-}
-
-/// Keeps this instance registered until `left`; after `stop` it no longer supervises. Ends earlier only if another
-/// process has the same id.
+/// Keeps this instance registered until `left`; after `stop` it no longer supervises.
 pub(super) async fn renew_leases(
     member: Arc<Membership>,
     stop: CancellationToken,
     left: CancellationToken,
 ) {
-    let superseded = left.child_token();
-    let interval = member.interval();
-    every("leases", interval, superseded.clone(), move || {
-        let (member, stop, superseded) = (member.clone(), stop.clone(), superseded.clone());
-        async move {
-            if member.renew_if_due(!stop.is_cancelled()).await.is_err() {
-                superseded.cancel();
-            }
-            Ok(())
-        }
-    })
-    .await;
+    loops::run(LeaseRenewal { member, stop }, left).await;
 }
 
-/// Deletes tasks that ended long ago. Of several instances, only the supervisor does this.
+/// Deletes tasks that ended long ago.
 fn purge(
     config: &Config,
     retention: Retention,
@@ -173,27 +137,13 @@ fn purge(
     };
     let letters = retention.dead_letters();
     let most = config.retention.batch;
-    let sweep = Sweep::new(retention, letters, most, pacing, stop.clone());
-    let sweep = Arc::new(Mutex::new(sweep));
-    let (store, local_lease) = (store.clone(), local_lease.clone());
-    every(
-        "retention",
-        config.retention.interval.duration(),
-        stop,
-        move || {
-            let (sweep, mut store, local_lease) =
-                (sweep.clone(), store.clone(), local_lease.clone());
-            async move {
-                let supervises = || local_lease.term(Instant::now()).is_some();
-                if !supervises() {
-                    return Ok(());
-                }
-                let swept = sweep.lock().await.round(&mut store, &supervises).await?;
-                if swept.tasks > 0 {
-                    info!(tasks = swept.tasks, "deleted tasks that ended long ago");
-                }
-                Ok(())
-            }
-        },
-    )
+    let purge = TaskPurge {
+        sweep: Sweep::new(retention, letters, most, pacing, stop.clone()),
+        store: store.clone(),
+        local_lease: local_lease.clone(),
+        interval: config.retention.interval.duration(),
+    };
+    async move {
+        loops::run(purge, stop).await;
+    }
 }

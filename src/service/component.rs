@@ -5,6 +5,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
+use super::loops::{self, PeriodicLoop};
+
 /// Spawns the components of one instance.
 #[derive(Clone, Debug)]
 pub(super) struct Components {
@@ -33,6 +35,14 @@ impl Components {
         tokio::spawn(async move {
             let _watch = watch;
             component.await;
+        })
+    }
+
+    /// Runs a loop until the stop.
+    pub fn spawn_loop<L: PeriodicLoop + 'static>(&self, part: L) -> JoinHandle<()> {
+        let running = loops::run(part, self.stop.clone());
+        self.spawn(L::NAME, async move {
+            running.await;
         })
     }
 

@@ -2,26 +2,42 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::store::{Health, sqlite::Keeper};
-
-/// The interval of checks of the database file.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+use super::loops::{self, NextRound, PeriodicLoop};
+use crate::store::{Health, StoreError, sqlite::Keeper};
 
 /// Checks the database file every second, and at once when a fault is raised.
-pub(super) async fn keep(mut keeper: Keeper, health: Health, stop: CancellationToken) {
-    let mut changes = health.subscribe();
-    loop {
-        // Never cancelled: it may be writing the last copy of a deleted database.
-        keeper.look().await;
-        tokio::select! {
-            () = stop.cancelled() => break,
-            () = sleep(LOOK_EVERY) => {}
-            Ok(()) = changes.changed() => {}
+pub(super) async fn keep(keeper: Keeper, health: Health, stop: CancellationToken) {
+    let changes = health.subscribe();
+    let mut file = loops::run(FileWatch { keeper, changes }, stop).await;
+    // Anything since the last check: data that exists only in the open file is saved before the file is closed.
+    file.keeper.look_a_last_time().await;
+}
+
+struct FileWatch {
+    keeper: Keeper,
+    changes: watch::Receiver<()>,
+}
+
+impl PeriodicLoop for FileWatch {
+    const NAME: &'static str = "store keeper";
+    const AT_ONCE: bool = true;
+
+    fn interval(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    /// It may write the last copy of a deleted database.
+    async fn round(&mut self) -> Result<NextRound, StoreError> {
+        self.keeper.look().await;
+        Ok(NextRound::AfterInterval)
+    }
+
+    async fn woken(&mut self) {
+        if self.changes.changed().await.is_err() {
+            std::future::pending().await
         }
     }
-    // Anything since the last check: data that exists only in the open file is saved before the file is closed.
-    keeper.look_a_last_time().await;
 }

@@ -5,6 +5,7 @@ mod component;
 mod database;
 mod health;
 mod loops;
+mod maintenance;
 mod notify;
 mod peer_watcher;
 mod reload;

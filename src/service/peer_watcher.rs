@@ -3,18 +3,19 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::Notify, task::JoinHandle, time::sleep};
-use tokio_util::sync::CancellationToken;
+use tokio::{sync::Notify, task::JoinHandle};
 use tracing::debug;
 
-use super::component::Components;
+use super::{
+    component::Components,
+    loops::{NextRound, PeriodicLoop},
+};
 use crate::{
     agent::Registered,
     api::WorkflowCache,
-    domain::jittered,
     scheduler::{self, Local},
     store::{
-        Store,
+        Store, StoreError,
         postgres::{Notification, NotificationListener},
     },
 };
@@ -41,20 +42,28 @@ impl PeerWatcher {
         listener: Option<NotificationListener>,
         components: &Components,
     ) -> Vec<JoinHandle<()>> {
-        let stop = &components.stop;
-        let tasks = Arc::new(Notify::new());
-        let registrations = Arc::new(Notify::new());
-        let watch = watch(self.store.clone(), tasks.clone(), stop.clone());
-        let (local, self_store) = (self.local.clone(), self.store.clone());
-        let register = self.register(registrations.clone(), stop.clone());
-        let drops = Arc::new(Notify::new());
-        let look = look_at_drops(local.clone(), self_store, drops.clone(), stop.clone());
+        let wake: [Arc<Notify>; 3] = Default::default();
+        let [tasks, registrations, drops] = wake.clone();
+        let local = self.local.clone();
         let mut running = vec![
-            components.spawn("drops", look),
-            components.spawn("watch", watch),
-            components.spawn("registrations", register),
+            components.spawn_loop(DropWatch {
+                local: self.local,
+                store: self.store.clone(),
+                notified: drops,
+            }),
+            components.spawn_loop(TaskWatch {
+                store: self.store.clone(),
+                notified: tasks,
+            }),
+            components.spawn_loop(RegistrationWatch {
+                store: self.store,
+                registered: self.registered,
+                workflows: self.workflows,
+                notified: registrations,
+            }),
         ];
         if let Some(listener) = listener {
+            let [tasks, registrations, drops] = wake;
             let hear = move |notification: Notification| {
                 if notification.work {
                     local.look_everywhere();
@@ -70,63 +79,99 @@ impl PeerWatcher {
                     registrations.notify_one();
                 }
             };
-            running.push(components.spawn("listener", listener.run(hear, stop.clone())));
+            let listening = listener.run(hear, components.stop.clone());
+            running.push(components.spawn("listener", listening));
         }
         running
     }
+}
 
-    /// Loads agents and workflows that other instances registered.
-    async fn register(self, notified: Arc<Notify>, stop: CancellationToken) {
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = notified.notified() => {}
-                () = sleep(jittered(REGISTRATIONS, rand::random())) => {}
-            }
-            self.workflows.forget();
-            if let Err(error) = self.registered.refresh(&self.store.housekeeping).await {
-                debug!(%error, "could not load what other instances registered");
-            }
-        }
+/// Loads agents and workflows that other instances registered.
+struct RegistrationWatch {
+    store: Store,
+    registered: Arc<Registered>,
+    workflows: Arc<WorkflowCache>,
+    notified: Arc<Notify>,
+}
+
+impl PeriodicLoop for RegistrationWatch {
+    const NAME: &'static str = "registrations";
+    const LONGEST_REST: Duration = Duration::ZERO;
+
+    fn interval(&self) -> Duration {
+        REGISTRATIONS
+    }
+
+    async fn round(&mut self) -> Result<NextRound, StoreError> {
+        self.workflows.forget();
+        self.registered.refresh(&self.store.housekeeping).await?;
+        Ok(NextRound::AfterInterval)
+    }
+
+    async fn woken(&mut self) {
+        self.notified.notified().await;
+    }
+
+    fn report(&self, error: &StoreError, _: Duration) {
+        debug!(%error, "could not load what other instances registered");
     }
 }
 
-/// Drops the calls that another instance has given up. Costs nothing without a notification; where one is lost, the
-/// reconciliation does it.
-async fn look_at_drops(
+/// Drops the calls that another instance has given up. Where a notification is lost, the reconciliation does it.
+struct DropWatch {
     local: Arc<Local>,
     store: Store,
     notified: Arc<Notify>,
-    stop: CancellationToken,
-) {
-    while stop
-        .run_until_cancelled(notified.notified())
-        .await
-        .is_some()
-    {
-        if let Err(error) = scheduler::reconcile_drops(&local, &store).await {
-            debug!(%error, "could not load what other instances gave up");
-        }
-        // Under load many notifications arrive together.
-        if stop.run_until_cancelled(sleep(REST)).await.is_none() {
-            return;
-        }
+}
+
+impl PeriodicLoop for DropWatch {
+    const NAME: &'static str = "drops";
+    const LEAST_REST: Duration = REST;
+
+    /// Hardly ever without a notification.
+    fn interval(&self) -> Duration {
+        Duration::from_secs(3600)
+    }
+
+    async fn round(&mut self) -> Result<NextRound, StoreError> {
+        scheduler::reconcile_drops(&self.local, &self.store).await?;
+        Ok(NextRound::AfterInterval)
+    }
+
+    async fn woken(&mut self) {
+        self.notified.notified().await;
+    }
+
+    fn report(&self, error: &StoreError, _: Duration) {
+        debug!(%error, "could not load what other instances gave up");
     }
 }
 
 /// Wakes callers that wait for tasks. Costs nothing if nobody waits.
-async fn watch(store: Store, notified: Arc<Notify>, stop: CancellationToken) {
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = notified.notified() => {}
-            () = sleep(jittered(LOOK, rand::random())) => {}
-        }
-        if let Err(error) = store.watchers.look(&store.reader).await {
-            debug!(%error, "could not load what other instances changed");
-        }
-        if stop.run_until_cancelled(sleep(REST)).await.is_none() {
-            return;
-        }
+struct TaskWatch {
+    store: Store,
+    notified: Arc<Notify>,
+}
+
+impl PeriodicLoop for TaskWatch {
+    const NAME: &'static str = "watch";
+    const LEAST_REST: Duration = REST;
+    const LONGEST_REST: Duration = Duration::ZERO;
+
+    fn interval(&self) -> Duration {
+        LOOK
+    }
+
+    async fn round(&mut self) -> Result<NextRound, StoreError> {
+        self.store.watchers.look(&self.store.reader).await?;
+        Ok(NextRound::AfterInterval)
+    }
+
+    async fn woken(&mut self) {
+        self.notified.notified().await;
+    }
+
+    fn report(&self, error: &StoreError, _: Duration) {
+        debug!(%error, "could not load what other instances changed");
     }
 }

@@ -4,10 +4,10 @@
 use std::{sync::Arc, time::Duration};
 
 use metrics::{Gauge, Unit, describe_gauge, gauge};
-use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::loops::{NextRound, PeriodicLoop};
 use crate::{
     domain::{FileSpace, Vacuum, Vacuuming},
     instance::Hold,
@@ -16,33 +16,8 @@ use crate::{
 
 /// The interval of checks for free space.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// The longest rest after errors.
-const LONGEST_REST: Duration = Duration::from_secs(600);
 
-pub(super) async fn run(store: Store, hold: Arc<Hold>, stop: CancellationToken) {
-    let mut part = VacuumComponent::new(store, hold);
-    let mut after_error = LOOK_EVERY;
-    loop {
-        // Never cancelled: it may wait for the result of a statement.
-        let rest = match part.look().await {
-            Ok(rest) => {
-                after_error = LOOK_EVERY;
-                rest
-            }
-            Err(error) => {
-                let rest = after_error;
-                after_error = (rest * 2).min(LONGEST_REST);
-                warn!(part = "vacuum", %error, again_in = ?rest, "could not return free space of the database file to the disk");
-                rest
-            }
-        };
-        if stop.run_until_cancelled(sleep(rest)).await.is_none() {
-            return;
-        }
-    }
-}
-
-struct VacuumComponent {
+pub(super) struct VacuumLoop {
     store: Store,
     hold: Arc<Hold>,
     vacuuming: Vacuuming,
@@ -53,8 +28,8 @@ struct VacuumComponent {
     free_bytes: Gauge,
 }
 
-impl VacuumComponent {
-    fn new(store: Store, hold: Arc<Hold>) -> Self {
+impl VacuumLoop {
+    pub fn new(store: Store, hold: Arc<Hold>) -> Self {
         describe_gauge!(
             "provost_database_bytes",
             Unit::Bytes,
@@ -73,39 +48,6 @@ impl VacuumComponent {
             has_said_older: false,
             bytes: gauge!("provost_database_bytes"),
             free_bytes: gauge!("provost_database_free_bytes"),
-        }
-    }
-
-    /// Does one piece of work; returns how long to rest after it.
-    async fn look(&mut self) -> Result<Duration, StoreError> {
-        let Some(space) = self.store.housekeeping.file_space().await? else {
-            return Ok(LOOK_EVERY);
-        };
-        self.show(&space);
-        // A damaged file is left unchanged: moving pages would make it harder to rescue.
-        let health = &self.store.health;
-        let is_damaged = health.has(StoreFault::Unreadable) || health.check_write().is_err();
-        if is_damaged || self.hold.is_held() {
-            return Ok(LOOK_EVERY);
-        }
-        let next = self.vacuuming.next(&space);
-        self.say(&space);
-        match next {
-            Vacuum::Rest => Ok(LOOK_EVERY),
-            Vacuum::Fold => {
-                // Takes as long as the disk does: on the connections of callers it blocks nobody else.
-                let began = Instant::now();
-                self.store.reader.fold().await?;
-                Ok(match self.vacuuming.is_under_way() && !space.is_held_up {
-                    true => Vacuuming::rest_after(began.elapsed()),
-                    false => LOOK_EVERY,
-                })
-            }
-            Vacuum::Step(pages) => {
-                let asked = Instant::now();
-                let busy = self.store.give_back(pages).await?;
-                Ok(self.vacuuming.stepped(busy, asked.elapsed()))
-            }
         }
     }
 
@@ -143,5 +85,52 @@ impl VacuumComponent {
                 "the database file was created by an older version and cannot shrink while the service runs; new tasks reuse its free space. To make the file smaller, stop the service and run `provost purge --shrink`"
             );
         }
+    }
+}
+
+impl PeriodicLoop for VacuumLoop {
+    const NAME: &'static str = "vacuum";
+    const AT_ONCE: bool = true;
+    const LONGEST_REST: Duration = Duration::from_secs(600);
+
+    fn interval(&self) -> Duration {
+        LOOK_EVERY
+    }
+
+    async fn round(&mut self) -> Result<NextRound, StoreError> {
+        let Some(space) = self.store.housekeeping.file_space().await? else {
+            return Ok(NextRound::AfterInterval);
+        };
+        self.show(&space);
+        // A damaged file is left unchanged: moving pages would make it harder to rescue.
+        let health = &self.store.health;
+        let is_damaged = health.has(StoreFault::Unreadable) || health.check_write().is_err();
+        if is_damaged || self.hold.is_held() {
+            return Ok(NextRound::AfterInterval);
+        }
+        let next = self.vacuuming.next(&space);
+        self.say(&space);
+        match next {
+            Vacuum::Rest => Ok(NextRound::AfterInterval),
+            Vacuum::Fold => {
+                // Takes as long as the disk does: on the connections of callers it blocks nobody else.
+                let began = Instant::now();
+                self.store.reader.fold().await?;
+                Ok(match self.vacuuming.is_under_way() && !space.is_held_up {
+                    true => NextRound::After(Vacuuming::rest_after(began.elapsed())),
+                    false => NextRound::AfterInterval,
+                })
+            }
+            Vacuum::Step(pages) => {
+                let asked = Instant::now();
+                let busy = self.store.give_back(pages).await?;
+                let rest = self.vacuuming.stepped(busy, asked.elapsed());
+                Ok(NextRound::After(rest))
+            }
+        }
+    }
+
+    fn report(&self, error: &StoreError, again_in: Duration) {
+        warn!(component = Self::NAME, %error, ?again_in, "could not return free space of the database file to the disk");
     }
 }

@@ -4,15 +4,11 @@
 mod one_line;
 mod process;
 
-use std::{
-    io::{self, IsTerminal},
-    time::Duration,
-};
+use std::io::{self, IsTerminal};
 
 use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
-use tokio_util::sync::CancellationToken;
 use tracing_subscriber::{
     Layer, filter::Targets, fmt, fmt::MakeWriter, layer::SubscriberExt, util::SubscriberInitExt,
 };
@@ -82,9 +78,6 @@ const BYTES: [f64; 8] = [
     16_777_216.0,
 ];
 
-/// Histograms keep every value until they are drained: rarely enough to cost nothing.
-const DRAIN_EVERY: Duration = Duration::from_secs(1);
-
 fn recorder() -> Result<PrometheusRecorder, BuildError> {
     Ok(PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?
@@ -118,12 +111,9 @@ impl Metrics {
 
     pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-    /// Drains histograms until `stop`: otherwise they would grow forever in a service that nobody scrapes.
-    pub async fn keep(self, stop: CancellationToken) {
-        let mut ticks = tokio::time::interval(DRAIN_EVERY);
-        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-            self.0.run_upkeep();
-        }
+    /// Histograms keep every value until they are drained: once a second costs nothing.
+    pub fn drain(&self) {
+        self.0.run_upkeep();
     }
 }
 
