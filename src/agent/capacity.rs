@@ -114,9 +114,8 @@ impl std::fmt::Debug for Slot {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
+    use parking_lot::Mutex;
 
     fn bulkhead(max: u32) -> (Arc<Bulkhead>, Arc<Gate>) {
         let gate = Arc::new(Gate::default());
@@ -148,12 +147,10 @@ mod tests {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let (log, watched) = (Arc::clone(&heard), Arc::clone(&bulkhead));
         gate.on_freed(Box::new(move |agent| {
-            log.lock()
-                .unwrap()
-                .push((agent.to_string(), watched.free()));
+            log.lock().push((agent.to_string(), watched.free()));
         }));
         drop(bulkhead.try_take());
-        assert_eq!(*heard.lock().unwrap(), [("payments".to_owned(), 1)]);
+        assert_eq!(*heard.lock(), [("payments".to_owned(), 1)]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -24,6 +24,7 @@ use hyper::{
 };
 use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
+use parking_lot::Mutex;
 use rustls::ClientConfig;
 use tokio::time::Instant;
 use tower::ServiceExt;
@@ -256,7 +257,7 @@ impl OriginPool {
     }
 
     fn take(&self, now: Instant) -> Option<AgentConnection> {
-        let idle = self.lock().idle.pop()?;
+        let idle = self.kept.lock().idle.pop()?;
         (now.duration_since(idle.since) < LONGEST_IDLE).then_some(idle.connection)
     }
 
@@ -264,7 +265,7 @@ impl OriginPool {
         let Some(counting) = Counting::one_more(&IDLE) else {
             return;
         };
-        let mut kept = self.lock();
+        let mut kept = self.kept.lock();
         kept.idle.push(Idle {
             since: Instant::now(),
             connection,
@@ -274,11 +275,6 @@ impl OriginPool {
             kept.swept = true;
             tokio::spawn(sweep(Arc::downgrade(self)));
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        // A panic while holding the lock leaves the list valid.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -290,7 +286,7 @@ async fn sweep(connections: Weak<OriginPool>) {
             return;
         };
         let now = Instant::now();
-        let mut kept = connections.lock();
+        let mut kept = connections.kept.lock();
         let longest = longest_idle(IDLE.load(Ordering::Relaxed));
         kept.idle
             .retain(|idle| now.duration_since(idle.since) < longest);
@@ -491,11 +487,11 @@ mod tests {
     async fn a_connection_counts_as_idle_while_it_is_kept() {
         let mut server = Server::start(usize::MAX).await;
         server.exchange().await;
-        assert_eq!(server.connections.lock().idle.len(), 1);
+        assert_eq!(server.connections.kept.lock().idle.len(), 1);
         // Other tests of this process may have some of their own.
         assert!(IDLE.load(Ordering::Relaxed) >= 1);
         let taken = server.connections.take(Instant::now());
-        assert!(taken.is_some() && server.connections.lock().idle.is_empty());
+        assert!(taken.is_some() && server.connections.kept.lock().idle.is_empty());
     }
 
     #[tokio::test]

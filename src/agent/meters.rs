@@ -4,11 +4,12 @@
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Instant,
 };
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use parking_lot::Mutex;
 
 /// The label of all agents that were made for the URL of a step. One label for all: who may submit
 /// must not be able to grow the metrics without bound. No registered agent can be called so.
@@ -21,8 +22,7 @@ const MOST_LABELLED: usize = 100;
 /// The label of an agent: its name, or what it shares with others.
 pub fn label(agent: &str) -> String {
     static LABELLED: Mutex<Option<AgentLabels>> = Mutex::new(None);
-    // A panic while holding the lock leaves the set valid.
-    let mut labels = LABELLED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut labels = LABELLED.lock();
     labels.get_or_insert_default().of(agent)
 }
 

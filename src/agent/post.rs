@@ -1,14 +1,11 @@
 //! One request outside of any step: the delivery loop posts messages with it. The same policy of addresses
 //! holds, and the same TLS; redirects are not followed, and of the answer only the beginning is read.
 
-use std::{
-    num::NonZeroUsize,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use ::http::{HeaderMap, Method, Request, StatusCode, header, uri::PathAndQuery};
 use lru::LruCache;
+use parking_lot::Mutex;
 use url::{Position, Url};
 
 use super::{
@@ -73,8 +70,7 @@ impl Post {
     fn find(&self, url: &str) -> Result<(Url, EndpointTarget), String> {
         let url = Url::parse(url).map_err(|error| format!("is not a URL: {error}"))?;
         let origin = url.origin().ascii_serialization();
-        // A panic while holding the lock leaves the map valid.
-        let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ways = self.ways.lock();
         if let Some(known) = ways.get(&origin) {
             return Ok((url, known.clone()));
         }

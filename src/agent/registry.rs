@@ -1,15 +1,11 @@
 //! The agents that an instance knows, by name. Read on every claim and every call, changed rarely: so
 //! readers take a snapshot and writers swap it.
 
-use std::{
-    collections::HashMap,
-    num::NonZeroUsize,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use lru::LruCache;
+use parking_lot::Mutex;
 
 use super::{
     address::AddressPolicy,
@@ -180,7 +176,7 @@ impl Agents {
 
     #[cfg(test)]
     pub(super) fn origins_known(&self) -> usize {
-        self.origins.lock().unwrap().len()
+        self.origins.lock().len()
     }
 
     fn registered_agent(
@@ -234,7 +230,7 @@ impl Agents {
     }
 
     fn for_origin(&self, origin: &AgentName) -> Arc<Agent> {
-        let mut origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut origins = self.origins.lock();
         if let Some(agent) = origins.get(origin) {
             return Arc::clone(agent);
         }

@@ -2,13 +2,14 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use reqwest::{Client, Method, Request, Url, header};
 use tokio::task::JoinSet;
 
@@ -187,14 +188,13 @@ pub async fn queued(
                 latencies.record(started.elapsed());
                 let id = field(answer, b"\"id\":\"").ok_or_else(|| unexpected(answer))?;
                 let id = String::from_utf8_lossy(id).into_owned();
-                // A panic while holding the lock leaves the list valid.
-                ids.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+                ids.lock().push(id);
             }
             Ok(latencies)
         }
     })
     .await?;
-    let ids = std::mem::take(&mut *ids.lock().unwrap_or_else(PoisonError::into_inner));
+    let ids = std::mem::take(&mut *ids.lock());
     Ok((done, ids))
 }
 
@@ -228,7 +228,7 @@ pub async fn cancel(requests: &Requests, ids: Vec<String>) -> Result<(), BenchEr
     let ids = Arc::new(Mutex::new(ids));
     let cancelled = phase(amount, |_, _, latencies| {
         let (requests, ids) = (requests.clone(), ids.clone());
-        let next = move || ids.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let next = move || ids.lock().pop();
         async move {
             let mut connection = BenchConnection::open(&requests.authority).await?;
             while let Some(id) = next() {

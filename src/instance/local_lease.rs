@@ -2,10 +2,11 @@
 //! than the store would say (see [`crate::domain::trust`]).
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc,
     atomic::{AtomicU64, Ordering},
 };
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Hold;
@@ -49,7 +50,7 @@ impl LocalLease {
         }
         self.alive_until
             .store(self.millis(until), Ordering::Release);
-        *self.lock() = term.map(|term| (term, until));
+        *self.supervises.lock() = term.map(|term| (term, until));
     }
 
     /// Another process has this one's id.
@@ -59,7 +60,7 @@ impl LocalLease {
     }
 
     pub fn step_down(&self) {
-        *self.lock() = None;
+        *self.supervises.lock() = None;
     }
 
     /// Whether the store holds this instance for alive, so that what it claims stays its own.
@@ -91,16 +92,10 @@ impl LocalLease {
 
     /// The term under which this instance supervises.
     pub fn term(&self, now: Instant) -> Option<Term> {
-        self.lock()
-            .filter(|(_, until)| now < *until)
-            .map(|(term, _)| term)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<(Term, Instant)>> {
-        // A panic while holding the lock leaves the value valid.
         self.supervises
             .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+            .filter(|(_, until)| now < *until)
+            .map(|(term, _)| term)
     }
 }
 

@@ -1,10 +1,8 @@
 //! Joins the instances of a store, stays one of them by renewing, and leaves.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
@@ -123,7 +121,7 @@ impl Membership {
     /// Renews both leases when it is time: well before the trust in them is over, when the lease of
     /// another supervisor has run out, and soon again after a failure.
     pub async fn renew_if_due(&self, supervise: bool) -> Result<(), IdLost> {
-        let state = *self.state();
+        let state = *self.state.lock();
         let leaves_lead = state.term.is_some() && !supervise;
         if state.due.is_some_and(|due| Instant::now() < due) && !leaves_lead {
             return Ok(());
@@ -148,7 +146,7 @@ impl Membership {
             }
             // Tried again at the next call. The trust in the leases runs out by itself meanwhile.
             Err(error) => {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 if !state.failing {
                     warn!(%error, "could not renew the leases of this instance; retrying");
                 }
@@ -194,7 +192,7 @@ impl Membership {
             if let (None, Some(lease)) = (term, &renewed.supervisor) {
                 due = due.min(Instant::now() + lease.until.since(renewed.now));
             }
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if term != state.term {
                 match term {
                     Some(term) => info!(term = term.0, "this instance is now the supervisor"),
@@ -208,10 +206,5 @@ impl Membership {
             };
         }
         Ok(renewed)
-    }
-
-    fn state(&self) -> MutexGuard<'_, RenewalState> {
-        // A panic while holding the lock leaves the value valid.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

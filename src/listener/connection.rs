@@ -7,12 +7,13 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Waker},
 };
 
+use parking_lot::Mutex;
 /// What all connections share.
 #[derive(Debug, Default)]
 pub struct ListenerState {
@@ -136,7 +137,7 @@ impl Connection {
         if !self.is_http2() {
             return None;
         }
-        lock(&self.unread).values().min().copied()
+        self.unread.lock().values().min().copied()
     }
 
     pub fn is_http2(&self) -> bool {
@@ -199,14 +200,14 @@ impl Connection {
     /// A piece of an answer is there, and the client has to make room for it.
     pub fn offered(&self, exchange: u32) {
         if self.is_http2() {
-            lock(&self.unread).insert(exchange, self.shared.now());
+            self.unread.lock().insert(exchange, self.shared.now());
         }
     }
 
     /// The client has made room for the piece that was offered.
     pub fn taken(&self, exchange: u32) {
         if self.is_http2() {
-            lock(&self.unread).remove(&exchange);
+            self.unread.lock().remove(&exchange);
         }
     }
 
@@ -224,7 +225,7 @@ impl Connection {
     /// Asks the task of the connection; what it was asked before stays if it was more.
     pub fn ask(&self, order: CloseOrder) {
         self.order.fetch_max(order as u8, Relaxed);
-        if let Some(waker) = &*lock(&self.waker) {
+        if let Some(waker) = &*self.waker.lock() {
             waker.wake_by_ref();
         }
     }
@@ -243,7 +244,7 @@ impl Connection {
             return;
         }
         *known = Some(waker.clone());
-        *lock(&self.waker) = Some(waker.clone());
+        *self.waker.lock() = Some(waker.clone());
     }
 }
 
@@ -253,10 +254,6 @@ impl Drop for Connection {
             self.shared.without_request.fetch_sub(1, Relaxed);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

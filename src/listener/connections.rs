@@ -3,13 +3,14 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
 use metrics::{counter, gauge};
+use parking_lot::Mutex;
 use tokio::{sync::Notify, time::timeout};
 use tracing::warn;
 
@@ -50,7 +51,7 @@ pub struct Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.connections.open().remove(&self.number);
+        self.connections.open.lock().remove(&self.number);
         self.connections.freed.notify_one();
     }
 }
@@ -82,13 +83,9 @@ impl Connections {
         &self.limits
     }
 
-    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Connection>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes in a connection. Where there is no room others make way; as long as none can, it waits.
     pub async fn admit(self: &Arc<Self>) -> Ticket {
-        while self.open().len() >= self.limits.max_connections {
+        while self.open.lock().len() >= self.limits.max_connections {
             let closing = self.make_way();
             self.say("listener.max_connections", closing);
             // One that has closed meanwhile is not missed: it left a permit.
@@ -101,7 +98,7 @@ impl Connections {
         }
         let connection = Arc::new(Connection::new(self.shared.clone()));
         let number = self.next.fetch_add(1, Relaxed);
-        self.open().insert(number, connection.clone());
+        self.open.lock().insert(number, connection.clone());
         Ticket {
             connection,
             number,
@@ -115,7 +112,8 @@ impl Connections {
         let most = 1 + self.limits.max_connections / BATCH;
         let now = self.shared.now();
         let mut candidates: Vec<_> = self
-            .open()
+            .open
+            .lock()
             .values()
             .filter(|connection| connection.order() == CloseOrder::Go)
             .filter_map(|connection| {
@@ -148,7 +146,7 @@ impl Connections {
 
     fn close_without_request(&self, most: usize) -> usize {
         let mut closing = 0;
-        let open = self.open();
+        let open = self.open.lock();
         let silent = open.values().filter(|connection| {
             connection.order() == CloseOrder::Go
                 && connection.phase().0 == ConnectionPhase::NoRequest
@@ -165,7 +163,7 @@ impl Connections {
         let now = self.opened.elapsed().as_millis();
         let now = u64::try_from(now).unwrap_or(u64::MAX);
         self.shared.set_now(now);
-        let open = self.open();
+        let open = self.open.lock();
         for connection in open.values() {
             self.close_if_overdue(connection, now);
         }
@@ -209,7 +207,7 @@ impl Connections {
     /// No connection takes another request; those that are idle close, and those whose clients stall.
     pub fn drain(&self) {
         let now = self.shared.now();
-        for connection in self.open().values() {
+        for connection in self.open.lock().values() {
             let (phase, since) = connection.phase();
             let stalls = now.saturating_sub(since) >= PROMPT;
             connection.ask(match phase {
@@ -221,7 +219,7 @@ impl Connections {
 
     /// Closes all. How many there were.
     pub fn abort(&self) -> usize {
-        let open = self.open();
+        let open = self.open.lock();
         for connection in open.values() {
             connection.ask(CloseOrder::Abort);
         }
@@ -230,13 +228,13 @@ impl Connections {
 
     /// Waits until the last one has closed.
     pub async fn emptied(&self) {
-        while !self.open().is_empty() {
+        while !self.open.lock().is_empty() {
             let _ = timeout(LOOK_AGAIN, self.freed.notified()).await;
         }
     }
 
     fn say(&self, limit: &'static str, closing: usize) {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = self.said.lock();
         sometimes(&mut said, SAY_AGAIN, || {
             warn!(
                 limit,

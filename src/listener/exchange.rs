@@ -3,7 +3,7 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -17,6 +17,7 @@ use hyper::{
     Request, Response,
     body::{Body as HttpBody, Frame, Incoming, SizeHint},
 };
+use parking_lot::Mutex;
 
 use super::connection::Connection;
 
@@ -46,11 +47,11 @@ struct UnreadBody(Arc<Mutex<Option<Incoming>>>);
 
 impl UnreadBody {
     fn put(&self, body: Incoming) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+        *self.0.lock() = Some(body);
     }
 
     fn take(&self) -> Option<Incoming> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().take()
     }
 }
 

@@ -3,13 +3,11 @@
 
 use std::{
     collections::HashSet,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 use crate::domain::AgentName;
@@ -27,11 +25,11 @@ pub(super) struct AgentQueues {
 impl AgentQueues {
     /// Whether a step that becomes ready must wait after others. Takes no lock where no step is queued.
     pub fn has_queued(&self, agent: &AgentName) -> bool {
-        self.count.load(Ordering::Acquire) > 0 && self.waiting().contains(agent)
+        self.count.load(Ordering::Acquire) > 0 && self.waiting.lock().contains(agent)
     }
 
     pub fn grew(&self, agent: &AgentName) {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         if !waiting.contains(agent) {
             waiting.insert(agent.clone());
             self.count.store(waiting.len(), Ordering::Release);
@@ -41,7 +39,7 @@ impl AgentQueues {
     }
 
     pub fn drained(&self, agent: &AgentName) {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         waiting.remove(agent);
         self.count.store(waiting.len(), Ordering::Release);
     }
@@ -70,7 +68,7 @@ impl AgentQueues {
 
     pub fn due_in(&self, wait: Duration) {
         let due = Instant::now() + wait;
-        let mut next = self.next_due();
+        let mut next = self.next_due.lock();
         if next.is_none_or(|known| due < known) {
             *next = Some(due);
             drop(next);
@@ -80,7 +78,7 @@ impl AgentQueues {
 
     /// Forgets the next due time and answers whether it has come.
     pub fn take_due(&self) -> bool {
-        let mut next = self.next_due();
+        let mut next = self.next_due.lock();
         let due = next.is_some_and(|due| due <= Instant::now());
         if due {
             *next = None;
@@ -89,23 +87,14 @@ impl AgentQueues {
     }
 
     pub fn next_due_at(&self) -> Option<Instant> {
-        *self.next_due()
+        *self.next_due.lock()
     }
 
     pub fn all(&self) -> Vec<AgentName> {
-        self.waiting().iter().cloned().collect()
+        self.waiting.lock().iter().cloned().collect()
     }
 
     pub async fn woken(&self) {
         self.wake.notified().await;
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, HashSet<AgentName>> {
-        // A panic while holding the lock leaves the set valid.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn next_due(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.next_due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,13 +1,10 @@
 //! One call: from the saved claim to the saved reply.
 
-use std::{
-    panic::AssertUnwindSafe,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{panic::AssertUnwindSafe, time::Duration};
 
 use async_trait::async_trait;
 use futures::FutureExt;
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 use tracing::{Span, debug, debug_span, error};
 
@@ -164,7 +161,7 @@ impl Permission for HeldCalls<'_> {
         }
         loop {
             let now = Instant::now();
-            let held = *self.held.lock().unwrap_or_else(PoisonError::into_inner);
+            let held = *self.held.lock();
             if self.local.local_lease.was_alive_since(held, now)
                 && !self.local.has_heard_of_drops_since(held)
             {
@@ -173,7 +170,7 @@ impl Permission for HeldCalls<'_> {
             if self.local.local_lease.is_alive(now) {
                 match self.holding(call).await {
                     Ok(Holding::Held) => {
-                        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = now;
+                        *self.held.lock() = now;
                         continue;
                     }
                     Ok(holding) => {

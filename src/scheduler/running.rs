@@ -1,11 +1,9 @@
 //! The calls of this process: those that were claimed and are about to start, those that are running, and those
 //! that were dropped and must not start any more.
 
-use std::{
-    collections::{HashMap, hash_map::Entry},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::{HashMap, hash_map::Entry};
 
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use crate::domain::{Attempt, StepRef};
@@ -58,7 +56,7 @@ impl DroppedCall {
 impl Running {
     /// A claim is saved.
     pub fn queue(&self, calls: impl Iterator<Item = (Key, bool)>) {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         for (key, is_dropped_by_undo) in calls {
             if let Entry::Vacant(entry) = all.entry(key) {
                 entry.insert(TrackedCall {
@@ -72,7 +70,7 @@ impl Running {
     /// Starts a call that was queued and not dropped since. Under one lock: a call that ends at once removes
     /// an entry that is there.
     pub fn start(&self, key: Key, spawn: impl FnOnce() -> JoinHandle<()>) {
-        if let Some(held) = self.lock().get_mut(&key)
+        if let Some(held) = self.0.lock().get_mut(&key)
             && matches!(held.state, CallState::Queued)
         {
             held.state = CallState::UnderWay(spawn());
@@ -81,7 +79,7 @@ impl Running {
 
     /// A call has ended by itself.
     pub fn ended(&self, key: Key) {
-        if let Entry::Occupied(entry) = self.lock().entry(key)
+        if let Entry::Occupied(entry) = self.0.lock().entry(key)
             && !matches!(entry.get().state, CallState::Barred)
         {
             entry.remove();
@@ -90,7 +88,7 @@ impl Running {
 
     /// Drops a call whose attempt is over. Whether there was one.
     pub fn abort(&self, key: Key) -> bool {
-        let mut calls = self.lock();
+        let mut calls = self.0.lock();
         let Entry::Occupied(entry) = calls.entry(key) else {
             return false;
         };
@@ -106,7 +104,7 @@ impl Running {
     /// Drops a call whose attempt is not over, and lets none start under it until [`Running::lift`]. `None`
     /// where there is none, or where it was dropped before.
     pub fn bar(&self, key: Key) -> Option<DroppedCall> {
-        let mut calls = self.lock();
+        let mut calls = self.0.lock();
         let held = calls.get_mut(&key)?;
         let handle = match std::mem::replace(&mut held.state, CallState::Barred) {
             CallState::Barred => return None,
@@ -121,7 +119,7 @@ impl Running {
 
     /// Lets no call start under an attempt that none is known of; false where there is one.
     pub fn bar_unknown(&self, key: Key) -> bool {
-        match self.lock().entry(key) {
+        match self.0.lock().entry(key) {
             Entry::Occupied(_) => false,
             Entry::Vacant(entry) => {
                 entry.insert(TrackedCall {
@@ -135,12 +133,12 @@ impl Running {
 
     /// The attempt is over by the record: nothing can start under it any more.
     pub fn lift(&self, key: Key) {
-        self.lock().remove(&key);
+        self.0.lock().remove(&key);
     }
 
     /// All that have not been dropped.
     pub fn all(&self) -> Vec<KnownCall> {
-        let calls = self.lock();
+        let calls = self.0.lock();
         let known = calls
             .iter()
             .filter(|(_, held)| !matches!(held.state, CallState::Barred));
@@ -153,12 +151,12 @@ impl Running {
     }
 
     pub fn contains(&self, key: Key) -> bool {
-        self.lock().contains_key(&key)
+        self.0.lock().contains_key(&key)
     }
 
     /// Drops every call.
     pub fn abort_all(&self) -> Vec<DroppedCall> {
-        let calls = std::mem::take(&mut *self.lock());
+        let calls = std::mem::take(&mut *self.0.lock());
         calls
             .into_iter()
             .map(|(key, held)| {
@@ -175,11 +173,6 @@ impl Running {
     }
 
     pub fn len(&self) -> usize {
-        self.lock().len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, TrackedCall>> {
-        // A panic while holding the lock leaves the map valid.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().len()
     }
 }

@@ -116,7 +116,7 @@ async fn a_call_is_made_only_while_its_step_is_known_to_be_held() {
     let renew = || local_lease.renewed(None, Instant::now() + Duration::from_secs(60));
     renew();
     let (kept, lost) = (claimed(&h).await, claimed(&h).await);
-    let dispatched = std::mem::take(&mut *h.notes.dispatched.lock().unwrap());
+    let dispatched = std::mem::take(&mut *h.notes.dispatched.lock());
     let call_of = |(step, _)| {
         &dispatched
             .iter()

@@ -1,11 +1,9 @@
 //! Compiled workflow definitions, kept so that a task of a known workflow compiles nothing.
 
-use std::{
-    num::NonZeroUsize,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{num::NonZeroUsize, sync::Arc};
 
 use lru::LruCache;
+use parking_lot::Mutex;
 
 use crate::domain::{Definition, WorkflowRef};
 
@@ -19,15 +17,10 @@ impl Definitions {
     }
 
     pub fn get(&self, workflow: &WorkflowRef) -> Option<Arc<Definition>> {
-        self.lock().get(workflow).cloned()
+        self.0.lock().get(workflow).cloned()
     }
 
     pub fn put(&self, workflow: WorkflowRef, definition: Arc<Definition>) {
-        self.lock().put(workflow, definition);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, LruCache<WorkflowRef, Arc<Definition>>> {
-        // A panic while holding the lock leaves the cache valid.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().put(workflow, definition);
     }
 }

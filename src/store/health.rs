@@ -5,11 +5,12 @@
 //! readers one atomic load.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc,
     atomic::{AtomicBool, Ordering},
 };
 
 use metrics::{describe_gauge, gauge};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::{error, info};
 
@@ -111,7 +112,7 @@ impl Health {
     /// `detail` says what is wrong and what to do. A fault that is raised already only gets the new detail.
     pub fn raise(&self, fault: StoreFault, detail: impl Into<String>) {
         let detail = detail.into();
-        let mut faults = self.lock();
+        let mut faults = self.0.faults.lock();
         if let Some(known) = faults.iter_mut().find(|known| known.fault == fault) {
             known.detail = detail;
             return;
@@ -143,7 +144,7 @@ impl Health {
         if !self.is_faulty() {
             return;
         }
-        let mut faults = self.lock();
+        let mut faults = self.0.faults.lock();
         let before = faults.len();
         faults.retain(|known| known.fault != fault);
         if faults.len() == before {
@@ -158,12 +159,18 @@ impl Health {
     }
 
     pub fn has(&self, fault: StoreFault) -> bool {
-        self.is_faulty() && self.lock().iter().any(|known| known.fault == fault)
+        self.is_faulty()
+            && self
+                .0
+                .faults
+                .lock()
+                .iter()
+                .any(|known| known.fault == fault)
     }
 
     /// All faults, the gravest first.
     pub fn faults(&self) -> Vec<Diagnosis> {
-        self.lock().clone()
+        self.0.faults.lock().clone()
     }
 
     /// The gravest fault: because of it the service is not ready.
@@ -197,16 +204,16 @@ impl Health {
         if !self.is_faulty() {
             return None;
         }
-        self.lock().iter().find(|found| of(found.fault)).cloned()
+        self.0
+            .faults
+            .lock()
+            .iter()
+            .find(|found| of(found.fault))
+            .cloned()
     }
 
     fn is_faulty(&self) -> bool {
         self.0.is_faulty.load(Ordering::Acquire)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Diagnosis>> {
-        // A panic while holding the lock leaves the list valid.
-        self.0.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,12 +3,13 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{Reader, StoreError};
@@ -68,7 +69,12 @@ impl Watchers {
             interest,
             sender,
         };
-        self.lock().entry(task).or_default().watchers.push(watcher);
+        self.tasks
+            .lock()
+            .entry(task)
+            .or_default()
+            .watchers
+            .push(watcher);
         self.count.fetch_add(1, Ordering::Release);
         Watch {
             task,
@@ -86,7 +92,7 @@ impl Watchers {
     }
 
     fn spread<'a>(&self, changed: impl Iterator<Item = &'a Arc<Task>>, here: Option<Instant>) {
-        let mut tasks = self.lock();
+        let mut tasks = self.tasks.lock();
         for task in changed {
             let Some(watched) = tasks.get_mut(&task.id()) else {
                 continue;
@@ -113,6 +119,7 @@ impl Watchers {
         let is_own =
             |watched: &WatchedTask| watched.changed_here.is_some_and(|at| at.elapsed() < OWN);
         let known: Vec<_> = self
+            .tasks
             .lock()
             .iter()
             .filter(|(_, watched)| !is_own(watched))
@@ -125,11 +132,6 @@ impl Watchers {
         let newer: Vec<_> = newer.into_iter().map(Arc::new).collect();
         self.spread(newer.iter(), None);
         Ok(())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, WatchedTask>> {
-        // A panic while holding the lock leaves the map valid.
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -161,7 +163,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let mut tasks = self.watchers.lock();
+        let mut tasks = self.watchers.tasks.lock();
         if let Some(watched) = tasks.get_mut(&self.task) {
             watched.watchers.retain(|watcher| watcher.id != self.id);
             if watched.watchers.is_empty() {

@@ -23,12 +23,13 @@ mod writes;
 
 use std::{
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwap;
 use futures::FutureExt;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tracing::{debug, error, warn};
 
@@ -198,14 +199,9 @@ impl BatchWriter {
         }
     }
 
-    fn cache(&self) -> MutexGuard<'_, Cache> {
-        // A panic while holding the lock leaves the cache valid: at worst it is outdated.
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What has just been committed.
     fn remember(&self, batch: &Batch) {
-        let mut cache = self.cache();
+        let mut cache = self.cache.lock();
         for change in &batch.changes {
             let task = &change.task;
             if task.is_ended() {
@@ -222,9 +218,8 @@ impl BatchWriter {
     fn complain(&self, error: &StoreError, commands: usize) {
         self.settings.health.note(error);
         let now = Instant::now();
-        // A panic while holding the lock leaves the value valid.
         let complained = self.complained.lock();
-        let mut complained = complained.unwrap_or_else(PoisonError::into_inner);
+        let mut complained = complained;
         let unsaid = match &mut *complained {
             Some((said, unsaid)) if now.duration_since(*said) < COMPLAIN_AGAIN => {
                 *unsaid += 1;
@@ -238,7 +233,7 @@ impl BatchWriter {
     }
 
     fn forget(&self, tasks: impl IntoIterator<Item = TaskId>) {
-        let mut cache = self.cache();
+        let mut cache = self.cache.lock();
         for task in tasks {
             cache.pop(&task);
         }

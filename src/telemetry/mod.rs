@@ -119,9 +119,10 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use super::*;
+    use parking_lot::Mutex;
 
     #[test]
     fn what_was_measured_is_rendered_with_buckets_of_its_kind() {
@@ -148,7 +149,7 @@ mod tests {
 
     impl io::Write for Buffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -168,7 +169,7 @@ mod tests {
             tracing::debug!("not for operators");
         });
         drop(guard);
-        String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap()
+        String::from_utf8(buffer.0.lock().clone()).unwrap()
     }
 
     #[test]

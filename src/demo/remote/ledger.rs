@@ -1,10 +1,8 @@
 //! The records of a remote service, which make it idempotent and can be checked afterwards.
 
-use std::{
-    collections::HashSet,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashSet;
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
 /// One piece of work that was done.
@@ -34,7 +32,7 @@ impl Ledger {
         order: &str,
         work: impl FnOnce() -> Value,
     ) -> Option<Value> {
-        let mut pages = self.pages();
+        let mut pages = self.0.lock();
         if pages.withdrawn.contains(idempotency_key) {
             return None;
         }
@@ -57,7 +55,7 @@ impl Ledger {
 
     /// Undoes the work with this key and this id. False if there is nothing to undo.
     pub fn undo(&self, id: &str, key: &str) -> bool {
-        let mut pages = self.pages();
+        let mut pages = self.0.lock();
         pages.withdrawn.insert(key.to_owned());
         let before = pages.effects.len();
         let is_it =
@@ -68,40 +66,35 @@ impl Ledger {
 
     /// The work for this order, oldest first.
     pub fn find(&self, order: &str) -> Option<Value> {
-        let pages = self.pages();
+        let pages = self.0.lock();
         let found = pages.effects.iter().find(|effect| effect.order == order);
         found.map(|effect| effect.answer.clone())
     }
 
     /// How often work was done for this order.
     pub fn effects_for(&self, order: &str) -> usize {
-        let pages = self.pages();
+        let pages = self.0.lock();
         let of_order = pages.effects.iter().filter(|effect| effect.order == order);
         of_order.count()
     }
 
     pub fn effects(&self) -> usize {
-        self.pages().effects.len()
+        self.0.lock().effects.len()
     }
 
     /// How many requests asked for work that had been done already.
     pub fn repeats(&self) -> usize {
-        self.pages().repeats
+        self.0.lock().repeats
     }
 
     /// All work, in order.
     pub fn answers(&self) -> Vec<Value> {
-        let pages = self.pages();
+        let pages = self.0.lock();
         pages
             .effects
             .iter()
             .map(|effect| effect.answer.clone())
             .collect()
-    }
-
-    fn pages(&self) -> MutexGuard<'_, Pages> {
-        // No code that runs under the lock leaves it half written.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

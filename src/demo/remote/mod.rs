@@ -10,7 +10,7 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -23,6 +23,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{delete, get, post, put},
 };
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -205,10 +206,7 @@ async fn set_card(
     Json(settings): Json<CardSettings>,
 ) -> Json<Value> {
     let answer = json!({ "card": card, "accepted": settings.accepted });
-    let mut declined = desk
-        .declined_cards
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let mut declined = desk.declined_cards.lock();
     if settings.accepted {
         declined.remove(&card);
     } else {
@@ -227,16 +225,13 @@ impl Desk {
     }
 
     fn next_trouble(&self, order: &str) -> Option<InjectedFault> {
-        let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut troubles = self.troubles.lock();
         troubles.get_mut(order)?.pop_front()
     }
 
     fn declined_card(&self, wanted: &Value) -> Option<String> {
         let card = wanted.get("card")?.as_str()?;
-        let declined = self
-            .declined_cards
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let declined = self.declined_cards.lock();
         declined.contains(card).then(|| card.to_owned())
     }
 

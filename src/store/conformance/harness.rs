@@ -3,9 +3,10 @@
 use std::{
     collections::{BTreeMap, HashMap},
     num::NonZeroUsize,
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sqlx::Connection;
 use uuid::Uuid;
@@ -111,7 +112,7 @@ struct TestSlot {
 
 impl Drop for TestSlot {
     fn drop(&mut self) {
-        if let Some(free) = self.slots.lock().unwrap().get_mut(&self.agent) {
+        if let Some(free) = self.slots.lock().get_mut(&self.agent) {
             *free += 1;
         }
     }
@@ -142,11 +143,11 @@ impl LocalScheduler for Notes {
     }
 
     fn free(&self, agent: &AgentName) -> usize {
-        self.slots.lock().unwrap().get(agent).copied().unwrap_or(0)
+        self.slots.lock().get(agent).copied().unwrap_or(0)
     }
 
     fn take_for_queued(&self, agent: &AgentName) -> Option<SlotPermit> {
-        let mut slots = self.slots.lock().unwrap();
+        let mut slots = self.slots.lock();
         let free = slots.get_mut(agent)?;
         *free = free.checked_sub(1)?;
         Some(Box::new(TestSlot {
@@ -156,7 +157,7 @@ impl LocalScheduler for Notes {
     }
 
     fn queue_drained(&self, agent: &AgentName) {
-        self.drained.lock().unwrap().push(agent.clone());
+        self.drained.lock().push(agent.clone());
     }
 
     fn dispatch(&self, dispatches: Vec<Dispatch>) {
@@ -173,15 +174,15 @@ impl LocalScheduler for Notes {
                 permit: Box::new(()),
             }
         });
-        self.dispatched.lock().unwrap().extend(called);
+        self.dispatched.lock().extend(called);
     }
 
     fn pending(&self, agent: &AgentName, _: Timestamp, _: Timestamp) {
-        self.pending.lock().unwrap().push(agent.clone());
+        self.pending.lock().push(agent.clone());
     }
 
     fn dropped(&self, step: StepRef, attempt: Attempt, _: bool) {
-        self.dropped.lock().unwrap().push((step, attempt));
+        self.dropped.lock().push((step, attempt));
     }
 }
 
@@ -264,7 +265,7 @@ impl Harness {
 
     /// Gives an agent slots for calls.
     pub fn slots(&self, agent: &str, slots: usize) {
-        let mut all = self.notes.slots.lock().unwrap();
+        let mut all = self.notes.slots.lock();
         all.insert(AgentName::new(agent), slots);
     }
 
@@ -325,7 +326,7 @@ impl Harness {
 
     /// Everything that was handed out to be called, since the last time.
     pub fn calls(&self) -> Vec<(TaskId, u16, u32)> {
-        let dispatched = std::mem::take(&mut *self.notes.dispatched.lock().unwrap());
+        let dispatched = std::mem::take(&mut *self.notes.dispatched.lock());
         dispatched
             .into_iter()
             .map(|d| (d.call.step.task, d.call.step.step.0, d.call.attempt.0))

@@ -159,7 +159,7 @@ pub async fn a_queue_is_claimed_by_priority_then_age(h: Harness) {
     assert_eq!(h.store.claim_queued(vec![x.clone()]).await.unwrap(), 3);
     let claimed: Vec<_> = h.calls().into_iter().map(|(id, _, _)| id).collect();
     assert_eq!(claimed, [ids[3], ids[1], ids[4]]);
-    assert!(h.notes.drained.lock().unwrap().is_empty(), "two are left");
+    assert!(h.notes.drained.lock().is_empty(), "two are left");
     h.slots("x", 3);
     assert_eq!(h.store.claim_queued(vec![x]).await.unwrap(), 2);
     let claimed: Vec<_> = h.calls().into_iter().map(|(id, _, _)| id).collect();

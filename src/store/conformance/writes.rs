@@ -59,12 +59,12 @@ pub async fn without_a_free_slot_a_step_stays_queued(h: Harness) {
     let task = h.submit(New::default()).await;
     assert_eq!(task.step(StepIndex(0)).status(), StepStatus::Pending);
     assert_eq!(h.calls(), []);
-    assert_eq!(h.notes.pending.lock().unwrap().len(), 1);
+    assert_eq!(h.notes.pending.lock().len(), 1);
     h.slots("x", 5);
     let x = crate::domain::AgentName::new("x");
     assert_eq!(h.store.claim_queued(vec![x.clone()]).await.unwrap(), 1);
     assert_eq!(h.calls(), [(task.id(), 0, 1)]);
-    assert_eq!(*h.notes.drained.lock().unwrap(), [x]);
+    assert_eq!(*h.notes.drained.lock(), [x]);
 }
 
 pub async fn a_pipeline_runs_through_the_writer(h: Harness) {

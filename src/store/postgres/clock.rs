@@ -1,11 +1,9 @@
 //! The database's clock, read on by this process's own for a few seconds, so that not every
 //! reading of the time asks the database.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::domain::{Span, Timestamp};
@@ -39,7 +37,7 @@ impl Clock {
     /// Of two samples the one with the later time is the better one: neither is ahead of the database, and time
     /// that was returned must not go back.
     pub fn set(&self, sample: ClockSample) {
-        let mut best = self.lock();
+        let mut best = self.0.lock();
         let known = best.and_then(|best| best.at(sample.answered));
         if known.is_none_or(|known| known.now <= sample.now) {
             *best = Some(sample);
@@ -48,19 +46,14 @@ impl Clock {
 
     /// `None` where the database has not been asked lately, or took long to answer.
     pub fn at(&self, instant: Instant) -> Option<ClockEstimate> {
-        let best = *self.lock();
+        let best = *self.0.lock();
         best?.at(instant)
     }
 
     /// However long ago it was asked; `None` before the first time.
     pub fn estimated_now(&self, instant: Instant) -> Option<Timestamp> {
-        let best = *self.lock();
+        let best = *self.0.lock();
         Some(best?.read_on(instant).now)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<ClockSample>> {
-        // A panic while holding the lock leaves the value valid.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,13 +8,14 @@
 
 use std::{
     sync::{
-        Mutex, MutexGuard, OnceLock, PoisonError,
+        OnceLock,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use futures::{StreamExt, stream::FuturesUnordered};
+use parking_lot::Mutex;
 use sqlx::{ConnectOptions, Executor, PgConnection, PgPool, Row, postgres::PgConnectOptions};
 use thiserror::Error;
 use tokio::{
@@ -215,12 +216,12 @@ impl Servers {
 
     /// The one that was found last to take writes.
     pub fn current(&self) -> PgConnectOptions {
-        self.all[self.lock().server].clone()
+        self.all[self.current.lock().server].clone()
     }
 
     /// Whether a connection of this age leads to the current server.
     pub fn is_current(&self, age: Duration) -> bool {
-        age < self.lock().since.elapsed() || self.all.len() == 1
+        age < self.current.lock().since.elapsed() || self.all.len() == 1
     }
 
     /// From now on new connections of these pools lead to the current server.
@@ -323,14 +324,14 @@ impl Servers {
 
     fn wait_for_others(&self, found: &PrimaryCandidate) -> Duration {
         let seen = self.timeline.load(Ordering::Relaxed);
-        match found.timeline == seen && found.server == self.lock().server {
+        match found.timeline == seen && found.server == self.current.lock().server {
             true => OTHERS_WITHIN_IF_KNOWN,
             false => OTHERS_WITHIN,
         }
     }
 
     fn better(&self, one: PrimaryCandidate, other: PrimaryCandidate) -> PrimaryCandidate {
-        let current = self.lock().server;
+        let current = self.current.lock().server;
         let rank = |found: &PrimaryCandidate| (found.timeline, found.server == current);
         if rank(&other) > rank(&one) {
             other
@@ -340,7 +341,7 @@ impl Servers {
     }
 
     fn follow(&self, server: usize) {
-        let mut current = self.lock();
+        let mut current = self.current.lock();
         if current.server == server {
             return;
         }
@@ -387,11 +388,6 @@ impl Servers {
             addresses.join(","),
             first.get_database().unwrap_or(first.get_username()),
         )
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Current> {
-        // A panic while holding the lock leaves the value valid.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,13 +5,9 @@
 //! saves a task, the next command on that task waits, and every later one waits after it. So no committer
 //! decides on a task that another is about to change.
 
-use std::{
-    collections::HashSet,
-    ops::Range,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashSet, ops::Range, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Mutex as AsyncMutex, Notify, mpsc},
     time::{Instant, sleep_until},
@@ -118,7 +114,7 @@ impl CommandQueue {
     pub async fn next(&self, most: usize, batch: &mut Vec<Request>) -> Option<BatchGuard<'_>> {
         let mut arrivals = self.arrivals.lock().await;
         if self.committers == 1 {
-            batch.append(&mut self.returned());
+            batch.append(&mut self.returned.lock());
             if batch.is_empty() {
                 arrivals.receive(most, batch).await?;
             } else {
@@ -161,18 +157,13 @@ impl CommandQueue {
 
     /// Gives back what was taken and not decided on, while it still counts as taken.
     pub fn put_back(&self, requests: &mut Vec<Request>) {
-        self.returned().append(requests);
-    }
-
-    fn returned(&self) -> MutexGuard<'_, Vec<Request>> {
-        // A panic while holding the lock leaves the value valid.
-        self.returned.lock().unwrap_or_else(PoisonError::into_inner)
+        self.returned.lock().append(requests);
     }
 
     /// Moves to the batch the requests whose keys no committer is saving.
     fn pick(&self, waiting: &mut Vec<Request>, most: usize, batch: &mut Vec<Request>) {
-        waiting.splice(0..0, self.returned().drain(..));
-        let in_flight = self.in_flight();
+        waiting.splice(0..0, self.returned.lock().drain(..));
+        let in_flight = self.in_flight.lock();
         let mut room = most.saturating_sub(batch.len());
         let mut passed_over = HashSet::new();
         let is_ready = |request: &mut Request| {
@@ -189,7 +180,7 @@ impl CommandQueue {
     }
 
     fn is_enough(&self, count: usize, most: usize) -> bool {
-        let least = match self.in_flight().requests {
+        let least = match self.in_flight.lock().requests {
             0 => 1,
             beside => BESIDE.max(beside / 2).min(most),
         };
@@ -197,7 +188,7 @@ impl CommandQueue {
     }
 
     fn last_batch(&self) -> Option<LastBatch> {
-        self.in_flight().last_batch
+        self.in_flight.lock().last_batch
     }
 
     fn take(&self, batch: &[Request]) -> BatchGuard<'_> {
@@ -205,7 +196,7 @@ impl CommandQueue {
             1 => Vec::new(),
             _ => batch.iter().flat_map(Request::keys).collect(),
         };
-        let mut in_flight = self.in_flight();
+        let mut in_flight = self.in_flight.lock();
         in_flight.keys.extend(keys.iter().cloned());
         in_flight.requests += batch.len();
         BatchGuard {
@@ -214,13 +205,6 @@ impl CommandQueue {
             requests: batch.len(),
             since: Instant::now(),
         }
-    }
-
-    fn in_flight(&self) -> MutexGuard<'_, BatchesInFlight> {
-        // A panic while holding the lock leaves the value valid.
-        self.in_flight
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -269,7 +253,7 @@ impl Arrivals {
 
 impl Drop for BatchGuard<'_> {
     fn drop(&mut self) {
-        let mut in_flight = self.command_queue.in_flight();
+        let mut in_flight = self.command_queue.in_flight.lock();
         for key in &self.keys {
             in_flight.keys.remove(key);
         }

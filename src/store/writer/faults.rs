@@ -11,14 +11,12 @@ use std::{
     any::Any,
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
 use metrics::{Gauge, describe_gauge, gauge};
+use parking_lot::Mutex;
 use tokio::{sync::oneshot, time::Instant};
 use tracing::{error, warn};
 
@@ -108,7 +106,7 @@ impl Faults {
     /// Whether the task is new here: if so, an alert is raised.
     pub(super) fn note(&self, task: TaskId, step: Option<StepIndex>, is_unreadable: bool) -> bool {
         let now = Instant::now();
-        let mut tasks = self.lock();
+        let mut tasks = self.tasks.lock();
         if let Some(rest) = tasks.get_mut(&task).filter(|rest| !rest.is_expected) {
             if rest.until <= now {
                 rest.faults = rest.faults.saturating_add(1);
@@ -137,7 +135,7 @@ impl Faults {
 
     /// What an earlier process met at this task may be over now.
     pub(super) fn expect(&self, task: TaskId, step: Option<StepIndex>) {
-        let mut tasks = self.lock();
+        let mut tasks = self.tasks.lock();
         if tasks.len() < MOST {
             tasks.entry(task).or_insert(Rest {
                 is_expected: true,
@@ -158,7 +156,7 @@ impl Faults {
 
     /// The task is done with: nobody will look at it again.
     pub(super) fn forget(&self, task: TaskId) {
-        let mut tasks = self.lock();
+        let mut tasks = self.tasks.lock();
         if tasks.remove(&task).is_some() {
             self.count(&tasks);
         }
@@ -173,6 +171,7 @@ impl Faults {
     pub fn rests(&self, task: TaskId) -> bool {
         self.len() > 0
             && self
+                .tasks
                 .lock()
                 .get(&task)
                 .is_some_and(|rest| rest.until > Instant::now())
@@ -183,7 +182,7 @@ impl Faults {
         if self.len() == 0 {
             return None;
         }
-        let mut tasks = self.lock();
+        let mut tasks = self.tasks.lock();
         let rest = tasks.get(&task)?;
         if rest.until > Instant::now() || (rest.step.is_some() && rest.step != step) {
             return None;
@@ -192,11 +191,6 @@ impl Faults {
         tasks.remove(&task);
         self.count(&tasks);
         Some(of)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, Rest>> {
-        // A panic while holding the lock leaves the map valid.
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,15 +1,13 @@
 //! The handle through which everyone else sends commands to the writer.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use futures::{
     FutureExt,
     future::{OptionFuture, join_all},
 };
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, RwLock, mpsc, oneshot},
     time::Instant,
@@ -220,7 +218,8 @@ impl Store {
     /// own clock is wrong must not put its tasks before or after those of others.
     pub fn new_task_id(&self) -> TaskId {
         /// Those of one millisecond stay in the order in which they were made.
-        static ORDER: Mutex<ContextV7> = Mutex::new(ContextV7::new());
+        // The mutex that uuid takes.
+        static ORDER: std::sync::Mutex<ContextV7> = std::sync::Mutex::new(ContextV7::new());
         TaskId(match self.housekeeping.estimated_now() {
             Some(now) => {
                 let millis = u64::try_from(now.as_millis()).unwrap_or_default();

@@ -1,10 +1,7 @@
 //! Loads what a batch decides on: the heads of the agent queues to claim from, and the tasks, from the cache or in one
 //! read.
 
-use std::{
-    collections::hash_map::Entry,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::hash_map::Entry;
 
 use super::{BatchDraft, LoadedTask, Unreadable};
 use crate::{
@@ -14,6 +11,7 @@ use crate::{
         writer::{Cache, Damage, Halted, handle::Request, load_budget::LoadBudget},
     },
 };
+use parking_lot::Mutex;
 
 impl BatchDraft {
     /// Reads the queues that are to be claimed from.
@@ -198,8 +196,7 @@ impl BatchDraft {
 
     /// Answers what is not cached.
     fn look_up(&mut self, wanted: Vec<TaskId>, cache: &Mutex<Cache>) -> Vec<TaskId> {
-        // A panic while holding the lock leaves the cache valid.
-        let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = cache.lock();
         let mut missing = Vec::new();
         for id in wanted {
             if let Entry::Vacant(entry) = self.tasks.entry(id) {
