@@ -6,8 +6,7 @@ use tracing::info;
 use uuid::Uuid;
 
 use crate::domain::{
-    AlertChange, AlertNotice, Destination, Event, Message, ReceiverName, Sender, StepIndex,
-    StepState, Task, TaskId, Timestamp,
+    AlertChange, AlertNotice, Event, Message, Sender, StepIndex, StepState, Task, TaskId, Timestamp,
 };
 
 #[derive(Debug, Default)]
@@ -80,30 +79,6 @@ impl TaskChange {
             step: Some(self.task.definition(step).name.clone()),
             ..alert
         }
-    }
-}
-
-/// A queue that messages are added to; it may be there already.
-pub struct NewQueue<'m> {
-    pub receiver: &'m ReceiverName,
-    pub subject: Uuid,
-    pub destination: Destination,
-    pub at: Timestamp,
-}
-
-impl Batch {
-    /// The queues of these messages, each once and in the order in which every instance locks them.
-    pub fn queues<'m>(messages: &[&'m Message]) -> Vec<NewQueue<'m>> {
-        let mut messages = messages.to_vec();
-        messages.sort_unstable_by_key(|m| (&m.receiver, m.subject, m.at));
-        messages.dedup_by_key(|m| (&m.receiver, m.subject));
-        let queue = |message: &'m Message| NewQueue {
-            receiver: &message.receiver,
-            subject: message.subject,
-            destination: message.destination(),
-            at: message.at,
-        };
-        messages.into_iter().map(queue).collect()
     }
 }
 

@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use super::{
     StoreError,
-    queries::Statement,
     rows::{self, Columns},
+    statement::Statement,
 };
 use crate::domain::TaskStatus;
 

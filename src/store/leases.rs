@@ -2,8 +2,8 @@
 
 use super::{
     StoreError,
-    queries::{BindValue, Statement},
     rows::{self, Columns},
+    statement::Statement,
 };
 use crate::domain::{
     Holder, Incarnation, InstanceId, InstanceRecord, Lease, Leases, Term, Timestamp,
@@ -48,7 +48,7 @@ ORDER BY id"#;
 
 /// Those that a renewal changes.
 pub fn of(instance: &InstanceId) -> Statement {
-    Statement::new(LEASES).bind(instance.as_str())
+    Statement::new(LEASES).bind(instance)
 }
 
 pub fn found(rows: &[impl Columns]) -> Result<Leases, StoreError> {
@@ -75,7 +75,7 @@ pub fn instances(steps: &str) -> Statement {
 }
 
 pub fn forget(ended_before: Timestamp) -> Statement {
-    Statement::new(FORGET).bind(ended_before.as_millis())
+    Statement::new(FORGET).bind(ended_before)
 }
 
 /// What differs. Each statement must affect a row, or another instance was faster.
@@ -89,7 +89,7 @@ pub fn changes(before: &Leases, after: &Leases) -> Vec<Statement> {
         let held = before.instance.as_ref().map(|held| &held.lease);
         let sql = held.map_or(NEW_INSTANCE, |_| RENEW_INSTANCE);
         let change = with_lease(Statement::new(sql), &record.lease)
-            .bind(record.started_at.as_millis())
+            .bind(record.started_at)
             .bind(record.version.as_str())
             .bind(record.process.as_str());
         changes.push(compared(change, held));
@@ -104,25 +104,20 @@ pub fn changes(before: &Leases, after: &Leases) -> Vec<Statement> {
 
 fn with_lease(statement: Statement, lease: &Lease) -> Statement {
     statement
-        .bind(lease.holder.instance.as_str())
+        .bind(&lease.holder.instance)
         .bind(lease.holder.incarnation.0)
-        .bind(term(lease))
-        .bind(lease.until.as_millis())
+        .bind(lease.term.0)
+        .bind(lease.until)
 }
 
 fn compared(statement: Statement, held: Option<&Lease>) -> Statement {
     match held {
         Some(held) => statement
             .bind(held.holder.incarnation.0)
-            .bind(term(held))
-            .bind(held.until.as_millis()),
+            .bind(held.term.0)
+            .bind(held.until),
         None => statement,
     }
-}
-
-fn term(lease: &Lease) -> BindValue {
-    // It is counted up from 1, at most once for each lease.
-    BindValue::Integer(i64::try_from(lease.term.0).ok())
 }
 
 fn record(row: &impl Columns) -> Result<InstanceRecord, StoreError> {

@@ -7,8 +7,8 @@ use uuid::Uuid;
 use super::{
     StoreError, TaskFilter,
     pages::{IndexFilter, MOST_LOOKED_AT},
-    queries::Statement,
     rows::{self, Columns},
+    statement::Statement,
 };
 use crate::domain::{TaskId, TaskStatus};
 

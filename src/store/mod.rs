@@ -27,6 +27,7 @@ mod record;
 mod rows;
 mod salvage;
 pub mod sqlite;
+mod statement;
 mod stored_workflow;
 mod transaction;
 mod watch;

@@ -21,12 +21,12 @@ mod queues;
 pub use alerts::closed_alert;
 pub use destinations::{BacklogExpiry, DueWork, due_work, read_due_work};
 pub use messages::{message, messages};
-pub use queues::{add, next_message, queue_head};
+pub use queues::{next_message, queue_head};
 
 use super::{
     MessageId, StoreError, Transaction,
-    queries::Statement,
     rows::{self, Columns},
+    statement::Statement,
 };
 use crate::domain::{
     DeliveryPolicy, Destination, DestinationFailure, InstanceId, MessageAction, MessageAttempt,

@@ -4,7 +4,7 @@
 
 use uuid::Uuid;
 
-use super::{TaskFilter, TaskQuery, TaskSummary, queries::Statement};
+use super::{TaskFilter, TaskQuery, TaskSummary, statement::Statement};
 use crate::domain::{TaskId, TaskStatus};
 
 /// Some ten milliseconds' worth.

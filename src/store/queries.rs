@@ -12,6 +12,7 @@ use super::{
     outbox,
     pages::{self, IndexFilter},
     rows::{self, Columns, Loaded, Row},
+    statement::Statement,
 };
 use crate::domain::{
     AgentName, AlertKind, Attempt, FileSpace, InstanceId, StepIndex, StepRef, Task, TaskId,
@@ -173,70 +174,6 @@ pub trait Source: Send + Sync + 'static {
     /// See [`Reader::fold`].
     async fn fold(&self) -> Result<(), StoreError> {
         Ok(())
-    }
-}
-
-/// A statement with what it is given.
-pub struct Statement {
-    pub sql: String,
-    pub values: Vec<BindValue>,
-}
-
-pub enum BindValue {
-    Text(Option<String>),
-    Integer(Option<i64>),
-    Uuid(Uuid),
-    MaybeUuid(Option<Uuid>),
-}
-
-impl Statement {
-    pub fn new(sql: impl Into<String>) -> Self {
-        Self {
-            sql: sql.into(),
-            values: Vec::new(),
-        }
-    }
-
-    pub fn bind(mut self, value: impl Into<BindValue>) -> Self {
-        self.values.push(value.into());
-        self
-    }
-
-    /// Appends `sql`, in which `?` is replaced by the value's parameter.
-    pub(super) fn push(&mut self, sql: &str, value: impl Into<BindValue>) {
-        self.values.push(value.into());
-        let number = format!("${}", self.values.len());
-        self.sql.push_str(&sql.replace('?', &number));
-    }
-}
-
-impl From<&str> for BindValue {
-    fn from(text: &str) -> Self {
-        BindValue::Text(Some(text.to_owned()))
-    }
-}
-
-impl From<String> for BindValue {
-    fn from(text: String) -> Self {
-        BindValue::Text(Some(text))
-    }
-}
-
-impl From<i64> for BindValue {
-    fn from(number: i64) -> Self {
-        BindValue::Integer(Some(number))
-    }
-}
-
-impl From<usize> for BindValue {
-    fn from(limit: usize) -> Self {
-        BindValue::Integer(Some(i64::try_from(limit).unwrap_or(i64::MAX)))
-    }
-}
-
-impl From<Uuid> for BindValue {
-    fn from(id: Uuid) -> Self {
-        BindValue::Uuid(id)
     }
 }
 
@@ -459,7 +396,7 @@ impl Reader {
         let sql = AHEAD.replace("{steps}", &self.source.by_index("steps", "steps_line"));
         let of_each = agents.iter().map(|agent| {
             Statement::new(sql.clone())
-                .bind(agent.as_str())
+                .bind(agent)
                 .bind(task.details.priority.get())
                 .bind(task.id().0)
                 .bind(limit)
@@ -485,7 +422,7 @@ impl Reader {
         let statement = Statement::new(EXPIRED.replace("{steps}", &steps))
             .bind(self.now().await?.as_millis())
             .bind(limit)
-            .bind(asker.as_str());
+            .bind(asker);
         self.all(statement, rows::expired_step).await
     }
 
@@ -505,7 +442,7 @@ impl Reader {
         let statement = Statement::new(ENDED.replace("{kind}", kind))
             .bind(at)
             .bind(task)
-            .bind(before.as_millis())
+            .bind(before)
             .bind(limit);
         self.all(statement, |row| rows::ended_task(row, with_kind))
             .await
@@ -530,7 +467,7 @@ impl Reader {
             .bind(after.map_or(Uuid::nil(), |after| after.task.0))
             .bind(after.map_or(-1, |after| i64::from(after.step.0)))
             .bind(limit)
-            .bind(BindValue::Text(locked_by.map(ToString::to_string)));
+            .bind(locked_by);
         self.all(statement, rows::held_step).await
     }
 
@@ -542,8 +479,8 @@ impl Reader {
     ) -> Result<Option<HeldStep>, StoreError> {
         let statement = Statement::new(HELD)
             .bind(step.task.0)
-            .bind(i64::from(step.step.0))
-            .bind(i64::from(attempt.0));
+            .bind(step.step)
+            .bind(attempt);
         self.first(statement, rows::held_step).await
     }
 
@@ -571,9 +508,7 @@ impl Reader {
         name: &WorkflowName,
         version: Option<u32>,
     ) -> Result<Option<WorkflowRecord>, StoreError> {
-        let statement = Statement::new(WORKFLOW)
-            .bind(name.as_str())
-            .bind(BindValue::Integer(version.map(i64::from)));
+        let statement = Statement::new(WORKFLOW).bind(name).bind(version);
         self.first(statement, rows::workflow).await
     }
 

@@ -1,121 +1,220 @@
-//! What is written of a task, column by column, the same for every database.
+//! What is written of tasks, messages and queues, row by row and column by column, the same for every database.
 
 use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::batch::TaskChange;
-use crate::domain::{Event, Fault, Step, StepIndex, StepState, Task, Timestamp};
+use super::{
+    MessageState,
+    batch::{NewKey, TaskChange},
+};
+use crate::domain::{Event, Message, Step, StepIndex, StepState, Task, Timestamp};
 
-/// What a save may change of a task's row.
-pub struct TaskRecord {
-    pub id: Uuid,
-    pub state: &'static str,
-    pub paused: bool,
-    pub complete_by: Option<i64>,
-    pub overdue_at: Option<i64>,
-    pub ended_at: Option<i64>,
-    pub error: Option<String>,
-    pub undo: Option<String>,
-}
-
-/// The rest of it, which never changes.
-pub struct DetailsRecord<'a> {
-    pub key: Option<&'a Arc<str>>,
-    pub workflow: Option<&'a Arc<str>>,
-    pub workflow_version: Option<u32>,
-    pub steps: Option<&'a str>,
-    /// With the steps.
-    pub policies: Option<&'a str>,
-    pub input: &'a str,
-    pub labels: String,
-    pub priority: i64,
-    pub complete_within: Option<i64>,
-    pub created_at: i64,
-    pub trace_id: Option<String>,
-    pub trace_flags: Option<i64>,
-    pub tracestate: Option<&'a Arc<str>>,
-}
-
-/// The columns of a step that a save may change, each with the kind of its value. Whatever is written of them is made of
-/// this list: the record, the statements that save and load, and what is bound to them. A new column is added here, to
-/// [`StepRecord::of`], and to `step` in `rows.rs`.
-macro_rules! step_columns {
+/// The rows that a batch is saved as: their columns, each with the kind of its value. The structs here, the statements that
+/// save and load, and what is bound to them are made of this list. A new column is added here, where its row is made
+/// below, and where it is read in `rows.rs`.
+macro_rules! saved_rows {
     ($with:ident) => {
         $with! {
-            state: word,
-            attempt: number,
-            failure_count: number,
-            extended: number,
-            doubt: maybe_word,
-            tries: number,
-            locked_by: maybe_shared,
-            complete_by: maybe_number,
-            ready_at: maybe_number,
-            due_at: maybe_number,
-            queued: flag,
-            started_at: maybe_number,
-            ended_at: maybe_number,
-            body: maybe_text,
-            output: maybe_text,
-            error: maybe_owned,
-            last_fault: maybe_owned
+            /// What a save may change of a task.
+            TaskRow {
+                id: id,
+                version: number,
+                state: word,
+                paused: boolean,
+                complete_by: maybe_number,
+                overdue_at: maybe_number,
+                ended_at: maybe_number,
+                error: maybe_owned,
+                undo: maybe_owned
+            }
+            /// The rest of it, which never changes.
+            NewTaskRow<'a> {
+                key: maybe_shared,
+                workflow: maybe_shared,
+                workflow_version: maybe_number,
+                labels: owned,
+                priority: number,
+                complete_within: maybe_number,
+                created_at: number,
+                trace_id: maybe_owned,
+                trace_flags: maybe_number,
+                tracestate: maybe_shared
+            }
+            /// In a table of their own, so that what changes stays small. The definition stands in the workflow, if
+            /// there is one.
+            DetailsRow<'a> {
+                task_id: id,
+                steps: maybe_text,
+                policies: maybe_text,
+                input: text,
+                reply_to: maybe_owned
+            }
+            /// What a save may change of a step.
+            StepRow<'a> {
+                task_id: id,
+                idx: number,
+                state: word,
+                attempt: number,
+                failure_count: number,
+                extended: number,
+                doubt: maybe_word,
+                tries: number,
+                locked_by: maybe_shared,
+                complete_by: maybe_number,
+                ready_at: maybe_number,
+                due_at: maybe_number,
+                queued: flag,
+                started_at: maybe_number,
+                ended_at: maybe_number,
+                body: maybe_text,
+                output: maybe_text,
+                error: maybe_owned,
+                last_fault: maybe_owned
+            }
+            /// The rest of it.
+            NewStepRow<'a> { name: shared, agent: shared, priority: number }
+            HistoryRow { task_id: id, version: number, at: number, events: owned }
+            LabelRow<'a> { label: text, value: text, task_id: id }
+            KeyRow<'a> { key: text, fingerprint: text, task_id: id, created_at: number }
+            MessageRow<'a> {
+                id: id,
+                receiver: text,
+                subject: id,
+                place: number,
+                task_id: maybe_id,
+                kind: text,
+                url: maybe_text,
+                body: text,
+                created_at: number,
+                state: word,
+                tries: number
+            }
+            /// A queue that messages are added to; it may be there already.
+            QueueRow<'a> {
+                receiver: text,
+                subject: id,
+                destination: owned,
+                due_at: number,
+                waits_since: number,
+                tries: number
+            }
         }
     };
 }
-pub(super) use step_columns;
+pub(super) use saved_rows;
 
-/// The columns that a step is loaded from. Two are only there for indexes to find steps by.
-macro_rules! loaded_step_columns {
-    () => {
-        "state, attempt, failure_count, extended, locked_by, complete_by, ready_at, started_at, ended_at, body, output, error, last_fault, doubt, tries"
-    };
+/// Columns that are written only for an index to find rows by.
+const ONLY_FOUND_BY: [&str; 3] = ["overdue_at", "due_at", "queued"];
+
+/// The name of a column, and its type on PostgreSQL.
+pub type SqlColumn = (&'static str, &'static str);
+
+/// The names of columns, as SQL lists them.
+pub fn names(columns: &[&[SqlColumn]]) -> String {
+    let names: Vec<_> = columns.concat().iter().map(|(name, _)| *name).collect();
+    names.join(", ")
 }
-pub(super) use loaded_step_columns;
 
-/// The type of a kind of value.
+/// Sets each column to that of `from`.
+pub fn set_all(columns: &[SqlColumn], from: &str) -> String {
+    let set: Vec<_> = columns
+        .iter()
+        .map(|(name, _)| format!("{name} = {from}.{name}"))
+        .collect();
+    set.join(", ")
+}
+
+/// The names of those that are loaded again.
+pub fn loaded_names(columns: &[&[SqlColumn]]) -> String {
+    let mut columns = columns.concat();
+    columns.retain(|(name, _)| !ONLY_FOUND_BY.contains(name));
+    names(&[&columns])
+}
+
+/// The type of a kind of value; `'a` is the lifetime of the row.
 macro_rules! value_of {
-    ($a:lifetime word) => { &'static str };
-    ($a:lifetime maybe_word) => { Option<&'static str> };
-    ($a:lifetime number) => { i64 };
-    ($a:lifetime maybe_number) => { Option<i64> };
-    ($a:lifetime flag) => { bool };
-    ($a:lifetime maybe_shared) => { Option<&$a Arc<str>> };
-    ($a:lifetime maybe_text) => { Option<&$a str> };
-    ($a:lifetime maybe_owned) => { Option<String> };
+    (id) => { Uuid };
+    (maybe_id) => { Option<Uuid> };
+    (word) => { &'static str };
+    (maybe_word) => { Option<&'static str> };
+    (number) => { i64 };
+    (maybe_number) => { Option<i64> };
+    (boolean) => { bool };
+    (flag) => { bool };
+    (shared) => { &'a Arc<str> };
+    (maybe_shared) => { Option<&'a Arc<str>> };
+    (text) => { &'a str };
+    (maybe_text) => { Option<&'a str> };
+    (owned) => { String };
+    (maybe_owned) => { Option<String> };
 }
 
-macro_rules! step_record {
-    ($($name:ident: $kind:ident),*) => {
-        pub struct StepRecord<'a> {
-            pub task: Uuid,
-            pub idx: u16,
-            pub name: &'a Arc<str>,
-            pub agent: &'a Arc<str>,
-            pub priority: i64,
-            $(pub $name: value_of!('a $kind),)*
-        }
+macro_rules! type_of {
+    (id) => {
+        "uuid"
+    };
+    (maybe_id) => {
+        "uuid"
+    };
+    (number) => {
+        "bigint"
+    };
+    (maybe_number) => {
+        "bigint"
+    };
+    (boolean) => {
+        "boolean"
+    };
+    (flag) => {
+        "smallint"
+    };
+    ($text:ident) => {
+        "text"
     };
 }
 
-step_columns!(step_record);
+macro_rules! name_of {
+    (key) => {
+        "\"key\""
+    };
+    ($column:ident) => {
+        stringify!($column)
+    };
+}
 
-impl TaskRecord {
-    pub fn of(task: &Task) -> Self {
+macro_rules! row_structs {
+    ($($(#[$doc:meta])* $Row:ident $(<$a:lifetime>)? { $($column:ident: $kind:ident),* })*) => { $(
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $Row $(<$a>)? { $(pub $column: value_of!($kind)),* }
+
+        impl $(<$a>)? $Row $(<$a>)? {
+            pub const COLUMNS: &'static [SqlColumn] = &[$((name_of!($column), type_of!($kind))),*];
+        }
+    )* };
+}
+
+saved_rows!(row_structs);
+
+impl TaskRow {
+    /// `version`: of a task that is there, the one that it must still have.
+    pub fn of(task: &Task, version: u64) -> Self {
         Self {
             id: task.id().0,
+            version: version as i64,
             state: task.status().as_str(),
             paused: task.paused,
             complete_by: millis(task.complete_by),
             overdue_at: millis(task.overdue_at()),
             ended_at: millis(task.ended_at()),
-            error: task.error().map(fault),
+            error: task.error().map(json),
             undo: task.undo.as_ref().map(json),
         }
     }
 }
 
-impl<'a> DetailsRecord<'a> {
+impl<'a> NewTaskRow<'a> {
     pub fn of(task: &'a Task) -> Self {
         let details = &*task.details;
         let workflow = details.workflow.as_ref();
@@ -123,31 +222,34 @@ impl<'a> DetailsRecord<'a> {
         Self {
             key: details.key.as_ref(),
             workflow: workflow.map(|workflow| workflow.name.shared()),
-            workflow_version: workflow.map(|workflow| workflow.version),
-            steps: workflow
-                .is_none()
-                .then(|| details.definition.source.as_json()),
-            policies: details
-                .definition
-                .policies
-                .as_json()
-                .filter(|_| workflow.is_none()),
-            input: details.input.as_json(),
-            // A map of strings always serialises.
-            labels: serde_json::to_string(&details.labels).unwrap_or_default(),
+            workflow_version: workflow.map(|workflow| workflow.version.into()),
+            labels: json(&details.labels),
             priority: details.priority.get(),
             complete_within: details.complete_within.map(|span| span.as_millis()),
             created_at: task.created_at.as_millis(),
             trace_id: trace.map(|trace| format!("{:032x}", trace.id)),
-            trace_flags: trace.map(|trace| i64::from(trace.flags)),
+            trace_flags: trace.map(|trace| trace.flags.into()),
             tracestate: trace.and_then(|trace| trace.state.as_ref()),
         }
     }
 }
 
-impl<'a> StepRecord<'a> {
+impl<'a> DetailsRow<'a> {
+    pub fn of(task: &'a Task) -> Self {
+        let details = &*task.details;
+        let own = details.workflow.is_none().then_some(&details.definition);
+        Self {
+            task_id: task.id().0,
+            steps: own.map(|definition| definition.source.as_json()),
+            policies: own.and_then(|definition| definition.policies.as_json()),
+            input: details.input.as_json(),
+            reply_to: details.reply_to.as_ref().map(json),
+        }
+    }
+}
+
+impl<'a> StepRow<'a> {
     pub fn of(task: &'a Task, index: StepIndex, now: Timestamp) -> Self {
-        let definition = task.definition(index);
         let step = task.step(index);
         let Step {
             state,
@@ -178,16 +280,13 @@ impl<'a> StepRecord<'a> {
             _ => None,
         };
         let error = match state {
-            StepState::Error(error) => Some(fault(error)),
+            StepState::Error(error) => Some(json(error)),
             _ => None,
         };
         let due_at = task.due_at(index);
         Self {
-            task: task.id().0,
-            idx: index.0,
-            name: definition.name.shared(),
-            agent: definition.agent().shared(),
-            priority: task.details.priority.get(),
+            task_id: task.id().0,
+            idx: index.0.into(),
             state: step.status().as_str(),
             attempt: attempt.0.into(),
             failure_count: (*failure_count).into(),
@@ -204,55 +303,105 @@ impl<'a> StepRecord<'a> {
             body: body.as_ref().map(|body| body.as_json()),
             output: step.output().map(|output| output.as_json()),
             error,
-            last_fault: last_fault.as_ref().map(fault),
+            last_fault: last_fault.as_ref().map(json),
         }
+    }
+}
+
+impl<'a> NewStepRow<'a> {
+    pub fn of(task: &'a Task, index: StepIndex) -> Self {
+        let definition = task.definition(index);
+        Self {
+            name: definition.name.shared(),
+            agent: definition.agent().shared(),
+            priority: task.details.priority.get(),
+        }
+    }
+}
+
+impl HistoryRow {
+    /// All that happened in one change, as a JSON array.
+    pub fn of(change: &TaskChange) -> Self {
+        let events: &[Event] = &change.events;
+        let mut json = Vec::with_capacity(events.len() * EVENT);
+        // Strings and numbers under fixed names always serialise, and to UTF-8.
+        let _ = serde_json::to_writer(&mut json, events);
+        Self {
+            task_id: change.task.id().0,
+            version: change.task.version as i64,
+            at: change.at.as_millis(),
+            events: String::from_utf8(json).unwrap_or_default(),
+        }
+    }
+}
+
+impl<'a> LabelRow<'a> {
+    /// Each label of the task.
+    pub fn of(task: &'a Task) -> impl Iterator<Item = Self> + Clone {
+        let labels = task.details.labels.iter();
+        labels.map(|(label, value)| Self {
+            label,
+            value,
+            task_id: task.id().0,
+        })
+    }
+}
+
+impl<'a> KeyRow<'a> {
+    pub fn of(new: &'a NewKey, now: Timestamp) -> Self {
+        Self {
+            key: &new.key,
+            fingerprint: &new.fingerprint,
+            task_id: new.task.0,
+            created_at: now.as_millis(),
+        }
+    }
+}
+
+impl<'a> MessageRow<'a> {
+    pub fn of(message: &'a Message) -> Self {
+        Self {
+            id: message.id,
+            receiver: message.receiver.as_str(),
+            subject: message.subject,
+            place: message.position,
+            task_id: message.task.map(|task| task.0),
+            kind: &message.kind,
+            url: message.url.as_deref(),
+            body: &message.body,
+            created_at: message.at.as_millis(),
+            state: MessageState::Pending.as_str(),
+            tries: 0,
+        }
+    }
+}
+
+impl<'a> QueueRow<'a> {
+    /// The queues of these messages, each once and in the order in which every instance locks them.
+    pub fn of(messages: &[&'a Message]) -> Vec<Self> {
+        let mut messages = messages.to_vec();
+        messages.sort_unstable_by_key(|m| (&m.receiver, m.subject, m.at));
+        messages.dedup_by_key(|m| (&m.receiver, m.subject));
+        let queue = |message: &'a Message| Self {
+            receiver: message.receiver.as_str(),
+            subject: message.subject,
+            destination: message.destination().as_str().to_owned(),
+            due_at: message.at.as_millis(),
+            waits_since: message.at.as_millis(),
+            tries: 0,
+        };
+        messages.into_iter().map(queue).collect()
     }
 }
 
 /// Room for one event, in bytes: most are shorter.
 const EVENT: usize = 192;
 
-/// All that happened in one change, as a JSON array.
-pub fn events(change: &TaskChange) -> String {
-    let events: &[Event] = &change.events;
-    let mut json = Vec::with_capacity(events.len() * EVENT);
-    // Strings and numbers under fixed names always serialise, and to UTF-8.
-    let _ = serde_json::to_writer(&mut json, events);
-    String::from_utf8(json).unwrap_or_default()
-}
-
-/// The receiver of messages about the task, as JSON.
-pub fn reply_to(task: &Task) -> Option<String> {
-    let reply_to = task.details.reply_to.as_ref();
-    // Strings under fixed names always serialise.
-    reply_to.map(|reply_to| serde_json::to_string(reply_to).unwrap_or_default())
-}
-
 fn millis(at: Option<Timestamp>) -> Option<i64> {
     at.map(Timestamp::as_millis)
 }
 
-fn fault(fault: &Fault) -> String {
-    json(fault)
-}
-
 fn json(value: &impl serde::Serialize) -> String {
-    // Strings and numbers under fixed names always serialise.
+    // Strings and numbers, under fixed names or as a map of strings, always serialise.
     serde_json::to_string(value).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_step_is_loaded_from_the_columns_that_are_saved_but_for_those_of_indexes() {
-        macro_rules! names {
-            ($($name:ident: $kind:ident),*) => { [$(stringify!($name)),*] };
-        }
-        let mut saved: Vec<_> = step_columns!(names).to_vec();
-        saved.retain(|name| !["due_at", "queued"].contains(name));
-        let mut loaded: Vec<_> = loaded_step_columns!().split(", ").collect();
-        saved.sort_unstable();
-        loaded.sort_unstable();
-        assert_eq!(saved, loaded);
-    }
 }

@@ -11,36 +11,15 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{
-    StoreError, Transaction, outbox,
-    queries::Statement,
-    record::loaded_step_columns,
+    StoreError, Transaction,
+    record::{NewStepRow, NewTaskRow, StepRow, TaskRow, loaded_names},
     rows::{self, Columns},
+    statement::Statement,
 };
 use crate::domain::{AlertKind, AlertNotice, Definition, Sender, StepIndex, Task, TaskId};
 
 /// Relies on the primary key.
-const TASK: &str = r#"
-SELECT id, "key", NULL AS workflow, NULL AS workflow_version, labels, priority, complete_within, created_at,
-       trace_id, trace_flags, tracestate, version, state, paused, complete_by, ended_at, error, undo, 'null' AS input, NULL AS reply_to
-FROM tasks WHERE id = $1"#;
-
-/// Relies on the primary key.
-const STEPS: &str = concat!(
-    "
-SELECT idx, name, agent, ",
-    loaded_step_columns!(),
-    "
-FROM steps WHERE task_id = $1 ORDER BY idx"
-);
-
-/// Relies on the primary key.
 const REPLY_TO: &str = "SELECT reply_to FROM task_details WHERE task_id = $1";
-
-/// Relies on alerts_unclosed: an alert that is not closed yet counts for this one too.
-const RAISE: &str = r#"
-INSERT INTO alerts (id, task_id, idx, kind, message, state, raised_at)
-VALUES ($1, $2, $3, $4, $5, 'open', $6)
-ON CONFLICT DO NOTHING"#;
 
 impl Transaction<'_> {
     /// A damaged task, good for being cancelled; `with_details`: with the receiver of its replies, where that can be
@@ -64,22 +43,12 @@ impl Transaction<'_> {
         message: &str,
         sender: &Sender,
     ) -> Result<(), StoreError> {
-        let (kind, now) = (AlertKind::TaskUnreadable.as_str(), self.now());
+        let kind = AlertKind::TaskUnreadable.as_str();
         let alert = AlertNotice {
             task: Some(task),
-            ..AlertNotice::raised(Uuid::now_v7(), kind, message, now)
+            ..AlertNotice::raised(Uuid::now_v7(), kind, message, self.now())
         };
-        let raise = Statement::new(RAISE)
-            .bind(alert.id)
-            .bind(task.0)
-            .bind(i64::from(step.0))
-            .bind(kind)
-            .bind(message)
-            .bind(now.as_millis());
-        if self.execute(raise).await? > 0 {
-            outbox::add(self, &sender.alert(&alert, 0, now, Uuid::now_v7)).await?;
-        }
-        Ok(())
+        self.raise_alert(&alert, Some(step), sender).await
     }
 }
 
@@ -89,11 +58,17 @@ async fn salvage(
     with_details: bool,
 ) -> Result<Option<Task>, StoreError> {
     let of = |sql: &str| Statement::new(sql).bind(id.0);
-    let found = tx.fetch(of(TASK)).await?;
+    // By their primary keys.
+    let task = loaded_names(&[TaskRow::COLUMNS, NewTaskRow::COLUMNS]);
+    let task = task.replace(" workflow,", " NULL AS workflow,");
+    let task = format!("SELECT {task}, NULL AS reply_to, 'null' AS input FROM tasks WHERE id = $1");
+    let found = tx.fetch(of(&task)).await?;
     let Some(row) = found.first() else {
         return Ok(None);
     };
-    let steps = tx.fetch(of(STEPS)).await?;
+    let steps = loaded_names(&[StepRow::COLUMNS, NewStepRow::COLUMNS]);
+    let steps = format!("SELECT {steps} FROM steps WHERE task_id = $1 ORDER BY idx");
+    let steps = tx.fetch(of(&steps)).await?;
     let definition = stand_in(&steps)?;
     let steps: Vec<_> = steps.iter().map(Salvaged).collect();
     let mut task = rows::assemble(&Salvaged(row), Arc::new(definition), &steps)?;

@@ -13,12 +13,13 @@ use super::{
     leases,
     outbox::closed_alert,
     postgres::Notification,
-    queries::{self, BACKLOG, Statement},
+    queries::{self, BACKLOG},
     rows::{self, Row, corrupt},
+    statement::Statement,
 };
 use crate::domain::{
-    AgentName, AgentSpec, AlertChange, AlertNotice, InstanceId, Leases, Message, StepRef, TaskId,
-    Timestamp, WorkflowName,
+    AgentName, AgentSpec, AlertChange, AlertNotice, InstanceId, Leases, Message, ReceiverName,
+    Sender, StepIndex, StepName, StepRef, TaskId, Timestamp, WorkflowName,
 };
 
 const LATEST_WORKFLOW: &str = "SELECT name, version, body, created_at FROM workflows WHERE name = $1 ORDER BY version DESC LIMIT 1";
@@ -43,10 +44,10 @@ SET state = CASE state WHEN 'open' THEN 'acknowledged' ELSE state END,
 WHERE id = $1
 RETURNING id, task_id, step, receiver, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
 
-/// Relies on alerts_unclosed: an alert that is not closed yet counts for this one too.
+/// Relies on alerts_unclosed and alerts_unclosed_of_receiver: an alert that is not closed yet counts for this one too.
 const RAISE_ALERT: &str = r#"
-INSERT INTO alerts (id, task_id, idx, step, kind, message, state, raised_at)
-VALUES ($1, $2, $3, $4, $5, $6, 'open', $7)
+INSERT INTO alerts (id, task_id, idx, step, receiver, kind, message, state, raised_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 'open', $8)
 ON CONFLICT DO NOTHING"#;
 
 /// Relies on alerts_unclosed.
@@ -108,6 +109,9 @@ pub trait Session: Send {
     /// Saves a batch, each task by compare-and-set on its version.
     async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError>;
 
+    /// Adds messages to their queues.
+    async fn add_messages(&mut self, messages: &[&Message]) -> Result<(), StoreError>;
+
     /// Deletes those of these tasks that ended before `ended_before`, with all that belongs to them. Locked tasks are
     /// left for another time. Returns how many were deleted.
     async fn purge(&mut self, tasks: &[TaskId], ended_before: Timestamp)
@@ -143,7 +147,7 @@ impl Transaction<'_> {
     pub async fn promote(&mut self) -> Result<Promoted, StoreError> {
         self.lock_out_of_order();
         let promote = Statement::new(self.dialect().promote)
-            .bind(self.now().as_millis())
+            .bind(self.now())
             .bind(Promoted::MOST);
         if self.execute(promote).await? > 0 {
             self.notify(Notification::WORK);
@@ -156,8 +160,8 @@ impl Transaction<'_> {
         self.lock_out_of_order();
         let promote = Statement::new(self.dialect().promote_one)
             .bind(step.task.0)
-            .bind(i64::from(step.step.0))
-            .bind(self.now().as_millis());
+            .bind(step.step)
+            .bind(self.now());
         if self.execute(promote).await? > 0 {
             self.notify(Notification::WORK);
         }
@@ -171,7 +175,7 @@ impl Transaction<'_> {
         name: &WorkflowName,
     ) -> Result<Option<WorkflowRecord>, StoreError> {
         self.lock_out_of_order();
-        let latest = Statement::new(LATEST_WORKFLOW).bind(name.as_str());
+        let latest = Statement::new(LATEST_WORKFLOW).bind(name);
         let latest = self.fetch_first(latest).await?;
         latest.as_ref().map(rows::workflow).transpose()
     }
@@ -185,10 +189,10 @@ impl Transaction<'_> {
     ) -> Result<(), StoreError> {
         self.lock_out_of_order();
         let add = Statement::new(ADD_WORKFLOW)
-            .bind(name.as_str())
-            .bind(i64::from(version))
+            .bind(name)
+            .bind(version)
             .bind(body)
-            .bind(self.now().as_millis());
+            .bind(self.now());
         self.execute(add).await?;
         self.notify(Notification::REGISTRATIONS);
         Ok(())
@@ -198,7 +202,7 @@ impl Transaction<'_> {
     /// ends.
     pub async fn agent(&mut self, name: &AgentName) -> Result<Option<String>, StoreError> {
         self.lock_out_of_order();
-        let agent = Statement::new(self.dialect().agent).bind(name.as_str());
+        let agent = Statement::new(self.dialect().agent).bind(name);
         let row = self.fetch_first(agent).await?;
         row.map(|row| rows::text(&row, "spec")).transpose()
     }
@@ -234,15 +238,15 @@ impl Transaction<'_> {
     ) -> Result<u64, StoreError> {
         self.lock_out_of_order();
         let write = Statement::new(sql)
-            .bind(name.as_str())
+            .bind(name)
             .bind(serde_json::to_string(spec).map_err(corrupt)?)
-            .bind(self.now().as_millis());
+            .bind(self.now());
         self.registered(write).await
     }
 
     pub async fn delete_agent(&mut self, name: &AgentName) -> Result<bool, StoreError> {
         self.lock_out_of_order();
-        let delete = Statement::new(DELETE_AGENT).bind(name.as_str());
+        let delete = Statement::new(DELETE_AGENT).bind(name);
         Ok(self.registered(delete).await? > 0)
     }
 
@@ -264,7 +268,7 @@ impl Transaction<'_> {
         self.lock_out_of_order();
         let acknowledge = Statement::new(ACKNOWLEDGE)
             .bind(alert.0)
-            .bind(self.now().as_millis())
+            .bind(self.now())
             .bind(by);
         let row = self.fetch_first(acknowledge).await?;
         row.as_ref().map(rows::alert).transpose()
@@ -305,13 +309,9 @@ impl Transaction<'_> {
         let mut messages = Vec::new();
         for change in &batch.changes {
             for (id, alert) in &change.alerts {
-                let (AlertChange::Raise { step, .. } | AlertChange::Close { step }) = alert;
-                if let Some(alert) = self.save_alert(change, *id, alert).await? {
-                    let (notice, version) = (change.notice(*step, alert), change.task.version);
-                    let alert = batch
-                        .sender
-                        .alert(&notice, version, change.at, Uuid::now_v7);
-                    messages.extend(alert);
+                if let Some(notice) = self.save_alert(change, *id, alert).await? {
+                    let (version, sender) = (change.task.version, &batch.sender);
+                    messages.extend(sender.alert(&notice, version, change.at, Uuid::now_v7));
                 }
             }
         }
@@ -325,39 +325,77 @@ impl Transaction<'_> {
         id: Uuid,
         alert: &AlertChange,
     ) -> Result<Option<AlertNotice>, StoreError> {
-        let (task, at) = (&change.task, change.at);
+        let at = change.at;
         match alert {
             AlertChange::Raise {
                 step,
                 kind,
                 message,
             } => {
-                let raise = Statement::new(RAISE_ALERT)
-                    .bind(id)
-                    .bind(task.id().0)
-                    .bind(i64::from(step.0))
-                    .bind(task.definition(*step).name.as_str())
-                    .bind(kind.as_str())
-                    .bind(message.as_str())
-                    .bind(at.as_millis());
-                let is_new = self.execute(raise).await? > 0;
-                Ok(is_new.then(|| AlertNotice::raised(id, kind.as_str(), message, at)))
+                let alert = AlertNotice::raised(id, kind.as_str(), message, at);
+                let notice = change.notice(*step, alert);
+                let is_new = self.insert_alert(&notice, Some(*step)).await?;
+                Ok(is_new.then_some(notice))
             }
             AlertChange::Close { step } => {
                 let close = Statement::new(CLOSE_ALERT)
-                    .bind(task.id().0)
-                    .bind(i64::from(step.0))
-                    .bind(at.as_millis());
+                    .bind(change.task.id().0)
+                    .bind(*step)
+                    .bind(at);
                 let closed = self.fetch_first(close).await?;
-                closed.map(|row| closed_alert(&row, at)).transpose()
+                let closed = closed.map(|row| closed_alert(&row, at)).transpose()?;
+                Ok(closed.map(|alert| change.notice(*step, alert)))
             }
         }
+    }
+
+    /// Raises an alert unless there is one already, and notifies the alert webhooks.
+    pub(super) async fn raise_alert(
+        &mut self,
+        alert: &AlertNotice,
+        step: Option<StepIndex>,
+        sender: &Sender,
+    ) -> Result<(), StoreError> {
+        if self.insert_alert(alert, step).await? {
+            self.notify_webhooks(alert, 0, sender).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether it is new.
+    async fn insert_alert(
+        &mut self,
+        alert: &AlertNotice,
+        step: Option<StepIndex>,
+    ) -> Result<bool, StoreError> {
+        let insert = Statement::new(RAISE_ALERT)
+            .bind(alert.id)
+            .bind(alert.task.map(|task| task.0))
+            .bind(step.map(|step| i64::from(step.0)))
+            .bind(alert.step.as_ref().map(StepName::as_str))
+            .bind(alert.receiver.as_ref().map(ReceiverName::as_str))
+            .bind(alert.kind.as_str())
+            .bind(alert.message.as_str())
+            .bind(alert.raised_at);
+        Ok(self.execute(insert).await? > 0)
+    }
+
+    /// `version`: see [`Sender::alert`].
+    pub(super) async fn notify_webhooks(
+        &mut self,
+        alert: &AlertNotice,
+        version: u64,
+        sender: &Sender,
+    ) -> Result<(), StoreError> {
+        let messages = sender.alert(alert, version, self.now(), Uuid::now_v7);
+        self.add_messages(&messages.iter().collect::<Vec<_>>())
+            .await
     }
 
     /// Makes a test write, to show that the store can commit.
     pub async fn heartbeat(&mut self) -> Result<(), StoreError> {
         self.lock_out_of_order();
-        let beat = Statement::new(self.dialect().heartbeat).bind(self.now().as_millis());
+        let beat = Statement::new(self.dialect().heartbeat).bind(self.now());
         self.execute(beat).await?;
         Ok(())
     }

@@ -4,21 +4,15 @@
 
 use uuid::Uuid;
 
-use super::{DeadByReceiver, queues::add};
+use super::DeadByReceiver;
 use crate::{
     domain::{AlertNotice, ReceiverName, Sender, Timestamp, undeliverable},
     store::{
         StoreError, Transaction,
-        queries::Statement,
         rows::{self, Columns},
+        statement::Statement,
     },
 };
-
-/// Relies on alerts_unclosed_of_receiver.
-const RAISE: &str = r#"
-INSERT INTO alerts (id, receiver, kind, message, state, raised_at)
-VALUES ($1, $2, $3, $4, 'open', $5)
-ON CONFLICT DO NOTHING"#;
 
 /// Relies on alerts_unclosed_of_receiver and messages_died_by_receiver.
 const CLOSE: &str = r#"
@@ -36,30 +30,11 @@ pub async fn change(
 ) -> Result<(), StoreError> {
     let now = tx.now();
     for (receiver, reason) in dead {
-        raise(tx, &receiver, &reason, now, sender).await?;
+        let alert = undeliverable(Uuid::now_v7(), &receiver, &reason, now);
+        tx.raise_alert(&alert, None, sender).await?;
     }
     for receiver in resolved {
         close(tx, receiver, now, sender).await?;
-    }
-    Ok(())
-}
-
-async fn raise(
-    tx: &mut Transaction<'_>,
-    receiver: &ReceiverName,
-    reason: &str,
-    now: Timestamp,
-    sender: &Sender,
-) -> Result<(), StoreError> {
-    let alert = undeliverable(Uuid::now_v7(), receiver, reason, now);
-    let raise = Statement::new(RAISE)
-        .bind(alert.id)
-        .bind(receiver.as_str())
-        .bind(alert.kind.as_str())
-        .bind(alert.message.as_str())
-        .bind(now.as_millis());
-    if tx.execute(raise).await? > 0 {
-        add(tx, &sender.alert(&alert, 0, now, Uuid::now_v7)).await?;
     }
     Ok(())
 }
@@ -70,15 +45,13 @@ async fn close(
     now: Timestamp,
     sender: &Sender,
 ) -> Result<(), StoreError> {
-    let close = Statement::new(CLOSE)
-        .bind(receiver.as_str())
-        .bind(now.as_millis());
+    let close = Statement::new(CLOSE).bind(receiver).bind(now);
     for row in tx.fetch(close).await? {
         let alert = AlertNotice {
             receiver: Some(receiver.clone()),
             ..closed_alert(&row, now)?
         };
-        add(tx, &sender.alert(&alert, 1, now, Uuid::now_v7)).await?;
+        tx.notify_webhooks(&alert, 1, sender).await?;
     }
     Ok(())
 }

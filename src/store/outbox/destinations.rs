@@ -21,8 +21,8 @@ use crate::{
     },
     store::{
         StoreError, Transaction,
-        queries::{BindValue, Statement},
         rows::{self, Columns},
+        statement::Statement,
     },
 };
 
@@ -226,9 +226,7 @@ pub struct BacklogExpiry {
 
 /// At most `most` destinations of each kind.
 pub fn due_work(most: usize, with_resolved: bool) -> Statement {
-    Statement::new(DUE_WORK)
-        .bind(most)
-        .bind(i64::from(with_resolved))
+    Statement::new(DUE_WORK).bind(most).bind(with_resolved)
 }
 
 pub fn read_due_work(found: &[impl Columns], now: Timestamp) -> Result<DueWork, StoreError> {
@@ -256,7 +254,7 @@ pub fn read_due_work(found: &[impl Columns], now: Timestamp) -> Result<DueWork, 
 }
 
 fn of(sql: &str, destination: &Destination) -> Statement {
-    Statement::new(sql).bind(destination.as_str())
+    Statement::new(sql).bind(destination)
 }
 
 fn unlocked(tx: &Transaction<'_>, sql: &str) -> String {
@@ -295,8 +293,8 @@ pub async fn record(tx: &mut Transaction<'_>, request: &ClaimRequest) -> Result<
         let receiver = change.failure.map(|failure| &failure.receiver);
         if let Some(receiver) = receiver.or(change.has_backlog) {
             let lock = of(LOCK_OR_INSERT, destination)
-                .bind(receiver.as_str())
-                .bind((now + BACKLOG_POLL).as_millis());
+                .bind(receiver)
+                .bind(now + BACKLOG_POLL);
             tx.execute(lock).await?;
         }
         if change.has_recovered {
@@ -332,12 +330,10 @@ async fn save(
     circuit: Circuit,
 ) -> Result<(), StoreError> {
     let save = of(sql, destination)
-        .bind(i64::from(circuit.failures))
-        .bind(BindValue::Integer(
-            circuit.failing_since.map(Timestamp::as_millis),
-        ))
-        .bind(circuit.changed_at.as_millis())
-        .bind(circuit.paused_until.as_millis());
+        .bind(circuit.failures)
+        .bind(circuit.failing_since)
+        .bind(circuit.changed_at)
+        .bind(circuit.paused_until);
     tx.execute(save).await?;
     Ok(())
 }
@@ -400,7 +396,7 @@ async fn expire_backlog(
 ) -> Result<Option<(u64, bool)>, StoreError> {
     let now = tx.now();
     let queues = of(&unlocked(tx, EXPIRED_QUEUES), destination)
-        .bind(expired.waiting_since.as_millis())
+        .bind(expired.waiting_since)
         .bind(BATCH);
     let queues = tx.fetch(queues).await?;
     if queues.is_empty() {
@@ -409,13 +405,13 @@ async fn expire_backlog(
     let mut messages = 0;
     for queue in &queues {
         let expire = of_queue(EXPIRE_MESSAGES, queue)?
-            .bind(expired.waiting_since.as_millis())
+            .bind(expired.waiting_since)
             .bind(expired.reason.as_str())
-            .bind(now.as_millis())
+            .bind(now)
             .bind(rows::number::<i64>(queue, "tries")?);
         messages += tx.execute(expire).await?;
         if tx.execute(of_queue(DELETE_IF_EMPTY, queue)?).await? == 0 {
-            let continue_queue = of_queue(CONTINUE_QUEUE, queue)?.bind(now.as_millis());
+            let continue_queue = of_queue(CONTINUE_QUEUE, queue)?.bind(now);
             tx.execute(continue_queue).await?;
         }
     }
@@ -434,8 +430,8 @@ pub async fn postpone(
     let now = tx.now();
     for destination in destinations {
         let postpone = of(&unlocked(tx, POSTPONE), destination)
-            .bind(now.as_millis())
-            .bind((now + BACKLOG_POLL).as_millis());
+            .bind(now)
+            .bind(now + BACKLOG_POLL);
         tx.execute(postpone).await?;
     }
     Ok(())
@@ -472,10 +468,10 @@ pub async fn claim_from_backlog(
 ) -> Result<Vec<QueueClaim>, StoreError> {
     let now = tx.now();
     let lock = of(&unlocked(tx, LOCK_BACKLOG), destination)
-        .bind(now.as_millis())
-        .bind(until.as_millis())
-        .bind((now + BACKLOG_POLL).as_millis())
-        .bind(by.as_str());
+        .bind(now)
+        .bind(until)
+        .bind(now + BACKLOG_POLL)
+        .bind(by);
     let locked = tx.fetch(lock).await?;
     let Some(row) = locked.first() else {
         return Ok(Vec::new());
@@ -491,7 +487,7 @@ pub async fn claim_from_backlog(
     let claims = claim_each(tx, oldest, by, until, claim.is_probe).await?;
     let after = match claim.after(claims.len()) {
         BacklogState::Remains => return Ok(claims),
-        BacklogState::Idle => of(IDLE, destination).bind((now + PROBE_RETRY).as_millis()),
+        BacklogState::Idle => of(IDLE, destination).bind(now + PROBE_RETRY),
         BacklogState::Empty => of(DELETE_UNUSED, destination),
     };
     tx.execute(after).await?;
@@ -502,7 +498,7 @@ pub async fn expedite(
     tx: &mut Transaction<'_>,
     destination: &Destination,
 ) -> Result<(), StoreError> {
-    let expedite = of(EXPEDITE, destination).bind(tx.now().as_millis());
+    let expedite = of(EXPEDITE, destination).bind(tx.now());
     tx.execute(expedite).await?;
     Ok(())
 }
@@ -511,8 +507,7 @@ pub async fn release_probes(
     tx: &mut Transaction<'_>,
     by: Option<String>,
 ) -> Result<(), StoreError> {
-    tx.execute(Statement::new(RELEASE_PROBES).bind(BindValue::Text(by)))
-        .await?;
+    tx.execute(Statement::new(RELEASE_PROBES).bind(by)).await?;
     Ok(())
 }
 
@@ -522,7 +517,7 @@ pub async fn purge(
     limit: usize,
 ) -> Result<u64, StoreError> {
     let purge = Statement::new(unlocked(tx, PURGE))
-        .bind(failed_before.as_millis())
+        .bind(failed_before)
         .bind(limit);
     tx.execute(purge).await
 }

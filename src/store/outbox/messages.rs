@@ -10,19 +10,15 @@ use super::{
 };
 use crate::{
     domain::{
-        Message, MessageAction, MessageEvent, MessageStatus, StoredMessage, TaskId, Timestamp,
+        MessageAction, MessageEvent, MessageStatus, StoredMessage, TaskId, Timestamp,
         destination_of,
     },
     store::{
         MessageId, MessageQuery, MessageRecord, MessageState, StoreError, Transaction,
-        queries::{BindValue, Statement},
         rows::{self, Columns},
+        statement::Statement,
     },
 };
-
-const INSERT: &str = r#"
-INSERT INTO messages (id, receiver, subject, place, task_id, kind, url, body, created_at, state, tries)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'pending', 0)"#;
 
 const DELETE: &str = "DELETE FROM messages WHERE id = $1";
 
@@ -125,21 +121,6 @@ pub fn message(row: &impl Columns) -> Result<MessageRecord, StoreError> {
     })
 }
 
-pub async fn insert(tx: &mut Transaction<'_>, message: &Message) -> Result<(), StoreError> {
-    let insert = Statement::new(INSERT)
-        .bind(message.id)
-        .bind(message.receiver.as_str())
-        .bind(message.subject)
-        .bind(message.position)
-        .bind(BindValue::MaybeUuid(message.task.map(|task| task.0)))
-        .bind(message.kind.as_str())
-        .bind(BindValue::Text(message.url.clone()))
-        .bind(message.body.as_str())
-        .bind(message.at.as_millis());
-    tx.execute(insert).await?;
-    Ok(())
-}
-
 pub async fn delete(tx: &mut Transaction<'_>, message: Uuid) -> Result<(), StoreError> {
     tx.execute(Statement::new(DELETE).bind(message)).await?;
     Ok(())
@@ -154,9 +135,9 @@ pub async fn mark_dead(
 ) -> Result<bool, StoreError> {
     let mark_dead = Statement::new(MARK_DEAD)
         .bind(message)
-        .bind(i64::from(tries))
+        .bind(tries)
         .bind(reason)
-        .bind(tx.now().as_millis());
+        .bind(tx.now());
     Ok(tx.execute(mark_dead).await? > 0)
 }
 
@@ -165,9 +146,7 @@ pub async fn purge_dead(
     died_before: Timestamp,
     limit: usize,
 ) -> Result<u64, StoreError> {
-    let purge = Statement::new(PURGE_DEAD)
-        .bind(died_before.as_millis())
-        .bind(limit);
+    let purge = Statement::new(PURGE_DEAD).bind(died_before).bind(limit);
     tx.execute(purge).await
 }
 
@@ -209,14 +188,9 @@ pub async fn apply(
     let mut done = Vec::with_capacity(located.len());
     let mut expedited = BTreeSet::new();
     for (receiver, subject, destination, id) in located {
-        let queue = |sql: &str| {
-            Statement::new(sql)
-                .bind(receiver.as_str())
-                .bind(subject)
-                .bind(now.as_millis())
-        };
+        let queue = |sql: &str| Statement::new(sql).bind(&receiver).bind(subject).bind(now);
         if action == MessageAction::Redeliver {
-            let lock = queue(ADD_TO_QUEUE).bind(destination.as_str());
+            let lock = queue(ADD_TO_QUEUE).bind(&destination);
             tx.execute(lock).await?;
         }
         let status = status(tx, id).await?;
@@ -227,7 +201,7 @@ pub async fn apply(
                 tx.execute(Statement::new(DISCARD).bind(id.0)).await? > 0
             }
             (MessageStatus::Dead, _) => {
-                let requeue = Statement::new(REQUEUE).bind(id.0).bind(now.as_millis());
+                let requeue = Statement::new(REQUEUE).bind(id.0).bind(now);
                 let is_requeued = tx.execute(requeue).await? > 0;
                 tx.execute(queue(EXPEDITE)).await? > 0 || is_requeued
             }

@@ -6,11 +6,11 @@ use super::{
     messages, name, of_queue,
 };
 use crate::{
-    domain::{InstanceId, Message, MessageEnd, QueueDecision, QueueWait, Timestamp},
+    domain::{InstanceId, MessageEnd, QueueDecision, QueueWait, Timestamp},
     store::{
         StoreError, Transaction,
-        queries::{BindValue, Statement},
         rows::{self, Columns},
+        statement::Statement,
     },
 };
 
@@ -114,14 +114,12 @@ fn message_of(row: &impl Columns) -> Result<NextMessage, StoreError> {
 
 fn in_queue(sql: &str, claim: &QueueClaim) -> Statement {
     Statement::new(sql)
-        .bind(claim.receiver.as_str())
+        .bind(&claim.receiver)
         .bind(claim.subject)
 }
 
 fn fenced(sql: &str, claim: &QueueClaim, by: &InstanceId) -> Statement {
-    in_queue(sql, claim)
-        .bind(by.as_str())
-        .bind(i64::from(claim.tries))
+    in_queue(sql, claim).bind(by).bind(claim.tries)
 }
 
 /// Releases claims. Returns the receivers with a message that died.
@@ -166,21 +164,17 @@ async fn save_wait(
     wait: QueueWait<'_>,
 ) -> Result<(), StoreError> {
     let save = fenced(WAIT, claim, by)
-        .bind(wait.due_at.as_millis())
-        .bind(i64::from(wait.in_backlog))
-        .bind(i64::from(wait.tries))
-        .bind(BindValue::Integer(
-            wait.first_tried_at.map(Timestamp::as_millis),
-        ))
-        .bind(BindValue::Text(wait.error.map(str::to_owned)));
+        .bind(wait.due_at)
+        .bind(wait.in_backlog)
+        .bind(wait.tries)
+        .bind(wait.first_tried_at)
+        .bind(wait.error);
     tx.execute(save).await?;
     Ok(())
 }
 
 pub async fn release_all(tx: &mut Transaction<'_>, by: Option<String>) -> Result<u64, StoreError> {
-    let release = Statement::new(RELEASE_ALL)
-        .bind(tx.now().as_millis())
-        .bind(BindValue::Text(by));
+    let release = Statement::new(RELEASE_ALL).bind(tx.now()).bind(by);
     tx.execute(release).await
 }
 
@@ -192,7 +186,7 @@ pub async fn claim_due(
 ) -> Result<Vec<QueueClaim>, StoreError> {
     let now = tx.now();
     let due = Statement::new(DUE_QUEUES.replace("{skip locked}", tx.dialect().skip_locked))
-        .bind(now.as_millis())
+        .bind(now)
         .bind(limit);
     claim_each(tx, due, by, until, false).await
 }
@@ -208,10 +202,7 @@ pub async fn claim_each(
     let now = tx.now();
     let mut claims = Vec::new();
     for row in tx.fetch(found).await? {
-        let take = of_queue(CLAIM, &row)?
-            .bind(by.as_str())
-            .bind(now.as_millis())
-            .bind(until.as_millis());
+        let take = of_queue(CLAIM, &row)?.bind(by).bind(now).bind(until);
         for row in tx.fetch(take).await? {
             claims.push(queue_claim(&row, is_probe)?);
         }
@@ -226,23 +217,9 @@ async fn advance(
     by: &InstanceId,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let passed = tx.execute(fenced(ADVANCE, claim, by).bind(now.as_millis()));
+    let passed = tx.execute(fenced(ADVANCE, claim, by).bind(now));
     if passed.await? > 0 {
         tx.execute(in_queue(DELETE_IF_EMPTY, claim)).await?;
-    }
-    Ok(())
-}
-
-/// Adds a few messages. Those of a batch are added by its own statements.
-pub async fn add(tx: &mut Transaction<'_>, messages: &[Message]) -> Result<(), StoreError> {
-    for message in messages {
-        messages::insert(tx, message).await?;
-        let queue = Statement::new(ADD_TO_QUEUE)
-            .bind(message.receiver.as_str())
-            .bind(message.subject)
-            .bind(message.at.as_millis())
-            .bind(message.destination().as_str());
-        tx.execute(queue).await?;
     }
     Ok(())
 }

@@ -10,20 +10,13 @@
 //! transactions that had not reached its disk or its standby, and the id may belong to another transaction by now.
 
 use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
-use uuid::Uuid;
 
 use super::{answered, prepared::Prepared};
-use crate::store::{Batch, StoreError, record};
+use crate::store::{Batch, StoreError, record::HistoryRow};
 
 /// An entry of the history that a transaction wrote. No other writes the same: it names who changed what
 /// and when.
-#[derive(Clone, Debug)]
-pub(super) struct CommitWitness {
-    task: Uuid,
-    version: i64,
-    at: i64,
-    events: String,
-}
+pub(super) struct CommitWitness(HistoryRow);
 
 /// Relies on the primary key.
 const WITNESSED: &str = r#"
@@ -56,12 +49,7 @@ const UNKNOWN_ID: &str = "22023";
 impl CommitWitness {
     pub fn of(batch: &Batch) -> Option<Self> {
         let change = batch.changes.iter().find(|c| !c.events.is_empty())?;
-        Some(Self {
-            task: change.task.id().0,
-            version: change.task.version as i64,
-            at: change.at.as_millis(),
-            events: record::events(change),
-        })
+        Some(Self(HistoryRow::of(change)))
     }
 }
 
@@ -80,14 +68,14 @@ pub(super) async fn is_committed(
     if is_at_it {
         return Ok(None);
     }
-    let Some(witness) = witness else {
+    let Some(CommitWitness(witness)) = witness else {
         return Ok(Some(false));
     };
     answered(async {
         let mut view = sqlx::Connection::begin(connection).await?;
         let row = prepared
             .query(WITNESSED)
-            .bind(witness.task)
+            .bind(witness.task_id)
             .bind(witness.version)
             .bind(witness.at)
             .bind(&witness.events)
@@ -128,6 +116,7 @@ async fn is_in_progress(connection: &mut PgConnection, id: u64) -> Result<bool, 
 #[cfg(test)]
 mod tests {
     use sqlx::{Connection, PgConnection};
+    use uuid::Uuid;
 
     use super::*;
     use crate::store::conformance::cluster;
@@ -139,12 +128,12 @@ VALUES ('01900000-0000-7000-8000-000000000001', 2, 3, '[]');
 SELECT pg_current_xact_id()::text AS id"#;
 
     fn witness(version: i64) -> CommitWitness {
-        CommitWitness {
-            task: Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0001),
+        CommitWitness(HistoryRow {
+            task_id: Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0001),
             version,
             at: 3,
             events: "[]".to_owned(),
-        }
+        })
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@ use sqlx::{
     query::Query,
 };
 
-use crate::store::queries::{BindValue, Statement};
+use crate::store::statement::{BindValue, Statement};
 
 /// Whether statements stay prepared, as they do if a connection is exclusive for its lifetime. A pooler shares
 /// connections between transactions: there each statement is prepared again and without a name, because a name
@@ -58,7 +58,6 @@ impl Prepared {
                 }
                 BindValue::Integer(number) => query.bind(number),
                 BindValue::Uuid(id) => query.bind(id),
-                BindValue::MaybeUuid(id) => query.bind(id),
             };
         }
         query

@@ -16,8 +16,9 @@ use crate::{
     domain::{TaskId, Timestamp},
     store::{
         Definitions, Loaded, StoreError,
-        queries::{Source, Statement},
+        queries::Source,
         rows::{Row, number, task_id},
+        statement::Statement,
     },
 };
 

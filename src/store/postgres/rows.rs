@@ -1,15 +1,15 @@
 //! How tasks are loaded.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::LazyLock};
 
-use sqlx::PgConnection;
+use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::prepared::Prepared;
 use crate::{
     domain::TaskId,
     store::{
         Definitions, Loaded, StoreError,
-        record::loaded_step_columns,
+        record::{DetailsRow, NewTaskRow, StepRow, TaskRow, loaded_names},
         rows::{Loading, number, size, task_id},
     },
 };
@@ -17,28 +17,30 @@ use crate::{
 /// Relies on the primary keys, as does [`LOAD_STEPS`]. `OFFSET 0` leaves no choice of a plan: what stands
 /// before it is run for each id. A plain join was seen to read the whole primary key, when it was planned
 /// for a table that was empty at that moment.
-const LOAD_TASKS: &str = r#"
+static LOAD_TASKS: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "
 SELECT task.*, details.*
 FROM unnest($1::uuid[]) AS wanted (id)
 CROSS JOIN LATERAL (
-    SELECT id, "key", workflow, workflow_version, labels, priority, complete_within, created_at, trace_id,
-           trace_flags, tracestate,
-           version, state, paused, complete_by, ended_at, error, undo
-    FROM tasks WHERE tasks.id = wanted.id OFFSET 0) AS task
+    SELECT {} FROM tasks WHERE tasks.id = wanted.id OFFSET 0) AS task
 LEFT JOIN LATERAL (
-    SELECT steps, policies, input, reply_to
-    FROM task_details WHERE task_id = wanted.id OFFSET 0) AS details ON true"#;
+    SELECT {} FROM task_details WHERE task_id = wanted.id OFFSET 0) AS details ON true",
+        loaded_names(&[TaskRow::COLUMNS, NewTaskRow::COLUMNS]),
+        loaded_names(&[DetailsRow::COLUMNS]),
+    )
+});
 
-const LOAD_STEPS: &str = concat!(
-    "
+static LOAD_STEPS: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "
 SELECT step.*
 FROM unnest($1::uuid[]) AS wanted (id)
 CROSS JOIN LATERAL (
-    SELECT task_id, idx, ",
-    loaded_step_columns!(),
-    "
-    FROM steps WHERE task_id = wanted.id OFFSET 0) AS step"
-);
+    SELECT {} FROM steps WHERE task_id = wanted.id OFFSET 0) AS step",
+        loaded_names(&[StepRow::COLUMNS])
+    )
+});
 
 /// The length of a text stands where the text is led to: nothing of the texts is read.
 const SIZES: &str = r#"
@@ -83,12 +85,12 @@ pub(super) async fn load(
     ids.sort_unstable();
     ids.dedup();
     let mut tasks = prepared
-        .query(LOAD_TASKS)
+        .query(AssertSqlSafe(LOAD_TASKS.as_str()))
         .bind(&ids)
         .fetch_all(&mut *connection)
         .await?;
     let mut steps = prepared
-        .query(LOAD_STEPS)
+        .query(AssertSqlSafe(LOAD_STEPS.as_str()))
         .bind(&ids)
         .fetch_all(&mut *connection)
         .await?;

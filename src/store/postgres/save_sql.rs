@@ -4,86 +4,10 @@
 
 use std::{fmt::Write, sync::OnceLock};
 
-use crate::store::record::step_columns;
-
-/// A column and its type.
-type SqlColumn = (&'static str, &'static str);
-
-/// What a save may change of a task.
-const TASK: [SqlColumn; 7] = [
-    ("state", "text"),
-    ("paused", "boolean"),
-    ("complete_by", "bigint"),
-    ("overdue_at", "bigint"),
-    ("ended_at", "bigint"),
-    ("error", "text"),
-    ("undo", "text"),
-];
-
-/// The rest of it.
-const NEW_TASK: [SqlColumn; 10] = [
-    ("\"key\"", "text"),
-    ("workflow", "text"),
-    ("workflow_version", "bigint"),
-    ("labels", "text"),
-    ("priority", "bigint"),
-    ("complete_within", "bigint"),
-    ("created_at", "bigint"),
-    ("trace_id", "text"),
-    ("trace_flags", "bigint"),
-    ("tracestate", "text"),
-];
-
-const DETAILS: [SqlColumn; 5] = [
-    ("task_id", "uuid"),
-    ("steps", "text"),
-    ("policies", "text"),
-    ("input", "text"),
-    ("reply_to", "text"),
-];
-
-const LABELS: [SqlColumn; 3] = [("label", "text"), ("value", "text"), ("task_id", "uuid")];
-
-const KEYS: [SqlColumn; 4] = [
-    ("\"key\"", "text"),
-    ("fingerprint", "text"),
-    ("task_id", "uuid"),
-    ("created_at", "bigint"),
-];
-
-macro_rules! step_types {
-    ($($name:ident: $kind:ident),*) => { [$((stringify!($name), type_of!($kind))),*] };
-}
-
-macro_rules! type_of {
-    (number) => {
-        "bigint"
-    };
-    (maybe_number) => {
-        "bigint"
-    };
-    (flag) => {
-        "smallint"
-    };
-    ($text:ident) => {
-        "text"
-    };
-}
-
-/// What a save may change of a step.
-const STEP: [SqlColumn; 17] = step_columns!(step_types);
-
-/// The rest of it.
-const NEW_STEP: [SqlColumn; 3] = [("name", "text"), ("agent", "text"), ("priority", "bigint")];
-
-const STEP_ID: [SqlColumn; 2] = [("task_id", "uuid"), ("idx", "bigint")];
-
-const HISTORY: [SqlColumn; 4] = [
-    ("task_id", "uuid"),
-    ("version", "bigint"),
-    ("at", "bigint"),
-    ("events", "text"),
-];
+use crate::store::record::{
+    DetailsRow, HistoryRow, KeyRow, LabelRow, NewStepRow, NewTaskRow, SqlColumn, StepRow, TaskRow,
+    names, set_all,
+};
 
 /// The parts of the statement; its parameters are in the order of the parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,21 +57,26 @@ impl SaveShape {
             form.new_steps("new_steps", "");
         }
         if self.undos {
-            let set = set(&STEP, "excluded");
+            let set = set_all(&StepRow::COLUMNS[2..], "excluded");
             form.new_steps(
                 "undo_steps",
                 &format!(" ON CONFLICT (task_id, idx) DO UPDATE SET {set}"),
             );
         }
         if self.labels {
-            form.insert("new_labels", "task_labels", &[&LABELS], "");
+            form.insert("new_labels", "task_labels", &[LabelRow::COLUMNS], "");
         }
         if self.keys {
-            form.insert("new_keys", "idempotency_keys", &[&KEYS], "");
+            form.insert("new_keys", "idempotency_keys", &[KeyRow::COLUMNS], "");
         }
-        form.insert("new_history", "history", &[&HISTORY], "");
+        form.insert("new_history", "history", &[HistoryRow::COLUMNS], "");
         form.end()
     }
+}
+
+/// A statement by itself that inserts rows.
+pub(super) fn insert(table: &str, columns: &[&[SqlColumn]], conflict: &str) -> String {
+    SaveBuilder::default().insertion(table, columns, conflict)
 }
 
 #[derive(Default)]
@@ -194,7 +123,7 @@ impl SaveBuilder {
     /// read the whole primary key, when it was planned for a table that was small at that moment.
     fn known_tasks(&mut self, wait: bool) {
         let ids = self.parameters + 1;
-        let rows = self.rows(&[&[("id", "uuid"), ("base", "bigint")], &TASK]);
+        let rows = self.rows(&[TaskRow::COLUMNS]);
         let skip = if wait { "" } else { " SKIP LOCKED" };
         self.part(
             "mine",
@@ -202,7 +131,7 @@ impl SaveBuilder {
                 "MATERIALIZED (
     SELECT new.*, locked.place FROM {rows}
     CROSS JOIN LATERAL (
-        SELECT tasks.ctid AS place FROM tasks WHERE tasks.id = new.id AND tasks.version = new.base
+        SELECT tasks.ctid AS place FROM tasks WHERE tasks.id = new.id AND tasks.version = new.version
         FOR NO KEY UPDATE{skip}) AS locked)"
             ),
         );
@@ -214,12 +143,12 @@ impl SaveBuilder {
             ),
         );
         self.condition = " AND (SELECT \"all\" FROM unmoved)";
-        let (set, condition) = (set(&TASK, "mine"), self.condition);
+        let (set, condition) = (set_all(&TaskRow::COLUMNS[2..], "mine"), self.condition);
         self.part(
             "saved_tasks",
             &format!(
                 "(
-    UPDATE tasks SET version = version + 1, {set}
+    UPDATE tasks SET version = mine.version + 1, {set}
     FROM mine WHERE tasks.ctid = mine.place{condition}
     RETURNING 1)"
             ),
@@ -228,8 +157,8 @@ impl SaveBuilder {
     }
 
     fn known_steps(&mut self) {
-        let rows = self.rows(&[&STEP_ID, &STEP]);
-        let (set, condition) = (set(&STEP, "known"), self.condition);
+        let rows = self.rows(&[StepRow::COLUMNS]);
+        let (set, condition) = (set_all(&StepRow::COLUMNS[2..], "known"), self.condition);
         self.part("saved_steps", &format!("(
     UPDATE steps SET {set}
     FROM (
@@ -241,25 +170,28 @@ impl SaveBuilder {
     }
 
     fn new_tasks(&mut self) {
-        let id: &[SqlColumn] = &[("id", "uuid"), ("version", "bigint")];
-        self.insert("new_tasks", "tasks", &[id, &TASK, &NEW_TASK], "");
-        self.insert("new_details", "task_details", &[&DETAILS], "");
+        let columns = [TaskRow::COLUMNS, NewTaskRow::COLUMNS];
+        self.insert("new_tasks", "tasks", &columns, "");
+        self.insert("new_details", "task_details", &[DetailsRow::COLUMNS], "");
     }
 
     fn new_steps(&mut self, name: &str, conflict: &str) {
-        self.insert(name, "steps", &[&STEP_ID, &STEP, &NEW_STEP], conflict);
+        let columns = [StepRow::COLUMNS, NewStepRow::COLUMNS];
+        self.insert(name, "steps", &columns, conflict);
     }
 
     fn insert(&mut self, name: &str, table: &str, columns: &[&[SqlColumn]], conflict: &str) {
+        let body = self.insertion(table, columns, conflict);
+        self.part(name, &format!("({body})"));
+    }
+
+    fn insertion(&mut self, table: &str, columns: &[&[SqlColumn]], conflict: &str) -> String {
         let (names, rows, condition) = (names(columns), self.rows(columns), self.condition);
-        self.part(
-            name,
-            &format!(
-                "(
+        format!(
+            "
     INSERT INTO {table} ({names})
-    SELECT new.* FROM {rows} WHERE true{condition}{conflict})"
-            ),
-        );
+    SELECT new.* FROM {rows} WHERE true{condition}{conflict}"
+        )
     }
 
     /// A row that is locked, or existed, and yet was not found, is an error that changes nothing.
@@ -277,17 +209,4 @@ FROM unmoved"
         });
         sql
     }
-}
-
-fn names(columns: &[&[SqlColumn]]) -> String {
-    let names: Vec<_> = columns.concat().iter().map(|(name, _)| *name).collect();
-    names.join(", ")
-}
-
-fn set(columns: &[SqlColumn], from: &str) -> String {
-    let set: Vec<_> = columns
-        .iter()
-        .map(|(name, _)| format!("{name} = {from}.{name}"))
-        .collect();
-    set.join(", ")
 }

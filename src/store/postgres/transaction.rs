@@ -23,11 +23,11 @@ use super::{
     save,
 };
 use crate::{
-    domain::{AgentName, StepRef, TaskId, Timestamp},
+    domain::{AgentName, Message, StepRef, TaskId, Timestamp},
     store::{
         Batch, KnownKey, Loaded, Saved, StoreError,
-        queries::Statement,
         rows::{self, Row, corrupt},
+        statement::Statement,
         transaction::{Dialect, Session, Transaction},
     },
 };
@@ -471,11 +471,17 @@ impl Session for PgTransaction<'_> {
             return Ok(Saved::Conflict);
         }
         let alerts = (self as &mut Transaction<'_>).save_alerts(batch).await?;
-        let (replies, connection) = (&batch.messages, self.connection().await?);
-        let saved = answered(save::save_messages(connection, replies, &alerts, prepared)).await;
-        self.noted(saved)?;
+        let messages: Vec<_> = batch.messages.iter().chain(&alerts).collect();
+        self.add_messages(&messages).await?;
         self.note(batch);
         Ok(Saved::All)
+    }
+
+    async fn add_messages(&mut self, messages: &[&Message]) -> Result<(), StoreError> {
+        let prepared = self.prepared();
+        let added = save::add_messages(self.connection().await?, messages, prepared);
+        let added = answered(added).await;
+        self.noted(added)
     }
 
     async fn purge(

@@ -8,11 +8,7 @@ use sqlx::{Sqlite, SqlitePool, Transaction};
 use super::{files::DatabaseFiles, now, rows, space};
 use crate::{
     domain::{FileSpace, TaskId, Timestamp},
-    store::{
-        Definitions, Loaded, StoreError,
-        queries::{Source, Statement},
-        rows::Row,
-    },
+    store::{Definitions, Loaded, StoreError, queries::Source, rows::Row, statement::Statement},
 };
 
 pub struct SqliteSource {

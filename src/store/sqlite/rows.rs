@@ -1,6 +1,6 @@
 //! How SQLite is asked, and tasks are loaded from it.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::LazyLock};
 
 use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments};
 
@@ -8,28 +8,29 @@ use crate::{
     domain::TaskId,
     store::{
         Definitions, Health, Loaded, StoreError, UnreadableTask,
-        queries::{BindValue, Statement},
-        record::loaded_step_columns,
+        record::{DetailsRow, NewTaskRow, StepRow, TaskRow, loaded_names},
         rows::{Loading, corrupt, size},
+        statement::{BindValue, Statement},
     },
 };
 
-const LOAD_TASKS: &str = r#"
-SELECT id, "key", workflow, workflow_version, steps, policies, input, reply_to, labels, priority,
-       complete_within, created_at, trace_id, trace_flags, tracestate, version, state, paused, complete_by, ended_at, error, undo
-FROM tasks LEFT JOIN task_details ON task_id = id
+static LOAD_TASKS: LazyLock<String> = LazyLock::new(|| {
+    let names = loaded_names(&[TaskRow::COLUMNS, NewTaskRow::COLUMNS, DetailsRow::COLUMNS]);
+    format!(
+        "SELECT {names} FROM tasks LEFT JOIN task_details ON task_id = id
 WHERE id IN (SELECT unhex(value) FROM json_each(?1))
-ORDER BY id"#;
+ORDER BY id"
+    )
+});
 
-const LOAD_STEPS: &str = concat!(
-    "
-SELECT task_id, idx, ",
-    loaded_step_columns!(),
-    "
-FROM steps
+static LOAD_STEPS: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT {} FROM steps
 WHERE task_id IN (SELECT unhex(value) FROM json_each(?1))
-ORDER BY task_id, idx"
-);
+ORDER BY task_id, idx",
+        loaded_names(&[StepRow::COLUMNS])
+    )
+});
 
 /// The length of a text stands at its beginning: nothing of the texts is read.
 const SIZES: &str = r#"
@@ -51,7 +52,6 @@ pub(super) fn query(statement: Statement) -> Query<'static, Sqlite, SqliteArgume
             BindValue::Text(text) => query.bind(text),
             BindValue::Integer(number) => query.bind(number),
             BindValue::Uuid(id) => query.bind(id),
-            BindValue::MaybeUuid(id) => query.bind(id),
         };
     }
     query
@@ -112,11 +112,11 @@ async fn load_together(
     definitions: &Definitions,
 ) -> Result<Loaded, StoreError> {
     let ids = listed(ids)?;
-    let tasks = sqlx::query(LOAD_TASKS)
+    let tasks = sqlx::query(AssertSqlSafe(LOAD_TASKS.as_str()))
         .bind(&ids)
         .fetch_all(&mut *connection)
         .await?;
-    let steps = sqlx::query(LOAD_STEPS)
+    let steps = sqlx::query(AssertSqlSafe(LOAD_STEPS.as_str()))
         .bind(&ids)
         .fetch_all(&mut *connection)
         .await?;

@@ -4,7 +4,6 @@
 
 use std::{
     cell::RefCell,
-    fmt::Write,
     pin::pin,
     sync::{Arc, OnceLock},
     task::Poll,
@@ -15,7 +14,10 @@ use sqlx::{
 };
 use uuid::Uuid;
 
-use crate::store::StoreError;
+use crate::store::{
+    StoreError,
+    record::{SqlColumn, names, set_all},
+};
 
 /// Numbers of rows that have a form of their own. The next larger one is at most half again as large.
 const SIZES: [usize; 14] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
@@ -23,19 +25,20 @@ const SIZES: [usize; 14] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 /// The most rows of one go.
 const MOST_ROWS: usize = SIZES[SIZES.len() - 1];
 
-/// SQL with room for rows of so many columns.
-pub struct RowsStatement<const COLUMNS: usize> {
-    before: &'static str,
-    after: &'static str,
+/// SQL with room for rows of these columns.
+pub struct RowsStatement {
+    sql: &'static str,
+    columns: &'static [&'static [SqlColumn]],
     forms: [OnceLock<SqlStr>; SIZES.len()],
 }
 
-impl<const COLUMNS: usize> RowsStatement<COLUMNS> {
-    /// The SQL before and after the rows.
-    pub const fn new(before: &'static str, after: &'static str) -> Self {
+impl RowsStatement {
+    /// In the SQL stand `{columns}`, `{rows}`, and where all but the two key columns of the first record are set,
+    /// `{excluded}` or `{new}`.
+    pub const fn new(sql: &'static str, columns: &'static [&'static [SqlColumn]]) -> Self {
         Self {
-            before,
-            after,
+            sql,
+            columns,
             forms: [const { OnceLock::new() }; SIZES.len()],
         }
     }
@@ -51,7 +54,7 @@ impl<const COLUMNS: usize> RowsStatement<COLUMNS> {
         while rows.peek().is_some() {
             let mut values = Rows::default();
             let expected = rows.clone().take(MOST_ROWS).count();
-            values.0.reserve(expected * COLUMNS, 0);
+            values.0.reserve(expected * self.width(), 0);
             let mut count = 0;
             for row in rows.by_ref().take(MOST_ROWS) {
                 write(&mut values, row);
@@ -65,18 +68,25 @@ impl<const COLUMNS: usize> RowsStatement<COLUMNS> {
         filled
     }
 
+    fn width(&self) -> usize {
+        self.columns.iter().map(|columns| columns.len()).sum()
+    }
+
     /// The smallest form for so many rows.
     fn sql(&self, rows: usize) -> SqlStr {
         let at = SIZES.partition_point(|size| *size < rows);
         let at = at.min(SIZES.len() - 1);
         let form = self.forms[at].get_or_init(|| {
-            let row = format!("({})", ["?"; COLUMNS].join(","));
-            let mut sql = self.before.to_owned();
-            for place in 0..SIZES[at] {
-                // Writing to a String cannot fail.
-                let _ = write!(sql, "{}{row}", if place == 0 { " " } else { "," });
-            }
-            sql.push_str(self.after);
+            let row = format!("({})", vec!["?"; self.width()].join(","));
+            let rows = vec![row; SIZES[at]].join(",");
+            let set = self.columns[0].iter().enumerate().skip(2);
+            let new = set.map(|(at, (name, _))| format!("{name} = new.column{}", at + 1));
+            let sql = self
+                .sql
+                .replace("{columns}", &names(self.columns))
+                .replace("{rows}", &rows)
+                .replace("{excluded}", &set_all(&self.columns[0][2..], "excluded"))
+                .replace("{new}", &new.collect::<Vec<_>>().join(", "));
             // Made of this program's own text alone; every value is bound.
             AssertSqlSafe(Arc::<str>::from(sql)).into_sql_str()
         });
@@ -112,11 +122,11 @@ impl Rows {
         self.add(shared(word));
     }
 
-    pub fn integer(&mut self, number: i64) {
+    pub fn number(&mut self, number: i64) {
         self.add(number);
     }
 
-    pub fn maybe_integer(&mut self, number: Option<i64>) {
+    pub fn maybe_number(&mut self, number: Option<i64>) {
         self.add(number);
     }
 
@@ -183,9 +193,13 @@ mod tests {
 
     #[test]
     fn a_form_has_room_for_its_rows_and_is_made_once() {
-        static PAIRS: RowsStatement<2> = RowsStatement::new("VALUES", ";");
-        assert_eq!(PAIRS.sql(1).as_str(), "VALUES (?,?);");
-        assert_eq!(PAIRS.sql(3).as_str(), "VALUES (?,?),(?,?),(?,?);");
+        static PAIRS: RowsStatement = RowsStatement::new(
+            "({columns}) VALUES {rows};",
+            &[&[("first", "bigint"), ("second", "bigint")]],
+        );
+        assert_eq!(PAIRS.sql(1).as_str(), "(first, second) VALUES (?,?);");
+        let three = PAIRS.sql(3);
+        assert!(three.as_str().ends_with(" VALUES (?,?),(?,?),(?,?);"));
         assert_eq!(PAIRS.sql(5).as_str().matches("(?,?)").count(), 6);
         let most = PAIRS.sql(MOST_ROWS);
         assert_eq!(most.as_str().matches("(?,?)").count(), MOST_ROWS);
@@ -194,11 +208,15 @@ mod tests {
 
     #[test]
     fn rows_beyond_the_largest_form_go_in_another_go() {
-        static ONES: RowsStatement<1> = RowsStatement::new("VALUES", "");
-        let filled = ONES.over(0..MOST_ROWS as i64 + 2, |rows, n| rows.integer(n));
+        static PAIRS: RowsStatement =
+            RowsStatement::new("VALUES {rows}", &[&[("one", "bigint"), ("two", "bigint")]]);
+        let filled = PAIRS.over(0..MOST_ROWS as i64 + 2, |rows, n| {
+            rows.number(n);
+            rows.number(n);
+        });
         let forms: Vec<_> = filled
             .iter()
-            .map(|go| go.sql.as_str().matches('?').count())
+            .map(|go| go.sql.as_str().matches("(?,?)").count())
             .collect();
         assert_eq!(forms, [MOST_ROWS, 2]);
     }

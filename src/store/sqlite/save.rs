@@ -6,90 +6,105 @@ use sqlx::SqliteConnection;
 
 use super::rows_statement::{Rows, RowsStatement, run, run_and};
 use crate::{
-    domain::{Message, StepIndex, Task, Timestamp},
+    domain::{Message, Timestamp},
     store::{
         Batch, Saved, StoreError,
-        batch::TaskChange,
-        record::{self, DetailsRecord, StepRecord, TaskRecord, step_columns},
+        record::{
+            DetailsRow, HistoryRow, KeyRow, LabelRow, MessageRow, NewStepRow, NewTaskRow, QueueRow,
+            StepRow, TaskRow, saved_rows,
+        },
     },
 };
 
-/// Relies on the primary key.
-static INSERT_TASKS: RowsStatement<19> = RowsStatement::new(
-    r#"
-INSERT INTO tasks (id, "key", workflow, workflow_version, labels, priority, complete_within, created_at,
-                   trace_id, trace_flags, tracestate, version, state, paused, complete_by, overdue_at, ended_at, error, undo)
-SELECT * FROM (VALUES"#,
-    ") WHERE column1 IS NOT NULL",
+static INSERT_TASKS: RowsStatement = RowsStatement::new(
+    "INSERT INTO tasks ({columns}) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL",
+    &[TaskRow::COLUMNS, NewTaskRow::COLUMNS],
 );
 
-static INSERT_DETAILS: RowsStatement<4> = RowsStatement::new(
-    "INSERT INTO task_details (task_id, steps, policies, input) SELECT * FROM (VALUES",
-    ") WHERE column1 IS NOT NULL",
-);
-
-/// For tasks with a `reply_to`: all others need only [`INSERT_DETAILS`].
-static INSERT_DETAILS_AND_REPLY: RowsStatement<5> = RowsStatement::new(
-    "INSERT INTO task_details (task_id, steps, policies, input, reply_to) SELECT * FROM (VALUES",
-    ") WHERE column1 IS NOT NULL",
+static INSERT_DETAILS: RowsStatement = RowsStatement::new(
+    "INSERT INTO task_details ({columns}) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL",
+    &[DetailsRow::COLUMNS],
 );
 
 /// Compare-and-set on the version; relies on the primary key.
-static UPDATE_TASKS: RowsStatement<9> = RowsStatement::new(
-    r#"
-UPDATE tasks
-SET version = version + 1, state = new.column3, paused = new.column4, complete_by = new.column5,
-    overdue_at = new.column6, ended_at = new.column7, error = new.column8, undo = new.column9
-FROM (VALUES"#,
-    ") AS new WHERE tasks.id = new.column1 AND tasks.version = new.column2",
+static UPDATE_TASKS: RowsStatement = RowsStatement::new(
+    "UPDATE tasks SET version = version + 1, {new} FROM (VALUES {rows}) AS new
+WHERE tasks.id = new.column1 AND tasks.version = new.column2",
+    &[TaskRow::COLUMNS],
 );
 
-macro_rules! save_steps {
-    ($first:ident: $kind:ident $(, $name:ident: $_:ident)*) => {
-        RowsStatement::new(
-            concat!(
-                "INSERT INTO steps (task_id, idx, name, agent, priority, ", stringify!($first),
-                $(", ", stringify!($name),)* ") SELECT * FROM (VALUES"
-            ),
-            concat!(
-                ") WHERE column1 IS NOT NULL ON CONFLICT (task_id, idx) DO UPDATE SET ",
-                stringify!($first), " = excluded.", stringify!($first)
-                $(, ", ", stringify!($name), " = excluded.", stringify!($name))*
-            ),
-        )
+/// Relies on the primary key.
+static SAVE_STEPS: RowsStatement = RowsStatement::new(
+    "INSERT INTO steps ({columns}) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL
+ON CONFLICT (task_id, idx) DO UPDATE SET {excluded}",
+    &[StepRow::COLUMNS, NewStepRow::COLUMNS],
+);
+
+static INSERT_HISTORY: RowsStatement = RowsStatement::new(
+    "INSERT INTO history ({columns}) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL",
+    &[HistoryRow::COLUMNS],
+);
+
+static INSERT_LABELS: RowsStatement = RowsStatement::new(
+    "INSERT INTO task_labels ({columns}) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL",
+    &[LabelRow::COLUMNS],
+);
+
+static INSERT_KEYS: RowsStatement = RowsStatement::new(
+    "INSERT INTO idempotency_keys ({columns}) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL",
+    &[KeyRow::COLUMNS],
+);
+
+static INSERT_MESSAGES: RowsStatement = RowsStatement::new(
+    "INSERT INTO messages ({columns}) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL",
+    &[MessageRow::COLUMNS],
+);
+
+/// Relies on the primary key.
+static ADD_TO_QUEUES: RowsStatement = RowsStatement::new(
+    "INSERT INTO queues ({columns}) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL
+ON CONFLICT (receiver, subject) DO NOTHING",
+    &[QueueRow::COLUMNS],
+);
+
+macro_rules! write_rows {
+    ($($(#[$doc:meta])* $Row:ident $(<$a:lifetime>)? { $($column:ident: $kind:ident),* })*) => { $(
+        impl $(<$a>)? $Row $(<$a>)? {
+            fn write(self, rows: &mut Rows) {
+                $(write_value!(rows, self.$column, $kind);)*
+            }
+        }
+    )* };
+}
+
+macro_rules! write_value {
+    ($rows:ident, $value:expr, boolean) => {
+        $rows.number($value.into())
+    };
+    ($rows:ident, $value:expr, flag) => {
+        $rows.number($value.into())
+    };
+    ($rows:ident, $value:expr, shared) => {
+        $rows.text($value.clone())
+    };
+    ($rows:ident, $value:expr, maybe_shared) => {
+        $rows.maybe_text($value.cloned())
+    };
+    ($rows:ident, $value:expr, owned) => {
+        $rows.text($value)
+    };
+    ($rows:ident, $value:expr, maybe_owned) => {
+        $rows.maybe_text($value)
+    };
+    ($rows:ident, $value:expr, maybe_word) => {
+        $rows.maybe_text($value)
+    };
+    ($rows:ident, $value:expr, $kind:ident) => {
+        $rows.$kind($value)
     };
 }
 
-/// Relies on the primary key.
-static SAVE_STEPS: RowsStatement<22> = step_columns!(save_steps);
-
-static INSERT_HISTORY: RowsStatement<4> = RowsStatement::new(
-    "INSERT INTO history (task_id, version, at, events) SELECT * FROM (VALUES",
-    ") WHERE column1 IS NOT NULL",
-);
-
-static INSERT_LABELS: RowsStatement<3> = RowsStatement::new(
-    "INSERT INTO task_labels (label, value, task_id) SELECT * FROM (VALUES",
-    ") WHERE column1 IS NOT NULL",
-);
-
-static INSERT_KEYS: RowsStatement<4> = RowsStatement::new(
-    r#"INSERT INTO idempotency_keys ("key", fingerprint, task_id, created_at) SELECT * FROM (VALUES"#,
-    ") WHERE column1 IS NOT NULL",
-);
-
-static INSERT_MESSAGES: RowsStatement<9> = RowsStatement::new(
-    r#"
-INSERT INTO messages (id, receiver, subject, place, task_id, kind, url, body, created_at, state, tries)
-SELECT *, 'pending', 0 FROM (VALUES"#,
-    ") WHERE column1 IS NOT NULL",
-);
-
-/// Relies on the primary key.
-static ADD_TO_QUEUES: RowsStatement<4> = RowsStatement::new(
-    "INSERT INTO queues (receiver, subject, destination, due_at, waits_since, tries) SELECT *, column4, 0 FROM (VALUES",
-    ") WHERE column1 IS NOT NULL ON CONFLICT (receiver, subject) DO NOTHING",
-);
+saved_rows!(write_rows);
 
 /// Saves all but alerts and messages.
 pub(super) async fn save(
@@ -100,25 +115,32 @@ pub(super) async fn save(
     let changes = || batch.changes.iter();
     let created = || changes().filter(|change| change.base.is_none());
     let moved = || changes().filter_map(|change| Some((&change.task, change.base?)));
-    let inserts = || INSERT_TASKS.over(created(), |rows, change| new_task(rows, &change.task));
-    // Tasks with a `reply_to` use another form, so that all others need not carry it.
-    let is_told = |change: &&TaskChange| change.task.details.reply_to.is_some();
-    let details = || {
-        let mut inserted =
-            INSERT_DETAILS.over(created().filter(move |change| !is_told(change)), details);
-        let told = created().filter(is_told);
-        inserted.extend(INSERT_DETAILS_AND_REPLY.over(told, details_and_reply));
-        inserted
+    let inserts = || {
+        INSERT_TASKS.over(created(), |rows, change| {
+            TaskRow::of(&change.task, change.task.version).write(rows);
+            NewTaskRow::of(&change.task).write(rows);
+        })
     };
-    let updates = || UPDATE_TASKS.over(moved(), |rows, (moved, base)| task(rows, moved, base));
+    let details = || {
+        let details = |rows: &mut Rows, task| DetailsRow::of(task).write(rows);
+        INSERT_DETAILS.over(created().map(|change| &*change.task), details)
+    };
+    let updates = || {
+        UPDATE_TASKS.over(moved(), |rows, (task, base)| {
+            TaskRow::of(task, base).write(rows);
+        })
+    };
     let steps = || {
         let steps =
-            changes().flat_map(|change| change.steps.iter().map(move |at| (&change.task, *at)));
-        SAVE_STEPS.over(steps, |rows, (task, at)| step(rows, task, at, now))
+            changes().flat_map(|change| change.steps.iter().map(move |at| (&*change.task, *at)));
+        SAVE_STEPS.over(steps, |rows, (task, at)| {
+            StepRow::of(task, at, now).write(rows);
+            NewStepRow::of(task, at).write(rows);
+        })
     };
     let history = || {
         let told = changes().filter(|change| !change.events.is_empty());
-        INSERT_HISTORY.over(told, history)
+        INSERT_HISTORY.over(told, |rows, change| HistoryRow::of(change).write(rows))
     };
 
     let (_, next) = run_and(tx, inserts(), details).await?;
@@ -129,140 +151,33 @@ pub(super) async fn save(
     }
     let (_, next) = run_and(tx, next, history).await?;
     run(tx, next).await?;
-    let labels = created().flat_map(|change| {
-        let labels = change.task.details.labels.iter();
-        labels.map(move |label| (change.task.id(), label))
-    });
-    let labels = INSERT_LABELS.over(labels, |rows, (task, (label, value))| {
-        rows.text(label.as_str());
-        rows.text(value.as_str());
-        rows.id(task.0);
-    });
-    run(tx, labels).await?;
+    let labels = created().flat_map(|change| LabelRow::of(&change.task));
+    run(
+        tx,
+        INSERT_LABELS.over(labels, |rows, label| label.write(rows)),
+    )
+    .await?;
     let keys = INSERT_KEYS.over(batch.keys.iter(), |rows, new| {
-        rows.text(new.key.as_str());
-        rows.text(new.fingerprint.as_str());
-        rows.id(new.task.0);
-        rows.integer(now.as_millis());
+        KeyRow::of(new, now).write(rows);
     });
     run(tx, keys).await?;
     Ok(Saved::All)
 }
 
 /// Does nothing if there are no messages.
-pub(super) async fn save_messages(
+pub(super) async fn add_messages(
     tx: &mut SqliteConnection,
-    replies: &[Message],
-    alerts: &[Message],
+    messages: &[&Message],
 ) -> Result<(), StoreError> {
-    let messages: Vec<_> = replies.iter().chain(alerts).collect();
     let inserted = INSERT_MESSAGES.over(messages.iter(), |rows, message| {
-        rows.id(message.id);
-        rows.text(message.receiver.as_str());
-        rows.id(message.subject);
-        rows.integer(message.position);
-        rows.maybe_id(message.task.map(|task| task.0));
-        rows.text(message.kind.as_str());
-        rows.maybe_text(message.url.as_deref());
-        rows.text(message.body.as_str());
-        rows.integer(message.at.as_millis());
+        MessageRow::of(message).write(rows);
     });
     run(tx, inserted).await?;
-    let queues = Batch::queues(&messages);
-    let queues = ADD_TO_QUEUES.over(queues.iter(), |rows, queue| {
-        rows.text(queue.receiver.as_str());
-        rows.id(queue.subject);
-        rows.text(queue.destination.as_str());
-        rows.integer(queue.at.as_millis());
-    });
-    run(tx, queues).await?;
+    let queues = QueueRow::of(messages).into_iter();
+    run(
+        tx,
+        ADD_TO_QUEUES.over(queues, |rows, queue| queue.write(rows)),
+    )
+    .await?;
     Ok(())
-}
-
-fn new_task(rows: &mut Rows, task: &Task) {
-    let details = DetailsRecord::of(task);
-    rows.id(task.id().0);
-    rows.maybe_text(details.key.cloned());
-    rows.maybe_text(details.workflow.cloned());
-    rows.maybe_integer(details.workflow_version.map(i64::from));
-    rows.text(details.labels);
-    rows.integer(details.priority);
-    rows.maybe_integer(details.complete_within);
-    rows.integer(details.created_at);
-    rows.maybe_text(details.trace_id);
-    rows.maybe_integer(details.trace_flags);
-    rows.maybe_text(details.tracestate.cloned());
-    rows.integer(task.version as i64);
-    state(rows, task);
-}
-
-fn details(rows: &mut Rows, change: &TaskChange) {
-    let details = DetailsRecord::of(&change.task);
-    rows.id(change.task.id().0);
-    rows.maybe_text(details.steps);
-    rows.maybe_text(details.policies);
-    rows.text(details.input);
-}
-
-fn details_and_reply(rows: &mut Rows, change: &TaskChange) {
-    details(rows, change);
-    rows.maybe_text(record::reply_to(&change.task));
-}
-
-fn task(rows: &mut Rows, task: &Task, base: u64) {
-    rows.id(task.id().0);
-    rows.integer(base as i64);
-    state(rows, task);
-}
-
-/// The columns in which both forms of a task's record end.
-fn state(rows: &mut Rows, task: &Task) {
-    let record = TaskRecord::of(task);
-    rows.word(record.state);
-    rows.integer(i64::from(record.paused));
-    rows.maybe_integer(record.complete_by);
-    rows.maybe_integer(record.overdue_at);
-    rows.maybe_integer(record.ended_at);
-    rows.maybe_text(record.error);
-    rows.maybe_text(record.undo);
-}
-
-fn step(rows: &mut Rows, task: &Task, index: StepIndex, now: Timestamp) {
-    let record = StepRecord::of(task, index, now);
-    rows.id(record.task);
-    rows.integer(i64::from(record.idx));
-    rows.text(record.name.clone());
-    rows.text(record.agent.clone());
-    rows.integer(record.priority);
-    macro_rules! bind {
-        ($($name:ident: $kind:ident),*) => { $(value!(record.$name, $kind);)* };
-    }
-    macro_rules! value {
-        ($value:expr, word) => {
-            rows.word($value)
-        };
-        ($value:expr, number) => {
-            rows.integer($value)
-        };
-        ($value:expr, maybe_number) => {
-            rows.maybe_integer($value)
-        };
-        ($value:expr, flag) => {
-            rows.integer(i64::from($value))
-        };
-        ($value:expr, maybe_shared) => {
-            rows.maybe_text($value.cloned())
-        };
-        ($value:expr, $text:ident) => {
-            rows.maybe_text($value)
-        };
-    }
-    step_columns!(bind);
-}
-
-fn history(rows: &mut Rows, change: &TaskChange) {
-    rows.id(change.task.id().0);
-    rows.integer(change.task.version as i64);
-    rows.integer(change.at.as_millis());
-    rows.text(record::events(change));
 }

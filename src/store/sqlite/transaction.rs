@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use super::{files::DatabaseFiles, save, space};
 use crate::{
-    domain::{AgentName, StepRef, TaskId, Timestamp},
+    domain::{AgentName, Message, StepRef, TaskId, Timestamp},
     store::{
         Batch, Definitions, KnownKey, Loaded, Saved, StoreError,
-        queries::Statement,
         rows::{self, Row},
+        statement::Statement,
         transaction::{Dialect, Session, Transaction},
     },
 };
@@ -126,8 +126,13 @@ impl Session for SqliteTransaction<'_> {
             return Ok(Saved::Conflict);
         }
         let alerts = (self as &mut Transaction<'_>).save_alerts(batch).await?;
-        save::save_messages(&mut self.tx, &batch.messages, &alerts).await?;
+        let messages: Vec<_> = batch.messages.iter().chain(&alerts).collect();
+        self.add_messages(&messages).await?;
         Ok(Saved::All)
+    }
+
+    async fn add_messages(&mut self, messages: &[&Message]) -> Result<(), StoreError> {
+        save::add_messages(&mut self.tx, messages).await
     }
 
     async fn purge(
