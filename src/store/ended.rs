@@ -4,11 +4,7 @@
 
 use uuid::Uuid;
 
-use super::{
-    StoreError,
-    rows::{self, Columns},
-    statement::Statement,
-};
+use super::{StoreError, rows::Columns, statement::Statement};
 use crate::domain::TaskStatus;
 
 /// Relies on tasks_ended, which covers it. Pages are cut by time, not by time and id: on PostgreSQL the index has no
@@ -110,7 +106,7 @@ impl EndedCount {
 
     /// Adds what [`EndedCount::statement`] found.
     pub fn add(mut self, row: &impl Columns, limit: usize) -> Result<Self, StoreError> {
-        let count: u64 = rows::number(row, "count")?;
+        let count: u64 = row.get("count")?;
         let is_last = count < limit as u64;
         self.next = match self.next {
             Some(CountedRange::From(_)) if is_last => {
@@ -118,12 +114,12 @@ impl EndedCount {
                 Some(CountedRange::Undone(Uuid::nil()))
             }
             Some(CountedRange::From(from)) => {
-                let last: i64 = rows::number(row, "last")?;
+                let last: i64 = row.get("last")?;
                 if last == from {
                     Some(CountedRange::At(last))
                 } else {
                     // Others may have ended at the same time as the last: they are counted with the next page.
-                    let at_last: u64 = rows::number(row, "at_last")?;
+                    let at_last: u64 = row.get("at_last")?;
                     self.ended += count.saturating_sub(at_last);
                     Some(CountedRange::From(last))
                 }
@@ -136,14 +132,14 @@ impl EndedCount {
                 self.undone += count;
                 Some(match is_last {
                     true => CountedRange::Cancelled(Uuid::nil()),
-                    false => CountedRange::Undone(rows::uuid(row, "last")?),
+                    false => CountedRange::Undone(row.get("last")?),
                 })
             }
             Some(CountedRange::Cancelled(_)) => {
                 self.cancelled += count;
                 match is_last {
                     true => None,
-                    false => Some(CountedRange::Cancelled(rows::uuid(row, "last")?)),
+                    false => Some(CountedRange::Cancelled(row.get("last")?)),
                 }
             }
             None => None,

@@ -1,13 +1,7 @@
 //! Instances and the supervisors' lease, as statements and rows of any database.
 
-use super::{
-    StoreError,
-    rows::{self, Columns},
-    statement::Statement,
-};
-use crate::domain::{
-    Holder, Incarnation, InstanceId, InstanceRecord, Lease, Leases, Term, Timestamp,
-};
+use super::{StoreError, rows::Columns, statement::Statement};
+use crate::domain::{Holder, InstanceId, InstanceRecord, Lease, Leases, Timestamp};
 
 /// The instance's own, and the supervisors', which has no process.
 const LEASES: &str = r#"
@@ -123,23 +117,23 @@ fn compared(statement: Statement, held: Option<&Lease>) -> Statement {
 fn record(row: &impl Columns) -> Result<InstanceRecord, StoreError> {
     Ok(InstanceRecord {
         lease: lease(row)?,
-        started_at: rows::required(rows::time(row, "started_at")?, "started_at")?,
-        version: rows::text(row, "version")?,
-        process: rows::text(row, "process")?,
+        started_at: row.get("started_at")?,
+        version: row.get("version")?,
+        process: row.get("process")?,
     })
 }
 
 pub fn held(row: &impl Columns) -> Result<(InstanceRecord, u64), StoreError> {
-    Ok((record(row)?, rows::number(row, "held")?))
+    Ok((record(row)?, row.get("held")?))
 }
 
 pub fn lease(row: &impl Columns) -> Result<Lease, StoreError> {
     Ok(Lease {
         holder: Holder {
-            instance: InstanceId::new(rows::text(row, "instance")?),
-            incarnation: Incarnation(rows::uuid(row, "incarnation")?),
+            instance: row.get("instance")?,
+            incarnation: row.get("incarnation")?,
         },
-        term: Term(rows::number(row, "term")?),
-        until: rows::required(rows::time(row, "until")?, "until")?,
+        term: row.get("term")?,
+        until: row.get("until")?,
     })
 }

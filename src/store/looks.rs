@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{
     StoreError, TaskFilter,
     pages::{IndexFilter, MOST_LOOKED_AT},
-    rows::{self, Columns},
+    rows::Columns,
     statement::Statement,
 };
 use crate::domain::{TaskId, TaskStatus};
@@ -96,16 +96,16 @@ impl<'f> Range<'f> {
         ids: &[R],
         last: &[R],
     ) -> Result<Look<Vec<TaskId>>, StoreError> {
-        let found = ids.iter().map(|row| rows::task_id(row, "id"));
+        let found = ids.iter().map(|row| row.get("id"));
         let found = found.collect::<Result<Vec<_>, _>>()?;
         if let (Some(id), Some(row), true) = (found.last(), ids.last(), found.len() >= limit) {
             return Ok(Look {
                 next: Some(*id),
-                looked_at: rows::number(row, "place")?,
+                looked_at: row.get("place")?,
                 found,
             });
         }
-        let next = last.first().map(|row| rows::task_id(row, "id"));
+        let next = last.first().map(|row| row.get("id"));
         Ok(Look {
             found,
             looked_at: self.most,
@@ -115,8 +115,8 @@ impl<'f> Range<'f> {
 
     /// What [`Range::count`] and [`Range::last`] have found.
     pub fn counted<R: Columns>(&self, count: &[R], last: &[R]) -> Result<Look<u64>, StoreError> {
-        let found = count.first().map(|row| rows::number(row, "count"));
-        let next = last.first().map(|row| rows::task_id(row, "id"));
+        let found = count.first().map(|row| row.get("count"));
+        let next = last.first().map(|row| row.get("id"));
         Ok(Look {
             found: found.transpose()?.unwrap_or_default(),
             looked_at: self.most,

@@ -23,11 +23,7 @@ pub use destinations::{BacklogExpiry, DueWork, due_work, read_due_work};
 pub use messages::{message, messages};
 pub use queues::{next_message, queue_head};
 
-use super::{
-    MessageId, StoreError, Transaction,
-    rows::{self, Columns},
-    statement::Statement,
-};
+use super::{MessageId, StoreError, Transaction, rows::Columns, statement::Statement};
 use crate::domain::{
     DeliveryPolicy, Destination, DestinationFailure, InstanceId, MessageAction, MessageAttempt,
     ReceiverName, ReleaseReason, Sender, Timestamp,
@@ -209,17 +205,9 @@ impl Transaction<'_> {
 /// Receivers with a message that died, each with the reason.
 type DeadByReceiver = BTreeMap<ReceiverName, String>;
 
-fn destination(row: &impl Columns) -> Result<Destination, StoreError> {
-    Ok(Destination::new(rows::text(row, "destination")?))
-}
-
-fn name(row: &impl Columns) -> Result<ReceiverName, StoreError> {
-    Ok(ReceiverName::new(rows::text(row, "receiver")?))
-}
-
 /// A statement on the queue of this row.
 fn of_queue(sql: &str, row: &impl Columns) -> Result<Statement, StoreError> {
     Ok(Statement::new(sql)
-        .bind(rows::text(row, "receiver")?)
-        .bind(rows::uuid(row, "subject")?))
+        .bind(row.get::<String>("receiver")?)
+        .bind(row.get::<Uuid>("subject")?))
 }

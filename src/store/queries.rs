@@ -11,7 +11,7 @@ use super::{
     looks::{Look, Range},
     outbox,
     pages::{self, IndexFilter},
-    rows::{self, Columns, Loaded, Row},
+    rows::{self, AGENT, ALERT, Columns, Loaded, Row, WORKFLOW},
     statement::Statement,
 };
 use crate::domain::{
@@ -102,15 +102,6 @@ SELECT task_id, idx, attempt,
        (SELECT undo IS NOT NULL FROM tasks WHERE tasks.id = steps.task_id) AS undoing
 FROM steps WHERE task_id = $1 AND idx = $2 AND attempt = $3 AND state = 'processing'"#;
 
-const WORKFLOWS: &str = r#"
-SELECT name, version, body, created_at FROM workflows AS latest
-WHERE version = (SELECT max(version) FROM workflows WHERE name = latest.name)
-ORDER BY name"#;
-
-const WORKFLOW: &str = r#"
-SELECT name, version, body, created_at FROM workflows
-WHERE name = $1 AND version = coalesce($2, version) ORDER BY version DESC LIMIT 1"#;
-
 /// Relies on tasks_by_state. Of tasks that have ended it reads none: see [`EndedCount`].
 const COUNT_TASKS: &str = r#"
 SELECT state, count(*) AS count FROM {tasks}
@@ -140,10 +131,6 @@ WHERE state <> 'closed' GROUP BY kind ORDER BY kind"#;
 const COUNT_MESSAGES: &str = r#"
 SELECT (SELECT count(*) FROM messages WHERE state = 'pending') AS pending,
        (SELECT count(*) FROM messages WHERE died_at IS NOT NULL AND state = 'dead') AS dead"#;
-
-const ALERTS: &str = r#"
-SELECT id, task_id, step, receiver, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at
-FROM alerts WHERE true"#;
 
 /// Relies on alerts_unclosed.
 const FAULTS: &str = r#"
@@ -183,7 +170,7 @@ pub fn backlog(found: &[impl Columns]) -> Result<Promoted, StoreError> {
     for row in found {
         match row.text("agent")? {
             Some(agent) => backlog.agents.push(AgentName::new(agent)),
-            None => backlog.next_due = rows::time(row, "due_at")?,
+            None => backlog.next_due = row.get("due_at")?,
         }
     }
     Ok(backlog)
@@ -309,7 +296,7 @@ impl Reader {
         };
         let rows = |at: usize| found.get(at).into_iter().flatten();
         let tasks = rows(0).map(rows::summary).collect::<Result<_, _>>()?;
-        let last = rows(1).next().map(|row| rows::task_id(row, "id"));
+        let last = rows(1).next().map(|row| row.get("id"));
         Ok(TaskSummaries::new(tasks, query.limit, last.transpose()?))
     }
 
@@ -404,7 +391,7 @@ impl Reader {
         let found = self.view_along_indexes(of_each.collect()).await?;
         let counts = found.iter().map(|rows| {
             let row = rows.first();
-            row.map_or(Ok(0), |row| rows::number(row, "count"))
+            row.map_or(Ok(0), |row| row.get("count"))
         });
         counts.collect()
     }
@@ -452,7 +439,7 @@ impl Reader {
     pub async fn overdue(&self, limit: usize) -> Result<Vec<TaskId>, StoreError> {
         let now = self.now().await?.as_millis();
         let statement = Statement::new(OVERDUE).bind(now).bind(limit);
-        self.all(statement, |row| rows::task_id(row, "id")).await
+        self.all(statement, |row| row.get("id")).await
     }
 
     /// Running steps in batches by id: those that `locked_by` holds, or where it is left out, all.
@@ -499,7 +486,12 @@ impl Reader {
     }
 
     pub async fn workflows(&self) -> Result<Vec<WorkflowRecord>, StoreError> {
-        self.all(Statement::new(WORKFLOWS), rows::workflow).await
+        let latest = format!(
+            "SELECT {WORKFLOW} FROM workflows AS latest
+WHERE version = (SELECT max(version) FROM workflows WHERE name = latest.name)
+ORDER BY name"
+        );
+        self.all(Statement::new(latest), rows::workflow).await
     }
 
     /// The latest version, or the one named.
@@ -508,17 +500,21 @@ impl Reader {
         name: &WorkflowName,
         version: Option<u32>,
     ) -> Result<Option<WorkflowRecord>, StoreError> {
-        let statement = Statement::new(WORKFLOW).bind(name).bind(version);
+        let sql = format!(
+            "SELECT {WORKFLOW} FROM workflows
+WHERE name = $1 AND version = coalesce($2, version) ORDER BY version DESC LIMIT 1"
+        );
+        let statement = Statement::new(sql).bind(name).bind(version);
         self.first(statement, rows::workflow).await
     }
 
     pub async fn agents(&self) -> Result<Vec<AgentRecord>, StoreError> {
-        let statement = Statement::new("SELECT name, spec FROM agents ORDER BY name");
+        let statement = Statement::new(format!("SELECT {AGENT} FROM agents ORDER BY name"));
         self.all(statement, rows::agent).await
     }
 
     pub async fn alerts(&self, query: &AlertQuery) -> Result<Vec<Alert>, StoreError> {
-        let mut statement = Statement::new(ALERTS);
+        let mut statement = Statement::new(format!("SELECT {ALERT} FROM alerts WHERE true"));
         if let Some(state) = query.state {
             statement.push(" AND state = ?", state.as_str());
         }
@@ -539,9 +535,9 @@ impl Reader {
             .bind(AlertKind::ServiceFault.as_str())
             .bind(unreadable);
         let fault = |row: &Row| {
-            let step = StepIndex(rows::number(row, "idx")?);
-            let is_of_step = rows::text(row, "kind")? != unreadable;
-            Ok((rows::task_id(row, "task_id")?, is_of_step.then_some(step)))
+            let step = row.get("idx")?;
+            let is_of_step = row.get::<String>("kind")? != unreadable;
+            Ok((row.get("task_id")?, is_of_step.then_some(step)))
         };
         self.all(statement, fault).await
     }
@@ -597,25 +593,27 @@ impl Reader {
         let mut counts = StoreCounts {
             tasks: tasks
                 .iter()
-                .map(rows::task_count)
+                .map(|row| rows::count(row, "state"))
                 .collect::<Result<_, _>>()?,
             queued: self
-                .all(Statement::new(COUNT_QUEUED), rows::queue_count)
+                .all(Statement::new(COUNT_QUEUED), |row| {
+                    rows::count(row, "agent")
+                })
                 .await?,
             ..StoreCounts::default()
         };
         if let Some(row) = self.fetch(Statement::new(COUNT_OTHERS)).await?.first() {
-            counts.delayed = rows::number(row, "delayed")?;
-            counts.processing = rows::number(row, "processing")?;
+            counts.delayed = row.get("delayed")?;
+            counts.processing = row.get("processing")?;
         }
         if let Some(row) = self.fetch(of_live(COUNT_WAITING)).await?.first() {
-            counts.waiting = rows::number(row, "waiting")?;
+            counts.waiting = row.get("waiting")?;
         }
         let alerts = Statement::new(COUNT_ALERTS);
-        counts.open_alerts = self.all(alerts, rows::alert_count).await?;
+        counts.open_alerts = self.all(alerts, |row| rows::count(row, "kind")).await?;
         if let Some(row) = self.fetch(Statement::new(COUNT_MESSAGES)).await?.first() {
-            counts.messages_pending = rows::number(row, "pending")?;
-            counts.messages_dead = rows::number(row, "dead")?;
+            counts.messages_pending = row.get("pending")?;
+            counts.messages_dead = row.get("dead")?;
         }
         Ok(counts)
     }

@@ -2,20 +2,21 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use sqlx::{ColumnIndex, Decode, Type, postgres::PgRow, sqlite::SqliteRow};
 use uuid::Uuid;
 
 use super::{
     AgentRecord, Alert, AlertId, AlertState, Definitions, EndedAt, EndedTask, ExpiredStep,
-    HeldStep, KnownKey, SavedChange, StoreError, TaskSummary, UnreadableTask, WorkflowRecord,
-    stored_workflow::StoredWorkflow,
+    HeldStep, KnownKey, MessageId, MessageState, NextMessage, SavedChange, StoreError, TaskSummary,
+    UnreadableTask, WorkflowRecord, stored_workflow::StoredWorkflow,
 };
 use crate::domain::{
-    Accepted, AgentName, Attempt, Definition, Details, Effect, Expiry, Fault, InstanceId, Limits,
-    Payload, Policies, Priority, ReceiverName, Span, Step, StepIndex, StepName, StepRef, StepState,
-    StepStatus, Task, TaskId, TaskState, TaskStatus, Timestamp, Trace, WorkflowName, WorkflowRef,
-    memory_of, parse_steps,
+    Accepted, AgentName, AgentSpec, Attempt, Circuit, Definition, Destination, Details, Effect,
+    Expiry, Fault, Incarnation, InstanceId, Limits, Payload, Policies, Priority, ReceiverName,
+    Span, Step, StepIndex, StepName, StepRef, StepState, StepStatus, Task, TaskId, TaskState,
+    TaskStatus, Term, Timestamp, Trace, WorkflowName, WorkflowRef, memory_of, parse_steps,
 };
 
 /// One row, read by the names of its columns.
@@ -24,6 +25,14 @@ pub trait Columns {
     fn integer(&self, column: &str) -> Result<Option<i64>, StoreError>;
     fn uuid(&self, column: &str) -> Result<Option<Uuid>, StoreError>;
     fn flag(&self, column: &str) -> Result<bool, StoreError>;
+
+    /// The value of a column; an `Option` where it may be NULL.
+    fn get<T: FromColumn>(&self, column: &str) -> Result<T, StoreError>
+    where
+        Self: Sized,
+    {
+        T::get(self, column)
+    }
 }
 
 impl<R: sqlx::Row> Columns for R
@@ -57,34 +66,75 @@ pub enum Row {
     Postgres(PgRow),
 }
 
-impl Columns for Row {
-    fn text(&self, column: &str) -> Result<Option<String>, StoreError> {
-        match self {
-            Row::Sqlite(row) => row.text(column),
-            Row::Postgres(row) => row.text(column),
+macro_rules! of_either_row {
+    ($($kind:ident -> $Type:ty),*) => {
+        impl Columns for Row {
+            $(fn $kind(&self, column: &str) -> Result<$Type, StoreError> {
+                match self {
+                    Row::Sqlite(row) => row.$kind(column),
+                    Row::Postgres(row) => row.$kind(column),
+                }
+            })*
         }
+    };
+}
+
+of_either_row!(text -> Option<String>, integer -> Option<i64>, uuid -> Option<Uuid>, flag -> bool);
+
+/// A type that a column is read as.
+pub trait FromColumn: Sized {
+    fn read(row: &impl Columns, column: &str) -> Result<Option<Self>, StoreError>;
+
+    fn get(row: &impl Columns, column: &str) -> Result<Self, StoreError> {
+        required(Self::read(row, column)?, column)
+    }
+}
+
+impl<T: FromColumn> FromColumn for Option<T> {
+    fn read(row: &impl Columns, column: &str) -> Result<Option<Self>, StoreError> {
+        T::read(row, column).map(Some)
     }
 
-    fn integer(&self, column: &str) -> Result<Option<i64>, StoreError> {
-        match self {
-            Row::Sqlite(row) => row.integer(column),
-            Row::Postgres(row) => row.integer(column),
-        }
+    fn get(row: &impl Columns, column: &str) -> Result<Self, StoreError> {
+        T::read(row, column)
     }
+}
 
-    fn uuid(&self, column: &str) -> Result<Option<Uuid>, StoreError> {
-        match self {
-            Row::Sqlite(row) => row.uuid(column),
-            Row::Postgres(row) => row.uuid(column),
+macro_rules! read_as {
+    ($(|$row:ident, $column:ident| $read:expr => $($Type:ty),*;)*) => { $($(
+        impl FromColumn for $Type {
+            fn read($row: &impl Columns, $column: &str) -> Result<Option<Self>, StoreError> {
+                $read
+            }
         }
-    }
+    )*)* };
+}
 
-    fn flag(&self, column: &str) -> Result<bool, StoreError> {
-        match self {
-            Row::Sqlite(row) => row.flag(column),
-            Row::Postgres(row) => row.flag(column),
-        }
-    }
+read_as! {
+    |row, column| row.text(column) => String;
+    |row, column| row.integer(column) => i64;
+    |row, column| row.uuid(column) => Uuid;
+    |row, column| row.flag(column).map(Some) => bool;
+    |row, column| Ok(row.text(column)?.map(Self::new)) =>
+        AgentName, Destination, InstanceId, ReceiverName, StepName, WorkflowName;
+    |row, column| Ok(row.text(column)?.map(Self::from)) => Arc<str>;
+    |row, column| Ok(row.uuid(column)?.map(Self)) => TaskId, AlertId, MessageId, Incarnation;
+    |row, column| Ok(row.get::<Option<_>>(column)?.map(Self)) => Attempt, StepIndex, Term;
+    |row, column| Ok(row.integer(column)?.map(Self::from_millis)) => Timestamp;
+    |row, column| Ok(row.get::<Option<_>>(column)?.map(Self::from_millis)) => Span;
+    |row, column| row.text(column)?.map(|word| {
+        Self::parse(&word).ok_or_else(|| corrupt(format!("{column} {word}")))
+    }).transpose() => TaskStatus, StepStatus, AlertState, MessageState;
+    |row, column| row.integer(column)?.map(|number| {
+        Self::try_from(number).map_err(|_| corrupt(format!("{column} is {number}")))
+    }).transpose() => u8, u16, u32, u64, usize;
+    |row, column| row.integer(column)?.map(|number| {
+        Self::new(number).ok_or_else(|| corrupt(format!("{column} is {number}")))
+    }).transpose() => Priority;
+    |row, column| row.text(column)?.map(|text| {
+        Self::parse(text).ok_or_else(|| corrupt(format!("{column} is not JSON")))
+    }).transpose() => Payload;
+    |row, column| json(row, column) => AgentSpec, Fault, Box<RawValue>;
 }
 
 /// What was found of the tasks that were asked for.
@@ -150,7 +200,7 @@ impl<'d, R: Columns> Loading<'d, R> {
     pub fn workflow(&mut self, workflow: WorkflowRef, found: Result<Option<R>, StoreError>) {
         let definition = found.and_then(|row| {
             let row = row.ok_or_else(|| corrupt("it is missing"))?;
-            let stored = StoredWorkflow::parse(&text(&row, "body")?)?;
+            let stored = StoredWorkflow::parse(&row.get::<String>("body")?)?;
             stored.definition().map(Arc::new)
         });
         if let Ok(definition) = &definition {
@@ -175,8 +225,8 @@ impl<'d, R: Columns> Loading<'d, R> {
             is_spoilt: false,
         };
         for row in &self.tasks {
-            let id = task_id(row, "id")?;
-            let of = |row: &R| task_id(row, "task_id").ok();
+            let id: TaskId = row.get("id")?;
+            let of = |row: &R| row.get::<TaskId>("task_id").ok();
             // Steps without a task are nobody's.
             while steps.next_if(|row| of(row) < Some(id)).is_some() {}
             let own = std::iter::from_fn(|| steps.next_if(|row| of(row) == Some(id)));
@@ -246,10 +296,8 @@ pub fn compile(policies: Option<&str>, steps: String) -> Result<Definition, Stor
 }
 
 fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreError> {
-    let status = text(row, "state")?;
-    let status = TaskStatus::parse(&status).ok_or_else(|| corrupt(format!("state {status}")))?;
-    let ended_at = || required(time(row, "ended_at")?, "ended_at");
-    let state = match status {
+    let ended_at = || row.get("ended_at");
+    let state = match row.get("state")? {
         TaskStatus::Pending => TaskState::Pending,
         TaskStatus::Processing => TaskState::Processing,
         TaskStatus::Paused => TaskState::Paused,
@@ -257,36 +305,30 @@ fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreEr
         TaskStatus::Undoing => TaskState::Undoing,
         TaskStatus::Undone => TaskState::Undone { at: ended_at()? },
         TaskStatus::Cancelled => TaskState::Cancelled { at: ended_at()? },
-        TaskStatus::Error => TaskState::Error(required(fault(row, "error")?, "error")?),
+        TaskStatus::Error => TaskState::Error(row.get("error")?),
     };
-    let labels = text(row, "labels")?;
-    let input = payload(row, "input")?;
-    let key = row.text("key")?;
-    let complete_within = row.integer("complete_within")?;
-    let reply_to = row.text("reply_to")?;
-    let reply_to = reply_to.map(|text| serde_json::from_str(&text).map_err(corrupt));
     let details = Details {
-        id: task_id(row, "id")?,
-        key: key.map(Into::into),
+        id: row.get("id")?,
+        key: row.get("key")?,
         workflow: workflow_ref(row)?,
         definition,
-        input: required(input, "input")?,
-        labels: serde_json::from_str(&labels).map_err(corrupt)?,
-        priority: priority(row)?,
-        complete_within: complete_within.map(|millis| Span::from_millis(millis.unsigned_abs())),
+        input: row.get("input")?,
+        labels: required(json(row, "labels")?, "labels")?,
+        priority: row.get("priority")?,
+        complete_within: row.get("complete_within")?,
         trace: trace(row)?,
-        reply_to: reply_to.transpose()?,
+        reply_to: json(row, "reply_to")?,
     };
     Ok(Task {
         steps: Vec::with_capacity(details.definition.steps.len()),
         undos: Vec::new(),
         undo: json(row, "undo")?,
         details: Arc::new(details),
-        created_at: required(time(row, "created_at")?, "created_at")?,
-        version: version(row)?,
+        created_at: row.get("created_at")?,
+        version: row.get("version")?,
         state,
-        paused: row.flag("paused")?,
-        complete_by: time(row, "complete_by")?,
+        paused: row.get("paused")?,
+        complete_by: row.get("complete_by")?,
     })
 }
 
@@ -296,42 +338,38 @@ fn trace(row: &impl Columns) -> Result<Option<Trace>, StoreError> {
     let Some(id) = id.and_then(|id| u128::from_str_radix(&id, 16).ok()) else {
         return Ok(None);
     };
-    let flags = row.integer("trace_flags")?;
     Ok(Some(Trace {
         id,
         // It was always passed on as sampled then.
-        flags: flags
-            .and_then(|flags| u8::try_from(flags).ok())
-            .unwrap_or(1),
-        state: row.text("tracestate")?.map(Into::into),
+        flags: row.get::<Option<_>>("trace_flags")?.unwrap_or(1),
+        state: row.get("tracestate")?,
     }))
 }
 
 fn step(row: &impl Columns) -> Result<Step, StoreError> {
-    let status = text(row, "state")?;
-    let status = StepStatus::parse(&status).ok_or_else(|| corrupt(format!("state {status}")))?;
-    let at = || required(time(row, "ended_at")?, "ended_at");
+    let status = row.get("state")?;
+    let at = || row.get("ended_at");
     let state = match status {
         StepStatus::Waiting => StepState::Waiting,
         StepStatus::Pending => StepState::Pending {
-            ready_at: required(time(row, "ready_at")?, "ready_at")?,
+            ready_at: row.get("ready_at")?,
         },
         StepStatus::Processing => StepState::Processing {
-            locked_by: InstanceId::new(text(row, "locked_by")?),
-            complete_by: required(time(row, "complete_by")?, "complete_by")?,
+            locked_by: row.get("locked_by")?,
+            complete_by: row.get("complete_by")?,
         },
         StepStatus::Processed => StepState::Processed {
-            output: required(payload(row, "output")?, "output")?,
+            output: row.get("output")?,
             at: at()?,
         },
-        StepStatus::Error => StepState::Error(required(fault(row, "error")?, "error")?),
+        StepStatus::Error => StepState::Error(row.get("error")?),
         StepStatus::Skipped => StepState::Skipped {
-            output: payload(row, "output")?,
+            output: row.get("output")?,
             at: at()?,
         },
         StepStatus::Cancelled => StepState::Cancelled { at: at()? },
         StepStatus::Undone => StepState::Undone {
-            output: payload(row, "output")?,
+            output: row.get("output")?,
             at: at()?,
         },
     };
@@ -341,11 +379,11 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
         | StepStatus::Pending
         | StepStatus::Processing
         | StepStatus::Error
-        | StepStatus::Cancelled => payload(row, "output")?,
+        | StepStatus::Cancelled => row.get("output")?,
     };
     let time_left = match &state {
         StepState::Pending { ready_at } => {
-            let end = time(row, "complete_by")?;
+            let end: Option<Timestamp> = row.get("complete_by")?;
             end.map(|end| Span::from_millis(end.since(*ready_at).as_millis() as u64))
         }
         _ => None,
@@ -354,200 +392,161 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
     Ok(Step {
         state,
         previous_output,
-        tries: number(row, "tries")?,
+        tries: row.get("tries")?,
         time_left,
-        attempt: Attempt(number(row, "attempt")?),
-        failure_count: number(row, "failure_count")?,
-        extensions_used: number(row, "extended")?,
+        attempt: row.get("attempt")?,
+        failure_count: row.get("failure_count")?,
+        extensions_used: row.get("extended")?,
         effect,
         is_probing,
-        body: payload(row, "body")?,
-        started_at: time(row, "started_at")?,
-        last_fault: fault(row, "last_fault")?,
+        body: row.get("body")?,
+        started_at: row.get("started_at")?,
+        last_fault: row.get("last_fault")?,
     })
 }
 
 pub fn summary(row: &impl Columns) -> Result<TaskSummary, StoreError> {
-    let id = task_id(row, "id")?;
-    summary_of(id, row).map_err(|error| {
+    let task = row.get("id")?;
+    summary_of(task, row).map_err(|error| {
         let reason = error.damage();
-        UnreadableTask { task: id, reason }.into()
+        UnreadableTask { task, reason }.into()
     })
 }
 
 fn summary_of(id: TaskId, row: &impl Columns) -> Result<TaskSummary, StoreError> {
-    let state = text(row, "state")?;
-    let labels = text(row, "labels")?;
     Ok(TaskSummary {
         id,
-        key: row.text("key")?,
+        key: row.get("key")?,
         workflow: workflow_ref(row)?,
-        state: TaskStatus::parse(&state).ok_or_else(|| corrupt(format!("state {state}")))?,
-        priority: priority(row)?,
-        labels: RawValue::from_string(labels).map_err(corrupt)?,
-        created_at: required(time(row, "created_at")?, "created_at")?,
-        complete_by: time(row, "complete_by")?,
-        ended_at: time(row, "ended_at")?,
-        version: version(row)?,
-        error: fault(row, "error")?,
+        state: row.get("state")?,
+        priority: row.get("priority")?,
+        labels: row.get("labels")?,
+        created_at: row.get("created_at")?,
+        complete_by: row.get("complete_by")?,
+        ended_at: row.get("ended_at")?,
+        version: row.get("version")?,
+        error: row.get("error")?,
     })
+}
+
+/// Of each record: the columns that statements select for it, and how it is read from them.
+macro_rules! records {
+    ($($read:ident, $COLUMNS:ident: $Record:ident {
+        $first:ident = $first_column:literal $(, $field:ident = $column:literal)*
+    })*) => { $(
+        pub const $COLUMNS: &str = concat!($first_column $(, ", ", $column)*);
+
+        pub fn $read(row: &impl Columns) -> Result<$Record, StoreError> {
+            Ok($Record { $first: row.get($first_column)?, $($field: row.get($column)?),* })
+        }
+    )* };
+}
+
+records! {
+    workflow, WORKFLOW: WorkflowRecord {
+        name = "name", version = "version", body = "body", created_at = "created_at"
+    }
+    agent, AGENT: AgentRecord { name = "name", spec = "spec" }
+    alert, ALERT: Alert {
+        id = "id", task = "task_id", step = "step", receiver = "receiver", kind = "kind",
+        message = "message", state = "state", raised_at = "raised_at",
+        acknowledged_at = "acknowledged_at", acknowledged_by = "acknowledged_by",
+        closed_at = "closed_at"
+    }
 }
 
 pub fn change(row: &impl Columns) -> Result<SavedChange, StoreError> {
     Ok(SavedChange {
-        version: version(row)?,
-        at: required(time(row, "at")?, "at")?,
-        events: text(row, "events")?,
+        version: row.get("version")?,
+        at: row.get("at")?,
+        events: row.get("events")?,
     })
 }
 
-pub fn workflow(row: &impl Columns) -> Result<WorkflowRecord, StoreError> {
-    Ok(WorkflowRecord {
-        name: WorkflowName::new(text(row, "name")?),
-        version: number(row, "version")?,
-        body: text(row, "body")?,
-        created_at: required(time(row, "created_at")?, "created_at")?,
+pub fn step_ref(row: &impl Columns) -> Result<StepRef, StoreError> {
+    Ok(StepRef {
+        task: row.get("task_id")?,
+        step: row.get("idx")?,
     })
 }
 
-pub fn alert(row: &impl Columns) -> Result<Alert, StoreError> {
-    let state = text(row, "state")?;
-    Ok(Alert {
-        id: AlertId(uuid(row, "id")?),
-        task: row.uuid("task_id")?.map(TaskId),
-        step: row.text("step")?.map(StepName::new),
-        receiver: row.text("receiver")?.map(ReceiverName::new),
-        kind: text(row, "kind")?,
-        message: text(row, "message")?,
-        state: AlertState::parse(&state).ok_or_else(|| corrupt(format!("state {state}")))?,
-        raised_at: required(time(row, "raised_at")?, "raised_at")?,
-        acknowledged_at: time(row, "acknowledged_at")?,
-        acknowledged_by: row.text("acknowledged_by")?,
-        closed_at: time(row, "closed_at")?,
+pub fn next_message(row: &impl Columns) -> Result<NextMessage, StoreError> {
+    Ok(NextMessage {
+        id: row.get("id")?,
+        kind: row.get("kind")?,
+        url: row.get("url")?,
+        body: row.get("body")?,
+        created_at: row.get("created_at")?,
+    })
+}
+
+pub fn circuit(row: &impl Columns) -> Result<Circuit, StoreError> {
+    Ok(Circuit {
+        failures: row.get("failures")?,
+        failing_since: row.get("failing_since")?,
+        changed_at: row.get("changed_at")?,
+        paused_until: row.get("paused_until")?,
     })
 }
 
 pub fn known_key(row: &impl Columns) -> Result<KnownKey, StoreError> {
     Ok(KnownKey {
-        key: text(row, "key")?,
-        fingerprint: text(row, "fingerprint")?,
-        task: task_id(row, "task_id")?,
+        key: row.get("key")?,
+        fingerprint: row.get("fingerprint")?,
+        task: row.get("task_id")?,
     })
 }
 
-pub fn agent(row: &impl Columns) -> Result<AgentRecord, StoreError> {
-    Ok(AgentRecord {
-        name: agent_name(row, "name")?,
-        spec: serde_json::from_str(&text(row, "spec")?).map_err(corrupt)?,
-    })
-}
-
-pub fn task_count(row: &impl Columns) -> Result<(TaskStatus, u64), StoreError> {
-    let state = text(row, "state")?;
-    let state = TaskStatus::parse(&state).ok_or_else(|| corrupt(format!("state {state}")))?;
-    Ok((state, number(row, "count")?))
-}
-
-pub fn alert_count(row: &impl Columns) -> Result<(String, u64), StoreError> {
-    Ok((text(row, "kind")?, number(row, "count")?))
-}
-
-pub fn queue_count(row: &impl Columns) -> Result<(AgentName, u64), StoreError> {
-    Ok((agent_name(row, "agent")?, number(row, "count")?))
-}
-
-pub fn step_ref(row: &impl Columns) -> Result<StepRef, StoreError> {
-    Ok(StepRef {
-        task: task_id(row, "task_id")?,
-        step: StepIndex(number(row, "idx")?),
-    })
+/// How many of each, by the column `by`.
+pub fn count<T: FromColumn>(row: &impl Columns, by: &str) -> Result<(T, u64), StoreError> {
+    Ok((row.get(by)?, row.get("count")?))
 }
 
 pub fn held_step(row: &impl Columns) -> Result<HeldStep, StoreError> {
     Ok(HeldStep {
         step: step_ref(row)?,
-        attempt: Attempt(number(row, "attempt")?),
-        undoing: row.flag("undoing")?,
+        attempt: row.get("attempt")?,
+        undoing: row.get("undoing")?,
     })
 }
 
 pub fn expired_step(row: &impl Columns) -> Result<ExpiredStep, StoreError> {
-    let (step, attempt) = (step_ref(row)?, Attempt(number(row, "attempt")?));
-    let cause = match row.flag("lost")? {
+    let cause = match row.get("lost")? {
         true => Expiry::InstanceLost,
         false => Expiry::CompleteBy,
     };
     Ok(ExpiredStep {
-        step,
-        attempt,
+        step: step_ref(row)?,
+        attempt: row.get("attempt")?,
         cause,
     })
 }
 
 pub fn size(row: &impl Columns) -> Result<(TaskId, usize), StoreError> {
-    let [input, definition, steps, payloads] =
-        ["input", "definition", "steps", "payloads"].map(|column| number::<usize>(row, column));
-    Ok((
-        task_id(row, "id")?,
-        memory_of(input?, definition?, steps?, payloads?),
-    ))
-}
-
-pub fn agent_name(row: &impl Columns, column: &str) -> Result<AgentName, StoreError> {
-    Ok(AgentName::new(text(row, column)?))
+    let (input, definition) = (row.get("input")?, row.get("definition")?);
+    let memory = memory_of(input, definition, row.get("steps")?, row.get("payloads")?);
+    Ok((row.get("id")?, memory))
 }
 
 /// Of one that ended.
 pub fn ended_task(row: &impl Columns, with_kind: bool) -> Result<EndedTask, StoreError> {
     let ended = EndedAt {
-        at: required(time(row, "ended_at")?, "ended_at")?,
-        task: task_id(row, "id")?,
+        at: row.get("ended_at")?,
+        task: row.get("id")?,
     };
-    let kind = || {
-        let state = required(row.text("state")?, "state")?;
-        let state = TaskStatus::parse(&state).ok_or_else(|| corrupt(format!("state {state}")))?;
-        Ok::<_, StoreError>((row.text("workflow")?.map(WorkflowName::new), state))
-    };
+    let kind = || Ok::<_, StoreError>((row.get("workflow")?, row.get("state")?));
     Ok(EndedTask {
         ended,
         kind: with_kind.then(kind).transpose()?,
     })
 }
 
-pub fn task_id(row: &impl Columns, column: &str) -> Result<TaskId, StoreError> {
-    uuid(row, column).map(TaskId)
-}
-
-pub fn uuid(row: &impl Columns, column: &str) -> Result<Uuid, StoreError> {
-    required(row.uuid(column)?, column)
-}
-
-pub fn time(row: &impl Columns, column: &str) -> Result<Option<Timestamp>, StoreError> {
-    Ok(row.integer(column)?.map(Timestamp::from_millis))
-}
-
-fn version(row: &impl Columns) -> Result<u64, StoreError> {
-    number(row, "version")
-}
-
-fn priority(row: &impl Columns) -> Result<Priority, StoreError> {
-    Priority::new(number(row, "priority")?).ok_or_else(|| corrupt("a priority is out of range"))
-}
-
 fn workflow_ref(row: &impl Columns) -> Result<Option<WorkflowRef>, StoreError> {
-    let Some(name) = row.text("workflow")? else {
+    let Some(name) = row.get("workflow")? else {
         return Ok(None);
     };
-    Ok(Some(WorkflowRef {
-        name: WorkflowName::new(name),
-        version: number(row, "workflow_version")?,
-    }))
-}
-
-fn payload(row: &impl Columns, column: &str) -> Result<Option<Payload>, StoreError> {
-    let text = row.text(column)?;
-    text.map(|text| Payload::parse(text).ok_or_else(|| corrupt(format!("{column} is not JSON"))))
-        .transpose()
+    let version = row.get("workflow_version")?;
+    Ok(Some(WorkflowRef { name, version }))
 }
 
 /// Whether the effect of the step is known, and whether its attempt asks the probe.
@@ -556,32 +555,106 @@ fn effect(row: &impl Columns) -> Result<(Effect, bool), StoreError> {
     Step::parse_effect(word.as_deref()).ok_or_else(|| corrupt(format!("doubt {word:?}")))
 }
 
-fn fault(row: &impl Columns, column: &str) -> Result<Option<Fault>, StoreError> {
-    json(row, column)
-}
-
-fn json<T: serde::de::DeserializeOwned>(
-    row: &impl Columns,
-    column: &str,
-) -> Result<Option<T>, StoreError> {
+fn json<T: DeserializeOwned>(row: &impl Columns, column: &str) -> Result<Option<T>, StoreError> {
     let text = row.text(column)?;
     text.map(|text| serde_json::from_str(&text).map_err(corrupt))
         .transpose()
 }
 
-pub fn text(row: &impl Columns, column: &str) -> Result<String, StoreError> {
-    required(row.text(column)?, column)
-}
-
-pub fn number<T: TryFrom<i64>>(row: &impl Columns, column: &str) -> Result<T, StoreError> {
-    let number = required(row.integer(column)?, column)?;
-    T::try_from(number).map_err(|_| corrupt(format!("{column} is {number}")))
-}
-
-pub fn required<T>(value: Option<T>, column: &str) -> Result<T, StoreError> {
+fn required<T>(value: Option<T>, column: &str) -> Result<T, StoreError> {
     value.ok_or_else(|| corrupt(format!("{column} is missing")))
 }
 
 pub fn corrupt(reason: impl ToString) -> StoreError {
     StoreError::Corrupt(reason.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::RefCell, collections::BTreeSet};
+
+    use super::*;
+    use crate::store::record::{DetailsRow, NewTaskRow, SqlColumn, StepRow, TaskRow, loaded_names};
+
+    /// A row in some state, and which of its columns were read.
+    struct AskedRow {
+        state: &'static str,
+        asked: RefCell<BTreeSet<String>>,
+    }
+
+    impl Columns for AskedRow {
+        fn text(&self, column: &str) -> Result<Option<String>, StoreError> {
+            self.asked.borrow_mut().insert(column.to_owned());
+            let text = match column {
+                "state" => self.state,
+                "error" | "last_fault" => {
+                    r#"{"kind": "transient", "message": "busy", "at": "2026-01-01T00:00:00Z"}"#
+                }
+                "steps" => r#"[{"name": "charge", "agent": "payments"}]"#,
+                "labels" => "{}",
+                "trace_id" => "1",
+                "workflow" | "locked_by" => "shop",
+                "input" | "body" | "output" => "null",
+                _ => return Ok(None),
+            };
+            Ok(Some(text.to_owned()))
+        }
+
+        fn integer(&self, column: &str) -> Result<Option<i64>, StoreError> {
+            self.asked.borrow_mut().insert(column.to_owned());
+            Ok(Some(1))
+        }
+
+        fn uuid(&self, column: &str) -> Result<Option<Uuid>, StoreError> {
+            self.asked.borrow_mut().insert(column.to_owned());
+            Ok(Some(Uuid::nil()))
+        }
+
+        fn flag(&self, column: &str) -> Result<bool, StoreError> {
+            self.asked.borrow_mut().insert(column.to_owned());
+            Ok(false)
+        }
+    }
+
+    /// Reads a row in each state; returns which columns were read.
+    fn asked(
+        states: impl Iterator<Item = &'static str>,
+        read: impl Fn(&AskedRow),
+    ) -> BTreeSet<String> {
+        let rows = states.map(|state| AskedRow {
+            state,
+            asked: RefCell::default(),
+        });
+        rows.flat_map(|row| {
+            read(&row);
+            row.asked.into_inner()
+        })
+        .collect()
+    }
+
+    fn loaded(columns: &[&[SqlColumn]], but_for: &[&str]) -> BTreeSet<String> {
+        let names = loaded_names(columns).replace('"', "");
+        let names = names.split(", ").filter(|name| !but_for.contains(name));
+        names.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_column_of_a_step_that_is_loaded_is_read() {
+        let asked = asked(StepStatus::ALL.iter().map(|s| s.as_str()), |row| {
+            step(row).unwrap();
+        });
+        // By these two the rows of a task are put in order.
+        assert_eq!(asked, loaded(&[StepRow::COLUMNS], &["task_id", "idx"]));
+    }
+
+    #[test]
+    fn every_column_of_a_task_that_is_loaded_is_read() {
+        let definitions = Definitions::new(std::num::NonZeroUsize::MIN);
+        let asked = asked(TaskStatus::ALL.iter().map(|s| s.as_str()), |row| {
+            let loading = Loading::<AskedRow>::new(Vec::new(), &definitions);
+            task(row, loading.definition(row).unwrap()).unwrap();
+        });
+        let columns = [TaskRow::COLUMNS, NewTaskRow::COLUMNS, DetailsRow::COLUMNS];
+        assert_eq!(asked, loaded(&columns, &["task_id"]));
+    }
 }

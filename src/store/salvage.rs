@@ -86,7 +86,7 @@ async fn salvage(
 fn stand_in(steps: &[impl Columns]) -> Result<Definition, StoreError> {
     let named = steps
         .iter()
-        .map(|row| Ok((rows::text(row, "name")?, rows::text(row, "agent")?)));
+        .map(|row| Ok((row.get("name")?, row.get("agent")?)));
     let named: Vec<(String, String)> = named.collect::<Result<_, StoreError>>()?;
     let undo_of = |name: &str| format!("{name}.undo");
     let forward = named.iter().filter(|(name, _)| !name.contains('.'));

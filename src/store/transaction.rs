@@ -14,15 +14,13 @@ use super::{
     outbox::closed_alert,
     postgres::Notification,
     queries::{self, BACKLOG},
-    rows::{self, Row, corrupt},
+    rows::{self, ALERT, Columns, Row, WORKFLOW, corrupt},
     statement::Statement,
 };
 use crate::domain::{
     AgentName, AgentSpec, AlertChange, AlertNotice, InstanceId, Leases, Message, ReceiverName,
     Sender, StepIndex, StepName, StepRef, TaskId, Timestamp, WorkflowName,
 };
-
-const LATEST_WORKFLOW: &str = "SELECT name, version, body, created_at FROM workflows WHERE name = $1 ORDER BY version DESC LIMIT 1";
 
 const ADD_WORKFLOW: &str =
     "INSERT INTO workflows (name, version, body, created_at) VALUES ($1, $2, $3, $4)";
@@ -42,7 +40,7 @@ UPDATE alerts
 SET state = CASE state WHEN 'open' THEN 'acknowledged' ELSE state END,
     acknowledged_at = coalesce(acknowledged_at, $2), acknowledged_by = coalesce(acknowledged_by, $3)
 WHERE id = $1
-RETURNING id, task_id, step, receiver, kind, message, state, raised_at, acknowledged_at, acknowledged_by, closed_at"#;
+RETURNING "#;
 
 /// Relies on alerts_unclosed and alerts_unclosed_of_receiver: an alert that is not closed yet counts for this one too.
 const RAISE_ALERT: &str = r#"
@@ -175,7 +173,10 @@ impl Transaction<'_> {
         name: &WorkflowName,
     ) -> Result<Option<WorkflowRecord>, StoreError> {
         self.lock_out_of_order();
-        let latest = Statement::new(LATEST_WORKFLOW).bind(name);
+        let latest = Statement::new(format!(
+            "SELECT {WORKFLOW} FROM workflows WHERE name = $1 ORDER BY version DESC LIMIT 1"
+        ))
+        .bind(name);
         let latest = self.fetch_first(latest).await?;
         latest.as_ref().map(rows::workflow).transpose()
     }
@@ -204,7 +205,7 @@ impl Transaction<'_> {
         self.lock_out_of_order();
         let agent = Statement::new(self.dialect().agent).bind(name);
         let row = self.fetch_first(agent).await?;
-        row.map(|row| rows::text(&row, "spec")).transpose()
+        row.map(|row| row.get("spec")).transpose()
     }
 
     pub async fn put_agent(
@@ -266,7 +267,7 @@ impl Transaction<'_> {
         by: &str,
     ) -> Result<Option<Alert>, StoreError> {
         self.lock_out_of_order();
-        let acknowledge = Statement::new(ACKNOWLEDGE)
+        let acknowledge = Statement::new(format!("{ACKNOWLEDGE}{ALERT}"))
             .bind(alert.0)
             .bind(self.now())
             .bind(by);

@@ -7,11 +7,7 @@ use uuid::Uuid;
 use super::DeadByReceiver;
 use crate::{
     domain::{AlertNotice, ReceiverName, Sender, Timestamp, undeliverable},
-    store::{
-        StoreError, Transaction,
-        rows::{self, Columns},
-        statement::Statement,
-    },
+    store::{StoreError, Transaction, rows::Columns, statement::Statement},
 };
 
 /// Relies on alerts_unclosed_of_receiver and messages_died_by_receiver.
@@ -58,8 +54,7 @@ async fn close(
 
 /// An alert that a statement has just closed. The caller adds its task or receiver.
 pub fn closed_alert(row: &impl Columns, now: Timestamp) -> Result<AlertNotice, StoreError> {
-    let (kind, message) = (rows::text(row, "kind")?, rows::text(row, "message")?);
-    let raised_at = rows::required(rows::time(row, "raised_at")?, "raised_at")?;
-    let raised = AlertNotice::raised(rows::uuid(row, "id")?, &kind, &message, raised_at);
+    let (kind, message): (String, String) = (row.get("kind")?, row.get("message")?);
+    let raised = AlertNotice::raised(row.get("id")?, &kind, &message, row.get("raised_at")?);
     Ok(raised.closed(now))
 }

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    ClaimRequest, DeadByReceiver, QueueClaim, QueueRelease, destination, name, of_queue,
+    ClaimRequest, DeadByReceiver, QueueClaim, QueueRelease, of_queue,
     queues::{DELETE_IF_EMPTY, claim_each},
 };
 use crate::{
@@ -232,12 +232,12 @@ pub fn due_work(most: usize, with_resolved: bool) -> Statement {
 pub fn read_due_work(found: &[impl Columns], now: Timestamp) -> Result<DueWork, StoreError> {
     let mut due_work = DueWork::default();
     for row in found {
-        let kind = rows::text(row, "kind")?;
+        let kind: String = row.get("kind")?;
         if kind == "resolved" {
-            due_work.resolved.push(name(row)?);
+            due_work.resolved.push(row.get("receiver")?);
             continue;
         }
-        let Some(next_at) = rows::time(row, "next_at")? else {
+        let Some(next_at) = row.get("next_at")? else {
             continue;
         };
         if next_at > now {
@@ -245,8 +245,12 @@ pub fn read_due_work(found: &[impl Columns], now: Timestamp) -> Result<DueWork, 
             continue;
         }
         match &*kind {
-            "failing" => due_work.failing.push((destination(row)?, name(row)?)),
-            "backlogged" => due_work.backlogged.push((destination(row)?, name(row)?)),
+            "failing" => due_work
+                .failing
+                .push((row.get("destination")?, row.get("receiver")?)),
+            "backlogged" => due_work
+                .backlogged
+                .push((row.get("destination")?, row.get("receiver")?)),
             _ => due_work.is_due = true,
         }
     }
@@ -343,17 +347,7 @@ async fn circuit(
     destination: &Destination,
 ) -> Result<Option<Circuit>, StoreError> {
     let found = tx.fetch(of(CIRCUIT, destination)).await?;
-    found.first().map(circuit_of).transpose()
-}
-
-fn circuit_of(row: &impl Columns) -> Result<Circuit, StoreError> {
-    let time = |column| rows::required(rows::time(row, column)?, column);
-    Ok(Circuit {
-        failures: rows::number(row, "failures")?,
-        failing_since: rows::time(row, "failing_since")?,
-        changed_at: time("changed_at")?,
-        paused_until: time("paused_until")?,
-    })
+    found.first().map(rows::circuit).transpose()
 }
 
 /// Marks messages as dead that waited for a destination which has failed for all of their time, many at once.
@@ -408,7 +402,7 @@ async fn expire_backlog(
             .bind(expired.waiting_since)
             .bind(expired.reason.as_str())
             .bind(now)
-            .bind(rows::number::<i64>(queue, "tries")?);
+            .bind(queue.get::<i64>("tries")?);
         messages += tx.execute(expire).await?;
         if tx.execute(of_queue(DELETE_IF_EMPTY, queue)?).await? == 0 {
             let continue_queue = of_queue(CONTINUE_QUEUE, queue)?.bind(now);
@@ -416,7 +410,8 @@ async fn expire_backlog(
         }
     }
     if messages > 0 {
-        let receivers: Result<BTreeSet<_>, _> = queues.iter().map(name).collect();
+        let receivers: Result<BTreeSet<_>, _> =
+            queues.iter().map(|row| row.get("receiver")).collect();
         let receivers = receivers?.into_iter();
         dead.extend(receivers.map(|receiver| (receiver, expired.reason.clone())));
     }
@@ -441,8 +436,12 @@ pub async fn postpone(
 pub async fn move_to_backlogs(tx: &mut Transaction<'_>) -> Result<u64, StoreError> {
     let now = tx.now().as_millis();
     let resting = Statement::new(IDLE_WITH_DUE).bind(now).bind(BATCH);
-    let resting: Result<BTreeSet<_>, _> =
-        tx.fetch(resting).await?.iter().map(destination).collect();
+    let resting: Result<BTreeSet<_>, _> = tx
+        .fetch(resting)
+        .await?
+        .iter()
+        .map(|row| row.get("destination"))
+        .collect();
     for destination in resting? {
         tx.execute(of(&unlocked(tx, SCHEDULE_PROBE), &destination))
             .await?;
@@ -476,7 +475,7 @@ pub async fn claim_from_backlog(
     let Some(row) = locked.first() else {
         return Ok(Vec::new());
     };
-    let claim = circuit_of(row)?.claim(limit);
+    let claim = rows::circuit(row)?.claim(limit);
     let due_before = match claim.only_due {
         true => now.as_millis(),
         false => i64::MAX,

@@ -5,18 +5,16 @@ use std::collections::BTreeSet;
 use uuid::Uuid;
 
 use super::{
-    destinations, name,
+    destinations,
     queues::{ADD_TO_QUEUE, EXPEDITE},
 };
 use crate::{
     domain::{
-        MessageAction, MessageEvent, MessageStatus, StoredMessage, TaskId, Timestamp,
-        destination_of,
+        MessageAction, MessageEvent, MessageStatus, StoredMessage, Timestamp, destination_of,
     },
     store::{
         MessageId, MessageQuery, MessageRecord, MessageState, StoreError, Transaction,
-        rows::{self, Columns},
-        statement::Statement,
+        rows::Columns, statement::Statement,
     },
 };
 
@@ -102,22 +100,19 @@ pub fn messages(query: &MessageQuery) -> Statement {
 }
 
 pub fn message(row: &impl Columns) -> Result<MessageRecord, StoreError> {
-    let state = rows::text(row, "state")?;
-    let state =
-        MessageState::parse(&state).ok_or_else(|| rows::corrupt(format!("state {state}")))?;
     Ok(MessageRecord {
-        id: MessageId(rows::uuid(row, "id")?),
-        receiver: name(row)?,
-        task: row.uuid("task_id")?.map(TaskId),
-        kind: rows::text(row, "kind")?,
-        url: row.text("url")?,
-        body: row.text("body")?,
-        state,
-        created_at: rows::required(rows::time(row, "created_at")?, "created_at")?,
-        tries: rows::number(row, "tries")?,
-        error: row.text("error")?,
-        next_try_at: rows::time(row, "due_at")?,
-        died_at: rows::time(row, "died_at")?,
+        id: row.get("id")?,
+        receiver: row.get("receiver")?,
+        task: row.get("task_id")?,
+        kind: row.get("kind")?,
+        url: row.get("url")?,
+        body: row.get("body")?,
+        state: row.get("state")?,
+        created_at: row.get("created_at")?,
+        tries: row.get("tries")?,
+        error: row.get("error")?,
+        next_try_at: row.get("due_at")?,
+        died_at: row.get("died_at")?,
     })
 }
 
@@ -159,11 +154,11 @@ async fn status(
         return Ok(None);
     };
     let stored = StoredMessage {
-        is_dead: rows::text(row, "state")? == MessageState::Dead.as_str(),
-        is_first: rows::number::<i64>(row, "is_first")? > 0,
+        is_dead: row.get::<MessageState>("state")? == MessageState::Dead,
+        is_first: row.get::<i64>("is_first")? > 0,
         is_claimed: row.text("locked_by")?.is_some(),
-        in_backlog: rows::number::<i64>(row, "waiting")? > 0,
-        due_at: rows::required(rows::time(row, "due_at")?, "due_at")?,
+        in_backlog: row.get::<i64>("waiting")? > 0,
+        due_at: row.get("due_at")?,
     };
     Ok(Some(stored.status(tx.now())))
 }
@@ -178,7 +173,7 @@ pub async fn apply(
     let mut located = Vec::with_capacity(ids.len());
     for id in ids {
         for row in tx.fetch(Statement::new(LOCATE).bind(id.0)).await? {
-            let (receiver, subject) = (name(&row)?, rows::uuid(&row, "subject")?);
+            let (receiver, subject): (_, Uuid) = (row.get("receiver")?, row.get("subject")?);
             let destination = destination_of(&receiver, row.text("url")?.as_deref());
             located.push((receiver, subject, destination, *id));
         }

@@ -2,8 +2,7 @@
 //! save that under the fence of the claim.
 
 use super::{
-    ClaimRequest, DeadByReceiver, NextMessage, QueueClaim, QueueHead, QueueRelease, destination,
-    messages, name, of_queue,
+    ClaimRequest, DeadByReceiver, QueueClaim, QueueHead, QueueRelease, messages, of_queue,
 };
 use crate::{
     domain::{InstanceId, MessageEnd, QueueDecision, QueueWait, Timestamp},
@@ -75,12 +74,12 @@ WHERE locked_by IS NOT NULL AND locked_by = coalesce($2, locked_by)"#;
 
 fn queue_claim(row: &impl Columns, is_probe: bool) -> Result<QueueClaim, StoreError> {
     Ok(QueueClaim {
-        receiver: name(row)?,
-        subject: rows::uuid(row, "subject")?,
-        destination: destination(row)?,
+        receiver: row.get("receiver")?,
+        subject: row.get("subject")?,
+        destination: row.get("destination")?,
         is_probe,
-        tries: rows::number(row, "tries")?,
-        since: rows::required(rows::time(row, "since")?, "since")?,
+        tries: row.get("tries")?,
+        since: row.get("since")?,
     })
 }
 
@@ -92,7 +91,7 @@ pub fn queue_head(row: Option<&impl Columns>) -> QueueHead {
     let Some(row) = row else {
         return QueueHead::Empty;
     };
-    match (message_of(row), rows::uuid(row, "id")) {
+    match (rows::next_message(row), row.get("id")) {
         (Ok(head), _) => QueueHead::Message(head),
         (Err(error), Ok(id)) => QueueHead::Unreadable {
             id,
@@ -100,16 +99,6 @@ pub fn queue_head(row: Option<&impl Columns>) -> QueueHead {
         },
         (Err(error), Err(_)) => QueueHead::Lost(error.damage()),
     }
-}
-
-fn message_of(row: &impl Columns) -> Result<NextMessage, StoreError> {
-    Ok(NextMessage {
-        id: rows::uuid(row, "id")?,
-        kind: rows::text(row, "kind")?,
-        url: row.text("url")?,
-        body: rows::text(row, "body")?,
-        created_at: rows::required(rows::time(row, "created_at")?, "created_at")?,
-    })
 }
 
 fn in_queue(sql: &str, claim: &QueueClaim) -> Statement {

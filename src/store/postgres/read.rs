@@ -17,7 +17,7 @@ use crate::{
     store::{
         Definitions, Loaded, StoreError,
         queries::Source,
-        rows::{Row, number, task_id},
+        rows::{Columns, Row},
         statement::Statement,
     },
 };
@@ -110,7 +110,7 @@ impl Source for PgSource {
         }
         let found = self.view(vec![Statement::new(NOW)]).await?;
         let row = found.first().and_then(|rows| rows.first());
-        let millis = row.map(|row| number(row, "now")).transpose()?;
+        let millis = row.map(|row| row.get("now")).transpose()?;
         let millis = millis.ok_or_else(|| StoreError::Corrupt("no time".to_owned()))?;
         let now = Timestamp::from_millis(millis);
         self.clock.set(ClockSample {
@@ -162,8 +162,8 @@ impl Source for PgSource {
         let known: HashMap<_, _> = known.iter().copied().collect();
         let mut newer = Vec::new();
         for row in &found {
-            let id = task_id(row, "id")?;
-            let version: u64 = number(row, "version")?;
+            let id = row.get("id")?;
+            let version: u64 = row.get("version")?;
             if known.get(&id).is_some_and(|known| version > *known) {
                 newer.push(id);
             }

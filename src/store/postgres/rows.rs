@@ -10,7 +10,7 @@ use crate::{
     store::{
         Definitions, Loaded, StoreError,
         record::{DetailsRow, NewTaskRow, StepRow, TaskRow, loaded_names},
-        rows::{Loading, number, size, task_id},
+        rows::{Columns, Loading, size},
     },
 };
 
@@ -94,10 +94,10 @@ pub(super) async fn load(
         .bind(&ids)
         .fetch_all(&mut *connection)
         .await?;
-    tasks.sort_by_cached_key(|row| task_id(row, "id").ok());
+    tasks.sort_by_cached_key(|row| row.get::<TaskId>("id").ok());
     steps.sort_by_cached_key(|row| {
-        let index = number::<u16>(row, "idx").ok();
-        (task_id(row, "task_id").ok(), index)
+        let index = row.get::<u16>("idx").ok();
+        (row.get::<TaskId>("task_id").ok(), index)
     });
     let mut loading = Loading::new(tasks, definitions);
     for workflow in loading.missing() {

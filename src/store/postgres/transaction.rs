@@ -26,7 +26,7 @@ use crate::{
     domain::{AgentName, Message, StepRef, TaskId, Timestamp},
     store::{
         Batch, KnownKey, Loaded, Saved, StoreError,
-        rows::{self, Row, corrupt},
+        rows::{self, Columns, Row, corrupt},
         statement::Statement,
         transaction::{Dialect, Session, Transaction},
     },
@@ -497,7 +497,7 @@ impl Session for PgTransaction<'_> {
             .bind(ids)
             .bind(ended_before.as_millis());
         let purged = answered(query.fetch_one(self.connection().await?)).await;
-        rows::number(&self.noted(purged)?, "purged")
+        Columns::get(&self.noted(purged)?, "purged")
     }
 
     async fn commit(mut self: Box<Self>) -> Result<(), StoreError> {
