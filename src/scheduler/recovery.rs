@@ -27,30 +27,24 @@ pub(super) const START_WITHIN: Duration = Duration::from_secs(1);
 /// claimed.
 pub async fn resume_interrupted(local: &Local, store: &Store) -> Result<(), StoreError> {
     let own = store.is_shared.then(|| local.instance());
-    let mut after = None;
-    let mut resumed = 0;
-    loop {
-        let orphans = match store.housekeeping.processing(own, after, BATCH).await {
-            Err(error) if error.is_damage() => {
-                warn!(%error, "could not find the steps that were running when the last process ended; the supervisor will recover them");
-                break;
-            }
-            orphans => orphans?,
-        };
-        let Some(last) = orphans.last() else {
-            break;
-        };
-        after = Some(last.step);
-        resumed += orphans.len();
+    // All of them are read before the first is handed back: what is claimed from then on is this process's own.
+    let orphans = match processing(own, store).await {
+        Err(error) if error.is_damage() => {
+            warn!(%error, "could not find the steps that were running when the last process ended; the supervisor will recover them");
+            Vec::new()
+        }
+        orphans => orphans?,
+    };
+    for orphans in orphans.chunks(BATCH) {
         let orphans = orphans.iter().map(key).collect();
         release(local, store, orphans, Release::Restart).await;
     }
     for agent in store.housekeeping.queued_agents().await? {
         local.expect_queued(&agent);
     }
-    if resumed > 0 {
+    if !orphans.is_empty() {
         info!(
-            steps = resumed,
+            steps = orphans.len(),
             "resumed the steps that were running when the last process ended"
         );
     }
@@ -142,16 +136,24 @@ fn key(held: &HeldStep) -> Key {
 
 /// Whether the task of each is to be undone.
 async fn held(instance: &InstanceId, store: &Store) -> Result<HashMap<Key, bool>, StoreError> {
-    let mut held = HashMap::new();
-    let mut after = None;
+    let held = processing(Some(instance), store).await?;
+    Ok(held.iter().map(|held| (key(held), held.undoing)).collect())
+}
+
+/// What this instance holds by the record, or with `None` all that is held, in pages: others write meanwhile.
+async fn processing(
+    instance: Option<&InstanceId>,
+    store: &Store,
+) -> Result<Vec<HeldStep>, StoreError> {
+    let mut held: Vec<HeldStep> = Vec::new();
     loop {
-        let page = store.housekeeping.processing(Some(instance), after, BATCH);
+        let after = held.last().map(|last| last.step);
+        let page = store.housekeeping.processing(instance, after, BATCH);
         let page = page.await?;
-        let Some(last) = page.last() else {
+        if page.is_empty() {
             return Ok(held);
-        };
-        after = Some(last.step);
-        held.extend(page.iter().map(|held| (key(held), held.undoing)));
+        }
+        held.extend(page);
     }
 }
 

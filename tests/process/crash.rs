@@ -17,7 +17,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::harness::{Act, Api, Database, PATIENCE, Provost, Remote, Seen, kinds, pipeline};
+use crate::{
+    cluster,
+    harness::{Act, Api, Database, PATIENCE, Provost, Remote, Seen, Setup, kinds, pipeline},
+};
 
 const KILLS: usize = 20;
 const LEAST_TASKS: usize = 320;
@@ -235,4 +238,54 @@ fn nothing_recorded_was_called_again(ledger: &[Seen], recorded: &HashMap<StepId,
             assert!(at < *made, "called again after it was recorded: {seen:?}");
         }
     }
+}
+
+/// The undo of the step is claimed with the commit that hands the step back, and comes after it in the record.
+async fn what_a_restart_claims_it_does_not_hand_back(setup: Setup) {
+    let remote = Remote::with(|seen| match seen.header("provost-step") {
+        "book" => Act::Ok(json!({})),
+        _ => Act::Hang,
+    })
+    .await;
+    let mut provost = setup.set("INSTANCE_ID", "node-1").start().await;
+    let mut submission = pipeline(&remote.url(), &["book", "charge"]);
+    for step in submission["steps"].as_array_mut().unwrap() {
+        step["undo"] = json!({ "request": { "path": "/undo" } });
+    }
+    let id = provost.submit(&submission).await;
+    remote.requests(2).await;
+    provost
+        .api()
+        .command(&format!("/v1/tasks/{id}/undo"))
+        .await
+        .expect(200);
+    provost.kill().await;
+    provost.restart().await;
+    let seen = remote.requests(3).await;
+    assert_eq!(seen[2].header("provost-step"), "charge.undo");
+    assert_eq!(seen[2].attempt(), 1);
+    // What was resumed is said once all of it is handed back.
+    provost.says("resumed the steps").await;
+    assert!(provost.log().contains("\"steps\":1,"), "{}", provost.log());
+    let task = provost.task(&id).await;
+    let steps = task["steps"].as_array().unwrap();
+    let undo = steps.iter().find(|step| step["name"] == "charge.undo");
+    let undo = undo.unwrap();
+    assert_eq!(
+        (&undo["state"], &undo["attempt"]),
+        (&json!("processing"), &json!(1))
+    );
+    assert_eq!(remote.count(), 3);
+}
+
+#[tokio::test]
+async fn what_a_restart_claims_it_does_not_hand_back_on_sqlite() {
+    what_a_restart_claims_it_does_not_hand_back(Provost::setup()).await;
+}
+
+#[tokio::test]
+async fn what_a_restart_claims_it_does_not_hand_back_on_postgres() {
+    let url = tokio::task::spawn_blocking(cluster::new_database).await;
+    let setup = Provost::setup().database_url(&url.unwrap());
+    what_a_restart_claims_it_does_not_hand_back(setup).await;
 }

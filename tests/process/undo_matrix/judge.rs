@@ -199,8 +199,8 @@ pub fn report(verdicts: &[Verdict]) {
         let what = if line.answered { "answered" } else { "came" };
         let _ = writeln!(
             log,
-            "    {:?} of {} {what} ({:?})",
-            line.kind, line.step, line.found
+            "    {:?} of {} {what} ({:?}), attempt {}",
+            line.kind, line.step, line.found, line.attempt
         );
     }
     panic!(

@@ -81,6 +81,7 @@ pub enum Entry {
 pub struct Line {
     pub kind: Kind,
     pub step: &'static str,
+    pub attempt: u32,
     /// False: the call came. True: its answer goes out.
     pub answered: bool,
     /// What the ledger said when the call came.
@@ -193,9 +194,11 @@ impl Desk {
         if let (Kind::Undo, Entry::Done(receipt)) = (kind, found) {
             book.complaints.extend(wrong_undo(seen, step, receipt));
         }
+        let attempt = seen.attempt();
         book.log.push(Line {
             kind,
             step,
+            attempt,
             answered: false,
             found,
         });
@@ -207,9 +210,11 @@ impl Desk {
         match fault {
             None => {
                 let answer = book.act(kind, step);
-                self.answered(case, kind, step, answer)
+                self.answered(case, kind, (step, attempt), answer)
             }
-            Some(Fault::Refuse(status)) => self.answered(case, kind, step, Act::status(status)),
+            Some(Fault::Refuse(status)) => {
+                self.answered(case, kind, (step, attempt), Act::status(status))
+            }
             Some(Fault::Hang(effect)) => {
                 book.happen(kind, step, effect);
                 Act::Hang
@@ -222,7 +227,7 @@ impl Desk {
                 book.happen(kind, step, Effect::Done);
                 let json = [("content-type", "application/json")];
                 let answer = Act::answer(200, &json, "{\"id\":");
-                self.answered(case, kind, step, answer)
+                self.answered(case, kind, (step, attempt), answer)
             }
             Some(Fault::Kill(effect)) => {
                 book.happen(kind, step, effect);
@@ -245,7 +250,7 @@ impl Desk {
                     let mut books = desk.books();
                     let book = books.get_mut(&of_case).unwrap();
                     book.happen(kind, step, effect);
-                    book.answered(kind, step, found);
+                    book.answered(kind, (step, attempt), found);
                 });
                 let gate = self.gate(&case, step);
                 Act::Gated(
@@ -258,13 +263,19 @@ impl Desk {
 
     /// Notes that the answer goes out just before it does. That of an undo takes a moment, so that
     /// whoever does not wait for it is found out.
-    fn answered(self: &Arc<Self>, case: String, kind: Kind, step: &'static str, act: Act) -> Act {
+    fn answered(
+        self: &Arc<Self>,
+        case: String,
+        kind: Kind,
+        (step, attempt): (&'static str, u32),
+        act: Act,
+    ) -> Act {
         let desk = Arc::clone(self);
         let hook: Hook = Arc::new(move || {
             let mut books = desk.books();
             let book = books.get_mut(&case).unwrap();
             let found = book.entry(step);
-            book.answered(kind, step, found);
+            book.answered(kind, (step, attempt), found);
         });
         let wait = match kind {
             Kind::Undo => Duration::from_millis(4),
@@ -374,10 +385,11 @@ impl Book {
         }
     }
 
-    fn answered(&mut self, kind: Kind, step: &'static str, found: Entry) {
+    fn answered(&mut self, kind: Kind, (step, attempt): (&'static str, u32), found: Entry) {
         self.log.push(Line {
             kind,
             step,
+            attempt,
             answered: true,
             found,
         });
