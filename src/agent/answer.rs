@@ -6,7 +6,7 @@ use ::http::{HeaderMap, StatusCode, header};
 use serde_json::value::RawValue;
 
 use super::retry::retry_after;
-use crate::domain::{BODY_EXCERPT, DEEPEST, Payload, Timestamp, too_deep};
+use crate::domain::{BODY_EXCERPT, DEEPEST, Payload, Timestamp, is_json, too_deep};
 
 /// What the head of an answer says, before any of its body is read.
 #[derive(PartialEq, Debug)]
@@ -99,17 +99,9 @@ pub(super) fn output(headers: &HeaderMap, body: &[u8]) -> Result<Payload, String
     }
 }
 
-/// `application/json`, or any type with the suffix `+json` (RFC 6839).
 fn says_json(headers: &HeaderMap) -> bool {
-    let Some(Ok(value)) = headers
-        .get(header::CONTENT_TYPE)
-        .map(|value| value.to_str())
-    else {
-        return false;
-    };
-    let essence = value.split(';').next().unwrap_or_default().trim();
-    let essence = essence.to_ascii_lowercase();
-    essence == "application/json" || essence == "text/json" || essence.ends_with("+json")
+    let found = headers.get(header::CONTENT_TYPE);
+    found.is_some_and(|value| value.to_str().is_ok_and(is_json))
 }
 
 pub(super) fn too_large(limit: usize) -> String {

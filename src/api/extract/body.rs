@@ -17,7 +17,7 @@ use crate::{
         problem::{Problem, ProblemKind},
         state::App,
     },
-    domain::{DEEPEST, too_deep},
+    domain::{DEEPEST, is_json, too_deep},
 };
 
 /// A JSON document.
@@ -81,22 +81,9 @@ where
     }
 }
 
-/// `application/json`, or any type with the suffix `+json` (RFC 6839).
 fn must_say_json(headers: &HeaderMap) -> Result<(), Problem> {
     let found = headers.get(header::CONTENT_TYPE);
-    let essence = found.and_then(|value| {
-        let value = value.to_str().ok()?;
-        Some(value.split(';').next().unwrap_or_default().trim())
-    });
-    let is_json = essence.is_some_and(|essence| {
-        essence.eq_ignore_ascii_case("application/json")
-            || essence
-                .len()
-                .checked_sub("+json".len())
-                .and_then(|at| essence.get(at..))
-                .is_some_and(|suffix| suffix.eq_ignore_ascii_case("+json"))
-    });
-    if is_json {
+    if found.is_some_and(|value| value.to_str().is_ok_and(is_json)) {
         return Ok(());
     }
     let found = match found {

@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use self::request::{BulkAction, BulkRequest, TaskSelection};
+use self::request::{BulkRequest, TaskSelection};
 use super::json;
 use crate::api::openapi::words::{JsonSchema, LabelsSchema, TaskStateSchema};
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
         extract::{Caller, JsonBody, Query},
         problem::ProblemBody,
     },
-    domain::{Command, Draft, TaskId},
+    domain::{BulkAction, Command, Draft, TaskId},
     store::{Apply, CommandError, Look, StoreError, TaskFilter},
 };
 

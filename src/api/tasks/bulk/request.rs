@@ -11,7 +11,7 @@ use crate::{
         extract::ids,
         tasks::commands::{LONGEST_STEP, reason},
     },
-    domain::{Command, Fields, Payload, StepName, TaskId, TaskStatus, Timestamp},
+    domain::{BulkAction, Command, Fields, Payload, StepName, TaskId, Timestamp},
     store::{MOST_LOOKED_AT, TaskFilter},
 };
 
@@ -20,37 +20,6 @@ const LONGEST: usize = 255;
 /// The most tasks that one request processes.
 const LIMIT: std::ops::RangeInclusive<i64> = 1..=100_000;
 const USUAL_LIMIT: i64 = 10_000;
-
-/// The command that a bulk request applies to each task.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum BulkAction {
-    Retry,
-    Undo,
-    Cancel,
-    Skip,
-}
-
-impl BulkAction {
-    fn word(self) -> &'static str {
-        match self {
-            BulkAction::Retry => "retry",
-            BulkAction::Undo => "undo",
-            BulkAction::Cancel => "cancel",
-            BulkAction::Skip => "skip",
-        }
-    }
-
-    /// The states in which a task accepts the command. Only tasks in these states are searched: there may be many
-    /// ended ones.
-    fn states(self) -> &'static [TaskStatus] {
-        use TaskStatus::{Error, Paused, Pending, Processing, Undoing};
-        match self {
-            BulkAction::Retry | BulkAction::Skip => &[Error],
-            BulkAction::Undo => &[Pending, Processing, Paused, Error],
-            BulkAction::Cancel => &[Pending, Processing, Paused, Error, Undoing],
-        }
-    }
-}
 
 /// A parsed and validated bulk command.
 pub(super) struct BulkRequest {
@@ -145,7 +114,7 @@ fn selection(action: BulkAction, fields: &mut Fields<'_>) -> TaskSelection {
     match ids {
         Some(ids) => TaskSelection::Ids(ids),
         None if filter.states.is_empty() => TaskSelection::Filter(TaskFilter {
-            states: action.states().to_vec(),
+            states: action.states(),
             ..filter
         }),
         None => TaskSelection::Filter(filter),
@@ -156,7 +125,7 @@ fn selection(action: BulkAction, fields: &mut Fields<'_>) -> TaskSelection {
 fn filter(action: BulkAction, fields: &mut Fields<'_>) -> TaskFilter {
     TaskFilter {
         states: fields
-            .choice("state", action.states())
+            .choice("state", &action.states())
             .into_iter()
             .collect(),
         workflow: fields.string("workflow", LONGEST),
@@ -178,7 +147,7 @@ fn cursors(action: BulkAction, body: &RawValue) -> Cursors {
         .flat_map(|(name, value)| [name, value.to_string()])
         .collect();
     let request = request.iter().map(String::as_str);
-    Cursors::of_parts(std::iter::once(action.word()).chain(request))
+    Cursors::of_parts(std::iter::once(action.as_str()).chain(request))
 }
 
 fn after(fields: &mut Fields<'_>, cursors: Cursors) -> Option<TaskId> {

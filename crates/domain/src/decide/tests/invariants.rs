@@ -5,6 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use proptest::{bool::weighted, collection::vec, prelude::*};
 
 use super::*;
+use crate::bulk::BulkAction;
 use crate::command::Release;
 use crate::fault::Effect;
 
@@ -282,6 +283,7 @@ proptest! {
                 }
                 continue;
             };
+            bulk_states(&bench)?;
             let outcome = bench.apply(command.clone());
             let after = &bench.draft.task;
             if outcome.is_err() {
@@ -297,6 +299,37 @@ proptest! {
         }
         replay(&bench.draft)?;
     }
+}
+
+/// A bulk command searches all states in which a task accepts it.
+fn bulk_states(bench: &Bench) -> Result<(), TestCaseError> {
+    let reason = None;
+    let retry = Command::Retry {
+        step: None,
+        body: None,
+        reason: None,
+    };
+    let skip = Command::SkipFailed {
+        step: None,
+        output: None,
+        reason: None,
+    };
+    for (action, command) in [
+        (BulkAction::Retry, retry),
+        (BulkAction::Skip, skip),
+        (BulkAction::Cancel, Command::Cancel { reason: None }),
+        (BulkAction::Undo, Command::Undo { reason }),
+    ] {
+        let state = bench.draft.task.status();
+        let mut copy = Draft::on(bench.draft.task.clone());
+        let is_accepted = copy.apply(command, &bench.by, bench.now).is_ok();
+        let is_searched = action.states().contains(&state);
+        prop_assert!(
+            is_searched || !is_accepted,
+            "{action:?} of a task that is {state:?}"
+        );
+    }
+    Ok(())
 }
 
 /// What holds for every task at every moment.

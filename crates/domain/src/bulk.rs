@@ -1,0 +1,38 @@
+//! Commands for many tasks at once, and the states of the tasks that they are for.
+
+use crate::task::TaskStatus;
+
+/// What a bulk command does to each task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BulkAction {
+    Retry,
+    Undo,
+    Cancel,
+    Skip,
+}
+
+impl BulkAction {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            BulkAction::Retry => "retry",
+            BulkAction::Undo => "undo",
+            BulkAction::Cancel => "cancel",
+            BulkAction::Skip => "skip",
+        }
+    }
+
+    /// Only tasks in these states are searched: there may be many ended ones. The command itself still decides on
+    /// each task.
+    pub fn states(self) -> Vec<TaskStatus> {
+        let states = TaskStatus::ALL.iter().copied();
+        states.filter(|state| self.is_for(*state)).collect()
+    }
+
+    fn is_for(self, state: TaskStatus) -> bool {
+        match self {
+            BulkAction::Retry | BulkAction::Skip => state == TaskStatus::Error,
+            BulkAction::Undo => !state.is_ended() && state != TaskStatus::Undoing,
+            BulkAction::Cancel => !state.is_ended(),
+        }
+    }
+}
