@@ -67,8 +67,7 @@ pub(super) fn start(
         let keep = config.retention.keep;
         info!(%keep, rules = retention.workflows.len(), "retention: tasks are deleted, with their history, this long after they ended (retention.keep)");
         let purge = purge(config, retention, store, local_lease, stop.clone());
-        let purge = once_released(hold, stop, purge);
-        running.push(components.spawn("retention", purge));
+        running.push(components.spawn_loop(purge));
     }
     running
 }
@@ -129,7 +128,7 @@ fn purge(
     store: &Store,
     local_lease: &Arc<LocalLease>,
     stop: CancellationToken,
-) -> impl Future<Output = ()> + use<> {
+) -> TaskPurge {
     retention::describe();
     let pacing = match store.is_shared {
         true => Pacing::SeveralWriters,
@@ -137,13 +136,10 @@ fn purge(
     };
     let letters = retention.dead_letters();
     let most = config.retention.batch;
-    let purge = TaskPurge {
-        sweep: Sweep::new(retention, letters, most, pacing, stop.clone()),
+    TaskPurge {
+        sweep: Sweep::new(retention, letters, most, pacing, stop),
         store: store.clone(),
         local_lease: local_lease.clone(),
         interval: config.retention.interval.duration(),
-    };
-    async move {
-        loops::run(purge, stop).await;
     }
 }

@@ -78,7 +78,8 @@ impl PeriodicLoop for LeaseRenewal {
     }
 }
 
-/// Deletes tasks that ended long ago. Of several instances, only the supervisor does this.
+/// Deletes tasks that ended long ago. Of several instances, only the supervisor does this; an instance that is held
+/// never is the supervisor.
 pub(super) struct TaskPurge {
     pub sweep: Sweep,
     pub store: Store,
