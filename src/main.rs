@@ -17,7 +17,6 @@ mod service;
 mod store;
 mod supervisor;
 mod telemetry;
-mod temporary;
 
 use std::process::ExitCode;
 

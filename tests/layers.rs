@@ -31,7 +31,7 @@ const LAYERS: &[&[&str]] = &[
     &["agent"],
     &["config"],
     &["store"],
-    &["telemetry", "planted", "output", "interrupt", "temporary"],
+    &["telemetry", "planted", "output", "interrupt"],
     &["domain"],
 ];
 

@@ -9,13 +9,14 @@ use std::{
 
 use reqwest::{Client, Method, Url};
 use serde_json::Value;
+use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
 use super::{
     BenchError,
     requests::{AGENT, Requests},
 };
-use crate::{config::DatabaseUrl, temporary::Folder};
+use crate::config::DatabaseUrl;
 
 /// The timeout of a start: creating a new database takes much less.
 const LONGEST_START: Duration = Duration::from_secs(15);
@@ -131,7 +132,7 @@ struct BenchServer {
 struct OwnServer {
     // Before the folder: fields are dropped in this order.
     child: Child,
-    folder: Folder,
+    folder: TempDir,
 }
 
 /// The resources that a server has used so far.
@@ -157,7 +158,8 @@ impl BenchServer {
 
     /// Starts this program as a server with default settings.
     async fn start(database: Option<&DatabaseUrl>, client: Client) -> Result<Self, BenchError> {
-        let folder = Folder::new("bench").map_err(BenchError::Folder)?;
+        let folder = tempfile::Builder::new().prefix("provost-bench-").tempdir();
+        let folder = folder.map_err(BenchError::Folder)?;
         let (child, port) = spawn(&folder, database).map_err(BenchError::Process)?;
         let server = Self {
             own: Some(OwnServer { child, folder }),
@@ -239,7 +241,7 @@ impl BenchServer {
     }
 }
 
-fn spawn(folder: &Folder, database: Option<&DatabaseUrl>) -> io::Result<(Child, u16)> {
+fn spawn(folder: &TempDir, database: Option<&DatabaseUrl>) -> io::Result<(Child, u16)> {
     // It was free a moment ago: if another program takes it first, the server reports that and the benchmark ends.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()?

@@ -37,7 +37,6 @@ use crate::{
     interrupt, plain_http,
     service::{Service, StartError},
     telemetry::{self, Metrics, TelemetryError},
-    temporary::Folder,
 };
 
 /// The interval of reading the orders, and of submissions.
@@ -85,7 +84,8 @@ pub async fn run(options: DemoOptions) -> ExitCode {
 async fn demo(options: &DemoOptions) -> Result<bool, DemoError> {
     // Less severe log lines are part of the demo, and would disturb the display.
     telemetry::start_logging(&Targets::new().with_default(LevelFilter::ERROR), false)?;
-    let folder = Folder::new("demo").map_err(DemoError::Folder)?;
+    let folder = tempfile::Builder::new().prefix("provost-demo-").tempdir();
+    let folder = folder.map_err(DemoError::Folder)?;
     let config = Config {
         listen: Listen::Tcp(options.listen),
         database_url: DatabaseUrl::sqlite(folder.path().join("provost.db")),
