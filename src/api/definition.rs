@@ -80,8 +80,7 @@ pub struct UndoBody {
     complete_within: Option<DurationSchema>,
     #[schema(default = 3, minimum = 0, maximum = 1000, example = 3)]
     max_failures: Option<u32>,
-    /// As for a step, without `undo`.
-    on_exhausted: Option<OnExhaustedBody>,
+    on_exhausted: Option<OnUndoExhaustedBody>,
     #[schema(default = "error", example = "error")]
     on_permanent: Option<UndoPolicySchema>,
 }
@@ -143,6 +142,31 @@ pub enum OnExhaustedBody {
     /// step.
     Word(PolicySchema),
     Extend(Extension),
+}
+
+/// What happens when more than `max_failures` attempts of an undo have failed.
+#[derive(ToSchema)]
+#[schema(as = OnUndoExhausted, example = "error")]
+#[serde(untagged)]
+pub enum OnUndoExhaustedBody {
+    /// `error`: an operator must act. `skip`: the undo continues without this step's.
+    Word(UndoPolicySchema),
+    Extend(UndoExtension),
+}
+
+/// Wait for an extended period and try the undo again.
+#[derive(ToSchema)]
+#[schema(as = UndoExtend)]
+pub struct UndoExtension {
+    /// The length of the period.
+    #[schema(example = "10m")]
+    extend: DurationSchema,
+    /// The most extensions.
+    #[schema(default = 1, minimum = 1, maximum = 1000, example = 5)]
+    times: Option<u32>,
+    /// What happens after the last extension.
+    #[schema(default = "error", example = "error")]
+    then: Option<UndoPolicySchema>,
 }
 
 /// Wait for an extended period and try again.

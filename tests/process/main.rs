@@ -67,6 +67,7 @@ mod reload;
 mod replies;
 mod retention;
 mod scale;
+mod schemas;
 mod settings;
 mod shared;
 mod shutdown;

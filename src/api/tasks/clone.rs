@@ -131,13 +131,14 @@ async fn changed(
         app.config.limits.max_request.as_usize(),
     );
     let key = fields.string("key", LONGEST_NAME);
-    let labels = fields.has("labels").then(|| labels(&mut fields));
+    let labels = fields.has("labels").then_some(labels(&mut fields));
     let priority = priority(&mut fields);
     let complete_within = complete_within(&mut fields);
-    let reply_to = match fields.has("reply_to") {
-        true => ReplyTo::read(&mut fields, &**app.receivers.load()),
-        false => details.reply_to.as_deref().cloned(),
-    };
+    let keeps_reply_to = !fields.has("reply_to");
+    let mut reply_to = ReplyTo::read(&mut fields, &**app.receivers.load());
+    if keeps_reply_to {
+        reply_to = details.reply_to.as_deref().cloned();
+    }
     let reason = reason(&mut fields);
     let (workflow, definition) = definition(app, &mut fields, details).await?;
     fields.finish().map_err(Problem::invalid)?;
@@ -187,8 +188,8 @@ async fn definition(
     let wanted = fields.peek("workflow_version").map(str::to_owned);
     let before = (details.workflow.clone(), details.definition.clone());
     let Some(workflow) = &details.workflow else {
+        fields.value("workflow_version");
         if wanted.is_some() {
-            fields.value("workflow_version");
             fields.fault(
                 "workflow_version",
                 "requires a workflow, but the task has inline steps: omit it",

@@ -1,0 +1,262 @@
+//! The schemas of request bodies and the parser are two declarations of the same: the fields of each object, what is
+//! required, words, ranges and defaults. Each body is probed with what its schema names, and with what it does not.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use crate::harness::{Answer, Provost, one_step};
+
+/// The request bodies of the document.
+struct Body {
+    method: String,
+    path: String,
+    schema: Value,
+    /// What must be there before the parser looks at the rest.
+    base: Value,
+}
+
+/// An object inside a body, and the way to it.
+struct Object {
+    way: Vec<String>,
+    properties: Map<String, Value>,
+    required: BTreeSet<String>,
+}
+
+fn bodies(document: &Value, task: &str) -> Vec<Body> {
+    let mut bodies = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+            if !schema.is_null() {
+                bodies.push(Body {
+                    method: method.clone(),
+                    path: path.replace("{id}", task).replace("{name}", "some"),
+                    schema: schema.clone(),
+                    base: match path.starts_with("/v1/agents/") {
+                        true => json!({ "endpoints": [{ "url": "http://127.0.0.1:9" }] }),
+                        false => json!({}),
+                    },
+                });
+            }
+        }
+    }
+    bodies
+}
+
+/// What a value may be, without null: one schema, or several of which one must fit.
+fn alternatives(document: &Value, schema: &Value) -> Vec<Value> {
+    if let Some(name) = schema["$ref"].as_str() {
+        let named = document.pointer(name.trim_start_matches('#')).unwrap();
+        return alternatives(document, named);
+    }
+    for choice in ["oneOf", "anyOf", "allOf"] {
+        if let Some(parts) = schema[choice].as_array() {
+            let parts = parts.iter();
+            let mut parts: Vec<_> = parts
+                .flat_map(|part| alternatives(document, part))
+                .filter(|part| part["type"] != "null")
+                .collect();
+            if let (Some(default), [only]) = (schema.get("default"), parts.as_mut_slice()) {
+                only["default"] = default.clone();
+            }
+            return parts;
+        }
+    }
+    vec![schema.clone()]
+}
+
+fn objects(document: &Value, schema: &Value, way: &[String], found: &mut Vec<Object>) {
+    for schema in alternatives(document, schema) {
+        if let Some(items) = schema.get("items") {
+            objects(document, items, &[way, &["0".to_owned()]].concat(), found);
+        }
+        let Some(properties) = schema["properties"].as_object() else {
+            continue;
+        };
+        for (name, property) in properties {
+            objects(document, property, &[way, &[name.clone()]].concat(), found);
+        }
+        let required = schema["required"].as_array().into_iter().flatten();
+        found.push(Object {
+            way: way.to_vec(),
+            properties: properties.clone(),
+            required: required
+                .map(|name| name.as_str().unwrap().to_owned())
+                .collect(),
+        });
+    }
+}
+
+/// A body that holds nothing but `value`, where the way leads to.
+fn body(way: &[String], value: Value) -> Value {
+    way.iter()
+        .rev()
+        .fold(value, |inner, part| match part.as_str() {
+            "0" => json!([inner]),
+            name => json!({ name: inner }),
+        })
+}
+
+/// `over` with what only `base` has.
+fn merged(base: &Value, over: &Value) -> Value {
+    match (base, over) {
+        (Value::Object(base), Value::Object(over)) => {
+            let mut both = over.clone();
+            for (name, value) in base {
+                let value = over
+                    .get(name)
+                    .map_or(value.clone(), |over| merged(value, over));
+                both.insert(name.clone(), value);
+            }
+            both.into()
+        }
+        (Value::Array(base), Value::Array(over)) if base.len() == over.len() => base
+            .iter()
+            .zip(over)
+            .map(|(base, over)| merged(base, over))
+            .collect(),
+        _ => over.clone(),
+    }
+}
+
+fn pointer(way: &[String], name: &str) -> String {
+    let parts = way.iter().map(String::as_str).chain([name]);
+    parts.map(|part| format!("/{part}")).collect()
+}
+
+async fn send(provost: &Provost, of: &Body, body: &Value) -> Answer {
+    match of.method.as_str() {
+        "put" => provost.api().put(&of.path, body).await,
+        _ => provost.api().post(&of.path, body).await,
+    }
+}
+
+/// The messages at a pointer, or below it.
+async fn faults(provost: &Provost, of: &Body, body: &Value, pointer: &str) -> Vec<String> {
+    let answer = send(provost, of, body).await;
+    assert!(
+        answer.status < 500,
+        "{} {}: {}",
+        of.path,
+        body,
+        answer.status
+    );
+    let errors = answer.body["errors"].as_array().into_iter().flatten();
+    let below = format!("{pointer}/");
+    errors
+        .filter(|error| {
+            let at = error["pointer"].as_str().unwrap();
+            at == pointer || at.starts_with(&below)
+        })
+        .map(|error| error["message"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Whether it asks for one of several fields.
+fn is_a_choice(said: &str) -> bool {
+    said.starts_with("is missing: ") && said.contains(", or ")
+}
+
+/// Values that one of the alternatives allows, and such that none of them does.
+fn samples(alternatives: &[Value]) -> (Vec<Value>, Vec<Value>) {
+    let (mut right, mut wrong) = (Vec::new(), Vec::new());
+    for schema in alternatives {
+        right.extend(schema["enum"].as_array().into_iter().flatten().cloned());
+        right.extend(schema.get("default").cloned());
+    }
+    let [schema] = alternatives else {
+        return (right, wrong);
+    };
+    if schema["enum"].is_array() {
+        wrong.push(json!("zzz"));
+    }
+    for (limit, beyond) in [("minimum", -1), ("maximum", 1)] {
+        if let Some(limit) = schema[limit].as_i64() {
+            right.push(json!(limit));
+            wrong.push(json!(limit + beyond));
+        }
+    }
+    if let Some(longest) = schema["maxLength"].as_u64() {
+        let text = |length| json!("x".repeat(length));
+        right.push(text(longest as usize));
+        wrong.push(text(longest as usize + 1));
+    }
+    if let Some(most) = schema["maxItems"].as_u64() {
+        wrong.push(json!(vec![Value::Null; most as usize + 1]));
+    }
+    if schema["minItems"].as_u64() == Some(1) {
+        wrong.push(json!([]));
+    }
+    match schema["type"].as_str() {
+        Some("string") => wrong.push(json!([])),
+        Some("integer" | "number" | "boolean" | "array") => wrong.push(json!("zzz")),
+        Some("object") => wrong.push(json!("zzz")),
+        _ => {}
+    }
+    (right, wrong)
+}
+
+#[tokio::test]
+async fn request_bodies_are_as_their_schemas_say() {
+    let provost = Provost::start().await;
+    let document = provost.get("/openapi.json").await.expect(200);
+    let workflow = json!({ "steps": one_step("http://127.0.0.1:9", "/")["steps"] });
+    let put = provost.api().put("/v1/workflows/kept", &workflow);
+    put.await.expect(201);
+    let task = provost.submit(&json!({ "workflow": "kept" })).await;
+    let mut differences = Vec::new();
+    let mut probed = 0;
+    for of in bodies(&document, &task) {
+        let mut all = Vec::new();
+        objects(&document, &of.schema, &[], &mut all);
+        assert!(!all.is_empty(), "{}", of.path);
+        for object in all {
+            let at =
+                |name: &str| format!("{} {}{}", of.method, of.path, pointer(&object.way, name));
+            let unknown = pointer(&object.way, "zzz");
+            let asked = merged(&of.base, &body(&object.way, json!({ "zzz": 1 })));
+            let said = faults(&provost, &of, &asked, &unknown).await;
+            let said = said.first().map_or("", String::as_str);
+            let (_, known) = said.split_once("the fields are: ").unwrap_or_default();
+            let known: BTreeSet<_> = known.split(", ").collect();
+            let named: BTreeSet<_> = object.properties.keys().map(String::as_str).collect();
+            if known != named {
+                differences.push(format!("{}: {named:?} in the schema, but {said}", at("")));
+            }
+            for (name, property) in &object.properties {
+                let pointer = pointer(&object.way, name);
+                let (right, wrong) = samples(&alternatives(&document, property));
+                for (value, is_right) in right
+                    .iter()
+                    .map(|value| (value, true))
+                    .chain(wrong.iter().map(|value| (value, false)))
+                {
+                    probed += 1;
+                    let asked = merged(&of.base, &body(&object.way, json!({ name: value })));
+                    let said = faults(&provost, &of, &asked, &pointer).await;
+                    // A command on many tasks takes some of the states only, and says so where it describes them.
+                    let is_narrower = is_right && name == "state";
+                    // All of them, a selection or nothing: `false` alone is nothing.
+                    let is_nothing = is_right && said.iter().all(|said| is_a_choice(said));
+                    if said.is_empty() != is_right && !is_narrower && !is_nothing {
+                        let value: String = value.to_string().chars().take(60).collect();
+                        differences.push(format!("{} = {value}: {said:?}", at(name)));
+                    }
+                }
+                let asked = body(&object.way, json!({}));
+                let said = faults(&provost, &of, &asked, &pointer).await;
+                let is_required = object.required.contains(name);
+                let is_missed = said.iter().any(|said| !is_a_choice(said));
+                if is_required != is_missed {
+                    differences.push(format!(
+                        "{} required: {is_required}, but {said:?}",
+                        at(name)
+                    ));
+                }
+            }
+        }
+    }
+    assert!(differences.is_empty(), "\n{}", differences.join("\n"));
+    assert!(probed > 200, "{probed}");
+}
