@@ -1,4 +1,5 @@
-//! Imports only point down: a module uses the layers below its own, and none beside or above it.
+//! Imports only point down: a module uses the layers below its own, and none beside or above it. Within a layer, files
+//! do not import each other in a circle.
 
 #![allow(
     clippy::unwrap_used,
@@ -6,7 +7,7 @@
 )]
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -72,60 +73,149 @@ fn code(source: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The modules that follow `crate::` or stand first in the branches of a `crate::{…}`.
-fn imports(code: &str) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    let name = |text: &str| -> String {
-        let text = text.trim_start();
-        text.chars()
-            .take_while(|c| c.is_alphanumeric() || *c == '_')
-            .collect()
-    };
-    for (at, prefix) in code.match_indices("crate::") {
-        let rest = &code[at + prefix.len()..];
-        let Some(tree) = rest.strip_prefix('{') else {
-            found.insert(name(rest));
-            continue;
-        };
-        let mut depth = 0;
-        let mut branch = true;
-        for (at, c) in tree.char_indices() {
-            if branch && !c.is_whitespace() {
-                found.insert(name(&tree[at..]));
-                branch = false;
+/// The paths that follow a prefix such as `crate::`, of each branch of a `crate::{…}` its whole path.
+fn paths<'c>(code: &'c str, prefix: &str) -> Vec<Vec<&'c str>> {
+    let starts_word = |at: usize| !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == ':');
+    let mut found = Vec::new();
+    for (at, _) in code
+        .match_indices(prefix)
+        .filter(|(at, _)| starts_word(*at))
+    {
+        branches(&code[at + prefix.len()..], &mut Vec::new(), &mut found);
+    }
+    found
+}
+
+/// Reads one tree of imports; returns what follows it.
+fn branches<'c>(tree: &'c str, stem: &mut Vec<&'c str>, found: &mut Vec<Vec<&'c str>>) -> &'c str {
+    let depth = stem.len();
+    let mut rest = tree.trim_start();
+    loop {
+        if let Some(mut inner) = rest.strip_prefix('{') {
+            while !inner.trim_start().starts_with('}') && !inner.is_empty() {
+                inner = branches(inner, stem, found);
+                inner = inner.trim_start().trim_start_matches(',');
             }
-            match c {
-                '{' => depth += 1,
-                '}' if depth == 0 => break,
-                '}' => depth -= 1,
-                ',' if depth == 0 => branch = true,
-                _ => {}
-            }
+            stem.truncate(depth);
+            return inner.trim_start().get(1..).unwrap_or_default();
+        }
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
+        let (name, after) = rest.split_at(end.unwrap_or(rest.len()));
+        stem.push(name);
+        match after.strip_prefix("::") {
+            Some(next) if !name.is_empty() => rest = next,
+            _ => break,
         }
     }
-    found.retain(|module| module.starts_with(|c: char| c.is_lowercase()));
+    found.push(stem.clone());
+    stem.truncate(depth);
+    // A new name that is given to the import, or a sign that belongs to none.
+    let after = rest.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
+    after.trim_start_matches(|c: char| !matches!(c, ',' | '}'))
+}
+
+/// The modules that follow `crate::` or stand first in the branches of a `crate::{…}`.
+fn imports(code: &str) -> BTreeSet<&str> {
+    let firsts = paths(code, "crate::").into_iter().map(|path| path[0]);
+    firsts
+        .filter(|module| module.starts_with(|c: char| c.is_lowercase()))
+        .collect()
+}
+
+/// Every file but those of tests, by its path of modules, with its code.
+fn files() -> BTreeMap<Vec<String>, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut all = Vec::new();
+    sources(&root, &mut all);
+    let named = all.into_iter().filter_map(|path| {
+        let relative = path.strip_prefix(&root).unwrap().with_extension("");
+        let parts = relative
+            .iter()
+            .map(|part| part.to_str().unwrap().to_owned());
+        let mut module: Vec<_> = parts.collect();
+        module.pop_if(|last| last == "mod");
+        let source = fs::read_to_string(&path).unwrap();
+        (!is_test(&relative)).then(|| (module, code(&source)))
+    });
+    named.collect()
+}
+
+/// The file that a path of modules and items leads into.
+fn file_of(files: &BTreeMap<Vec<String>, String>, path: &[String]) -> Option<Vec<String>> {
+    let lengths = (1..=path.len()).rev();
+    let mut prefixes = lengths.map(|length| path[..length].to_vec());
+    prefixes.find(|prefix| files.contains_key(prefix))
+}
+
+/// The files that a file imports from, but for those above it in its own folder and those below.
+fn imported(
+    files: &BTreeMap<Vec<String>, String>,
+    module: &[String],
+    code: &str,
+) -> BTreeSet<Vec<String>> {
+    let mut found = BTreeSet::new();
+    let stems = [
+        ("crate::", 0),
+        ("super::", module.len().saturating_sub(1)),
+        ("super::super::", module.len().saturating_sub(2)),
+        ("self::", module.len()),
+    ];
+    for (prefix, length) in stems {
+        for path in paths(code, prefix) {
+            let stem = module[..length].iter().cloned();
+            let path: Vec<_> = stem.chain(path.into_iter().map(str::to_owned)).collect();
+            let file = file_of(files, &path);
+            found.extend(file.filter(|f| !module.starts_with(f) && !f.starts_with(module)));
+        }
+    }
     found
 }
 
 #[test]
+fn files_do_not_import_each_other_in_a_circle() {
+    let files = files();
+    let mut open: BTreeMap<_, _> = files
+        .iter()
+        .map(|(module, code)| (module.clone(), imported(&files, module, code)))
+        .collect();
+    let seen: usize = open.values().map(BTreeSet::len).sum();
+    assert!(seen > 300, "only {seen} imports were found");
+    // What imports nothing that is left is in no circle; nor is what nothing that is left imports.
+    loop {
+        let left: BTreeSet<_> = open.keys().cloned().collect();
+        let used: BTreeSet<_> = open.values().flatten().cloned().collect();
+        open.retain(|module, imports| {
+            imports.retain(|import| left.contains(import));
+            !imports.is_empty() && used.contains(module)
+        });
+        if open.len() == left.len() {
+            break;
+        }
+    }
+    let circles: Vec<_> = open
+        .iter()
+        .map(|(module, imports)| {
+            let imports: Vec<_> = imports.iter().map(|import| import.join("::")).collect();
+            format!("{} imports {}", module.join("::"), imports.join(", "))
+        })
+        .collect();
+    assert!(
+        circles.is_empty(),
+        "these files import each other in a circle:\n{}",
+        circles.join("\n")
+    );
+}
+
+#[test]
 fn imports_only_point_down() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut all = Vec::new();
-    sources(&root, &mut all);
     let mut wrong = Vec::new();
     let mut seen = 0;
-    for path in all {
-        let relative = path.strip_prefix(&root).unwrap();
-        if is_test(relative) {
-            continue;
-        }
-        let first = relative.iter().next().unwrap();
-        let module = Path::new(first).file_stem().unwrap().to_str().unwrap();
-        let source = fs::read_to_string(&path).unwrap();
-        for used in imports(&code(&source)) {
+    for (path, code) in files() {
+        let module = path[0].as_str();
+        for used in imports(&code) {
             seen += 1;
-            if used != module && layer(&used) <= layer(module) {
-                wrong.push(format!("{}: {module} uses {used}", relative.display()));
+            if used != module && layer(used) <= layer(module) {
+                wrong.push(format!("{}: {module} uses {used}", path.join("::")));
             }
         }
     }

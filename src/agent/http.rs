@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::{
     connections::{Body, Connector},
-    registry::AgentSettings,
+    settings::AgentSettings,
 };
 use crate::domain::{Call, CallBody, Method, Payload, Purpose, Target};
 

@@ -21,13 +21,16 @@ mod registered;
 mod registry;
 mod retry;
 mod routing;
+mod settings;
 #[cfg(test)]
 mod tests;
+mod transport;
 
 pub use address::{AddressPolicy, OwnAddresses};
-pub use call::Permission;
 pub use http::install_crypto;
 pub use meters::{describe as describe_metrics, label as metrics_label};
 pub use post::{Post, PostError, PostResponse};
 pub use registered::Registered;
-pub use registry::{Agent, AgentSettings, Agents};
+pub use registry::{Agent, Agents};
+pub use settings::AgentSettings;
+pub use transport::Permission;

@@ -13,9 +13,9 @@ use super::{
     answer, body,
     connections::{Body, Connector, Unanswered},
     http,
-    registry::AgentSettings,
     retry::retry_after,
     routing::{EndpointTarget, way},
+    settings::AgentSettings,
 };
 use crate::domain::Timestamp;
 

@@ -1,48 +1,25 @@
 //! The agents that an instance knows, by name. Read on every claim and every call, changed rarely: so
 //! readers take a snapshot and writers swap it.
 
-use std::{collections::HashMap, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{collections::HashMap, num::NonZeroUsize, sync::Arc};
 
 use arc_swap::ArcSwap;
 use lru::LruCache;
 use parking_lot::Mutex;
 
 use super::{
-    address::AddressPolicy,
-    call::Transport,
     capacity::{Bulkhead, Gate, Slot},
     connections::Connector,
     http,
     meters::{CallMetrics, MADE_FOR_URLS},
     routing::Endpoints,
+    settings::AgentSettings,
+    transport::Transport,
 };
 use crate::domain::{AgentName, AgentSpec, Endpoint, RetrySpec};
 
 /// How many origins of step URLs are remembered while no call to them is in flight.
 const ORIGINS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
-
-/// What holds for all agents of an instance.
-#[derive(Clone, Debug)]
-pub struct AgentSettings {
-    /// The largest output of a step, in bytes.
-    pub max_output: usize,
-    pub connect_timeout: Duration,
-    /// Which addresses may be called.
-    pub addresses: AddressPolicy,
-    /// For the origins of steps that name a URL; a registered agent says it per endpoint.
-    pub default_max_in_flight: u32,
-}
-
-impl Default for AgentSettings {
-    fn default() -> Self {
-        Self {
-            max_output: 256 * 1024,
-            connect_timeout: Duration::from_secs(5),
-            addresses: AddressPolicy::default(),
-            default_max_in_flight: Endpoint::default_max_in_flight(),
-        }
-    }
-}
 
 /// One agent: its specification, its capacity and the way its calls go.
 pub struct Agent {

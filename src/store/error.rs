@@ -134,3 +134,7 @@ pub enum CommandError {
     #[error(transparent)]
     Store(#[from] StoreError),
 }
+
+pub fn corrupt(reason: impl ToString) -> StoreError {
+    StoreError::Corrupt(reason.to_string())
+}

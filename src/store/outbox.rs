@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
+mod actions;
 mod alerts;
 mod destinations;
 mod messages;
@@ -173,7 +174,7 @@ impl Transaction<'_> {
         action: MessageAction,
         ids: &[MessageId],
     ) -> Result<Vec<MessageId>, StoreError> {
-        messages::apply(self, action, ids).await
+        actions::apply(self, action, ids).await
     }
 
     /// Releases the queues that `by` has claimed, or all claimed queues. Returns how many.

@@ -10,13 +10,15 @@ use uuid::Uuid;
 use super::{
     AgentRecord, Alert, AlertId, AlertState, Definitions, EndedAt, EndedTask, ExpiredStep,
     HeldStep, KnownKey, MessageId, MessageState, NextMessage, SavedChange, StoreError, TaskSummary,
-    UnreadableTask, WorkflowRecord, stored_workflow::StoredWorkflow,
+    UnreadableTask, WorkflowRecord,
+    error::corrupt,
+    stored_workflow::{StoredWorkflow, compile},
 };
 use crate::domain::{
-    Accepted, AgentName, AgentSpec, Attempt, Circuit, Definition, Destination, Details, Effect,
-    Expiry, Fault, Incarnation, InstanceId, Limits, Payload, Policies, Priority, ReceiverName,
-    Span, Step, StepIndex, StepName, StepRef, StepState, StepStatus, Task, TaskId, TaskState,
-    TaskStatus, Term, Timestamp, Trace, WorkflowName, WorkflowRef, memory_of, parse_steps,
+    AgentName, AgentSpec, Attempt, Circuit, Definition, Destination, Details, Effect, Expiry,
+    Fault, Incarnation, InstanceId, Payload, Priority, ReceiverName, Span, Step, StepIndex,
+    StepName, StepRef, StepState, StepStatus, Task, TaskId, TaskState, TaskStatus, Term, Timestamp,
+    Trace, WorkflowName, WorkflowRef, memory_of,
 };
 
 /// One row, read by the names of its columns.
@@ -278,21 +280,6 @@ pub fn assemble<R: Columns>(
         }
     }
     Ok(task)
-}
-
-/// A definition that was accepted once is compiled again without asking who is known today.
-pub fn compile(policies: Option<&str>, steps: String) -> Result<Definition, StoreError> {
-    let source = Payload::parse(steps).ok_or_else(|| corrupt("a definition is not JSON"))?;
-    let policies = policies.map_or_else(|| Ok(Policies::default()), Policies::parse);
-    let compiled = policies
-        .and_then(|policies| parse_steps(&source, "", &policies, &Limits::stored(), &Accepted));
-    compiled.map_err(|faults| {
-        let faults: Vec<_> = faults
-            .iter()
-            .map(|fault| format!("{}: {}", fault.pointer, fault.message))
-            .collect();
-        corrupt(format!("a stored definition: {}", faults.join("; ")))
-    })
 }
 
 fn task(row: &impl Columns, definition: Arc<Definition>) -> Result<Task, StoreError> {
@@ -563,10 +550,6 @@ fn json<T: DeserializeOwned>(row: &impl Columns, column: &str) -> Result<Option<
 
 fn required<T>(value: Option<T>, column: &str) -> Result<T, StoreError> {
     value.ok_or_else(|| corrupt(format!("{column} is missing")))
-}
-
-pub fn corrupt(reason: impl ToString) -> StoreError {
-    StoreError::Corrupt(reason.to_string())
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use super::{
     record::{NewStepRow, NewTaskRow, StepRow, TaskRow, loaded_names},
     rows::{self, Columns},
     statement::Statement,
+    stored_workflow::compile,
 };
 use crate::domain::{AlertKind, AlertNotice, Definition, Sender, StepIndex, Task, TaskId};
 
@@ -102,7 +103,7 @@ fn stand_in(steps: &[impl Columns]) -> Result<Definition, StoreError> {
         step
     });
     let steps: Vec<_> = steps.collect();
-    rows::compile(None, serde_json::Value::from(steps).to_string())
+    compile(None, serde_json::Value::from(steps).to_string())
 }
 
 /// A row whose payloads read as null where they are damaged.

@@ -3,11 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{
-    StoreError, WorkflowRecord,
-    rows::{compile, corrupt},
-};
-use crate::domain::{Definition, Span};
+use super::{StoreError, WorkflowRecord, error::corrupt};
+use crate::domain::{Accepted, Definition, Limits, Payload, Policies, Span, parse_steps};
 
 #[derive(Serialize, Deserialize)]
 pub struct StoredWorkflow {
@@ -47,4 +44,19 @@ impl WorkflowRecord {
             error.damage()
         ))
     }
+}
+
+/// A definition that was accepted once is compiled again without asking who is known today.
+pub fn compile(policies: Option<&str>, steps: String) -> Result<Definition, StoreError> {
+    let source = Payload::parse(steps).ok_or_else(|| corrupt("a definition is not JSON"))?;
+    let policies = policies.map_or_else(|| Ok(Policies::default()), Policies::parse);
+    let compiled = policies
+        .and_then(|policies| parse_steps(&source, "", &policies, &Limits::stored(), &Accepted));
+    compiled.map_err(|faults| {
+        let faults: Vec<_> = faults
+            .iter()
+            .map(|fault| format!("{}: {}", fault.pointer, fault.message))
+            .collect();
+        corrupt(format!("a stored definition: {}", faults.join("; ")))
+    })
 }

@@ -10,11 +10,12 @@ use uuid::Uuid;
 use super::{
     Alert, AlertId, Batch, KnownKey, Loaded, Promoted, Saved, StoreError, WorkflowRecord,
     batch::TaskChange,
+    error::corrupt,
     leases,
     outbox::closed_alert,
     postgres::Notification,
     queries::{self, BACKLOG},
-    rows::{self, ALERT, Columns, Row, WORKFLOW, corrupt},
+    rows::{self, ALERT, Columns, Row, WORKFLOW},
     statement::Statement,
 };
 use crate::domain::{

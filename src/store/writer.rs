@@ -18,6 +18,7 @@ mod load_budget;
 mod outbox;
 mod purge;
 mod registrations;
+mod request;
 mod stale_refusals;
 mod writes;
 
@@ -34,17 +35,17 @@ use tokio::sync::{Notify, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tracing::{debug, error, warn};
 
 pub use cache::CacheLimits;
-pub use handle::{Apply, Idempotency, Store, Submitted};
-pub use leases::Renewed;
+pub use handle::Store;
 pub use purge::purge_and_commit;
 pub use registrations::{RegisterError, RegisteredVersion};
+pub use request::{Apply, Idempotency, Renewed, Submitted};
 
 use self::{
     batch::BatchDraft,
     cache::Cache,
     command_queue::CommandQueue,
     faults::{Culprit, Faults, Panicked, UnreportedFault},
-    handle::Request,
+    request::Request,
 };
 use super::{Backend, Batch, Health, LocalScheduler, Saved, StoreError, UnreadableTask, Watchers};
 use crate::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::{io::AsyncWriteExt, net::TcpStream, sync::mpsc};
 
 use super::{
-    super::call::CallAttempt,
+    super::transport::CallAttempt,
     servers::{Server, finish, hang, refusing, response},
     *,
 };

@@ -57,16 +57,6 @@ UPDATE queues
 SET locked_by = NULL, due_at = $5, waiting = $6, tries = $7, since = $8, error = coalesce($9, error)
 WHERE receiver = $1 AND subject = $2 AND locked_by = $3 AND tries = $4"#;
 
-/// After it the queue exists and is locked.
-pub(super) const ADD_TO_QUEUE: &str = r#"
-INSERT INTO queues (receiver, subject, due_at, destination, waits_since, tries) VALUES ($1, $2, $3, $4, $3, 0)
-ON CONFLICT (receiver, subject) DO UPDATE SET tries = queues.tries"#;
-
-/// An operator asked for it: the next try is due now, and the queue is the first of its backlog.
-pub(super) const EXPEDITE: &str = r#"
-UPDATE queues SET due_at = CASE waiting WHEN 0 THEN $3 ELSE 0 END
-WHERE receiver = $1 AND subject = $2 AND locked_by IS NULL"#;
-
 /// All claims, or those of one instance.
 const RELEASE_ALL: &str = r#"
 UPDATE queues SET locked_by = NULL, due_at = $1

@@ -14,7 +14,7 @@ use super::{
     commit_witness::SessionId,
     prepared::Prepared,
     servers::{NoPrimary, Servers},
-    transaction::SESSION_SETTINGS,
+    session_settings::SESSION_SETTINGS,
 };
 use crate::store::RECONNECT;
 

@@ -15,6 +15,7 @@ mod save;
 mod save_sql;
 mod schema;
 mod servers;
+mod session_settings;
 mod transaction;
 
 use std::{sync::Arc, time::Duration};
@@ -48,7 +49,7 @@ const ACQUIRE_WITHIN: Duration = Duration::from_secs(3);
 /// How long a reader's connection may take to say that it is still there.
 const THERE_WITHIN: Duration = Duration::from_secs(1);
 /// After this long without an answer the connection is taken for cut. Twice as long as a lock is held by
-/// a session that hangs, see [`transaction::SESSION_SETTINGS`]; a large batch takes its time as well.
+/// a session that hangs, see [`session_settings::SESSION_SETTINGS`]; a large batch takes its time as well.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug)]

@@ -21,77 +21,18 @@ use super::{
     notifications::Notification,
     prepared::Prepared,
     save,
+    session_settings::{BEGIN, BEGIN_ANYWHERE},
 };
 use crate::{
     domain::{AgentName, Message, StepRef, TaskId, Timestamp},
     store::{
         Batch, KnownKey, Loaded, Saved, StoreError,
-        rows::{self, Columns, Row, corrupt},
+        error::corrupt,
+        rows::{self, Columns, Row},
         statement::Statement,
         transaction::{Dialect, Session, Transaction},
     },
 };
-
-/// How the writer's statements are planned and what ends its session.
-///
-/// They touch few rows by their keys, but the statistics are of a table that was empty a moment ago or is
-/// mostly ended work: a plan by way of a sequential scan, a hash of the table or the index of a state that
-/// most rows once had is 2 to 4 times slower, or much more. So every plan is restricted to nested loops over
-/// indexes in their own order, made once and kept; where that leaves a choice, the statement's form does
-/// not. With plans thus priced as a last resort, JIT would compile them: off.
-///
-/// A session that hangs inside a transaction, with its process stopped or its network cut, is
-/// ended by the server, so that the locks it holds stop others for no longer than that. Limits that the
-/// role or the database has for statements are for those who ask, and would break batches off: none here.
-macro_rules! settings {
-    ($only_for_the_transaction:literal) => {
-        concat!(
-            "SELECT ",
-            settings!(@ "enable_seqscan", "off", $only_for_the_transaction), ", ",
-            settings!(@ "enable_bitmapscan", "off", $only_for_the_transaction), ", ",
-            settings!(@ "enable_hashjoin", "off", $only_for_the_transaction), ", ",
-            settings!(@ "enable_mergejoin", "off", $only_for_the_transaction), ", ",
-            settings!(@ "enable_sort", "off", $only_for_the_transaction), ", ",
-            settings!(@ "plan_cache_mode", "force_generic_plan", $only_for_the_transaction), ", ",
-            settings!(@ "jit", "off", $only_for_the_transaction), ", ",
-            settings!(@ "synchronous_commit", "on", $only_for_the_transaction), ", ",
-            settings!(@ "statement_timeout", "0", $only_for_the_transaction), ", ",
-            settings!(@ "lock_timeout", "0", $only_for_the_transaction), ", ",
-            settings!(@ "idle_in_transaction_session_timeout", "5s", $only_for_the_transaction)
-        )
-    };
-    (@ $name:literal, $value:literal, $only_for_the_transaction:literal) => {
-        concat!("set_config('", $name, "', '", $value, "', ", $only_for_the_transaction, ")")
-    };
-}
-
-/// For a connection of the writer's own: once, not with each transaction. Answers which session it is.
-pub(super) const SESSION_SETTINGS: &str = concat!(
-    settings!("false"),
-    ", pg_backend_pid() AS process, ",
-    "(SELECT backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()) AS since"
-);
-
-/// One round trip.
-macro_rules! begin {
-    ($settings:expr, $id:expr) => {
-        concat!(
-            "BEGIN; ",
-            $settings,
-            "SELECT ",
-            $id,
-            "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now"
-        )
-    };
-}
-
-const BEGIN: &str = begin!("", "");
-/// With a pooler every transaction may have another connection: each is set up again, and only its id helps to find
-/// out, after a connection was lost at the commit, whether it succeeded.
-const BEGIN_ANYWHERE: &str = begin!(
-    concat!(settings!("true"), "; "),
-    "pg_current_xact_id()::text AS id, "
-);
 
 /// How often what does not fit together is read again.
 const LOADS: u32 = 3;

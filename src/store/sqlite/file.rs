@@ -22,8 +22,11 @@ use std::{
 use rustix::fs::{Gid, Uid};
 use tokio::time::{Instant, sleep};
 
-use super::{rescue::RESCUED, wal::Wal};
+use super::wal::Wal;
 use crate::store::OpenError;
+
+/// The suffix after the name of the database of a copy that was made when the file was deleted.
+pub const RESCUED: &str = ".rescued";
 
 /// How long a start waits for a process that is just ending.
 const LOCK_WITHIN: Duration = Duration::from_secs(1);

@@ -4,8 +4,9 @@
 use std::{path::Path, sync::Arc};
 
 use super::{
+    file::RESCUED,
     file::{DatabaseFile, FileState},
-    rescue::{RESCUED, RescueError},
+    rescue::RescueError,
 };
 use crate::store::{Health, StoreError, StoreFault};
 

@@ -8,11 +8,8 @@ use thiserror::Error;
 
 use super::{
     backup::{BackupError, copy_whole},
-    file::DatabaseFile,
+    file::{DatabaseFile, RESCUED},
 };
-
-/// The suffix after the name of the database.
-pub const RESCUED: &str = ".rescued";
 
 #[derive(Debug, Error)]
 pub enum RescueError {

@@ -8,8 +8,9 @@ use crate::{
     domain::TaskId,
     store::{
         Definitions, Health, Loaded, StoreError, UnreadableTask,
+        error::corrupt,
         record::{DetailsRow, NewTaskRow, StepRow, TaskRow, loaded_names},
-        rows::{Loading, corrupt, size},
+        rows::{Loading, size},
         statement::{BindValue, Statement},
     },
 };

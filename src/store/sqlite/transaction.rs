@@ -11,6 +11,7 @@ use crate::{
     domain::{AgentName, Message, StepRef, TaskId, Timestamp},
     store::{
         Batch, Definitions, KnownKey, Loaded, Saved, StoreError,
+        error::corrupt,
         rows::{self, Row},
         statement::Statement,
         transaction::{Dialect, Session, Transaction},
@@ -98,7 +99,7 @@ impl Session for SqliteTransaction<'_> {
     }
 
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError> {
-        let keys = serde_json::to_string(keys).map_err(rows::corrupt)?;
+        let keys = serde_json::to_string(keys).map_err(corrupt)?;
         let found = sqlx::query(IDEMPOTENCY)
             .bind(keys)
             .fetch_all(&mut *self.tx)

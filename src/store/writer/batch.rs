@@ -11,9 +11,8 @@ use tokio::time::Instant;
 use super::{
     Damage, Failed, Faults,
     faults::{Culprit, OF_NO_STEP, Panicked, guarded},
-    handle::{Apply, Idempotency, Request},
+    request::{Apply, Idempotency, Request, WriteResult},
     stale_refusals::StaleRefusals,
-    writes::WriteResult,
 };
 use crate::{
     domain::{

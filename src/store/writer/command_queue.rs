@@ -13,10 +13,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{
-    handle::{Apply, Request},
-    leases::LeaseCall,
-};
+use super::request::{Apply, LeaseCall, Request};
 use crate::domain::TaskId;
 
 /// The least that a committer takes up beside another.
@@ -300,7 +297,7 @@ mod tests {
     use super::*;
     use crate::{
         domain::{Actor, Command, Holder, Incarnation, InstanceId},
-        store::{Idempotency, writer::leases::LeaseRequest},
+        store::{Idempotency, writer::request::LeaseRequest},
     };
 
     fn command_queue(committers: usize) -> (mpsc::Sender<Request>, CommandQueue) {

@@ -22,7 +22,7 @@ use tracing::{error, warn};
 
 use super::{
     Committer,
-    handle::{Apply, Request},
+    request::{Apply, Request},
 };
 use crate::{
     domain::{Actor, Backoff, Command, StepIndex, StepRef, TaskId},

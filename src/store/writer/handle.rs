@@ -18,12 +18,12 @@ use uuid::{ContextV7, Uuid};
 use super::{
     BatchWriter, Cache, Faults, WriterSettings,
     command_queue::CommandQueue,
-    leases::{self, LeaseCall},
+    leases,
     purge::{self, PurgeCall},
-    writes::RareWrite,
+    request::{Apply, Idempotency, LeaseCall, Request, Submitted},
 };
 use crate::{
-    domain::{Actor, AgentName, Command, Details, Sender, Task, TaskId, Timestamp},
+    domain::{AgentName, Details, Sender, TaskId, Timestamp},
     store::{
         Alert, AlertId, CommandError, Definitions, Health, LocalScheduler, Promoted, Purged,
         SharedReader, StoreConnections, StoreError, Watchers, metrics::WriterMetrics,
@@ -55,100 +55,6 @@ pub struct Store {
     /// Tasks that the loops leave alone for a while.
     faults: Arc<Faults>,
     pub health: Health,
-}
-
-/// A command for one task.
-#[derive(Debug)]
-pub struct Apply {
-    pub task: TaskId,
-    pub command: Command,
-    pub by: Actor,
-    /// Refused unless the task is at this version.
-    pub if_version: Option<u64>,
-    pub idempotency: Option<Idempotency>,
-}
-
-/// An `Idempotency-Key`, with what distinguishes a repeated request from another under the same key.
-#[derive(Clone, Debug)]
-pub struct Idempotency {
-    pub key: String,
-    pub fingerprint: String,
-}
-
-/// An accepted request.
-#[derive(Clone, Debug)]
-pub enum Submitted {
-    /// The task as it is after the commit.
-    New(Arc<Task>),
-    /// The same request was accepted before, for this task.
-    Replayed(TaskId),
-}
-
-pub(super) type ReplySender<T, E> = oneshot::Sender<Result<T, E>>;
-
-pub(super) enum Request {
-    Submit {
-        details: Arc<Details>,
-        reason: Option<String>,
-        idempotency: Option<Idempotency>,
-        answer: ReplySender<Submitted, CommandError>,
-    },
-    Apply {
-        apply: Apply,
-        answer: ReplySender<Submitted, CommandError>,
-    },
-    /// Claims as many steps of these agents' queues as they have free slots; returns how many were claimed.
-    ClaimQueued {
-        agents: Vec<AgentName>,
-        answer: ReplySender<usize, StoreError>,
-    },
-    Write(RareWrite),
-    /// Served in a transaction of its own, and where the backend can on a connection of its own.
-    Leases(LeaseCall),
-}
-
-impl Request {
-    /// The one task that it is about.
-    pub fn task(&self) -> Option<TaskId> {
-        match self {
-            Request::Submit { details, .. } => Some(details.id),
-            Request::Apply { apply, .. } => Some(apply.task),
-            Request::ClaimQueued { .. } | Request::Write(_) | Request::Leases(_) => None,
-        }
-    }
-
-    /// Whether it claims steps from agent queues.
-    pub fn claims(&self) -> bool {
-        matches!(self, Request::ClaimQueued { .. })
-    }
-
-    /// Whether a person asked for it, who hears at once what came of it.
-    pub fn is_by_operator(&self) -> bool {
-        matches!(self, Request::Apply { apply, .. } if apply.by.is_operator())
-    }
-
-    /// Whether it is about tasks that it names.
-    pub fn is_command(&self) -> bool {
-        matches!(self, Request::Submit { .. } | Request::Apply { .. })
-    }
-}
-
-impl Request {
-    pub(super) fn refuse(self, error: &StoreError) {
-        // A caller that is gone needs no answer.
-        match self {
-            Request::Submit { answer, .. } | Request::Apply { answer, .. } => {
-                let _ = answer.send(Err(error.clone().into()));
-            }
-            Request::ClaimQueued { answer, .. } => {
-                let _ = answer.send(Err(error.clone()));
-            }
-            Request::Write(write) => write.reply(Err(error.clone())),
-            Request::Leases(LeaseCall { answer, .. }) => {
-                let _ = answer.send(Err(error.clone()));
-            }
-        }
-    }
 }
 
 impl Store {

@@ -14,26 +14,15 @@ use tokio::{
 
 use super::{
     Committer, Store, TRIES,
-    handle::{ReplySender, Request},
+    request::{LeaseCall, LeaseRequest, Renewed, Request},
 };
 use crate::{
-    domain::{Holder, IdInUse, KnownDead, Lease, Renewal, Span, Term, Timestamp},
+    domain::{Holder, KnownDead, Lease, Renewal, Span, Timestamp},
     store::{Backend, Saved, StoreError},
 };
 
 /// How long instances that ended can still be seen.
 const FORGET_AFTER: Span = Span::from_secs(3600);
-
-/// How a renewal went.
-#[derive(Clone, Debug)]
-pub struct Renewed {
-    /// On the store's clock.
-    pub now: Timestamp,
-    /// The term under which the instance supervises, if it does; or that another process has its id.
-    pub outcome: Result<Option<Term>, IdInUse>,
-    /// The supervisors' lease, held by any instance.
-    pub supervisor: Option<Lease>,
-}
 
 /// How long a release may take: the process is about to end.
 const GIVE_UP_WITHIN: Duration = Duration::from_secs(2);
@@ -41,18 +30,6 @@ const GIVE_UP_WITHIN: Duration = Duration::from_secs(2);
 /// while the lease can still be trusted.
 const RENEW_WITHIN: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(500)..=Duration::from_secs(15);
-
-/// What a process asks for its leases.
-#[derive(Clone, Debug)]
-pub(super) enum LeaseRequest {
-    Renew(Renewal),
-    GiveUp(Holder),
-}
-
-pub(super) struct LeaseCall {
-    pub asked: LeaseRequest,
-    pub answer: ReplySender<Renewed, StoreError>,
-}
 
 impl Store {
     /// Renews this process's leases, or gets them.

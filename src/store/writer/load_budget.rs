@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::handle::Request;
+use super::request::Request;
 use crate::domain::{ClaimPlan, TaskId};
 
 /// The most bytes of one batch; but a task that is larger is loaded alone.

@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{TRIES, handle::ReplySender};
+use super::{TRIES, request::ReplySender};
 use crate::{
     domain::{TaskId, Timestamp},
     store::{Backend, Purged, StoreError, Transaction},

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use thiserror::Error;
 
-use super::handle::Store;
+use super::Store;
 use crate::{
     domain::{AgentName, AgentSpec, ETag, Precondition, Unmet, WorkflowName},
     store::{StoreError, Transaction},

@@ -1,75 +1,16 @@
 //! Rare writes: every write that is not a command on a task. Each is a closure over a transaction, which runs again
 //! where the transaction has to be retried.
 
-use std::{any::Any, sync::Arc};
+use std::sync::Arc;
 
-use async_trait::async_trait;
 use futures::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
 
 use super::{
-    Committer, TRIES,
-    handle::{ReplySender, Request, Store},
+    Committer, Store, TRIES,
+    request::{RareWrite, Request, TypedWrite, WriteResult},
 };
 use crate::store::{Backend, StoreError, Transaction};
-
-/// What a write returned, until it is given to its caller.
-pub(super) type WriteResult = Box<dyn Any + Send>;
-
-/// A rare write on its way to a committer.
-pub(super) struct RareWrite {
-    write: Box<dyn AnyWrite>,
-    /// Runs in a transaction of its own, before the batch.
-    is_alone: bool,
-    /// Notified after the commit.
-    wakes: Option<Arc<Notify>>,
-}
-
-impl RareWrite {
-    pub async fn run(&self, tx: &mut Transaction<'_>) -> Result<WriteResult, StoreError> {
-        self.write.run(tx).await
-    }
-
-    pub fn reply(self, written: Result<WriteResult, StoreError>) {
-        if let (Ok(_), Some(wakes)) = (&written, &self.wakes) {
-            wakes.notify_one();
-        }
-        self.write.reply(written);
-    }
-}
-
-/// A write whose result only its caller knows the type of.
-#[async_trait]
-trait AnyWrite: Send + Sync {
-    async fn run(&self, tx: &mut Transaction<'_>) -> Result<WriteResult, StoreError>;
-    fn reply(self: Box<Self>, written: Result<WriteResult, StoreError>);
-}
-
-struct TypedWrite<T, F> {
-    run: F,
-    answer: ReplySender<T, StoreError>,
-}
-
-#[async_trait]
-impl<T, F> AnyWrite for TypedWrite<T, F>
-where
-    T: Send + 'static,
-    F: for<'t> Fn(&'t mut Transaction<'t>) -> BoxFuture<'t, Result<T, StoreError>> + Send + Sync,
-{
-    async fn run(&self, tx: &mut Transaction<'_>) -> Result<WriteResult, StoreError> {
-        let written = (self.run)(tx).await?;
-        Ok(Box::new(written))
-    }
-
-    fn reply(self: Box<Self>, written: Result<WriteResult, StoreError>) {
-        // It is what `run` returned, and so of this type.
-        let typed = |written: WriteResult| written.downcast().map_err(|_| StoreError::Stopping);
-        // A caller that is gone needs no answer.
-        let _ = self
-            .answer
-            .send(written.and_then(typed).map(|typed| *typed));
-    }
-}
 
 impl Store {
     /// Runs a write in the transaction of the next batch.

@@ -8,7 +8,7 @@ use crate::{
     domain::{AgentName, Command, StepRef, Task, TaskId},
     store::{
         LocalScheduler, StoreError, Transaction, UnreadableTask,
-        writer::{Cache, Damage, Halted, handle::Request, load_budget::LoadBudget},
+        writer::{Cache, Damage, Halted, load_budget::LoadBudget, request::Request},
     },
 };
 use parking_lot::Mutex;

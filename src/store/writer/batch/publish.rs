@@ -16,7 +16,7 @@ use crate::{
         writer::{
             Failed,
             faults::{Culprit, Panicked, guarded},
-            handle::{Request, Submitted},
+            request::{Request, Submitted},
         },
     },
 };

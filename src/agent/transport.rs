@@ -1,0 +1,219 @@
+//! How one call goes to a remote service: the endpoint, the request, and what its answer counts as. A transient fault
+//! ends the call, and the next try is a call of its own, so that nothing is held between them.
+
+use std::{sync::Arc, time::Duration};
+
+use ::http::StatusCode;
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use super::{
+    address,
+    answer::{self, ResponseClass},
+    body::{self, BodyError},
+    connections::{Connector, ResponseStream, Unanswered},
+    http,
+    meters::CallMetrics,
+    retry,
+    routing::{Endpoints, RoutedEndpoint},
+};
+use crate::domain::{
+    AgentName, Call, CallBody, CallOutcome, Effect, Fault, FaultKind, Purpose, RetrySpec, Timestamp,
+};
+
+/// Asked before a call is made.
+#[async_trait]
+pub trait Permission: Send + Sync {
+    /// Comes back when the call may be made; never where its attempt is known to be over, or to be dropped.
+    async fn granted(&self, call: &Call);
+}
+
+/// A call with its deadline, and who is asked before it is made.
+#[derive(Clone, Copy)]
+pub(super) struct CallAttempt<'a> {
+    pub call: &'a Call,
+    pub deadline: Instant,
+    pub permission: &'a dyn Permission,
+}
+
+impl CallAttempt<'_> {
+    /// The store's clock, without asking the store: complete-by is known on both clocks.
+    fn store_time(&self) -> Timestamp {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let left = i64::try_from(left.as_millis()).unwrap_or(i64::MAX);
+        Timestamp::from_millis(self.call.complete_by.as_millis().saturating_sub(left))
+    }
+
+    fn fault(&self, kind: FaultKind, message: String) -> Fault {
+        Fault {
+            kind,
+            message,
+            status: None,
+            body: None,
+            at: self.store_time(),
+            effect: Effect::Known,
+            step: None,
+        }
+    }
+
+    /// Nothing was sent.
+    pub fn permanent(&self, message: String) -> CallOutcome {
+        CallOutcome::Failed(self.fault(FaultKind::Permanent, message))
+    }
+
+    /// An answer that is no success. It says what it leaves open; asking a probe leaves nothing.
+    fn answered(&self, kind: FaultKind, message: String, status: StatusCode) -> Fault {
+        let mut fault = self.fault(kind, message);
+        fault.status = Some(status.as_u16());
+        let probes = matches!(self.call.purpose, Purpose::Probe(_));
+        fault.effect = Effect::unknown_if(!probes && answer::leaves_effect_unknown(status));
+        fault
+    }
+
+    fn transient(&self, message: String) -> Transient {
+        Transient {
+            fault: self.fault(FaultKind::Transient, message),
+            retry_after: None,
+        }
+    }
+}
+
+/// What is worth another try. A service's final refusal is no error here but an outcome, so that whatever
+/// counts errors (a breaker) counts only signs of ill health.
+#[derive(Debug)]
+struct Transient {
+    fault: Fault,
+    retry_after: Option<Duration>,
+}
+
+/// Sends a call to the least loaded endpoint and weighs the answer.
+pub(super) struct Transport {
+    pub agent: AgentName,
+    pub connector: Connector,
+    pub endpoints: Endpoints,
+    pub retry: RetrySpec,
+    pub max_output: usize,
+    pub meters: Arc<CallMetrics>,
+}
+
+impl Transport {
+    pub async fn call(&self, request: CallAttempt<'_>, body: Option<CallBody>) -> CallOutcome {
+        let mut meter = self.meters.begin_try();
+        let result = self.send(request, body).await;
+        match &result {
+            Ok(CallOutcome::Success(_) | CallOutcome::Probed { .. }) => meter.success(),
+            Ok(CallOutcome::Failed(_)) => meter.permanent(),
+            Ok(CallOutcome::Crashed(_) | CallOutcome::Transient { .. }) | Err(_) => {
+                meter.transient()
+            }
+        }
+        drop(meter);
+        result.unwrap_or_else(|Transient { fault, retry_after }| {
+            let made = request.call.tries.saturating_add(1);
+            let wait = retry::wait(&self.retry, made, retry_after, rand::random());
+            CallOutcome::Transient { fault, wait }
+        })
+    }
+
+    async fn send(
+        &self,
+        request: CallAttempt<'_>,
+        body: Option<CallBody>,
+    ) -> Result<CallOutcome, Transient> {
+        request.permission.granted(request.call).await;
+        // A process that was suspended wakes up with a call to begin and complete-by both due, and this is
+        // looked at first; a claim may have taken longer to save than the step has.
+        if Instant::now() >= request.deadline {
+            return std::future::pending().await;
+        }
+        let Some(endpoint) = self.endpoints.lease() else {
+            return Ok(request.permanent(format!("the agent {} has no endpoint", self.agent)));
+        };
+        let way = match &endpoint.way {
+            Ok(way) => way,
+            Err(why) => return Ok(request.permanent(why.clone())),
+        };
+        let traceparent = request.call.trace.parent();
+        let made = match http::request(&way.base, &way.host, request.call, body, &traceparent) {
+            Ok(made) => made,
+            Err(why) => return Ok(request.permanent(why)),
+        };
+        match way.connections.send(&self.connector, made).await {
+            Ok(answer) => self.interpret(&endpoint, request, answer).await,
+            Err(error) => broken(&endpoint, request, &error),
+        }
+    }
+
+    async fn interpret(
+        &self,
+        endpoint: &RoutedEndpoint,
+        request: CallAttempt<'_>,
+        mut answer: ResponseStream,
+    ) -> Result<CallOutcome, Transient> {
+        let status = answer.head.status;
+        let probes = matches!(request.call.purpose, Purpose::Probe(_));
+        let class = match status {
+            // To a probe this is an answer like any other.
+            StatusCode::NOT_FOUND | StatusCode::GONE if probes => ResponseClass::Success,
+            _ => answer::classify(status, &answer.head.headers, request.store_time()),
+        };
+        match class {
+            ResponseClass::Success => {
+                let body = match body::whole(&mut answer, self.max_output).await {
+                    Ok(body) => body,
+                    Err(BodyError::Broken(error)) => return broken(endpoint, request, &error),
+                    Err(BodyError::TooLarge) => {
+                        let why = answer::too_large(self.max_output);
+                        let fault = request.answered(FaultKind::Permanent, why, status);
+                        return Ok(CallOutcome::Failed(fault));
+                    }
+                };
+                Ok(match answer::output(&answer.head.headers, &body) {
+                    Ok(body) if probes => CallOutcome::Probed {
+                        status: status.as_u16(),
+                        body,
+                    },
+                    Ok(output) => CallOutcome::Success(output),
+                    Err(why) => {
+                        let mut fault = request.answered(FaultKind::Permanent, why, status);
+                        fault.body = answer::excerpt(&body);
+                        CallOutcome::Failed(fault)
+                    }
+                })
+            }
+            ResponseClass::Transient {
+                message,
+                retry_after,
+            } => {
+                let mut fault = request.answered(FaultKind::Transient, message, status);
+                fault.body = answer::excerpt(&body::start(answer).await);
+                Err(Transient { fault, retry_after })
+            }
+            ResponseClass::Permanent { message } => {
+                let mut fault = request.answered(FaultKind::Permanent, message, status);
+                fault.body = answer::excerpt(&body::start(answer).await);
+                Ok(CallOutcome::Failed(fault))
+            }
+        }
+    }
+}
+
+/// What a call without a whole answer counts as.
+fn broken(
+    endpoint: &RoutedEndpoint,
+    request: CallAttempt<'_>,
+    unanswered: &Unanswered,
+) -> Result<CallOutcome, Transient> {
+    let error = unanswered.error();
+    if let Some(refusal) = address::refusal_in(error) {
+        return Ok(request.permanent(refusal.to_string()));
+    }
+    let cause = http::root_cause(error);
+    let url = &endpoint.url;
+    if let Unanswered::Unconnected(_) = unanswered {
+        return Err(request.transient(format!("could not connect to {url}: {cause}")));
+    }
+    let mut broken = request.transient(format!("the call to {url} broke off: {cause}"));
+    broken.fault.effect = Effect::Unknown;
+    Err(broken)
+}

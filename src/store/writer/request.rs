@@ -1,0 +1,190 @@
+//! The requests that are sent to the writer, each with where its answer goes.
+
+use std::{any::Any, sync::Arc};
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use tokio::sync::{Notify, oneshot};
+
+use crate::{
+    domain::{
+        Actor, AgentName, Command, Details, Holder, IdInUse, Lease, Renewal, Task, TaskId, Term,
+        Timestamp,
+    },
+    store::{CommandError, StoreError, Transaction},
+};
+
+/// A command for one task.
+#[derive(Debug)]
+pub struct Apply {
+    pub task: TaskId,
+    pub command: Command,
+    pub by: Actor,
+    /// Refused unless the task is at this version.
+    pub if_version: Option<u64>,
+    pub idempotency: Option<Idempotency>,
+}
+
+/// An `Idempotency-Key`, with what distinguishes a repeated request from another under the same key.
+#[derive(Clone, Debug)]
+pub struct Idempotency {
+    pub key: String,
+    pub fingerprint: String,
+}
+
+/// An accepted request.
+#[derive(Clone, Debug)]
+pub enum Submitted {
+    /// The task as it is after the commit.
+    New(Arc<Task>),
+    /// The same request was accepted before, for this task.
+    Replayed(TaskId),
+}
+
+pub(super) type ReplySender<T, E> = oneshot::Sender<Result<T, E>>;
+
+pub(super) enum Request {
+    Submit {
+        details: Arc<Details>,
+        reason: Option<String>,
+        idempotency: Option<Idempotency>,
+        answer: ReplySender<Submitted, CommandError>,
+    },
+    Apply {
+        apply: Apply,
+        answer: ReplySender<Submitted, CommandError>,
+    },
+    /// Claims as many steps of these agents' queues as they have free slots; returns how many were claimed.
+    ClaimQueued {
+        agents: Vec<AgentName>,
+        answer: ReplySender<usize, StoreError>,
+    },
+    Write(RareWrite),
+    /// Served in a transaction of its own, and where the backend can on a connection of its own.
+    Leases(LeaseCall),
+}
+
+impl Request {
+    /// The one task that it is about.
+    pub fn task(&self) -> Option<TaskId> {
+        match self {
+            Request::Submit { details, .. } => Some(details.id),
+            Request::Apply { apply, .. } => Some(apply.task),
+            Request::ClaimQueued { .. } | Request::Write(_) | Request::Leases(_) => None,
+        }
+    }
+
+    /// Whether it claims steps from agent queues.
+    pub fn claims(&self) -> bool {
+        matches!(self, Request::ClaimQueued { .. })
+    }
+
+    /// Whether a person asked for it, who hears at once what came of it.
+    pub fn is_by_operator(&self) -> bool {
+        matches!(self, Request::Apply { apply, .. } if apply.by.is_operator())
+    }
+
+    /// Whether it is about tasks that it names.
+    pub fn is_command(&self) -> bool {
+        matches!(self, Request::Submit { .. } | Request::Apply { .. })
+    }
+}
+
+impl Request {
+    pub(super) fn refuse(self, error: &StoreError) {
+        // A caller that is gone needs no answer.
+        match self {
+            Request::Submit { answer, .. } | Request::Apply { answer, .. } => {
+                let _ = answer.send(Err(error.clone().into()));
+            }
+            Request::ClaimQueued { answer, .. } => {
+                let _ = answer.send(Err(error.clone()));
+            }
+            Request::Write(write) => write.reply(Err(error.clone())),
+            Request::Leases(LeaseCall { answer, .. }) => {
+                let _ = answer.send(Err(error.clone()));
+            }
+        }
+    }
+}
+
+/// How a renewal went.
+#[derive(Clone, Debug)]
+pub struct Renewed {
+    /// On the store's clock.
+    pub now: Timestamp,
+    /// The term under which the instance supervises, if it does; or that another process has its id.
+    pub outcome: Result<Option<Term>, IdInUse>,
+    /// The supervisors' lease, held by any instance.
+    pub supervisor: Option<Lease>,
+}
+
+/// What a process asks for its leases.
+#[derive(Clone, Debug)]
+pub(super) enum LeaseRequest {
+    Renew(Renewal),
+    GiveUp(Holder),
+}
+
+pub(super) struct LeaseCall {
+    pub asked: LeaseRequest,
+    pub answer: ReplySender<Renewed, StoreError>,
+}
+
+/// What a write returned, until it is given to its caller.
+pub(super) type WriteResult = Box<dyn Any + Send>;
+
+/// A rare write on its way to a committer.
+pub(super) struct RareWrite {
+    pub write: Box<dyn AnyWrite>,
+    /// Runs in a transaction of its own, before the batch.
+    pub is_alone: bool,
+    /// Notified after the commit.
+    pub wakes: Option<Arc<Notify>>,
+}
+
+impl RareWrite {
+    pub async fn run(&self, tx: &mut Transaction<'_>) -> Result<WriteResult, StoreError> {
+        self.write.run(tx).await
+    }
+
+    pub fn reply(self, written: Result<WriteResult, StoreError>) {
+        if let (Ok(_), Some(wakes)) = (&written, &self.wakes) {
+            wakes.notify_one();
+        }
+        self.write.reply(written);
+    }
+}
+
+/// A write whose result only its caller knows the type of.
+#[async_trait]
+pub(super) trait AnyWrite: Send + Sync {
+    async fn run(&self, tx: &mut Transaction<'_>) -> Result<WriteResult, StoreError>;
+    fn reply(self: Box<Self>, written: Result<WriteResult, StoreError>);
+}
+
+pub(super) struct TypedWrite<T, F> {
+    pub run: F,
+    pub answer: ReplySender<T, StoreError>,
+}
+
+#[async_trait]
+impl<T, F> AnyWrite for TypedWrite<T, F>
+where
+    T: Send + 'static,
+    F: for<'t> Fn(&'t mut Transaction<'t>) -> BoxFuture<'t, Result<T, StoreError>> + Send + Sync,
+{
+    async fn run(&self, tx: &mut Transaction<'_>) -> Result<WriteResult, StoreError> {
+        let written = (self.run)(tx).await?;
+        Ok(Box::new(written))
+    }
+
+    fn reply(self: Box<Self>, written: Result<WriteResult, StoreError>) {
+        // It is what `run` returned, and so of this type.
+        let typed = |written: WriteResult| written.downcast().map_err(|_| StoreError::Stopping);
+        // A caller that is gone needs no answer.
+        let _ = self
+            .answer
+            .send(written.and_then(typed).map(|typed| *typed));
+    }
+}
