@@ -8,6 +8,7 @@
 mod batch;
 #[cfg(test)]
 pub mod conformance;
+mod counts;
 mod definitions;
 mod ended;
 mod error;
@@ -26,6 +27,7 @@ mod query;
 mod record;
 mod rows;
 mod salvage;
+mod source;
 pub mod sqlite;
 mod statement;
 mod stored_workflow;

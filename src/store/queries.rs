@@ -1,22 +1,22 @@
 //! Reading, the same for every database: the statements are written in the words that all of them
 //! understand, and a backend only runs them. A statement for one database alone belongs to its folder.
 
-use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::{
-    AgentRecord, Alert, AlertQuery, DueWork, EndedAt, EndedCount, EndedTask, ExpiredStep, HeldStep,
-    Instances, MessageQuery, MessageRecord, Promoted, QueueClaim, QueueHead, SavedChange,
-    StoreCounts, StoreError, TaskFilter, TaskQuery, TaskSummaries, WorkflowRecord, leases,
+    AgentRecord, Alert, AlertQuery, DueWork, EndedAt, EndedTask, ExpiredStep, HeldStep, Instances,
+    MessageQuery, MessageRecord, Promoted, QueueClaim, QueueHead, SavedChange, StoreError,
+    TaskFilter, TaskQuery, TaskSummaries, WorkflowRecord, leases,
     looks::{Look, Range},
     outbox,
     pages::{self, IndexFilter},
     rows::{self, AGENT, ALERT, Columns, Loaded, Row, WORKFLOW},
+    source::Source,
     statement::Statement,
 };
 use crate::domain::{
     AgentName, AlertKind, Attempt, FileSpace, InstanceId, StepIndex, StepRef, Task, TaskId,
-    TaskStatus, Timestamp, WorkflowName,
+    Timestamp, WorkflowName,
 };
 
 const HISTORY: &str = r#"
@@ -102,67 +102,10 @@ SELECT task_id, idx, attempt,
        (SELECT undo IS NOT NULL FROM tasks WHERE tasks.id = steps.task_id) AS undoing
 FROM steps WHERE task_id = $1 AND idx = $2 AND attempt = $3 AND state = 'processing'"#;
 
-/// Relies on tasks_by_state. Of tasks that have ended it reads none: see [`EndedCount`].
-const COUNT_TASKS: &str = r#"
-SELECT state, count(*) AS count FROM {tasks}
-WHERE state <> 'processed' AND state IN ({live}) GROUP BY state"#;
-
-/// Relies on steps_line.
-const COUNT_QUEUED: &str = r#"
-SELECT agent, count(*) AS count FROM steps
-WHERE due_at IS NOT NULL AND queued = 1 GROUP BY agent"#;
-
-const COUNT_OTHERS: &str = r#"
-SELECT (SELECT count(*) FROM steps WHERE due_at IS NOT NULL AND queued = 0) AS delayed,
-       (SELECT count(*) FROM steps WHERE state = 'processing') AS processing"#;
-
-/// Goes from the tasks that have not ended, by tasks_by_state, to their steps.
-const COUNT_WAITING: &str = r#"
-SELECT count(*) AS waiting FROM {tasks} JOIN steps ON steps.task_id = tasks.id
-WHERE tasks.state <> 'processed' AND tasks.state IN ({live})
-  AND steps.state = 'waiting'"#;
-
-/// Relies on alerts_unclosed.
-const COUNT_ALERTS: &str = r#"
-SELECT kind, count(*) AS count FROM alerts
-WHERE state <> 'closed' GROUP BY kind ORDER BY kind"#;
-
-/// Relies on messages_in_queue, and on messages_died.
-const COUNT_MESSAGES: &str = r#"
-SELECT (SELECT count(*) FROM messages WHERE state = 'pending') AS pending,
-       (SELECT count(*) FROM messages WHERE died_at IS NOT NULL AND state = 'dead') AS dead"#;
-
 /// Relies on alerts_unclosed.
 const FAULTS: &str = r#"
 SELECT task_id, idx, kind FROM alerts
 WHERE state <> 'closed' AND task_id IS NOT NULL AND kind IN ($1, $2) LIMIT 1000"#;
-
-/// A connection, or a pool of them, to read from.
-#[async_trait]
-pub trait Source: Send + Sync + 'static {
-    async fn now(&self) -> Result<Timestamp, StoreError>;
-    /// See [`Reader::estimated_now`].
-    fn estimated_now(&self) -> Option<Timestamp>;
-    /// What each of the statements finds, all at one moment.
-    async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Row>>, StoreError>;
-    /// The tasks among `ids` that exist, each of one moment.
-    async fn load(&self, ids: &[TaskId]) -> Result<Loaded, StoreError>;
-    /// Those of these tasks that have moved beyond the version given.
-    async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError>;
-    /// The table in a FROM clause, with an index hint if its planner needs one.
-    fn by_index(&self, table: &'static str, index: &'static str) -> String;
-    /// Makes the later statements of a view read along indexes alone, where the planner would rather read
-    /// a whole table, or all that an index finds, on statistics of another day.
-    fn along_indexes(&self) -> Option<Statement>;
-    /// See [`Reader::file_space`].
-    async fn file_space(&self) -> Result<Option<FileSpace>, StoreError> {
-        Ok(None)
-    }
-    /// See [`Reader::fold`].
-    async fn fold(&self) -> Result<(), StoreError> {
-        Ok(())
-    }
-}
 
 /// What [`BACKLOG`] finds.
 pub fn backlog(found: &[impl Columns]) -> Result<Promoted, StoreError> {
@@ -176,18 +119,9 @@ pub fn backlog(found: &[impl Columns]) -> Result<Promoted, StoreError> {
     Ok(backlog)
 }
 
-/// The states of tasks that have not ended, in the words of SQL.
-fn live() -> String {
-    let states = TaskStatus::ALL.iter().filter(|state| !state.is_ended());
-    let states: Vec<_> = states
-        .map(|state| format!("'{}'", state.as_str()))
-        .collect();
-    states.join(", ")
-}
-
 /// Reads, each a consistent view of its own, never waiting for the writer.
 pub struct Reader {
-    source: Box<dyn Source>,
+    pub(super) source: Box<dyn Source>,
 }
 
 impl Reader {
@@ -197,12 +131,12 @@ impl Reader {
         }
     }
 
-    async fn fetch(&self, statement: Statement) -> Result<Vec<Row>, StoreError> {
+    pub(super) async fn fetch(&self, statement: Statement) -> Result<Vec<Row>, StoreError> {
         let found = self.source.view(vec![statement]).await?;
         Ok(found.into_iter().flatten().collect())
     }
 
-    async fn all<T>(
+    pub(super) async fn all<T>(
         &self,
         statement: Statement,
         read: impl Fn(&Row) -> Result<T, StoreError>,
@@ -220,7 +154,10 @@ impl Reader {
     }
 
     /// As [`Source::along_indexes`] has it.
-    async fn fetch_along_indexes(&self, statement: Statement) -> Result<Vec<Row>, StoreError> {
+    pub(super) async fn fetch_along_indexes(
+        &self,
+        statement: Statement,
+    ) -> Result<Vec<Row>, StoreError> {
         let mut found = self.view_along_indexes(vec![statement]).await?;
         Ok(found.pop().unwrap_or_default())
     }
@@ -582,56 +519,5 @@ WHERE name = $1 AND version = coalesce($2, version) ORDER BY version DESC LIMIT 
 
     pub async fn messages(&self, query: &MessageQuery) -> Result<Vec<MessageRecord>, StoreError> {
         self.all(outbox::messages(query), outbox::message).await
-    }
-
-    pub async fn counts(&self) -> Result<StoreCounts, StoreError> {
-        let of_live = |sql: &str| {
-            let tasks = self.source.by_index("tasks", "tasks_by_state");
-            Statement::new(sql.replace("{tasks}", &tasks).replace("{live}", &live()))
-        };
-        let tasks = self.fetch_along_indexes(of_live(COUNT_TASKS)).await?;
-        let mut counts = StoreCounts {
-            tasks: tasks
-                .iter()
-                .map(|row| rows::count(row, "state"))
-                .collect::<Result<_, _>>()?,
-            queued: self
-                .all(Statement::new(COUNT_QUEUED), |row| {
-                    rows::count(row, "agent")
-                })
-                .await?,
-            ..StoreCounts::default()
-        };
-        if let Some(row) = self.fetch(Statement::new(COUNT_OTHERS)).await?.first() {
-            counts.delayed = row.get("delayed")?;
-            counts.processing = row.get("processing")?;
-        }
-        if let Some(row) = self.fetch(of_live(COUNT_WAITING)).await?.first() {
-            counts.waiting = row.get("waiting")?;
-        }
-        let alerts = Statement::new(COUNT_ALERTS);
-        counts.open_alerts = self.all(alerts, |row| rows::count(row, "kind")).await?;
-        if let Some(row) = self.fetch(Statement::new(COUNT_MESSAGES)).await?.first() {
-            counts.messages_pending = row.get("pending")?;
-            counts.messages_dead = row.get("dead")?;
-        }
-        Ok(counts)
-    }
-
-    /// Counts one more page of ended tasks: so many at most.
-    pub async fn count_ended(
-        &self,
-        so_far: EndedCount,
-        limit: usize,
-    ) -> Result<EndedCount, StoreError> {
-        let Some(statement) =
-            so_far.statement(|table, index| self.source.by_index(table, index), limit)
-        else {
-            return Ok(so_far);
-        };
-        match self.fetch_along_indexes(statement).await?.first() {
-            Some(row) => so_far.add(row, limit),
-            None => Err(StoreError::Corrupt("a count without a row".to_owned())),
-        }
     }
 }

@@ -18,59 +18,29 @@ macro_rules! saved_rows {
         $with! {
             /// What a save may change of a task.
             TaskRow {
-                id: id,
-                version: number,
-                state: word,
-                paused: boolean,
-                complete_by: maybe_number,
-                overdue_at: maybe_number,
-                ended_at: maybe_number,
-                error: maybe_owned,
+                id: id, version: number, state: word, paused: boolean, complete_by: maybe_number,
+                overdue_at: maybe_number, ended_at: maybe_number, error: maybe_owned,
                 undo: maybe_owned
             }
             /// The rest of it, which never changes.
             NewTaskRow<'a> {
-                key: maybe_shared,
-                workflow: maybe_shared,
-                workflow_version: maybe_number,
-                labels: owned,
-                priority: number,
-                complete_within: maybe_number,
-                created_at: number,
-                trace_id: maybe_owned,
-                trace_flags: maybe_number,
-                tracestate: maybe_shared
+                key: maybe_shared, workflow: maybe_shared, workflow_version: maybe_number,
+                labels: owned, priority: number, complete_within: maybe_number, created_at: number,
+                trace_id: maybe_owned, trace_flags: maybe_number, tracestate: maybe_shared
             }
             /// In a table of their own, so that what changes stays small. The definition stands in the workflow, if
             /// there is one.
             DetailsRow<'a> {
-                task_id: id,
-                steps: maybe_text,
-                policies: maybe_text,
-                input: text,
+                task_id: id, steps: maybe_text, policies: maybe_text, input: text,
                 reply_to: maybe_owned
             }
             /// What a save may change of a step.
             StepRow<'a> {
-                task_id: id,
-                idx: number,
-                state: word,
-                attempt: number,
-                failure_count: number,
-                extended: number,
-                doubt: maybe_word,
-                tries: number,
-                locked_by: maybe_shared,
-                complete_by: maybe_number,
-                ready_at: maybe_number,
-                due_at: maybe_number,
-                queued: flag,
-                started_at: maybe_number,
-                ended_at: maybe_number,
-                body: maybe_text,
-                output: maybe_text,
-                error: maybe_owned,
-                last_fault: maybe_owned
+                task_id: id, idx: number, state: word, attempt: number, failure_count: number,
+                extended: number, doubt: maybe_word, tries: number, locked_by: maybe_shared,
+                complete_by: maybe_number, ready_at: maybe_number, due_at: maybe_number,
+                queued: flag, started_at: maybe_number, ended_at: maybe_number, body: maybe_text,
+                output: maybe_text, error: maybe_owned, last_fault: maybe_owned
             }
             /// The rest of it.
             NewStepRow<'a> { name: shared, agent: shared, priority: number }
@@ -78,26 +48,13 @@ macro_rules! saved_rows {
             LabelRow<'a> { label: text, value: text, task_id: id }
             KeyRow<'a> { key: text, fingerprint: text, task_id: id, created_at: number }
             MessageRow<'a> {
-                id: id,
-                receiver: text,
-                subject: id,
-                place: number,
-                task_id: maybe_id,
-                kind: text,
-                url: maybe_text,
-                body: text,
-                created_at: number,
-                state: word,
-                tries: number
+                id: id, receiver: text, subject: id, place: number, task_id: maybe_id, kind: text,
+                url: maybe_text, body: text, created_at: number, state: word, tries: number
             }
             /// A queue that messages are added to; it may be there already.
             QueueRow<'a> {
-                receiver: text,
-                subject: id,
-                destination: owned,
-                due_at: number,
-                waits_since: number,
-                tries: number
+                receiver: text, subject: id, destination: owned, due_at: number,
+                waits_since: number, tries: number
             }
         }
     };

@@ -137,6 +137,12 @@ pub trait Session: Send {
 pub type Transaction<'t> = dyn Session + 't;
 
 impl Transaction<'_> {
+    /// Executes a statement, whatever the number of rows that it affects.
+    pub(super) async fn run(&mut self, statement: Statement) -> Result<(), StoreError> {
+        self.execute(statement).await?;
+        Ok(())
+    }
+
     async fn fetch_first(&mut self, statement: Statement) -> Result<Option<Row>, StoreError> {
         Ok(self.fetch(statement).await?.into_iter().next())
     }
@@ -302,8 +308,7 @@ impl Transaction<'_> {
 
     /// Deletes the records of instances whose lease ended before `ended_before`.
     pub async fn forget_instances(&mut self, ended_before: Timestamp) -> Result<(), StoreError> {
-        self.execute(leases::forget(ended_before)).await?;
-        Ok(())
+        self.run(leases::forget(ended_before)).await
     }
 
     /// Alerts are rare: a statement for each is no cost that matters. Returns the messages about them.
@@ -398,7 +403,6 @@ impl Transaction<'_> {
     pub async fn heartbeat(&mut self) -> Result<(), StoreError> {
         self.lock_out_of_order();
         let beat = Statement::new(self.dialect().heartbeat).bind(self.now());
-        self.execute(beat).await?;
-        Ok(())
+        self.run(beat).await
     }
 }

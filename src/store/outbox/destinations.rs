@@ -338,8 +338,7 @@ async fn save(
         .bind(circuit.failing_since)
         .bind(circuit.changed_at)
         .bind(circuit.paused_until);
-    tx.execute(save).await?;
-    Ok(())
+    tx.run(save).await
 }
 
 async fn circuit(
@@ -498,16 +497,14 @@ pub async fn expedite(
     destination: &Destination,
 ) -> Result<(), StoreError> {
     let expedite = of(EXPEDITE, destination).bind(tx.now());
-    tx.execute(expedite).await?;
-    Ok(())
+    tx.run(expedite).await
 }
 
 pub async fn release_probes(
     tx: &mut Transaction<'_>,
     by: Option<String>,
 ) -> Result<(), StoreError> {
-    tx.execute(Statement::new(RELEASE_PROBES).bind(by)).await?;
-    Ok(())
+    tx.run(Statement::new(RELEASE_PROBES).bind(by)).await
 }
 
 pub async fn purge(

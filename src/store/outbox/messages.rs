@@ -89,8 +89,7 @@ pub fn message(row: &impl Columns) -> Result<MessageRecord, StoreError> {
 }
 
 pub async fn delete(tx: &mut Transaction<'_>, message: Uuid) -> Result<(), StoreError> {
-    tx.execute(Statement::new(DELETE).bind(message)).await?;
-    Ok(())
+    tx.run(Statement::new(DELETE).bind(message)).await
 }
 
 /// Returns false if the message is not there or dead already.

@@ -148,8 +148,7 @@ async fn save_wait(
         .bind(wait.tries)
         .bind(wait.first_tried_at)
         .bind(wait.error);
-    tx.execute(save).await?;
-    Ok(())
+    tx.run(save).await
 }
 
 pub async fn release_all(tx: &mut Transaction<'_>, by: Option<String>) -> Result<u64, StoreError> {

@@ -16,8 +16,8 @@ use crate::{
     domain::{TaskId, Timestamp},
     store::{
         Definitions, Loaded, StoreError,
-        queries::Source,
         rows::{Columns, Row},
+        source::Source,
         statement::Statement,
     },
 };

@@ -8,7 +8,7 @@ use sqlx::{Sqlite, SqlitePool, Transaction};
 use super::{files::DatabaseFiles, now, rows, space};
 use crate::{
     domain::{FileSpace, TaskId, Timestamp},
-    store::{Definitions, Loaded, StoreError, queries::Source, rows::Row, statement::Statement},
+    store::{Definitions, Loaded, StoreError, rows::Row, source::Source, statement::Statement},
 };
 
 pub struct SqliteSource {

@@ -9,7 +9,7 @@ use futures::{
 };
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Notify, RwLock, mpsc, oneshot},
+    sync::{Notify, RwLock, mpsc},
     time::Instant,
 };
 use tracing::warn;
@@ -20,7 +20,7 @@ use super::{
     command_queue::CommandQueue,
     leases,
     purge::{self, PurgeCall},
-    request::{Apply, Idempotency, LeaseCall, Request, Submitted},
+    request::{Apply, Idempotency, LeaseCall, Request, Submitted, ask},
 };
 use crate::{
     domain::{AgentName, Details, Sender, TaskId, Timestamp},
@@ -36,7 +36,7 @@ const QUEUE: usize = 16_384;
 /// The state store. Cheap to clone.
 #[derive(Clone)]
 pub struct Store {
-    requests: mpsc::Sender<Request>,
+    pub(super) requests: mpsc::Sender<Request>,
     /// To the writer, or past it.
     pub(super) leases: mpsc::Sender<LeaseCall>,
     /// Past the writer, where the database takes several that write.
@@ -163,28 +163,27 @@ impl Store {
         idempotency: Option<Idempotency>,
     ) -> Result<Submitted, CommandError> {
         self.health.check_submission()?;
-        let (answer, answered) = oneshot::channel();
-        self.send(Request::Submit {
-            details: Arc::new(details),
+        let details = Arc::new(details);
+        ask(&self.requests, |answer| Request::Submit {
+            details,
             reason,
             idempotency,
             answer,
         })
-        .await?;
-        answered.await.map_err(|_| StoreError::Stopping)?
+        .await
     }
 
     pub async fn apply(&self, apply: Apply) -> Result<Submitted, CommandError> {
-        let (answer, answered) = oneshot::channel();
-        self.send(Request::Apply { apply, answer }).await?;
-        answered.await.map_err(|_| StoreError::Stopping)?
+        ask(&self.requests, |answer| Request::Apply { apply, answer }).await
     }
 
     /// Claims from the head of these agents' queues; returns how many steps were claimed.
     pub async fn claim_queued(&self, agents: Vec<AgentName>) -> Result<usize, StoreError> {
-        let (answer, answered) = oneshot::channel();
-        self.send(Request::ClaimQueued { agents, answer }).await?;
-        answered.await.map_err(|_| StoreError::Stopping)?
+        ask(&self.requests, |answer| Request::ClaimQueued {
+            agents,
+            answer,
+        })
+        .await
     }
 
     pub async fn promote(&self) -> Result<Promoted, StoreError> {
@@ -236,14 +235,12 @@ impl Store {
                 })
                 .await;
         };
-        let (answer, answered) = oneshot::channel();
-        let sent = purges.send(PurgeCall {
+        ask(purges, |answer| PurgeCall {
             tasks,
             ended_before,
             answer,
-        });
-        sent.await.map_err(|_| StoreError::Stopping)?;
-        answered.await.map_err(|_| StoreError::Stopping)?
+        })
+        .await
     }
 
     /// Gives so many free pages of a database file back to the disk. Returns for how long that kept the writer busy,
@@ -263,10 +260,5 @@ impl Store {
     /// Commits a test write: an error means that nothing can be committed now.
     pub async fn heartbeat(&self) -> Result<(), StoreError> {
         self.write(|tx| tx.heartbeat().boxed()).await
-    }
-
-    pub(super) async fn send(&self, request: Request) -> Result<(), StoreError> {
-        let sent = self.requests.send(request).await;
-        sent.map_err(|_| StoreError::Stopping)
     }
 }

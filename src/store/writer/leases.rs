@@ -7,14 +7,11 @@
 
 use std::time::Duration;
 
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::timeout,
-};
+use tokio::{sync::mpsc, time::timeout};
 
 use super::{
     Committer, Store, TRIES,
-    request::{LeaseCall, LeaseRequest, Renewed, Request},
+    request::{LeaseCall, LeaseRequest, Renewed, Request, ask},
 };
 use crate::{
     domain::{Holder, KnownDead, Lease, Renewal, Span, Timestamp},
@@ -44,10 +41,7 @@ impl Store {
     }
 
     async fn leases(&self, asked: LeaseRequest) -> Result<Renewed, StoreError> {
-        let (answer, answered) = oneshot::channel();
-        let sent = self.leases.send(LeaseCall { asked, answer }).await;
-        sent.map_err(|_| StoreError::Stopping)?;
-        answered.await.map_err(|_| StoreError::Stopping)?
+        ask(&self.leases, |answer| LeaseCall { asked, answer }).await
     }
 }
 

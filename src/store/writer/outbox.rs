@@ -20,7 +20,7 @@ impl Store {
         hold: Span,
     ) -> Result<ClaimResponse, StoreError> {
         let (claim, sender) = (Arc::new((request, by)), self.sender.clone());
-        self.write_alone(None, move |tx| {
+        self.send_write(true, None, move |tx| {
             let (claim, sender) = (claim.clone(), sender.load_full());
             async move {
                 let (request, by) = &*claim;
@@ -39,7 +39,7 @@ impl Store {
         ids: Vec<MessageId>,
     ) -> Result<Vec<MessageId>, StoreError> {
         let wakes = matches!(action, MessageAction::Redeliver).then(|| self.outbox.clone());
-        self.write_alone(wakes, move |tx| {
+        self.send_write(true, wakes, move |tx| {
             let ids = ids.clone();
             async move { tx.apply_message_action(action, &ids).await }.boxed()
         })
@@ -48,7 +48,7 @@ impl Store {
 
     /// Releases the queues that `by` claimed, or all: the process that claimed them has ended.
     pub async fn release_queues(&self, by: Option<InstanceId>) -> Result<u64, StoreError> {
-        self.write_alone(None, move |tx| {
+        self.send_write(true, None, move |tx| {
             let by = by.clone();
             async move { tx.release_queues(by.as_ref()).await }.boxed()
         })
@@ -61,7 +61,7 @@ impl Store {
         died_before: Timestamp,
         limit: usize,
     ) -> Result<u64, StoreError> {
-        self.write_alone(None, move |tx| {
+        self.send_write(true, None, move |tx| {
             tx.purge_dead_letters(died_before, limit).boxed()
         })
         .await
@@ -73,7 +73,7 @@ impl Store {
         failed_before: Timestamp,
         limit: usize,
     ) -> Result<u64, StoreError> {
-        self.write_alone(None, move |tx| {
+        self.send_write(true, None, move |tx| {
             tx.purge_destinations(failed_before, limit).boxed()
         })
         .await

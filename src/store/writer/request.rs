@@ -4,7 +4,7 @@ use std::{any::Any, sync::Arc};
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::{
     domain::{
@@ -42,6 +42,17 @@ pub enum Submitted {
 }
 
 pub(super) type ReplySender<T, E> = oneshot::Sender<Result<T, E>>;
+
+/// Sends a request with where its answer goes, and waits for the answer.
+pub(super) async fn ask<R, T, E: From<StoreError>>(
+    requests: &mpsc::Sender<R>,
+    request: impl FnOnce(ReplySender<T, E>) -> R,
+) -> Result<T, E> {
+    let (answer, answered) = oneshot::channel();
+    let sent = requests.send(request(answer)).await;
+    sent.map_err(|_| StoreError::Stopping)?;
+    answered.await.map_err(|_| StoreError::Stopping)?
+}
 
 pub(super) enum Request {
     Submit {

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use super::{
     Committer, Store, TRIES,
-    request::{RareWrite, Request, TypedWrite, WriteResult},
+    request::{RareWrite, Request, TypedWrite, WriteResult, ask},
 };
 use crate::store::{Backend, StoreError, Transaction};
 
@@ -22,30 +22,15 @@ impl Store {
             + Sync
             + 'static,
     {
-        self.send_write(run, false, None).await
+        self.send_write(false, None, run).await
     }
 
-    /// Runs a write in a transaction of its own, and notifies `wakes` after the commit.
-    pub(super) async fn write_alone<T, F>(
+    /// Runs a write; `is_alone`: in a transaction of its own. Notifies `wakes` after the commit.
+    pub(super) async fn send_write<T, F>(
         &self,
-        wakes: Option<Arc<Notify>>,
-        run: F,
-    ) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        F: for<'t> Fn(&'t mut Transaction<'t>) -> BoxFuture<'t, Result<T, StoreError>>
-            + Send
-            + Sync
-            + 'static,
-    {
-        self.send_write(run, true, wakes).await
-    }
-
-    async fn send_write<T, F>(
-        &self,
-        run: F,
         is_alone: bool,
         wakes: Option<Arc<Notify>>,
+        run: F,
     ) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -54,14 +39,14 @@ impl Store {
             + Sync
             + 'static,
     {
-        let (answer, answered) = oneshot::channel();
-        self.send(Request::Write(RareWrite {
-            write: Box::new(TypedWrite { run, answer }),
-            is_alone,
-            wakes,
-        }))
-        .await?;
-        answered.await.map_err(|_| StoreError::Stopping)?
+        ask(&self.requests, |answer| {
+            Request::Write(RareWrite {
+                write: Box::new(TypedWrite { run, answer }),
+                is_alone,
+                wakes,
+            })
+        })
+        .await
     }
 }
 

@@ -1,0 +1,100 @@
+//! How much of what there is, counted for the metrics.
+
+use super::{
+    EndedCount, Reader, StoreCounts, StoreError,
+    rows::{self, Columns},
+    statement::Statement,
+};
+use crate::domain::TaskStatus;
+
+/// Relies on tasks_by_state. Of tasks that have ended it reads none: see [`EndedCount`].
+const COUNT_TASKS: &str = r#"
+SELECT state, count(*) AS count FROM {tasks}
+WHERE state <> 'processed' AND state IN ({live}) GROUP BY state"#;
+
+/// Relies on steps_line.
+const COUNT_QUEUED: &str = r#"
+SELECT agent, count(*) AS count FROM steps
+WHERE due_at IS NOT NULL AND queued = 1 GROUP BY agent"#;
+
+const COUNT_OTHERS: &str = r#"
+SELECT (SELECT count(*) FROM steps WHERE due_at IS NOT NULL AND queued = 0) AS delayed,
+       (SELECT count(*) FROM steps WHERE state = 'processing') AS processing"#;
+
+/// Goes from the tasks that have not ended, by tasks_by_state, to their steps.
+const COUNT_WAITING: &str = r#"
+SELECT count(*) AS waiting FROM {tasks} JOIN steps ON steps.task_id = tasks.id
+WHERE tasks.state <> 'processed' AND tasks.state IN ({live})
+  AND steps.state = 'waiting'"#;
+
+/// Relies on alerts_unclosed.
+const COUNT_ALERTS: &str = r#"
+SELECT kind, count(*) AS count FROM alerts
+WHERE state <> 'closed' GROUP BY kind ORDER BY kind"#;
+
+/// Relies on messages_in_queue, and on messages_died.
+const COUNT_MESSAGES: &str = r#"
+SELECT (SELECT count(*) FROM messages WHERE state = 'pending') AS pending,
+       (SELECT count(*) FROM messages WHERE died_at IS NOT NULL AND state = 'dead') AS dead"#;
+
+/// The states of tasks that have not ended, in the words of SQL.
+fn live() -> String {
+    let states = TaskStatus::ALL.iter().filter(|state| !state.is_ended());
+    let states: Vec<_> = states
+        .map(|state| format!("'{}'", state.as_str()))
+        .collect();
+    states.join(", ")
+}
+
+impl Reader {
+    pub async fn counts(&self) -> Result<StoreCounts, StoreError> {
+        let of_live = |sql: &str| {
+            let tasks = self.source.by_index("tasks", "tasks_by_state");
+            Statement::new(sql.replace("{tasks}", &tasks).replace("{live}", &live()))
+        };
+        let tasks = self.fetch_along_indexes(of_live(COUNT_TASKS)).await?;
+        let mut counts = StoreCounts {
+            tasks: tasks
+                .iter()
+                .map(|row| rows::count(row, "state"))
+                .collect::<Result<_, _>>()?,
+            queued: self
+                .all(Statement::new(COUNT_QUEUED), |row| {
+                    rows::count(row, "agent")
+                })
+                .await?,
+            ..StoreCounts::default()
+        };
+        if let Some(row) = self.fetch(Statement::new(COUNT_OTHERS)).await?.first() {
+            counts.delayed = row.get("delayed")?;
+            counts.processing = row.get("processing")?;
+        }
+        if let Some(row) = self.fetch(of_live(COUNT_WAITING)).await?.first() {
+            counts.waiting = row.get("waiting")?;
+        }
+        let alerts = Statement::new(COUNT_ALERTS);
+        counts.open_alerts = self.all(alerts, |row| rows::count(row, "kind")).await?;
+        if let Some(row) = self.fetch(Statement::new(COUNT_MESSAGES)).await?.first() {
+            counts.messages_pending = row.get("pending")?;
+            counts.messages_dead = row.get("dead")?;
+        }
+        Ok(counts)
+    }
+
+    /// Counts one more page of ended tasks: so many at most.
+    pub async fn count_ended(
+        &self,
+        so_far: EndedCount,
+        limit: usize,
+    ) -> Result<EndedCount, StoreError> {
+        let Some(statement) =
+            so_far.statement(|table, index| self.source.by_index(table, index), limit)
+        else {
+            return Ok(so_far);
+        };
+        match self.fetch_along_indexes(statement).await?.first() {
+            Some(row) => so_far.add(row, limit),
+            None => Err(StoreError::Corrupt("a count without a row".to_owned())),
+        }
+    }
+}

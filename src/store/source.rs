@@ -1,0 +1,33 @@
+//! What a backend provides for reading.
+
+use async_trait::async_trait;
+
+use super::{Loaded, StoreError, rows::Row, statement::Statement};
+use crate::domain::{FileSpace, TaskId, Timestamp};
+
+/// A connection, or a pool of them, to read from.
+#[async_trait]
+pub trait Source: Send + Sync + 'static {
+    async fn now(&self) -> Result<Timestamp, StoreError>;
+    /// See [`super::Reader::estimated_now`].
+    fn estimated_now(&self) -> Option<Timestamp>;
+    /// What each of the statements finds, all at one moment.
+    async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Row>>, StoreError>;
+    /// The tasks among `ids` that exist, each of one moment.
+    async fn load(&self, ids: &[TaskId]) -> Result<Loaded, StoreError>;
+    /// Those of these tasks that have moved beyond the version given.
+    async fn newer(&self, known: &[(TaskId, u64)]) -> Result<Vec<TaskId>, StoreError>;
+    /// The table in a FROM clause, with an index hint if its planner needs one.
+    fn by_index(&self, table: &'static str, index: &'static str) -> String;
+    /// Makes the later statements of a view read along indexes alone, where the planner would rather read
+    /// a whole table, or all that an index finds, on statistics of another day.
+    fn along_indexes(&self) -> Option<Statement>;
+    /// See [`super::Reader::file_space`].
+    async fn file_space(&self) -> Result<Option<FileSpace>, StoreError> {
+        Ok(None)
+    }
+    /// See [`super::Reader::fold`].
+    async fn fold(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
