@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::PgConnection;
 
 use super::prepared::Prepared;
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 /// Relies on the primary keys, as does [`LOAD_STEPS`]. `OFFSET 0` leaves no choice of a plan: what stands
 /// before it is run for each id. A plain join was seen to read the whole primary key, when it was planned
 /// for a table that was empty at that moment.
-static LOAD_TASKS: LazyLock<String> = LazyLock::new(|| {
+static LOAD_TASKS: LazyLock<&str> = LazyLock::new(|| {
     format!(
         "
 SELECT task.*, details.*
@@ -29,9 +29,10 @@ LEFT JOIN LATERAL (
         loaded_names(&[TaskRow::COLUMNS, NewTaskRow::COLUMNS]),
         loaded_names(&[DetailsRow::COLUMNS]),
     )
+    .leak()
 });
 
-static LOAD_STEPS: LazyLock<String> = LazyLock::new(|| {
+static LOAD_STEPS: LazyLock<&str> = LazyLock::new(|| {
     format!(
         "
 SELECT step.*
@@ -40,6 +41,7 @@ CROSS JOIN LATERAL (
     SELECT {} FROM steps WHERE task_id = wanted.id OFFSET 0) AS step",
         loaded_names(&[StepRow::COLUMNS])
     )
+    .leak()
 });
 
 /// The length of a text stands where the text is led to: nothing of the texts is read.
@@ -85,12 +87,12 @@ pub(super) async fn load(
     ids.sort_unstable();
     ids.dedup();
     let mut tasks = prepared
-        .query(AssertSqlSafe(LOAD_TASKS.as_str()))
+        .query(*LOAD_TASKS)
         .bind(&ids)
         .fetch_all(&mut *connection)
         .await?;
     let mut steps = prepared
-        .query(AssertSqlSafe(LOAD_STEPS.as_str()))
+        .query(*LOAD_STEPS)
         .bind(&ids)
         .fetch_all(&mut *connection)
         .await?;

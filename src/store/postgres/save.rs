@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row, postgres::PgArguments, query::Query};
+use sqlx::{PgConnection, Postgres, Row, postgres::PgArguments, query::Query};
 
 use super::{
     prepared::Prepared,
@@ -173,21 +173,18 @@ pub(super) async fn add_messages(
     messages: &[&Message],
     prepared: Prepared,
 ) -> Result<(), StoreError> {
-    static INSERT: LazyLock<String> =
-        LazyLock::new(|| insert("messages", &[MessageRow::COLUMNS], ""));
-    static ADD_TO_QUEUES: LazyLock<String> =
-        LazyLock::new(|| insert("queues", &[QueueRow::COLUMNS], CONFLICT_OF_QUEUES));
+    static INSERT: LazyLock<&str> =
+        LazyLock::new(|| insert("messages", &[MessageRow::COLUMNS], "").leak());
+    static ADD_TO_QUEUES: LazyLock<&str> =
+        LazyLock::new(|| insert("queues", &[QueueRow::COLUMNS], CONFLICT_OF_QUEUES).leak());
     if messages.is_empty() {
         return Ok(());
     }
     let rows = column(messages, |message| MessageRow::of(message));
-    let inserted = MessageRow::bind(&rows, prepared.query(AssertSqlSafe(INSERT.as_str())));
+    let inserted = MessageRow::bind(&rows, prepared.query(*INSERT));
     inserted.execute(&mut *tx).await?;
     let queues = QueueRow::of(messages);
-    let added = QueueRow::bind(
-        &queues,
-        prepared.query(AssertSqlSafe(ADD_TO_QUEUES.as_str())),
-    );
+    let added = QueueRow::bind(&queues, prepared.query(*ADD_TO_QUEUES));
     added.execute(&mut *tx).await?;
     Ok(())
 }

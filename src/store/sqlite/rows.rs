@@ -15,22 +15,24 @@ use crate::{
     },
 };
 
-static LOAD_TASKS: LazyLock<String> = LazyLock::new(|| {
+static LOAD_TASKS: LazyLock<&str> = LazyLock::new(|| {
     let names = loaded_names(&[TaskRow::COLUMNS, NewTaskRow::COLUMNS, DetailsRow::COLUMNS]);
     format!(
         "SELECT {names} FROM tasks LEFT JOIN task_details ON task_id = id
 WHERE id IN (SELECT unhex(value) FROM json_each(?1))
 ORDER BY id"
     )
+    .leak()
 });
 
-static LOAD_STEPS: LazyLock<String> = LazyLock::new(|| {
+static LOAD_STEPS: LazyLock<&str> = LazyLock::new(|| {
     format!(
         "SELECT {} FROM steps
 WHERE task_id IN (SELECT unhex(value) FROM json_each(?1))
 ORDER BY task_id, idx",
         loaded_names(&[StepRow::COLUMNS])
     )
+    .leak()
 });
 
 /// The length of a text stands at its beginning: nothing of the texts is read.
@@ -113,11 +115,11 @@ async fn load_together(
     definitions: &Definitions,
 ) -> Result<Loaded, StoreError> {
     let ids = listed(ids)?;
-    let tasks = sqlx::query(AssertSqlSafe(LOAD_TASKS.as_str()))
+    let tasks = sqlx::query(*LOAD_TASKS)
         .bind(&ids)
         .fetch_all(&mut *connection)
         .await?;
-    let steps = sqlx::query(AssertSqlSafe(LOAD_STEPS.as_str()))
+    let steps = sqlx::query(*LOAD_STEPS)
         .bind(&ids)
         .fetch_all(&mut *connection)
         .await?;
