@@ -317,6 +317,7 @@ mod tests {
     use utoipa::PartialSchema;
 
     use super::*;
+    use crate::domain;
     use crate::domain::{
         Accepted, Actor, AgentName, AlertNotice, Blocked, CallOutcome, Command, Details, Draft,
         Effect, Fault, FaultKind, InstanceId, Limits, Payload, Policies, Priority, ReplyTo,
@@ -493,5 +494,91 @@ mod tests {
     fn alerts_are_as_their_schema_says() {
         let notice = AlertNotice::raised(Uuid::from_u128(1), "task.error", "402", NOW);
         describes::<AlertNoticeSchema>(&[json_of(&notice)]);
+    }
+
+    /// Knows every agent.
+    struct AnyAgent;
+
+    impl domain::KnownAgents for AnyAgent {
+        fn knows(&self, _: &domain::AgentName) -> bool {
+            true
+        }
+
+        fn allows_url(&self, _: &str) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    fn parsed(step: &Value) -> String {
+        let definition = domain::parse_steps(
+            &domain::Payload::from_value(&json!([step])),
+            "",
+            &domain::Policies::default(),
+            &domain::Limits::default(),
+            &AnyAgent,
+        )
+        .unwrap();
+        format!("{:?} {:?}", definition.steps, definition.undos)
+    }
+
+    #[test]
+    fn the_defaults_of_a_definition_are_those_of_its_schemas() {
+        let document = serde_json::to_value(crate::api::openapi()).unwrap();
+        let request = json!({ "path": "/" });
+        let extend = json!({ "extend": "1m" });
+        let base = json!({
+            "name": "a", "agent": "x", "request": request, "probe": { "request": request },
+            "undo": { "request": request, "on_exhausted": extend }, "on_exhausted": extend,
+        });
+        let mut seen = 0;
+        for (way, schema) in [
+            ("", "StepDefinition"),
+            ("/request", "StepRequest"),
+            ("/on_exhausted", "Extend"),
+            ("/probe", "Probe"),
+            ("/undo", "Undo"),
+            ("/undo/request", "StepRequest"),
+            ("/undo/on_exhausted", "UndoExtend"),
+        ] {
+            let schema = &document["components"]["schemas"][schema]["properties"];
+            for (name, property) in schema.as_object().unwrap() {
+                // Beside null: see `move_defaults_inside`.
+                let choices = property["oneOf"].as_array().into_iter().flatten();
+                let Some(default) = choices.filter_map(|one| one.get("default")).next() else {
+                    continue;
+                };
+                seen += 1;
+                let mut step = base.clone();
+                step.pointer_mut(way).unwrap()[name] = default.clone();
+                assert_eq!(parsed(&step), parsed(&base), "{way}/{name} = {default}");
+            }
+        }
+        assert!(seen >= 15, "{seen}");
+    }
+
+    #[test]
+    fn the_defaults_of_an_agent_are_those_of_its_schemas() {
+        let document = serde_json::to_value(crate::api::openapi()).unwrap();
+        let base = json!({ "endpoints": [{ "url": "http://a" }], "retry": {} });
+        let parsed = |agent: &Value| serde_json::from_value::<domain::AgentSpec>(agent.clone());
+        let mut seen = 0;
+        for (way, schema) in [("/endpoints/0", "Endpoint"), ("/retry", "Retry")] {
+            let schema = &document["components"]["schemas"][schema]["properties"];
+            for (name, property) in schema.as_object().unwrap() {
+                let choices = property["oneOf"].as_array().into_iter().flatten();
+                let Some(default) = choices.filter_map(|one| one.get("default")).next() else {
+                    continue;
+                };
+                seen += 1;
+                let mut agent = base.clone();
+                agent.pointer_mut(way).unwrap()[name] = default.clone();
+                assert_eq!(
+                    parsed(&agent).unwrap(),
+                    parsed(&base).unwrap(),
+                    "{way}/{name} = {default}"
+                );
+            }
+        }
+        assert!(seen >= 4, "{seen}");
     }
 }
