@@ -76,7 +76,7 @@ pub(super) fn output(headers: &HeaderMap, body: &[u8]) -> Result<Payload, String
     if body.is_empty() {
         return Ok(Payload::null());
     }
-    // Parsing checks the text, once, and builds nothing: the text itself goes on.
+    // Parsing checks the text, once, and builds nothing: the text itself is passed on.
     let error = match serde_json::from_slice::<&RawValue>(body) {
         Ok(_) if too_deep(body).is_some() => {
             return Err(format!(

@@ -127,7 +127,7 @@ impl CallMetrics {
         }
     }
 
-    /// Counts a try when it ends, in whatever way: one that is never told its result was dropped.
+    /// Counts a try when it ends, in whatever way: one without a result was dropped.
     pub fn begin_try(&self) -> TryMeter<'_> {
         let handles = self.shared.handles();
         TryMeter {

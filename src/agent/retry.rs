@@ -13,7 +13,7 @@ const LONGEST_ASKED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The wait after the `made`-th try: uniform between zero and `initial * factor^(made - 1)`, at most
 /// `max`. `chance` is drawn from 0 to 1. What the service asked for comes on top, so that callers that
-/// were all told the same second still spread.
+/// all got the same second still spread.
 pub(super) fn wait(
     spec: &RetrySpec,
     made: u32,

@@ -35,23 +35,23 @@ pub fn orders(seen: &[ObservedFaults], paint: Paint, columns: usize) -> String {
             state => paint.bad(&format!("{state:<9}")),
         };
         let took = took(task).map_or_else(String::new, |took| format!("{took:.1}s"));
-        let mut told = story::story(history);
-        if told.is_empty() {
-            told.push(paint.faint("at the first attempt"));
+        let mut lines = story::story(history);
+        if lines.is_empty() {
+            lines.push(paint.faint("at the first attempt"));
         }
         // Writing to a String cannot fail.
         let _ = write!(text, "  {key}  {state}  {took:>5}  ");
         // On a narrow screen it starts on its own line.
         let indent = if columns < 2 * STORY { 4 } else { STORY };
-        let from = told.first().map_or(0, String::len);
+        let from = lines.first().map_or(0, String::len);
         let mut own_line = columns < 2 * STORY && STORY + from > columns;
-        for told in told {
+        for line in lines {
             if own_line {
                 text.truncate(text.trim_end().len());
                 text += &format!("\n{:indent$}", "");
             }
             let column = if own_line { indent } else { STORY };
-            text += &wrapped(&told, column, indent, columns);
+            text += &wrapped(&line, column, indent, columns);
             own_line = true;
         }
         text.push('\n');

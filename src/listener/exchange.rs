@@ -149,7 +149,7 @@ impl Drop for Arriving {
             return;
         };
         self.connection.body_ends();
-        // On HTTP/2 the stream is reset, and the connection goes on.
+        // On HTTP/2 the stream is reset, and the connection continues.
         if !self.connection.is_http2() {
             self.unread.put(body);
         }

@@ -1,6 +1,6 @@
 //! Where connections come in: sockets, and HTTP on them, so that nobody outside can use them up. Every
 //! connection counts against a limit, every wait for a client has an end, and when there is no room the
-//! connections that do nothing make way for newcomers.
+//! idle connections are closed in favour of new ones.
 //!
 //! In here: accepting, limits, timers, TLS. Not in here: what is answered; that is a [`Router`].
 

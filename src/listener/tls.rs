@@ -148,7 +148,7 @@ fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
         error,
     };
     let found = fs::metadata(path).map_err(unreadable)?;
-    // To read a pipe would wait for whoever writes to it.
+    // To read a pipe would wait for its writer.
     if !found.is_file() {
         return Err(unreadable(io::Error::other("it is not a file")));
     }

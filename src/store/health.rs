@@ -56,7 +56,7 @@ impl StoreFault {
         matches!(self, Self::Replaced | Self::Cut | Self::Missing)
     }
 
-    /// Whether nothing new is accepted. What was accepted goes on.
+    /// Whether nothing new is accepted. Accepted tasks continue.
     fn refuses_submissions(self) -> bool {
         self.refuses_writes() || self == Self::Full
     }

@@ -2,7 +2,7 @@
 //! SQL lives in this room and nowhere else; rules of the pattern never do.
 //!
 //! All changes go through one writer that saves whatever has arrived in one transaction
-//! ([`writer`]); reads go around it ([`Reader`]). A backend is the SQL of one database behind
+//! ([`writer`]); reads go around it ([`Reader`]). A backend is the SQL of one database for
 //! [`Backend`], [`Transaction`] and [`Reader`].
 
 mod batch;
@@ -97,6 +97,6 @@ pub type SharedReader = Arc<Reader>;
 pub struct Readers {
     /// Of those who ask through the API, or wait there for a task.
     pub callers: SharedReader,
-    /// Of the scheduler, the supervisor, the delivery loop and what else goes on by itself.
+    /// Of the scheduler, the supervisor, the delivery loop and the other background loops.
     pub housekeeping: SharedReader,
 }

@@ -415,11 +415,11 @@ impl<'w> Committer<'w> {
             let writer = self.writer;
             writer.metrics.commit_seconds.record(started.elapsed());
             // It is committed: whatever goes wrong from here on, the callers hear so.
-            let told = faults::guarded(|| {
+            let published = faults::guarded(|| {
                 writer.remember(&draft.batch);
                 draft.publish(&*writer.local, &writer.watchers, &writer.outbox);
             });
-            if let Err(message) = told {
+            if let Err(message) = published {
                 error!(
                     message,
                     "the service panicked after a commit; the claims of the batch are released later"

@@ -86,7 +86,7 @@ impl Task {
                 ahead_is_at_least: false,
             }),
             StepState::Error(_) if self.is_current(index) => Some(Blocked::Operator),
-            // What a task that is undone left behind waits for nobody.
+            // Steps that an undo abandoned wait for nothing.
             StepState::Error(_)
             | StepState::Processing { .. }
             | StepState::Processed { .. }

@@ -32,7 +32,7 @@ pub struct Call {
     pub complete_by: Timestamp,
     /// What was left until `complete_by` when the step was claimed: the agent's own deadline.
     pub complete_within: Span,
-    /// The trace that each try of it goes on with.
+    /// The trace that each try of it continues.
     pub trace: CallTrace,
     pub purpose: Purpose,
     /// The call is dropped when its task is to be undone.

@@ -51,13 +51,13 @@ pub enum Command {
         step: StepIndex,
         reason: Option<String>,
     },
-    /// An operator goes on without the steps in error: all of them, or the one of this name.
+    /// An operator skips the steps in error: all of them, or the one of this name.
     SkipFailed {
         step: Option<StepName>,
         output: Option<Payload>,
         reason: Option<String>,
     },
-    /// An operator goes on without a step.
+    /// An operator skips a step.
     Skip {
         step: StepIndex,
         output: Option<Payload>,

@@ -73,7 +73,7 @@ impl PurgePace {
         took * RESTS[self.step]
     }
 
-    /// What is deleted now should have been deleted `lag` ago; told at `at`, on any clock that only goes forward.
+    /// What is deleted now should have been deleted `lag` ago; reported at `at`, on any clock that only goes forward.
     /// Where deleting falls back, it is quickened.
     pub fn lags(&mut self, lag: Span, at: Duration) {
         let Some(last) = self.watched else {

@@ -104,7 +104,7 @@ fn is_value(value: &str) -> bool {
     (1..=256).contains(&value.len()) && value.bytes().all(legal)
 }
 
-/// How one call goes on with the trace.
+/// How one call continues the trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallTrace {
     pub id: u128,

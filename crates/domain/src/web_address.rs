@@ -56,7 +56,7 @@ impl WebAddress {
         })
     }
 
-    /// Whether this address is `base` or lies below it: the same origin, and its path goes on from the
+    /// Whether this address is `base` or lies below it: the same origin, and its path continues from the
     /// other's at a `/`. Nothing climbs out again: an address has no `..`.
     pub fn is_below(&self, base: &WebAddress) -> bool {
         if self.origin != base.origin {

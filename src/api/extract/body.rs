@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(read.unwrap().len(), 1000);
     }
 
-    /// What becomes of a body that begins, and then goes on like this.
+    /// What becomes of a body that begins, and then continues like this.
     async fn begun(
         rest: impl Stream<Item = &'static str> + Send + 'static,
         limit: BodyLimit,

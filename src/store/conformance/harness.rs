@@ -63,7 +63,7 @@ pub async fn postgres_at(url: String) -> Opened {
     postgres_with(url, true).await
 }
 
-/// Without `listen` as behind a pooler.
+/// Without `listen`, as with a pooler.
 pub async fn postgres_with(url: String, listen: bool) -> Opened {
     let definitions = definitions();
     let settings = postgres::Settings {
@@ -103,7 +103,7 @@ impl TestDatabase {
 
 type TestSlots = Arc<Mutex<HashMap<AgentName, usize>>>;
 
-/// A slot for a call. It is free again where the call is never made, because its batch was decided anew;
+/// A slot for a call. It is free again where the call is never made, because its batch was decided again;
 /// no call ends here, so none that is made frees its slot.
 struct TestSlot {
     slots: TestSlots,

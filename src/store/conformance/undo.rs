@@ -233,7 +233,7 @@ pub async fn an_instance_lost_while_it_probes_leaves_the_doubt(h: Harness) {
     };
     let task = h.apply(id, lost).await.unwrap();
     assert_eq!(task.step(CHARGE).effect, Effect::Unknown);
-    assert!(task.step(UNDO_CHARGE).is_probing, "asked anew");
+    assert!(task.step(UNDO_CHARGE).is_probing, "asked again");
     assert_eq!(task.step(UNDO_CHARGE).attempt.0, 2);
     assert_eq!(h.read(id).await, *task);
 }

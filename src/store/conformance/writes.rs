@@ -205,7 +205,7 @@ pub async fn a_stale_cache_costs_a_second_try_and_no_wrong_write(h: Harness) {
     let refused = h.apply(task.id(), Command::Pause { reason: None }).await;
     assert!(
         matches!(refused, Err(CommandError::Refused { .. })),
-        "decided anew on what the other wrote: {refused:?}"
+        "decided again on what the other wrote: {refused:?}"
     );
     let resumed = h.apply(task.id(), Command::Resume { reason: None }).await;
     assert_eq!(resumed.unwrap().version, 3);

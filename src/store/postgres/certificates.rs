@@ -171,7 +171,7 @@ fn check(
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let found = fs::metadata(path)?;
-    // To read a pipe would wait for whoever writes to it.
+    // To read a pipe would wait for its writer.
     if !found.is_file() {
         return Err(io::Error::other("it is not a file"));
     }

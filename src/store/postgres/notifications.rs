@@ -1,7 +1,7 @@
 //! Notifications between instances: there may be something to do. They are hints; every instance polls as well.
 //! A notification takes a lock at its commit that all of the server's databases share: so
 //! it is never sent by the writer, and at most one goes out for each kind within [`REST`], drops apart: each
-//! moment that a call goes on after its attempt was given up is one in which it may do harm.
+//! moment that a call continues after its attempt was given up is one in which it may do harm.
 
 use std::{
     ops::BitOrAssign,
@@ -158,11 +158,12 @@ async fn send(
             .filter(|(_, bit)| bits & bit > 0)
             .map(|(name, _)| *name)
             .collect();
-        let told = sqlx::query("SELECT pg_notify(channel, $2) FROM unnest($1::text[]) AS channel")
-            .bind(channels)
-            .bind(&own)
-            .execute(&pool);
-        if let Err(error) = answered(told).await {
+        let notified =
+            sqlx::query("SELECT pg_notify(channel, $2) FROM unnest($1::text[]) AS channel")
+                .bind(channels)
+                .bind(&own)
+                .execute(&pool);
+        if let Err(error) = answered(notified).await {
             debug!(%error, "could not notify other instances; they will find the changes by polling");
         }
         sleep(LEAST_REST).await;

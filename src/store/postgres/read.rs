@@ -24,14 +24,14 @@ use crate::{
 
 const NOW: &str = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now";
 
-/// A read of several statements is a transaction: it sees one moment, cannot write, and behind a pooler its
+/// A read of several statements is a transaction: it sees one moment, cannot write, and through a pooler its
 /// statements stay on one connection from their preparation to their end.
 ///
 /// A statement that takes too long is ended by the server: it would go on there, for nobody, after its caller
-/// has long been answered. For this transaction only, as behind a pooler the next is somebody else's. Shorter
+/// has long been answered. For this transaction only, as through a pooler the next is somebody else's. Shorter
 /// than [`super::ANSWER_WITHIN`], so that it is the server that ends it, and the connection is kept.
 ///
-/// Planned anew each time: lists differ in what they ask for, and a plan that was made while a table was
+/// Planned again each time: lists differ in what they ask for, and a plan that was made while a table was
 /// small would be kept when it is not.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SET LOCAL statement_timeout = '9s'; SET LOCAL plan_cache_mode = 'force_custom_plan'";

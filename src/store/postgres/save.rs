@@ -74,8 +74,8 @@ pub(super) async fn save(
     if parts.keys {
         statement = KeyRow::bind(&keys, statement);
     }
-    let told = changes.iter().filter(|change| !change.events.is_empty());
-    let history: Vec<_> = told.map(HistoryRow::of).collect();
+    let with_events = changes.iter().filter(|change| !change.events.is_empty());
+    let history: Vec<_> = with_events.map(HistoryRow::of).collect();
     statement = HistoryRow::bind(&history, statement);
     let row = statement.fetch_one(&mut *tx).await?;
     if !row.try_get::<bool, _>("saved")? {

@@ -26,7 +26,7 @@ const OLDEST_SERVER: u32 = 150_000;
 const LOCK: &str =
     "SELECT pg_advisory_xact_lock(7306920155338694); SET LOCAL client_min_messages = warning";
 
-/// What the crate prepares for itself has a name: behind a pooler, none may be there before nor stay.
+/// What the crate prepares for itself has a name: through a pooler, none may be there before nor stay.
 const FORGET: &str = "DEALLOCATE ALL";
 
 /// Brings the schema up to date; answers its migration before and after.

@@ -200,7 +200,7 @@ impl Keeper {
         }
     }
 
-    /// Writes `-wal` into the database and gives its room back. In vain while a read goes on for long.
+    /// Writes `-wal` into the database and gives its room back. In vain during a long read.
     async fn fold(&self) {
         let wal = fs::metadata(self.files.file.beside("-wal"));
         if !wal.is_ok_and(|wal| wal.len() > 0) {

@@ -208,7 +208,7 @@ fn options(file: &Arc<DatabaseFile>, max_pages: Option<u64>) -> SqliteConnectOpt
     let wal_pages = Disk::of(file.path()).wal_pages();
     let mut options = SqliteConnectOptions::new()
         .filename(file.path())
-        // It is there already. One that is gone must not be made anew.
+        // It is there already. One that is gone must not be made again.
         .create_if_missing(false)
         // Nothing sorts by it. SQLite drops a collation after it has closed the files of its connection, which
         // a thread does at some later time: so the lock is held until the last one has.
@@ -243,7 +243,7 @@ async fn connect_first(
     options: &SqliteConnectOptions,
 ) -> Result<SqliteConnection, OpenError> {
     let mut options = options.clone();
-    // Only a database that is not there yet takes it. On any other the setting is written anew with each
+    // Only a database that is not there yet takes it. On any other the setting is written again with each
     // connection, which a full disk would refuse.
     if file.is_empty() {
         options = options.auto_vacuum(SqliteAutoVacuum::Incremental);

@@ -1,5 +1,5 @@
 //! Statements over many rows. Each is kept in a few sizes, so that it is prepared once and then found
-//! again: preparing anew would cost more than the rows do. A form that is larger than its rows is
+//! again: preparing again would cost more than the rows do. A form that is larger than its rows is
 //! filled up with NULLs, which the statement passes over.
 
 use std::{

@@ -1,4 +1,4 @@
-//! Saving a batch: a statement for each table, whatever the number of rows, because behind an
+//! Saving a batch: a statement for each table, whatever the number of rows, because through an
 //! asynchronous driver a statement costs two thread wake-ups and a row in it next to nothing. The rows of
 //! each are written while the connection's thread runs the statement before.
 
@@ -139,8 +139,10 @@ pub(super) async fn save(
         })
     };
     let history = || {
-        let told = changes().filter(|change| !change.events.is_empty());
-        INSERT_HISTORY.over(told, |rows, change| HistoryRow::of(change).write(rows))
+        let with_events = changes().filter(|change| !change.events.is_empty());
+        INSERT_HISTORY.over(with_events, |rows, change| {
+            HistoryRow::of(change).write(rows)
+        })
     };
 
     let (_, next) = run_and(tx, inserts(), details).await?;

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::store::OpenError;
 
-/// A frame of `-wal` is a page with 24 bytes before it; and what is packed anew may take a few pages more.
+/// A frame of `-wal` is a page with 24 bytes before it; and what is packed again may take a few pages more.
 const MARGIN: u64 = 64;
 /// SQLite makes the copy here where it is set.
 const TEMPORARY: &str = "SQLITE_TMPDIR";
@@ -170,7 +170,7 @@ fn temporary_folder(file: &DatabaseFile) -> PathBuf {
 }
 
 /// SQLite copies what is kept to a temporary file, and from there, page by page, to `-wal`. The reserve that is
-/// kept for a full disk makes way: the service makes it anew.
+/// kept for a full disk is released: the service makes it again.
 fn see_room(file: &DatabaseFile, temporary: &Path, live: u64) -> Result<(), ShrinkError> {
     let device = |path: &Path| fs::metadata(path).map(|found| found.dev());
     let unusable = |error| ShrinkError::Temporary(temporary.to_owned(), error);

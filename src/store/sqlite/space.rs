@@ -49,7 +49,7 @@ pub async fn give_back(
     // worth keeping among the statements that are kept.
     let mut vacuum = format!("PRAGMA incremental_vacuum({pages})");
     if let Some(most) = max_pages {
-        // A file that was larger than it may be has the size that it had as its limit, until it is told again.
+        // A file that was larger than it may be has the size that it had as its limit, until it is set again.
         vacuum += &format!("; PRAGMA max_page_count = {most}");
     }
     sqlx::raw_sql(AssertSqlSafe(vacuum))

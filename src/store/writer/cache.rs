@@ -40,7 +40,7 @@ impl Cache {
         self.tasks.get(id).map(|cached| &cached.task)
     }
 
-    /// The tasks that were not used for longest make way. One that is larger than all of the cache is not kept.
+    /// The least recently used tasks are evicted. One that is larger than all of the cache is not kept.
     pub fn put(&mut self, task: &Arc<Task>) {
         let bytes = task.memory();
         let cached = Cached {

@@ -260,7 +260,7 @@ impl Draft {
         }
     }
 
-    /// A transient fault: the attempt is over, and nothing is held until the next one, which goes on with
+    /// A transient fault: the attempt is over, and nothing is held until the next one, which continues with
     /// the time to complete that this one leaves. Where it leaves none, a failure is counted now, without
     /// waiting for complete-by. One is also counted where the probe has to be asked first whether the call
     /// took effect.

@@ -2,7 +2,7 @@
 //! nowhere else, for every database.
 //!
 //! A [`Draft`] is the working copy of one task in one batch. Commands are applied to it in turn; a
-//! refused one leaves it as it was. What must be saved and told afterwards is gathered in it.
+//! refused one leaves it as it was. What must be saved and announced afterwards is gathered in it.
 
 mod attempt;
 mod graph;
@@ -230,7 +230,7 @@ impl Draft {
         let step = self.task.step_mut(index);
         step.state = state;
         if !matches!(kind, "step.claimed" | "step.retrying") {
-            // Only after a transient fault it goes on with the time that is left.
+            // Only after a transient fault it continues with the time that is left.
             step.tries = 0;
             step.time_left = None;
         }

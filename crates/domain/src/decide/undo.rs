@@ -69,7 +69,7 @@ impl Draft {
                     self.abandon(index, "the task is undone", by, now);
                 }
                 StepState::Processing { .. } => {
-                    // Its attempt goes on until its holder has confirmed that no try can follow. What it
+                    // Its attempt lasts until its holder has confirmed that no try can follow. What it
                     // did is not asked before: the answer could be wrong a moment later.
                     if self.task.is_to_be_dropped(index) {
                         self.have_dropped(index, true);
@@ -165,7 +165,7 @@ impl Draft {
         self.change(undo, "step.skipped", skipped, by, Some(reason));
     }
 
-    /// What undoes a step is done, or was skipped by an operator: goes on with those before it.
+    /// What undoes a step is done, or was skipped by an operator: continues with those before it.
     pub(super) fn after_undo(&mut self, undo: StepIndex, by: &Actor, now: Timestamp) {
         if let StepState::Processed { .. } = self.task.step(undo).state {
             let undone = self.task.subject(undo);

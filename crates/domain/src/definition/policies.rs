@@ -20,7 +20,7 @@ pub enum Policy {
     Error,
     /// The whole task is undone.
     Undo,
-    /// The task goes on without the step.
+    /// The task continues without the step.
     Skip,
 }
 

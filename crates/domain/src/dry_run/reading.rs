@@ -96,7 +96,7 @@ fn input_needed(
             warning.code == WarningCode::CannotRender && warning.message.contains(&path)
         })
     };
-    // Of each message one at most is told, so few are looked at beyond those that are named.
+    // Of each message one at most is reported, so few are looked at beyond those that are named.
     let missing = needed.iter().filter(|name| !is_told(name));
     let missing: Vec<_> = missing.take(MOST + 1).collect();
     if missing.is_empty() {

@@ -117,7 +117,7 @@ pub(super) fn slice<'v>(
     let start = position(whole(args, 0)?, from);
     let stop = position(whole(args, 1)?, to);
     if let Some(text) = text {
-        // Where each begins; the end of the text stands for the one behind the last.
+        // Where each begins; the end of the text stands for the one after the last.
         let begins = |at: i128| {
             let position = usize::try_from(at).ok().and_then(|at| characters.get(at));
             position.map_or(text.len(), |begins| *begins as usize)

@@ -128,7 +128,7 @@ fn holds_other_language(text: &str) -> bool {
     pieces.iter().any(|piece| match piece {
         scan::Piece::Literal(literal) => literal
             .split_once("${")
-            .is_some_and(|(_, behind)| behind.contains('}')),
+            .is_some_and(|(_, after)| after.contains('}')),
         scan::Piece::Code(_) => false,
     })
 }

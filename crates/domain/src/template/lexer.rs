@@ -110,9 +110,9 @@ fn quoted(rest: &str, quote: char) -> Option<usize> {
 pub(super) fn unescape(inside: &str) -> Result<String, String> {
     let mut text = String::with_capacity(inside.len());
     let mut rest = inside;
-    while let Some((before, behind)) = rest.split_once('\\') {
+    while let Some((before, after)) = rest.split_once('\\') {
         text.push_str(before);
-        let mut characters = behind.chars();
+        let mut characters = after.chars();
         let escaped = characters.next();
         rest = characters.as_str();
         match escaped {

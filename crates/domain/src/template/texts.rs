@@ -189,13 +189,13 @@ pub(super) fn split<'v>(
             Some(separator) => rest.split_once(separator),
             None => rest
                 .split_once(char::is_whitespace)
-                .map(|(part, behind)| (part, behind.trim_start())),
+                .map(|(part, after)| (part, after.trim_start())),
         };
-        let Some((part, behind)) = found else {
+        let Some((part, after)) = found else {
             break;
         };
         parts.push(value.part(part, budget)?)?;
-        rest = behind;
+        rest = after;
     }
     if separator.is_some() || !rest.is_empty() {
         parts.push(value.part(rest, budget)?)?;

@@ -52,8 +52,8 @@ impl BatchDraft {
         planted::strike(draft.task.details.key.as_deref(), "collect");
         draft.task.version += 1;
         if draft.task.details.reply_to.is_some() {
-            let told = sender.replies(&draft.task, &draft.events, self.now, Uuid::now_v7);
-            self.batch.messages.extend(told);
+            let replies = sender.replies(&draft.task, &draft.events, self.now, Uuid::now_v7);
+            self.batch.messages.extend(replies);
         }
         let task = draft.task.id();
         let (own, others): (Vec<_>, Vec<_>) = draft
