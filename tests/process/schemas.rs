@@ -75,7 +75,12 @@ fn objects(document: &Value, schema: &Value, way: &[String], found: &mut Vec<Obj
             continue;
         };
         for (name, property) in properties {
-            objects(document, property, &[way, &[name.clone()]].concat(), found);
+            objects(
+                document,
+                property,
+                &[way, std::slice::from_ref(name)].concat(),
+                found,
+            );
         }
         let required = schema["required"].as_array().into_iter().flatten();
         found.push(Object {
