@@ -72,7 +72,7 @@ impl Drop for Counting {
 }
 
 /// The body of a request: small, and there as a whole.
-pub(super) type Body = Full<Bytes>;
+pub(super) type RequestBody = Full<Bytes>;
 
 /// The most that is read at once, and so the longest head.
 const LONGEST_READ: usize = 64 << 10;
@@ -102,13 +102,13 @@ struct TooSlow(Duration);
 
 /// Opens connections: to addresses that may be called, over TLS where the URL says so.
 #[derive(Clone)]
-pub(super) struct Connector {
+pub(super) struct CallConnector {
     tls: Arc<ClientConfig>,
     policy: AddressPolicy,
     timeout: Duration,
 }
 
-impl Connector {
+impl CallConnector {
     pub fn new(tls: ClientConfig, policy: AddressPolicy, timeout: Duration) -> Self {
         Self {
             tls: Arc::new(tls),
@@ -166,9 +166,9 @@ impl Connector {
 
 /// One connection: HTTP/1.1, one request at a time.
 struct AgentConnection {
-    sender: http1::SendRequest<Body>,
+    sender: http1::SendRequest<RequestBody>,
     /// Reads and writes. Gone when the connection has ended.
-    driver: Option<Box<http1::Connection<AgentStream, Body>>>,
+    driver: Option<Box<http1::Connection<AgentStream, RequestBody>>>,
     received: BytesReceived,
 }
 
@@ -227,8 +227,8 @@ impl OriginPool {
     /// Sends a request; returns the head of the response, after which the body can be read.
     pub async fn send(
         self: &Arc<Self>,
-        connector: &Connector,
-        mut request: Request<Body>,
+        connector: &CallConnector,
+        mut request: Request<RequestBody>,
     ) -> Result<ResponseStream, Unanswered> {
         loop {
             let kept = self.take(Instant::now());
@@ -387,7 +387,7 @@ mod tests {
         }
 
         async fn send(&self) -> ResponseStream {
-            let mut request = Request::new(Body::default());
+            let mut request = Request::new(RequestBody::default());
             let headers = request.headers_mut();
             headers.insert("host", "localhost".parse().unwrap());
             let sent = self.connections.send(&connector(), request).await;
@@ -423,12 +423,12 @@ mod tests {
         }
     }
 
-    fn connector() -> Connector {
+    fn connector() -> CallConnector {
         crate::agent::install_crypto();
         let tls = ClientConfig::builder()
             .with_root_certificates(rustls::RootCertStore::empty())
             .with_no_client_auth();
-        Connector::new(tls, AddressPolicy::private_too(), AMPLE)
+        CallConnector::new(tls, AddressPolicy::private_too(), AMPLE)
     }
 
     #[tokio::test]

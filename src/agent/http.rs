@@ -10,7 +10,7 @@ use url::{Position, Url};
 use uuid::Uuid;
 
 use super::{
-    connections::{Body, Connector},
+    connections::{CallConnector, RequestBody},
     settings::AgentSettings,
 };
 use crate::domain::{Call, CallBody, Method, Payload, Purpose, Target};
@@ -38,9 +38,9 @@ pub fn install_crypto() {
 
 /// Follows no redirect, uses no proxy, and tries nothing twice: every try is Provost's own, counted and
 /// noted.
-pub(super) fn connector(settings: &AgentSettings) -> Connector {
+pub(super) fn connector(settings: &AgentSettings) -> CallConnector {
     install_crypto();
-    Connector::new(tls(), settings.addresses.clone(), settings.connect_timeout)
+    CallConnector::new(tls(), settings.addresses.clone(), settings.connect_timeout)
 }
 
 fn tls() -> ClientConfig {
@@ -69,7 +69,7 @@ pub(super) fn request(
     call: &Call,
     body: Option<CallBody>,
     traceparent: &str,
-) -> Result<Request<Body>, Unmakeable> {
+) -> Result<Request<RequestBody>, Unmakeable> {
     let url = match &call.target {
         Target::Agent(_) => join(base, &call.path)?,
         Target::Url { url, .. } => join(&own_base(base, url)?, &call.path)?,
@@ -88,7 +88,7 @@ pub(super) fn request(
         }
         None => Bytes::new(),
     };
-    let mut request = Request::new(Body::from(body));
+    let mut request = Request::new(RequestBody::from(body));
     *request.method_mut() = method(call.method);
     *request.uri_mut() = target.into();
     *request.headers_mut() = headers;

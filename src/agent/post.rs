@@ -11,7 +11,7 @@ use url::{Position, Url};
 use super::{
     address::{self, AddressPolicy},
     answer, body,
-    connections::{Body, Connector, Unanswered},
+    connections::{CallConnector, RequestBody, Unanswered},
     http,
     retry::retry_after,
     routing::{EndpointTarget, way},
@@ -25,7 +25,7 @@ const RECEIVERS: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 /// Posts to addresses that policy allows.
 #[derive(Clone)]
 pub struct Post {
-    connector: Connector,
+    connector: CallConnector,
     policy: AddressPolicy,
     timeout: Duration,
     /// By origin.
@@ -92,7 +92,7 @@ impl Post {
         let target = target.map_err(|error| {
             PostError::Refused(format!("its path is not a valid request target: {error}"))
         })?;
-        let mut request = Request::new(Body::from(body));
+        let mut request = Request::new(RequestBody::from(body));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = target.into();
         *request.headers_mut() = headers;

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::{
     capacity::{Bulkhead, Gate, Slot},
-    connections::Connector,
+    connections::CallConnector,
     http,
     meters::{CallMetrics, MADE_FOR_URLS},
     routing::Endpoints,
@@ -61,7 +61,7 @@ impl Agent {
 
 pub struct Agents {
     settings: AgentSettings,
-    connector: Connector,
+    connector: CallConnector,
     gate: Arc<Gate>,
     registered: ArcSwap<HashMap<AgentName, Arc<Agent>>>,
     origins: Mutex<LruCache<AgentName, Arc<Agent>>>,

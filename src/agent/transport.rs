@@ -11,7 +11,7 @@ use super::{
     address,
     answer::{self, ResponseClass},
     body::{self, BodyError},
-    connections::{Connector, ResponseStream, Unanswered},
+    connections::{CallConnector, ResponseStream, Unanswered},
     http,
     meters::CallMetrics,
     retry,
@@ -89,7 +89,7 @@ struct Transient {
 /// Sends a call to the least loaded endpoint and weighs the answer.
 pub(super) struct Transport {
     pub agent: AgentName,
-    pub connector: Connector,
+    pub connector: CallConnector,
     pub endpoints: Endpoints,
     pub retry: RetrySpec,
     pub max_output: usize,

@@ -6,7 +6,7 @@ use futures::FutureExt;
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
-use super::{Receivers, request::send, slots::Slot};
+use super::{Receivers, request::send, slots::DeliverySlot};
 use crate::{
     agent::Post,
     domain::{
@@ -27,7 +27,7 @@ pub struct DeliveryAttempt {
 
 pub struct CompletedAttempt {
     pub release: QueueRelease,
-    pub slot: Slot,
+    pub slot: DeliverySlot,
     pub response: DestinationResponse,
     pub failure: Option<DestinationFailure>,
     pub took: Duration,
@@ -35,7 +35,7 @@ pub struct CompletedAttempt {
 }
 
 impl CompletedAttempt {
-    fn not_attempted(claim: QueueClaim, slot: Slot) -> Self {
+    fn not_attempted(claim: QueueClaim, slot: DeliverySlot) -> Self {
         let reason = ReleaseReason::NotAttempted;
         Self {
             release: QueueRelease { claim, reason },
@@ -53,7 +53,7 @@ impl DeliveryAttempt {
         self,
         claim: QueueClaim,
         next: NextMessage,
-        slot: Slot,
+        slot: DeliverySlot,
     ) -> CompletedAttempt {
         let start = Instant::now();
         let (message, kind, created_at) = (next.id, next.kind.clone(), next.created_at);

@@ -19,7 +19,7 @@ use super::{
     Receivers,
     attempt::{CompletedAttempt, DeliveryAttempt, report},
     meters::Meters,
-    slots::{Slot, Slots},
+    slots::{DeliverySlot, Slots},
     unsaved::UnsavedResults,
 };
 use crate::{
@@ -83,7 +83,7 @@ pub struct DeliveryLoop {
     /// Saved with the next request.
     unsaved: UnsavedResults,
     /// Claims whose first message is still to be read.
-    claims: Vec<(QueueClaim, Slot)>,
+    claims: Vec<(QueueClaim, DeliverySlot)>,
     /// Destinations with messages in flight here and more in their backlog.
     backlogged: HashSet<Destination>,
     /// Destinations that may have a free slot again.
@@ -184,7 +184,7 @@ impl DeliveryLoop {
     }
 
     /// Plans the next request. A probe gets its slot now, because no other instance may make it meanwhile.
-    fn plan(&mut self, due_work: &DueWork) -> (ClaimRequest, HashMap<Destination, Slot>) {
+    fn plan(&mut self, due_work: &DueWork) -> (ClaimRequest, HashMap<Destination, DeliverySlot>) {
         let mut request = std::mem::take(&mut self.unsaved).into_request(self.settings.policy);
         let mut probes = HashMap::new();
         for (destination, receiver) in &due_work.failing {
@@ -218,7 +218,7 @@ impl DeliveryLoop {
     async fn claim(
         &mut self,
         request: ClaimRequest,
-        mut probes: HashMap<Destination, Slot>,
+        mut probes: HashMap<Destination, DeliverySlot>,
     ) -> Result<ClaimResponse, StoreError> {
         let hold = self.settings.timeout.saturating_add(CLAIM_MARGIN);
         let unsaved = request.clone();
@@ -338,7 +338,7 @@ impl DeliveryLoop {
         Ok(())
     }
 
-    fn deliver(&mut self, claim: QueueClaim, message: NextMessage, slot: Slot) {
+    fn deliver(&mut self, claim: QueueClaim, message: NextMessage, slot: DeliverySlot) {
         let attempt = DeliveryAttempt {
             receivers: self.receivers.load_full(),
             post: self.post.clone(),
@@ -352,7 +352,7 @@ impl DeliveryLoop {
     fn skip_damaged(
         &mut self,
         claim: QueueClaim,
-        slot: Slot,
+        slot: DeliverySlot,
         message: uuid::Uuid,
         decision: DeliveryDecision,
     ) {
@@ -361,7 +361,7 @@ impl DeliveryLoop {
         self.skip(claim, slot, reason);
     }
 
-    fn skip(&mut self, claim: QueueClaim, slot: Slot, reason: ReleaseReason) {
+    fn skip(&mut self, claim: QueueClaim, slot: DeliverySlot, reason: ReleaseReason) {
         self.free(slot, &claim, DestinationResponse::Unknown);
         if claim.is_probe {
             self.unsaved.cancel_probe(&claim);
@@ -370,7 +370,7 @@ impl DeliveryLoop {
     }
 
     /// The free slot is for other messages to the same destination.
-    fn free(&mut self, slot: Slot, claim: &QueueClaim, response: DestinationResponse) {
+    fn free(&mut self, slot: DeliverySlot, claim: &QueueClaim, response: DestinationResponse) {
         self.slots.release(slot, response);
         let has_recovered = claim.is_probe && response.is_answer();
         if has_recovered || self.backlogged.contains(&claim.destination) {

@@ -70,7 +70,7 @@ const SIZES: [(Pool, Size); 4] = [
 
 /// The right to have one message in flight, until it is released.
 #[derive(Debug)]
-pub struct Slot {
+pub struct DeliverySlot {
     pool: Pool,
     destination: Destination,
     receiver: ReceiverName,
@@ -111,7 +111,7 @@ impl Slots {
         destination: &Destination,
         receiver: &ReceiverName,
         is_probe: bool,
-    ) -> Option<Slot> {
+    ) -> Option<DeliverySlot> {
         let pool = self.pool(destination, receiver, is_probe);
         let in_flight = self.in_flight_to(destination);
         if in_flight >= self.most || self.room(pool, receiver) == 0 {
@@ -121,7 +121,7 @@ impl Slots {
         for receiver in [None, Some(receiver.clone())] {
             *self.pools.entry((pool as u8, receiver)).or_default() += 1;
         }
-        Some(Slot {
+        Some(DeliverySlot {
             pool,
             destination: destination.clone(),
             receiver: receiver.clone(),
@@ -142,7 +142,7 @@ impl Slots {
         }
     }
 
-    pub fn release(&mut self, slot: Slot, response: DestinationResponse) {
+    pub fn release(&mut self, slot: DeliverySlot, response: DestinationResponse) {
         match response {
             DestinationResponse::Accepted => drop(self.proven.put(slot.destination.clone(), ())),
             DestinationResponse::Failed => drop(self.proven.pop(&slot.destination)),
@@ -209,7 +209,7 @@ mod tests {
         To(destination, ReceiverName::new(receiver), is_probe)
     }
 
-    fn start(slots: &mut Slots, to: &To) -> Option<Slot> {
+    fn start(slots: &mut Slots, to: &To) -> Option<DeliverySlot> {
         slots.acquire(&to.0, &to.1, to.2)
     }
 

@@ -15,7 +15,7 @@ use tokio::{sync::Notify, time::timeout};
 use tracing::warn;
 
 use super::{
-    Limits,
+    ListenerLimits,
     connection::{CloseOrder, Connection, ConnectionPhase, ListenerState},
 };
 
@@ -31,7 +31,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const SAY_AGAIN: Duration = Duration::from_secs(10);
 
 pub struct Connections {
-    limits: Limits,
+    limits: ListenerLimits,
     shared: Arc<ListenerState>,
     opened: Instant,
     /// In the order in which they were accepted.
@@ -57,7 +57,7 @@ impl Drop for Ticket {
 }
 
 impl Connections {
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: ListenerLimits) -> Self {
         metrics::describe_gauge!(
             "provost_http_connections",
             "Open connections to the API, by whether they have sent a request"
@@ -79,7 +79,7 @@ impl Connections {
         }
     }
 
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &ListenerLimits {
         &self.limits
     }
 

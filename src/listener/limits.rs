@@ -12,7 +12,7 @@ const RESERVE: u64 = 4;
 
 /// Which connections are accepted, and how long they may keep it waiting.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct ListenerLimits {
     pub max_connections: usize,
     pub max_without_request: usize,
     pub head_timeout: Duration,
@@ -20,7 +20,7 @@ pub struct Limits {
     pub stall_timeout: Duration,
 }
 
-impl Limits {
+impl ListenerLimits {
     /// As configured, within what the process may have open. Raises that as far as it goes.
     pub fn new(config: &ListenerConfig) -> Self {
         let descriptors = raise_descriptors();

@@ -31,7 +31,7 @@ use self::{
     socket::{Metered, Socket},
 };
 pub use self::{
-    limits::Limits,
+    limits::ListenerLimits,
     refusal::Refuse,
     tls::{Files, Tls, TlsError},
 };
@@ -45,11 +45,11 @@ const SAY_AGAIN: Duration = Duration::from_secs(10);
 /// A bound socket that does not accept yet.
 pub struct Listener {
     socket: Socket,
-    limits: Limits,
+    limits: ListenerLimits,
 }
 
 impl Listener {
-    pub fn bind(listen: &Listen, mode: UnixMode, limits: Limits) -> io::Result<Self> {
+    pub fn bind(listen: &Listen, mode: UnixMode, limits: ListenerLimits) -> io::Result<Self> {
         let socket = Socket::bind(listen, mode)?;
         Ok(Self { socket, limits })
     }

@@ -311,7 +311,7 @@ fn open(config: &Config, health: Health) -> Result<(Server, Listen, Option<Arc<T
         })?)),
         _ => None,
     };
-    let limits = listener::Limits::new(&config.listener);
+    let limits = listener::ListenerLimits::new(&config.listener);
     let mode = config.listener.unix_mode;
     let listener = Listener::bind(&config.listen, mode, limits).map_err(unusable)?;
     let address = listener.address().map_err(unusable)?;

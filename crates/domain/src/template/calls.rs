@@ -8,7 +8,7 @@ use super::{
 /// With its name, where it is given by name.
 pub(super) type Argument<'a> = (Option<&'a str>, Expr);
 
-type ParseResult<T> = Result<T, String>;
+pub(super) type ParseResult<T> = Result<T, String>;
 
 /// Puts each argument at the position of its parameter.
 pub(super) fn bind(

@@ -3,7 +3,7 @@
 use super::{
     Budget,
     ast::{Chain, Comparison, Expr, FilterCall, If, Link, Linked, Operator, TestCall},
-    calls::{Argument, bind, filter_call, test_call},
+    calls::{Argument, ParseResult, bind, filter_call, test_call},
     lexer::{Token, TokenKind, token_at, unescape},
     number::{Arithmetic, rounding},
     registry,
@@ -37,8 +37,6 @@ struct Parser<'a> {
     end: usize,
     depth: usize,
 }
-
-type ParseResult<T> = Result<T, String>;
 
 impl<'a> Parser<'a> {
     fn next(&mut self) -> Option<Token<'a>> {
