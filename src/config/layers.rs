@@ -24,29 +24,35 @@ impl Layers {
         &self.values
     }
 
-    /// Sets the value at `path`. Tables are merged; any other value replaces what a weaker source had there.
+    /// Sets the value at a path whose parts are joined by dots; an empty path is all of it.
     pub fn set(&mut self, origin: &str, path: &str, value: Value) {
+        let parts = path.split('.').filter(|part| !part.is_empty());
+        let mut way = parts.map(str::to_owned).collect();
+        self.merge(origin, &mut way, value);
+    }
+
+    /// Tables are merged; any other value replaces what a weaker source had there. A name may contain dots.
+    fn merge(&mut self, origin: &str, way: &mut Vec<String>, value: Value) {
         match value {
             Value::Object(fields) if !fields.is_empty() => {
                 for (name, value) in fields {
-                    let below = match path {
-                        "" => name,
-                        _ => format!("{path}.{name}"),
-                    };
-                    self.set(origin, &below, value);
+                    way.push(name);
+                    self.merge(origin, way, value);
+                    way.pop();
                 }
             }
             // An empty file.
-            _ if path.is_empty() => {}
+            _ if way.is_empty() => {}
             value => {
-                let slot = slot(&mut self.values, path);
+                let slot = slot(&mut self.values, way);
                 let is_kept = slot.is_object() && value.is_object();
+                let path = way.join(".");
                 if !is_kept {
                     *slot = value;
                     let below = format!("{path}.");
                     self.origins.retain(|known, _| !known.starts_with(&below));
                 }
-                self.origins.insert(path.to_owned(), origin.to_owned());
+                self.origins.insert(path, origin.to_owned());
             }
         }
     }
@@ -81,12 +87,12 @@ pub fn find<'v>(values: &'v Value, path: &str) -> Option<&'v Value> {
 }
 
 /// Makes tables on the way to it.
-fn slot<'v>(values: &'v mut Value, path: &str) -> &'v mut Value {
-    path.split('.').fold(values, |value, part| {
+fn slot<'v>(values: &'v mut Value, way: &[String]) -> &'v mut Value {
+    way.iter().fold(values, |value, part| {
         if !value.is_object() {
             *value = Value::Object(Map::new());
         }
-        &mut value[part]
+        &mut value[part.as_str()]
     })
 }
 

@@ -413,6 +413,23 @@ fn a_wrong_retention_is_named_to_the_field() {
 }
 
 #[test]
+fn a_name_may_contain_dots() {
+    let text = "[retention.workflows.\"order.v2\"]\nkeep = \"1d\"\n\
+                [agents.\"pay.eu\"]\nendpoints = [{ url = \"http://h\" }]";
+    let config = load_from(text, &[], &[]).unwrap();
+    assert_eq!(config.agents["pay.eu"].endpoints.len(), 1);
+    let names: Vec<_> = config
+        .retention
+        .workflows
+        .keys()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(names, ["order.v2"]);
+    let wrong = fault("\"retention.keep\" = \"1d\"", &[]);
+    assert!(wrong.found.starts_with("an unknown setting"), "{wrong}");
+}
+
+#[test]
 fn a_wrong_agent_is_named_to_the_field() {
     for (text, setting) in [
         ("[agents.a]", "agents.a.endpoints"),
