@@ -6,6 +6,7 @@
 mod cases;
 mod graph;
 mod judge;
+mod progress;
 mod services;
 
 use std::{
@@ -19,6 +20,7 @@ use tokio::{sync::Semaphore, task::JoinSet, time::sleep};
 use self::{
     cases::{Case, Turn},
     judge::{Run, Verdict, judge, report},
+    progress::Progress,
     services::Services,
 };
 use crate::{
@@ -47,6 +49,7 @@ async fn register(provost: &Api, services: &Services) {
 async fn matrix(setup: Setup) {
     let provost = setup.start().await;
     let services = Services::start().await;
+    let progress = Progress::start();
     register(&provost, &services).await;
     let places = Arc::new(Semaphore::new(SIDE_BY_SIDE));
     let mut running = JoinSet::new();
@@ -56,15 +59,20 @@ async fn matrix(setup: Setup) {
     all.extend(cases::probes());
     for case in all {
         let (api, services) = (provost.api().clone(), services.clone());
-        let places = Arc::clone(&places);
+        let (places, progress) = (Arc::clone(&places), progress.clone());
         running.spawn(async move {
             let _place = places.acquire().await;
+            progress.begins(&case);
             let id = submit(&api, &services, &case).await;
+            progress.goes_on(&case, &id, "waits for the calls to hold");
             meanwhile(&api, &services, &case, &id).await;
-            settle(&api, &services, case, &id).await
+            progress.goes_on(&case, &id, "waits for the end of the task");
+            let verdict = settle(&api, &services, &case, &id).await;
+            progress.ends(&case);
+            verdict
         });
     }
-    let verdicts = running.join_all().await;
+    let verdicts = progress.all(running, &provost, &services).await;
     report(&verdicts);
     nothing_is_open(&provost).await;
 }
@@ -88,20 +96,25 @@ async fn killed(setup: Setup, heir: &str) {
         .start()
         .await;
     let services = Services::start().await;
+    let progress = Progress::start();
     register(&provost, &services).await;
     let mut running = JoinSet::new();
     for case in cases::kills() {
         let (api, services) = (provost.api().clone(), services.clone());
+        let progress = progress.clone();
         running.spawn(async move {
+            progress.begins(&case);
             let id = submit(&api, &services, &case).await;
+            progress.goes_on(&case, &id, "waits for its call");
             let held = services.held(&case.name, 1).await;
             if case.turn == Turn::Ask {
                 ask(&api, &id).await;
             }
+            progress.goes_on(&case, &id, "waits for the kill");
             (case, id, held[0])
         });
     }
-    let under_way = running.join_all().await;
+    let under_way = progress.all(running, &provost, &services).await;
     // One after another: the answers are to be read, not to be a load of their own.
     for (_, id, held) in &under_way {
         only_held_calls_run(&provost, id, held).await;
@@ -113,9 +126,15 @@ async fn killed(setup: Setup, heir: &str) {
     let mut running = JoinSet::new();
     for (case, id, _) in under_way {
         let (api, services) = (provost.api().clone(), services.clone());
-        running.spawn(async move { settle(&api, &services, case, &id).await });
+        let progress = progress.clone();
+        running.spawn(async move {
+            progress.goes_on(&case, &id, "waits for the end of the task");
+            let verdict = settle(&api, &services, &case, &id).await;
+            progress.ends(&case);
+            verdict
+        });
     }
-    let verdicts = running.join_all().await;
+    let verdicts = progress.all(running, &provost, &services).await;
     report(&verdicts);
     nothing_is_open(&provost).await;
 }
@@ -186,9 +205,10 @@ async fn meanwhile(api: &Api, services: &Services, case: &Case, id: &str) {
 
 /// What is answered, although a busy machine may have to be asked again.
 async fn patiently(status: u16, call: impl Fn() -> Call) -> Value {
+    let started = Instant::now();
     loop {
         let answer = call().await;
-        if answer.status != 503 {
+        if answer.status != 503 || started.elapsed() > PATIENCE * 2 {
             return answer.expect(status);
         }
         sleep(Duration::from_millis(500)).await;
@@ -196,7 +216,16 @@ async fn patiently(status: u16, call: impl Fn() -> Call) -> Value {
 }
 
 async fn until(api: &Api, id: &str, holds: impl Fn(&Value) -> bool) {
-    while !holds(&patiently(200, || api.get(&format!("/v1/tasks/{id}"))).await) {
+    let started = Instant::now();
+    loop {
+        let task = patiently(200, || api.get(&format!("/v1/tasks/{id}"))).await;
+        if holds(&task) {
+            return;
+        }
+        assert!(
+            started.elapsed() < PATIENCE * 3,
+            "what is waited for never came: {task}"
+        );
         sleep(Duration::from_millis(100)).await;
     }
 }
@@ -216,7 +245,7 @@ async fn only_held_calls_run(api: &Api, id: &str, held: &str) {
 }
 
 /// Sees a task to its end, as an operator who retries what stands in error.
-async fn settle(api: &Api, services: &Services, case: Case, id: &str) -> Verdict {
+async fn settle(api: &Api, services: &Services, case: &Case, id: &str) -> Verdict {
     let started = Instant::now();
     let mut faults = Vec::new();
     let mut stopped = Vec::new();
@@ -243,7 +272,7 @@ async fn settle(api: &Api, services: &Services, case: Case, id: &str) -> Verdict
         stopped,
         faults,
     };
-    judge(&case, run, services.book(&case.name))
+    judge(case, run, services.book(&case.name))
 }
 
 /// A task in error names the step, and so does an alert.

@@ -194,8 +194,19 @@ pub fn report(verdicts: &[Verdict]) {
             let _ = writeln!(table, "    {fault}");
         }
     }
+    let log = calls(&failed[0].book);
+    panic!(
+        "{} of {} cases failed:\n{table}\nthe calls of {}:\n{log}",
+        failed.len(),
+        verdicts.len(),
+        failed[0].case
+    );
+}
+
+/// The calls of a case in their order.
+pub fn calls(book: &Book) -> String {
     let mut log = String::new();
-    for line in &failed[0].book.log {
+    for line in &book.log {
         let what = if line.answered { "answered" } else { "came" };
         let _ = writeln!(
             log,
@@ -203,10 +214,5 @@ pub fn report(verdicts: &[Verdict]) {
             line.kind, line.step, line.found, line.attempt
         );
     }
-    panic!(
-        "{} of {} cases failed:\n{table}\nthe calls of {}:\n{log}",
-        failed.len(),
-        verdicts.len(),
-        failed[0].case
-    );
+    log
 }
