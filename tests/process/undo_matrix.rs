@@ -195,7 +195,8 @@ async fn meanwhile(api: &Api, services: &Services, case: &Case, id: &str) {
         Turn::Behind(trigger) => {
             let held = services.held(name, 2).await;
             services.release(name, trigger);
-            until(api, id, |task| task["state"] == "undoing").await;
+            // It may be undone already: what an undo drops keeps it waiting no longer.
+            until(api, id, |task| task["state"] != "processing").await;
             for step in held {
                 services.release(name, step);
             }
@@ -215,6 +216,7 @@ async fn patiently(status: u16, call: impl Fn() -> Call) -> Value {
     }
 }
 
+/// Looks now and then: `holds` must be true of every later state too, or nothing sees it.
 async fn until(api: &Api, id: &str, holds: impl Fn(&Value) -> bool) {
     let started = Instant::now();
     loop {
