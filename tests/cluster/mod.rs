@@ -1,5 +1,5 @@
 //! A throwaway PostgreSQL that all tests of a run share, each with a database of its own. The first test
-//! starts it; a watchdog ends it when no test has needed it for a minute. It does not sync to disk: tests
+//! starts it; a watchdog ends it a while after the last test that needs it. It does not sync to disk: tests
 //! of what survives a power cut start their own.
 
 mod programs;
