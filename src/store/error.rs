@@ -77,6 +77,13 @@ impl StoreError {
         }
     }
 
+    /// A read has waited long enough.
+    pub(super) fn no_connection() -> Self {
+        StoreError::Unavailable(
+            "timed out waiting for a read connection: either the database cannot be reached, or there are more reads at once than connections (on PostgreSQL: postgres.max_connections)".to_owned(),
+        )
+    }
+
     /// For those who cannot try again, or have tried often enough.
     pub(super) fn into_unavailable(self) -> Self {
         match self {
@@ -94,19 +101,33 @@ impl From<sqlx::Error> for StoreError {
                 let code = database.code().unwrap_or_default();
                 match database.try_downcast_ref::<PgDatabaseError>() {
                     Some(said) => postgres::error(&code, said.message().to_owned()),
-                    None => sqlite::error(&code, message),
+                    None => StoreError::Unavailable(message),
                 }
             }
             sqlx::Error::ColumnDecode { .. }
             | sqlx::Error::ColumnNotFound(_)
             | sqlx::Error::Decode(_) => StoreError::Corrupt(message),
-            sqlx::Error::PoolTimedOut => StoreError::Unavailable(
-                "timed out waiting for a read connection: either the database cannot be reached, or there are more reads at once than connections (on PostgreSQL: postgres.max_connections)".to_owned(),
-            ),
+            sqlx::Error::PoolTimedOut => StoreError::no_connection(),
             // Of a connection to a server.
             sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => {
                 StoreError::Retryable(message)
             }
+            _ => StoreError::Unavailable(message),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        let message = error.to_string();
+        match error {
+            rusqlite::Error::SqliteFailure(code, _) => sqlite::error(code.extended_code, message),
+            rusqlite::Error::FromSqlConversionFailure(..)
+            | rusqlite::Error::IntegralValueOutOfRange(..)
+            | rusqlite::Error::InvalidColumnName(_)
+            | rusqlite::Error::InvalidColumnType(..)
+            | rusqlite::Error::QueryReturnedNoRows
+            | rusqlite::Error::Utf8Error(..) => StoreError::Corrupt(message),
             _ => StoreError::Unavailable(message),
         }
     }

@@ -55,7 +55,7 @@ pub use queries::Reader;
 pub use query::*;
 pub use rows::Loaded;
 pub use stored_workflow::StoredWorkflow;
-pub use transaction::Transaction;
+pub use transaction::{CommitError, Transaction};
 pub use watch::{Interest, Watch, Watchers};
 pub use writer::{
     Apply, CacheLimits, Idempotency, RegisterError, RegisteredVersion, Renewed, Store, Submitted,

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
-use sqlx::{ColumnIndex, Decode, Type, postgres::PgRow, sqlite::SqliteRow};
+use sqlx::{Row as _, postgres::PgRow};
 use uuid::Uuid;
 
 use super::{
@@ -12,6 +12,7 @@ use super::{
     HeldStep, KnownKey, MessageId, MessageState, NextMessage, SavedChange, StoreError, TaskSummary,
     UnreadableTask, WorkflowRecord,
     error::corrupt,
+    sqlite::SqliteRow,
     stored_workflow::{StoredWorkflow, compile},
 };
 use crate::domain::{
@@ -37,14 +38,7 @@ pub trait Columns {
     }
 }
 
-impl<R: sqlx::Row> Columns for R
-where
-    for<'c> &'c str: ColumnIndex<R>,
-    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> Uuid: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> bool: Decode<'r, R::Database> + Type<R::Database>,
-{
+impl Columns for PgRow {
     fn text(&self, column: &str) -> Result<Option<String>, StoreError> {
         Ok(self.try_get(column)?)
     }

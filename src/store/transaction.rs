@@ -1,7 +1,7 @@
 //! One transaction of the writer. A backend provides a [`Session`]: what is hot, and what one database alone
 //! understands. The other statements are the same for every database, and are here.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use tokio::time::Instant;
@@ -106,7 +106,7 @@ pub trait Session: Send {
     -> Result<Vec<StepRef>, StoreError>;
 
     /// Saves a batch, each task by compare-and-set on its version.
-    async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError>;
+    async fn save(&mut self, batch: &Arc<Batch>) -> Result<Saved, StoreError>;
 
     /// Adds messages to their queues.
     async fn add_messages(&mut self, messages: &[&Message]) -> Result<(), StoreError>;
@@ -125,12 +125,36 @@ pub trait Session: Send {
     async fn commit(self: Box<Self>) -> Result<(), StoreError>;
 
     /// Saves a batch and commits. On [`Saved::Conflict`] nothing was committed.
-    async fn save_and_commit(mut self: Box<Self>, batch: &Batch) -> Result<Saved, StoreError> {
+    async fn save_and_commit(
+        mut self: Box<Self>,
+        batch: &Arc<Batch>,
+    ) -> Result<Saved, CommitError> {
         if self.save(batch).await? == Saved::Conflict {
             return Ok(Saved::Conflict);
         }
         self.commit().await?;
         Ok(Saved::All)
+    }
+}
+
+/// Why a batch was not saved.
+#[derive(Debug)]
+pub enum CommitError {
+    /// The transaction could not be begun: no batch can be saved now.
+    Begin(StoreError),
+    /// This one could not.
+    Save(StoreError),
+}
+
+impl From<StoreError> for CommitError {
+    fn from(error: StoreError) -> Self {
+        CommitError::Save(error)
+    }
+}
+
+impl From<rusqlite::Error> for CommitError {
+    fn from(error: rusqlite::Error) -> Self {
+        CommitError::Save(error.into())
     }
 }
 

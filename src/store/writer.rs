@@ -47,7 +47,10 @@ use self::{
     faults::{Culprit, Faults, Panicked, UnreportedFault},
     request::Request,
 };
-use super::{Backend, Batch, Health, LocalScheduler, Saved, StoreError, UnreadableTask, Watchers};
+use super::{
+    Backend, Batch, CommitError, Health, LocalScheduler, Saved, StoreError, UnreadableTask,
+    Watchers,
+};
 use crate::{
     domain::{AgentName, Backoff, Sender, StepRef, TaskId},
     planted,
@@ -118,6 +121,15 @@ impl Damage {
             }
         }
         self.tasks.len() + self.queues.len() > before
+    }
+}
+
+impl From<CommitError> for Halted {
+    fn from(error: CommitError) -> Self {
+        Halted::Failed(match error {
+            CommitError::Begin(error) => Failed::Begin(error),
+            CommitError::Save(error) => Failed::Save(error),
+        })
     }
 }
 
@@ -382,8 +394,8 @@ impl<'w> Committer<'w> {
                     "the batch needs a task that it did not load".to_owned(),
                 ))),
             };
-            let mut draft = match outcome {
-                Ok(Some(draft)) => draft,
+            let (mut draft, batch) = match outcome {
+                Ok(Some(decided)) => decided,
                 Ok(None) => continue,
                 // Each is found once, so this comes to an end.
                 Err(Failed::Panicked(Panicked {
@@ -416,18 +428,18 @@ impl<'w> Committer<'w> {
             writer.metrics.commit_seconds.record(started.elapsed());
             // It is committed: whatever goes wrong from here on, the callers hear so.
             let published = faults::guarded(|| {
-                writer.remember(&draft.batch);
-                draft.publish(&*writer.local, &writer.watchers, &writer.outbox);
+                writer.remember(&batch);
+                draft.publish(&batch, &*writer.local, &writer.watchers, &writer.outbox);
             });
             if let Err(message) = published {
                 error!(
                     message,
                     "the service panicked after a commit; the claims of the batch are released later"
                 );
-                writer.forget(draft.batch.changes.iter().map(|change| change.task.id()));
+                writer.forget(batch.changes.iter().map(|change| change.task.id()));
             }
             let rest = requests.split_off(draft.count().min(requests.len()));
-            draft.send_replies(std::mem::replace(requests, rest), &writer.metrics);
+            draft.send_replies(&batch, std::mem::replace(requests, rest), &writer.metrics);
             return Ok(());
         }
         let reason = interrupted
@@ -442,7 +454,7 @@ impl<'w> Committer<'w> {
         requests: &[Request],
         culprits: &[Culprit],
         left_out: &Damage,
-    ) -> Result<Option<BatchDraft>, Halted> {
+    ) -> Result<Option<(BatchDraft, Arc<Batch>)>, Halted> {
         let writer = self.writer;
         let careful = self.one_by_one.is_some_and(|until| Instant::now() < until);
         let begun = self.backend.begin().await;
@@ -480,15 +492,15 @@ impl<'w> Committer<'w> {
         for change in &draft.batch.changes {
             planted::strike(change.task.details.key.as_deref(), "save");
         }
-        if draft.batch.is_empty() {
+        let batch = Arc::new(std::mem::take(&mut draft.batch));
+        if batch.is_empty() {
             tx.commit().await?;
-        } else if tx.save_and_commit(&draft.batch).await? == Saved::Conflict {
+        } else if tx.save_and_commit(&batch).await? == Saved::Conflict {
             debug!("a cached task was stale; the batch is decided again");
-            let changes = draft.batch.changes.iter();
-            writer.forget(changes.map(|change| change.task.id()));
+            writer.forget(batch.changes.iter().map(|change| change.task.id()));
             return Ok(None);
         }
-        Ok(Some(draft))
+        Ok(Some((draft, batch)))
     }
 }
 

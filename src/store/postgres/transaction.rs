@@ -6,7 +6,7 @@
 //! locked, and from then on waits for nobody: see [`LockOrder`]. So no circle of
 //! transactions that wait for each other can arise.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{Executor, PgConnection, Row as _, raw_sql};
@@ -30,7 +30,7 @@ use crate::{
         error::corrupt,
         rows::{self, Columns, Row},
         statement::Statement,
-        transaction::{Dialect, Session, Transaction},
+        transaction::{CommitError, Dialect, Session, Transaction},
     },
 };
 
@@ -403,7 +403,7 @@ impl Session for PgTransaction<'_> {
         self.noted(found)?.iter().map(rows::step_ref).collect()
     }
 
-    async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError> {
+    async fn save(&mut self, batch: &Arc<Batch>) -> Result<Saved, StoreError> {
         let wait = self.locks == LockOrder::ById;
         let (now, prepared) = (self.estimate.now, self.prepared());
         let saved = save::save(self.connection().await?, batch, now, wait, prepared);
@@ -457,7 +457,10 @@ impl Session for PgTransaction<'_> {
         Ok(())
     }
 
-    async fn save_and_commit(mut self: Box<Self>, batch: &Batch) -> Result<Saved, StoreError> {
+    async fn save_and_commit(
+        mut self: Box<Self>,
+        batch: &Arc<Batch>,
+    ) -> Result<Saved, CommitError> {
         let is_new = matches!(self.state, TransactionState::NotBegun(_));
         if !is_new || !save::is_one_statement(batch) {
             if self.save(batch).await? == Saved::Conflict {
@@ -480,7 +483,7 @@ impl Session for PgTransaction<'_> {
                 return Ok(Saved::Conflict);
             }
             Err(lost @ StoreError::Retryable(_)) => self.outcome(lost).await?,
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
         self.committed();
         Ok(Saved::All)

@@ -6,11 +6,12 @@ use std::{
     io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use sqlx::{ConnectOptions, Connection, SqliteConnection, sqlite::SqliteConnectOptions};
+use rusqlite::{Connection, OpenFlags};
 use thiserror::Error;
+
+use super::connection::{self, ConnectionThread};
 
 /// What was written.
 #[derive(Debug)]
@@ -38,9 +39,9 @@ pub enum BackupError {
     #[error(
         "{0} cannot be read as a database of provost: {1}; is it the service's database, and does this user have access to it?"
     )]
-    Unreadable(PathBuf, sqlx::Error),
+    Unreadable(PathBuf, rusqlite::Error),
     #[error("{0} cannot be copied to {1}: {2}")]
-    Failed(PathBuf, PathBuf, sqlx::Error),
+    Failed(PathBuf, PathBuf, rusqlite::Error),
 }
 
 /// Copies `database` to the new file `to`, which is complete and on the disk when this answers. Nothing
@@ -53,69 +54,63 @@ pub async fn backup(database: &Path, to: &Path) -> Result<Backup, BackupError> {
     if fs::metadata(database).is_ok_and(|metadata| metadata.nlink() > 1) {
         return Err(BackupError::SeveralNames(database.to_owned()));
     }
-    let mut source = open(database).await?;
-    count_tasks(&mut source)
+    let source = open(database).await?;
+    source
+        .run(|source| count_tasks(source))
         .await
         .map_err(|error| BackupError::Unreadable(database.to_owned(), error))?;
     refuse_existing(&to)?;
     let permissions = fs::metadata(database).map_err(unwritable)?.permissions();
     let partial = Partial::create(&to, permissions)?;
-    copy(&mut source, &partial.0)
+    let name = partial.0.text.clone();
+    source
+        .run(move |source| copy(source, &name))
         .await
         .map_err(|error| BackupError::Failed(database.to_owned(), to.clone(), error))?;
-    // Not needed any more; what is wrong with the source now is not wrong with the copy.
-    let _ = source.close().await;
-    let tasks = tasks_in(&partial.0).await?;
+    source.close().await;
+    let tasks = tasks_in(&partial.0.path).await?;
     let bytes = partial.publish(&to)?;
     Ok(Backup { tasks, bytes })
 }
 
 /// Copies the database of this connection, whatever became of its name, to the new file `to`.
-pub(super) async fn copy_whole(
-    source: &mut SqliteConnection,
+pub(super) fn copy_whole(
+    source: &Connection,
     to: &Path,
     permissions: Permissions,
 ) -> Result<(), BackupError> {
     let partial = Partial::create(to, permissions)?;
     let failed = |error| BackupError::Failed(PathBuf::from("the database"), to.to_owned(), error);
-    copy(source, &partial.0).await.map_err(failed)?;
+    copy(source, &partial.0.text).map_err(failed)?;
     partial.publish(to)?;
     Ok(())
 }
 
 /// Read-only: what is not there is not made, and what is there is not brought up to date.
-async fn open(path: &Path) -> Result<SqliteConnection, BackupError> {
-    SqliteConnectOptions::new()
-        .filename(path)
-        .read_only(true)
-        .busy_timeout(Duration::from_secs(10))
-        .disable_statement_logging()
-        .connect()
-        .await
-        .map_err(|error| BackupError::Unreadable(path.to_owned(), error))
+async fn open(path: &Path) -> Result<ConnectionThread, BackupError> {
+    let database = path.to_owned();
+    let open = move || connection::open(&database, OpenFlags::SQLITE_OPEN_READ_ONLY);
+    let opened = ConnectionThread::start(open).await;
+    opened.map_err(|error| BackupError::Unreadable(path.to_owned(), error))
 }
 
 /// All of one snapshot, packed. Unlike SQLite's page by page backup it does not begin again with each
 /// write of another process.
-async fn copy(source: &mut SqliteConnection, to: &Utf8Path) -> Result<(), sqlx::Error> {
-    sqlx::query("VACUUM INTO ?")
-        .bind(to.text.clone())
-        .execute(source)
-        .await?;
+fn copy(source: &Connection, to: &str) -> rusqlite::Result<()> {
+    source.execute("VACUUM INTO ?", [to])?;
     Ok(())
 }
 
-async fn tasks_in(path: &Utf8Path) -> Result<u64, BackupError> {
-    let mut connection = open(&path.path).await?;
-    let counted = count_tasks(&mut connection).await;
-    let _ = connection.close().await;
-    counted.map_err(|error| BackupError::Unreadable(path.path.clone(), error))
+async fn tasks_in(path: &Path) -> Result<u64, BackupError> {
+    let connection = open(path).await?;
+    let counted = connection.run(|connection| count_tasks(connection)).await;
+    connection.close().await;
+    counted.map_err(|error| BackupError::Unreadable(path.to_owned(), error))
 }
 
-async fn count_tasks(connection: &mut SqliteConnection) -> Result<u64, sqlx::Error> {
-    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM tasks")
-        .fetch_one(connection)
-        .await?;
+fn count_tasks(connection: &Connection) -> rusqlite::Result<u64> {
+    let count = "SELECT count(*) FROM tasks";
+    let count: i64 = connection.query_row(count, [], |row| row.get(0))?;
     Ok(count.unsigned_abs())
 }
 
@@ -282,9 +277,10 @@ mod tests {
         assert!(matches!(refused, BackupError::Unreadable(..)), "{refused}");
         // Of SQLite, but not of ours.
         let other = folder.path().join("other.db");
-        let options = SqliteConnectOptions::new().filename(&other);
-        let made = options.create_if_missing(true).connect().await.unwrap();
-        made.close().await.unwrap();
+        let made = Connection::open(&other).unwrap();
+        made.execute_batch("CREATE TABLE things (thing TEXT)")
+            .unwrap();
+        drop(made);
         let refused = backup(&other, &to).await.unwrap_err();
         assert!(matches!(refused, BackupError::Unreadable(..)), "{refused}");
         assert_eq!(names(&folder), ["other.db"]);

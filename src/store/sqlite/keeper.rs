@@ -1,8 +1,8 @@
 //! Looks after the database file while it is in use: whether it is where it was, and whether it has room.
 
-use std::{fs, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
-use sqlx::{Row, SqlitePool, sqlite::SqliteRow};
+use rusqlite::Connection;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -10,10 +10,11 @@ use super::{
     BUSY, PAGE_SIZE,
     file::FileState,
     files::DatabaseFiles,
+    pool::ReaderPool,
     rescue::rescue,
     reserve::{Disk, LEAST, Reserve},
 };
-use crate::store::StoreFault;
+use crate::store::{StoreError, StoreFault};
 
 /// What must have become free, where the disk was full, before anything new is accepted: a share of the reserve
 /// within these bounds. Without it each few bytes that are freed would be taken up and refused again.
@@ -30,7 +31,7 @@ const SAVE_AGAIN: Duration = Duration::from_secs(10);
 pub struct Keeper {
     files: DatabaseFiles,
     /// One connection, open for as long as this is.
-    pool: SqlitePool,
+    pool: Arc<ReaderPool>,
     reserve: Reserve,
     /// How many the file may have.
     max_pages: Option<u64>,
@@ -46,7 +47,7 @@ impl Keeper {
     pub(super) fn new(
         files: DatabaseFiles,
         reserve: Reserve,
-        pool: SqlitePool,
+        pool: Arc<ReaderPool>,
         max_pages: Option<u64>,
     ) -> Self {
         Self {
@@ -102,10 +103,11 @@ impl Keeper {
     /// What was committed last is only in a `-wal` that has lost its name: it is still open here, and is
     /// written into the database while it is. Answers whether it was.
     async fn save_wal(&self) -> bool {
-        let folded = sqlx::query("PRAGMA wal_checkpoint(FULL)");
-        let folded = folded.fetch_one(&self.pool).await;
-        let is_held_up = |row: SqliteRow| row.try_get::<i64, _>("busy").map(|busy| busy != 0);
-        match folded.and_then(is_held_up) {
+        let fold = |connection: &mut Connection| {
+            let is_busy = "PRAGMA wal_checkpoint(FULL)";
+            Ok(connection.query_row(is_busy, [], |row| row.get("busy"))?)
+        };
+        match self.pool.run::<bool>(fold).await {
             Ok(false) => {
                 info!("all accepted data is in the database file itself");
                 return true;
@@ -206,23 +208,13 @@ impl Keeper {
         if !wal.is_ok_and(|wal| wal.len() > 0) {
             return;
         }
-        let folded = async {
-            let mut connection = self.pool.acquire().await?;
+        let folded = self.pool.run(|connection| {
             // Meanwhile nothing can be written.
-            sqlx::query("PRAGMA busy_timeout = 1000")
-                .execute(&mut *connection)
-                .await?;
-            let folded = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
-                .execute(&mut *connection)
-                .await;
-            sqlx::query(sqlx::AssertSqlSafe(format!(
-                "PRAGMA busy_timeout = {}",
-                BUSY.as_millis()
-            )))
-            .execute(&mut *connection)
-            .await?;
-            folded
-        };
+            connection.busy_timeout(Duration::from_secs(1))?;
+            let folded = connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+            connection.busy_timeout(BUSY)?;
+            Ok(folded?)
+        });
         if let Err(error) = folded.await {
             debug!(%error, "could not checkpoint the WAL");
         }
@@ -230,21 +222,22 @@ impl Keeper {
 
     /// How many bytes the database can take: what it may still grow by, and what is free inside of it.
     async fn room(&self) -> Option<u64> {
-        let pages = async |pragma: &'static str| -> Result<u64, sqlx::Error> {
-            let pages: i64 = sqlx::query_scalar(pragma).fetch_one(&self.pool).await?;
-            Ok(pages.unsigned_abs() * u64::from(PAGE_SIZE))
-        };
-        let measured = async {
-            // Not what this connection has for it: that is the size which the file had when it was opened, where it
-            // was larger.
-            let most = self.max_pages.unwrap_or(MOST_PAGES) * u64::from(PAGE_SIZE);
-            let taken = pages("PRAGMA page_count").await?;
-            let free = pages("PRAGMA freelist_count").await?;
-            Ok((most.saturating_sub(taken), free))
-        };
+        let measured = self.pool.run(|connection| {
+            let pages = |pragma| -> Result<u64, StoreError> {
+                let pages: i64 = connection.query_row(pragma, [], |row| row.get(0))?;
+                Ok(pages.unsigned_abs() * u64::from(PAGE_SIZE))
+            };
+            Ok((pages("PRAGMA page_count")?, pages("PRAGMA freelist_count")?))
+        });
         match measured.await {
-            Ok((growth, free)) => Some(growth.min(self.disk().available) + free),
-            Err::<_, sqlx::Error>(error) => {
+            Ok((taken, free)) => {
+                // Not what this connection has for it: that is the size which the file had when it was opened, where
+                // it was larger.
+                let most = self.max_pages.unwrap_or(MOST_PAGES) * u64::from(PAGE_SIZE);
+                let growth = most.saturating_sub(taken);
+                Some(growth.min(self.disk().available) + free)
+            }
+            Err(error) => {
                 debug!(%error, "could not measure the free space in the database");
                 None
             }

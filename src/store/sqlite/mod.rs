@@ -1,14 +1,15 @@
 //! SQLite: the embedded default. One writer connection, a few readers that never write, one process.
 
 mod backup;
+mod connection;
 mod file;
 mod files;
 mod keeper;
+mod pool;
 mod read;
 mod rescue;
 mod reserve;
 mod rows;
-mod rows_statement;
 mod save;
 mod shrink;
 #[cfg(test)]
@@ -27,12 +28,9 @@ use std::{
 
 use async_trait::async_trait;
 use sqlx::{
-    ConnectOptions, Connection, SqliteConnection, SqlitePool,
+    ConnectOptions, Connection, SqliteConnection,
     migrate::{MigrateError, Migrator},
-    sqlite::{
-        SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions,
-        SqliteSynchronous,
-    },
+    sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 use tokio::time::Instant;
 
@@ -41,9 +39,12 @@ pub use keeper::Keeper;
 use read::SqliteSource;
 pub use shrink::{ShrinkError, shrink};
 
+pub use self::rows::SqliteRow;
 use self::{
+    connection::{ConnectionThread, Purpose, connect},
     file::{DatabaseFile, FileState},
     files::DatabaseFiles,
+    pool::ReaderPool,
     reserve::{Disk, Reserve},
     transaction::SqliteTransaction,
 };
@@ -58,9 +59,9 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(migrations::sqlite);
 /// Bytes. Payloads of a few KiB still share a page, and checkpoints write fewer, larger blocks.
 const PAGE_SIZE: u32 = 8192;
 /// Readers take turns on these; each costs a thread and its page cache.
-const READERS: u32 = 4;
+const READERS: usize = 4;
 /// See [`Readers`].
-const HOUSEKEEPERS: u32 = 1;
+const HOUSEKEEPERS: usize = 1;
 
 /// How long SQLite waits for a lock.
 const BUSY: Duration = Duration::from_secs(10);
@@ -68,8 +69,7 @@ const BUSY: Duration = Duration::from_secs(10);
 /// The database file, locked for this process.
 #[derive(Debug)]
 pub struct SqliteBackend {
-    writer: SqliteConnection,
-    options: SqliteConnectOptions,
+    writer: ConnectionThread,
     definitions: Arc<Definitions>,
     files: DatabaseFiles,
     /// How many the file may have.
@@ -140,12 +140,20 @@ async fn open_file(
         reason,
     };
     let max_pages = max_size.map(pages_of);
-    let options = options(file, max_pages);
-    let mut writer = connect_first(file, &options).await?;
+    let mut first = connect_first(file, &options(file, max_pages)).await?;
     match file.is_locked() {
-        true => bring_up_to_date(&mut writer, file).await?,
-        false => check_schema(&mut writer, file).await?,
+        true => bring_up_to_date(&mut first, file).await?,
+        false => check_schema(&mut first, file).await?,
     }
+    let open_writer = {
+        let file = file.clone();
+        move || connect(&file, max_pages, Purpose::Write)
+    };
+    let writer = ConnectionThread::start(open_writer).await;
+    let writer = writer.map_err(|error| unopened(file, &error))?;
+    // Not the last one: nothing is cleaned up with it.
+    let closed = first.close().await;
+    closed.map_err(|error| unopened_first(file, &error))?;
     let state = file.remember_parts();
     match state.map_err(|error| unusable(error.to_string()))? {
         FileState::Kept => {}
@@ -157,20 +165,10 @@ async fn open_file(
         }
     }
     let pool = async |connections| {
-        let options = options
-            .clone()
-            .pragma("query_only", "on")
-            .pragma("cache_size", "-1024");
-        let pool = SqlitePoolOptions::new()
-            .max_connections(connections)
-            .acquire_timeout(Duration::from_secs(10))
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .connect_with(options)
-            .await;
+        let pool = ReaderPool::open(&files, max_pages, connections).await;
         pool.map_err(|error| unopened(file, &error))
     };
-    let reader = |pool: &SqlitePool| -> SharedReader {
+    let reader = |pool: &Arc<ReaderPool>| -> SharedReader {
         Arc::new(Reader::new(SqliteSource {
             pool: pool.clone(),
             definitions: definitions.clone(),
@@ -186,7 +184,6 @@ async fn open_file(
     let keeper = Keeper::new(files.clone(), reserve, housekeeping, max_pages);
     let backend = SqliteBackend {
         writer,
-        options,
         definitions,
         files,
         max_pages,
@@ -228,8 +225,6 @@ fn options(file: &Arc<DatabaseFile>, max_pages: Option<u64>) -> SqliteConnectOpt
             "journal_size_limit",
             (wal_pages * u64::from(PAGE_SIZE)).to_string(),
         )
-        // Every statement in each of its sizes.
-        .statement_cache_capacity(200)
         .disable_statement_logging();
     if let Some(pages) = max_pages {
         options = options.pragma("max_page_count", pages.to_string());
@@ -250,7 +245,7 @@ async fn connect_first(
     }
     SqliteConnection::connect_with(&options)
         .await
-        .map_err(|error| unopened(file, &error))
+        .map_err(|error| unopened_first(file, &error))
 }
 
 /// Makes the file if it is not there and brings its schema up to date; answers its migration before
@@ -260,7 +255,7 @@ pub async fn migrate(path: &Path) -> Result<(i64, i64), OpenError> {
     let mut writer = connect_first(&file, &options(&file, None)).await?;
     let before = applied(&mut writer)
         .await
-        .map_err(|error| unopened(&file, &error))?;
+        .map_err(|error| unopened_first(&file, &error))?;
     bring_up_to_date(&mut writer, &file).await?;
     Ok((before, known()))
 }
@@ -279,7 +274,7 @@ async fn bring_up_to_date(
                 known: known(),
             },
             MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
-                unopened(file, &error)
+                unopened_first(file, &error)
             }
             error => OpenError::Unusable {
                 database: file.name().to_owned(),
@@ -294,7 +289,7 @@ async fn check_schema(
     file: &DatabaseFile,
 ) -> Result<(), OpenError> {
     let found = applied(connection).await;
-    let found = found.map_err(|error| unopened(file, &error))?;
+    let found = found.map_err(|error| unopened_first(file, &error))?;
     match found == known() {
         true => Ok(()),
         false => Err(OpenError::OtherSchema {
@@ -306,10 +301,22 @@ async fn check_schema(
 }
 
 /// What stopped a start.
-fn unopened(file: &DatabaseFile, error: &sqlx::Error) -> OpenError {
-    let (database, reason) = (file.name().to_owned(), error.to_string());
+fn unopened(file: &DatabaseFile, error: &rusqlite::Error) -> OpenError {
+    let code = match error {
+        rusqlite::Error::SqliteFailure(code, _) => Some(code.extended_code),
+        _ => None,
+    };
+    unopened_by(file, code, error.to_string())
+}
+
+fn unopened_first(file: &DatabaseFile, error: &sqlx::Error) -> OpenError {
     let code = error.as_database_error().and_then(|error| error.code());
-    let code = code.and_then(|code| code.parse::<i32>().ok());
+    let code = code.and_then(|code| code.parse().ok());
+    unopened_by(file, code, error.to_string())
+}
+
+fn unopened_by(file: &DatabaseFile, code: Option<i32>, reason: String) -> OpenError {
+    let database = file.name().to_owned();
     let is_full = match code.map(|code| code & 0xff) {
         Some(FULL) => true,
         // As where `-shm` cannot be made.
@@ -342,37 +349,18 @@ async fn applied(connection: &mut SqliteConnection) -> Result<i64, sqlx::Error> 
         .await
 }
 
-impl SqliteBackend {
-    /// SQLite may roll back by itself when the disk is full or fails. sqlx cannot roll back a second
-    /// time, takes the transaction for open from then on, and begins no other on that connection.
-    async fn replace_stuck_writer(&mut self) -> Result<(), StoreError> {
-        if self.writer.is_in_transaction() {
-            // A dropped transaction is rolled back in the background, but before this is answered.
-            self.writer.ping().await?;
-        }
-        if self.writer.is_in_transaction() {
-            let writer = SqliteConnection::connect_with(&self.options).await?;
-            self.files.check()?;
-            self.writer = writer;
-        }
-        Ok(())
-    }
-}
-
 #[async_trait]
 impl Backend for SqliteBackend {
     async fn begin(&mut self) -> Result<Box<Transaction<'_>>, StoreError> {
         self.files.health.check_write()?;
-        self.replace_stuck_writer().await?;
-        // A deferred transaction that later wants to write can fail whatever the busy timeout.
-        let tx = self.writer.begin_with("BEGIN IMMEDIATE").await?;
         Ok(Box::new(SqliteTransaction {
-            tx,
+            connection: &self.writer,
             definitions: &self.definitions,
             files: &self.files,
             now: now(),
             instant: Instant::now(),
             max_pages: self.max_pages,
+            is_begun: false,
         }))
     }
 
@@ -400,12 +388,11 @@ const DAMAGED: [i32; 2] = [11, 26];
 const NOT_READ: [i32; 4] = [266, 522, 8202, 8458];
 
 /// What an error of SQLite, by its code, means.
-pub(super) fn error(code: &str, message: String) -> StoreError {
-    let code = code.parse::<i32>().ok();
-    if code.is_some_and(|code| code & 0xff == FULL) {
+pub(super) fn error(code: i32, message: String) -> StoreError {
+    if code & 0xff == FULL {
         return StoreError::Full;
     }
-    if code.is_some_and(is_damage) {
+    if is_damage(code) {
         return StoreError::Unreadable(message);
     }
     StoreError::Unavailable(message)

@@ -3,30 +3,29 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sqlx::{Sqlite, SqlitePool, Transaction};
+use rusqlite::Connection;
 
-use super::{files::DatabaseFiles, now, rows, space};
+use super::{files::DatabaseFiles, now, pool::ReaderPool, rows, space};
 use crate::{
     domain::{FileSpace, TaskId, Timestamp},
     store::{Definitions, Loaded, StoreError, rows::Row, source::Source, statement::Statement},
 };
 
 pub struct SqliteSource {
-    pub(super) pool: SqlitePool,
+    pub(super) pool: Arc<ReaderPool>,
     pub(super) definitions: Arc<Definitions>,
     pub(super) files: DatabaseFiles,
 }
 
 impl SqliteSource {
-    async fn begin(&self) -> Result<Transaction<'static, Sqlite>, StoreError> {
-        if let Some(view) = self.pool.try_begin().await? {
-            return Ok(view);
-        }
-        // A new connection opens whatever has the name now.
-        if self.pool.size() < self.pool.options().get_max_connections() {
-            self.files.check()?;
-        }
-        Ok(self.pool.begin().await?)
+    /// Reads in one transaction: all is of one moment.
+    async fn in_view<R: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection) -> Result<R, StoreError> + Send + 'static,
+    ) -> Result<R, StoreError> {
+        let read = |connection: &mut Connection| read(&*connection.transaction()?);
+        let found = self.pool.run(read).await;
+        found.inspect_err(|error| self.files.health.note(error))
     }
 }
 
@@ -41,27 +40,21 @@ impl Source for SqliteSource {
     }
 
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Row>>, StoreError> {
-        let view = async {
-            let mut view = self.begin().await?;
-            let mut found = Vec::with_capacity(statements.len());
-            for statement in statements {
-                let rows = rows::query(statement).fetch_all(&mut *view).await?;
-                found.push(rows.into_iter().map(Row::Sqlite).collect());
-            }
-            Ok(found)
-        };
-        view.await
-            .inspect_err(|error| self.files.health.note(error))
+        self.in_view(move |connection| {
+            let found = statements.iter().map(|statement| {
+                let found = rows::fetch(connection, statement)?;
+                Ok(found.into_iter().map(Row::Sqlite).collect())
+            });
+            found.collect()
+        })
+        .await
     }
 
     async fn load(&self, ids: &[TaskId]) -> Result<Loaded, StoreError> {
-        let load = async {
-            // One transaction, so that the task and its steps are of one version.
-            let mut view = self.begin().await?;
-            rows::load(&mut view, ids, &self.definitions, &self.files.health).await
-        };
-        load.await
-            .inspect_err(|error| self.files.health.note(error))
+        let (ids, definitions) = (ids.to_vec(), self.definitions.clone());
+        let health = self.files.health.clone();
+        self.in_view(move |connection| rows::load(connection, &ids, &definitions, &health))
+            .await
     }
 
     /// Only this process writes, and notifies its watchers of what it wrote.
@@ -70,19 +63,15 @@ impl Source for SqliteSource {
     }
 
     async fn file_space(&self) -> Result<Option<FileSpace>, StoreError> {
-        let measured = async {
-            let mut view = self.begin().await?;
-            Ok(Some(space::measure(&mut view, &self.files.file).await?))
-        };
-        measured
-            .await
-            .inspect_err(|error| self.files.health.note(error))
+        let file = self.files.file.clone();
+        let measured = self.in_view(move |connection| Ok(space::measure(connection, &file)?));
+        measured.await.map(Some)
     }
 
     async fn fold(&self) -> Result<(), StoreError> {
         self.files.check()?;
-        let mut connection = self.pool.acquire().await?;
-        Ok(space::fold(&mut connection).await?)
+        let fold = |connection: &mut Connection| Ok(space::fold(connection)?);
+        self.pool.run(fold).await
     }
 
     fn by_index(&self, table: &'static str, index: &'static str) -> String {

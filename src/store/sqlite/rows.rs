@@ -1,8 +1,15 @@
 //! How SQLite is asked, and tasks are loaded from it.
 
-use std::{collections::HashMap, sync::LazyLock};
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock},
+};
 
-use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments};
+use rusqlite::{
+    CachedStatement, Connection, Rows, ToSql,
+    types::{FromSqlError, ToSqlOutput, Value, ValueRef},
+};
+use uuid::Uuid;
 
 use crate::{
     domain::TaskId,
@@ -10,29 +17,27 @@ use crate::{
         Definitions, Health, Loaded, StoreError, UnreadableTask,
         error::corrupt,
         record::{DetailsRow, NewTaskRow, StepRow, TaskRow, loaded_names},
-        rows::{Loading, size},
+        rows::{Columns, Loading, size},
         statement::{BindValue, Statement},
     },
 };
 
-static LOAD_TASKS: LazyLock<&str> = LazyLock::new(|| {
+static LOAD_TASKS: LazyLock<String> = LazyLock::new(|| {
     let names = loaded_names(&[TaskRow::COLUMNS, NewTaskRow::COLUMNS, DetailsRow::COLUMNS]);
     format!(
         "SELECT {names} FROM tasks LEFT JOIN task_details ON task_id = id
-WHERE id IN (SELECT unhex(value) FROM json_each(?1))
+WHERE id IN (SELECT unhex(value) FROM json_each($1))
 ORDER BY id"
     )
-    .leak()
 });
 
-static LOAD_STEPS: LazyLock<&str> = LazyLock::new(|| {
+static LOAD_STEPS: LazyLock<String> = LazyLock::new(|| {
     format!(
         "SELECT {} FROM steps
-WHERE task_id IN (SELECT unhex(value) FROM json_each(?1))
+WHERE task_id IN (SELECT unhex(value) FROM json_each($1))
 ORDER BY task_id, idx",
         loaded_names(&[StepRow::COLUMNS])
     )
-    .leak()
 });
 
 /// The length of a text stands at its beginning: nothing of the texts is read.
@@ -42,33 +47,121 @@ SELECT id, octet_length(input) AS input, coalesce(octet_length(task_details.step
        (SELECT coalesce(sum(coalesce(octet_length(body), 0) + coalesce(octet_length(output), 0)
                             + coalesce(octet_length(error), 0) + coalesce(octet_length(last_fault), 0)), 0)
         FROM steps WHERE task_id = id) AS payloads
-FROM (SELECT unhex(value) AS id FROM json_each(?1)) JOIN task_details ON task_details.task_id = id"#;
+FROM (SELECT unhex(value) AS id FROM json_each($1)) JOIN task_details ON task_details.task_id = id"#;
 
-const LOAD_WORKFLOW: &str = "SELECT body FROM workflows WHERE name = ?1 AND version = ?2";
+const LOAD_WORKFLOW: &str = "SELECT body FROM workflows WHERE name = $1 AND version = $2";
 
-/// A statement with its values.
-pub(super) fn query(statement: Statement) -> Query<'static, Sqlite, SqliteArguments> {
-    // Only the store's own words are in it: what comes from outside is bound.
-    let mut query = sqlx::query(AssertSqlSafe(statement.sql));
-    for value in statement.values {
-        query = match value {
-            BindValue::Text(text) => query.bind(text),
-            BindValue::Integer(number) => query.bind(number),
-            BindValue::Uuid(id) => query.bind(id),
-        };
+/// A row that was read, with the names of its columns.
+#[derive(Debug)]
+pub struct SqliteRow {
+    names: Arc<[Box<str>]>,
+    /// One that is damaged spoils nothing but what needs it.
+    values: Vec<Result<Value, FromSqlError>>,
+}
+
+impl SqliteRow {
+    fn value(&self, column: &str) -> Result<&Value, StoreError> {
+        let at = self.names.iter().position(|name| **name == *column);
+        let at = at.ok_or_else(|| corrupt(format!("there is no column {column}")))?;
+        let value = self.values[at].as_ref();
+        value.map_err(|error| corrupt(format!("{column}: {error}")))
     }
-    query
+}
+
+fn unlike(column: &str, value: &Value) -> StoreError {
+    corrupt(format!("{column} is of type {}", value.data_type()))
+}
+
+impl Columns for SqliteRow {
+    fn text(&self, column: &str) -> Result<Option<String>, StoreError> {
+        match self.value(column)? {
+            Value::Null => Ok(None),
+            Value::Text(text) => Ok(Some(text.clone())),
+            value => Err(unlike(column, value)),
+        }
+    }
+
+    fn integer(&self, column: &str) -> Result<Option<i64>, StoreError> {
+        match self.value(column)? {
+            Value::Null => Ok(None),
+            Value::Integer(number) => Ok(Some(*number)),
+            value => Err(unlike(column, value)),
+        }
+    }
+
+    fn uuid(&self, column: &str) -> Result<Option<Uuid>, StoreError> {
+        match self.value(column)? {
+            Value::Null => Ok(None),
+            Value::Blob(bytes) => Uuid::from_slice(bytes).map(Some).map_err(corrupt),
+            value => Err(unlike(column, value)),
+        }
+    }
+
+    fn flag(&self, column: &str) -> Result<bool, StoreError> {
+        Ok(self.integer(column)?.is_some_and(|flag| flag != 0))
+    }
+}
+
+impl ToSql for BindValue {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        let value = match self {
+            BindValue::Text(text) => text.as_ref().map(|text| ValueRef::Text(text.as_bytes())),
+            BindValue::Integer(number) => number.map(ValueRef::Integer),
+            BindValue::Uuid(id) => id.as_ref().map(|id| ValueRef::Blob(id.as_bytes())),
+        };
+        Ok(ToSqlOutput::Borrowed(value.unwrap_or(ValueRef::Null)))
+    }
+}
+
+/// A parameter `$2` is the second value, wherever it stands.
+fn bind(prepared: &mut CachedStatement<'_>, values: &[BindValue]) -> Result<(), StoreError> {
+    for at in 1..=prepared.parameter_count() {
+        let name = prepared.parameter_name(at).unwrap_or_default();
+        let number = name
+            .get(1..)
+            .and_then(|number| number.parse::<usize>().ok());
+        let value = number.and_then(|number| values.get(number.checked_sub(1)?));
+        let value = value.ok_or_else(|| corrupt(format!("no value for {name}")))?;
+        prepared.raw_bind_parameter(at, value)?;
+    }
+    Ok(())
+}
+
+pub fn fetch(connection: &Connection, statement: &Statement) -> Result<Vec<SqliteRow>, StoreError> {
+    let mut prepared = connection.prepare_cached(&statement.sql)?;
+    bind(&mut prepared, &statement.values)?;
+    let names = prepared.column_names().into_iter().map(Box::from).collect();
+    collect(names, prepared.raw_query())
+}
+
+fn collect(names: Arc<[Box<str>]>, mut rows: Rows<'_>) -> Result<Vec<SqliteRow>, StoreError> {
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let values = (0..names.len()).map(|at| Ok(Value::try_from(row.get_ref(at)?)));
+        found.push(SqliteRow {
+            values: values.collect::<Result<_, StoreError>>()?,
+            names: names.clone(),
+        });
+    }
+    Ok(found)
+}
+
+/// Answers how many rows it affected.
+pub fn execute(connection: &Connection, statement: &Statement) -> Result<u64, StoreError> {
+    let mut prepared = connection.prepare_cached(&statement.sql)?;
+    bind(&mut prepared, &statement.values)?;
+    Ok(prepared.raw_execute()? as u64)
 }
 
 /// The tasks among `ids` that exist, each with its steps. Where a part of the file is damaged that one of them
 /// needs, each is read by itself.
-pub(super) async fn load(
-    connection: &mut SqliteConnection,
+pub fn load(
+    connection: &Connection,
     ids: &[TaskId],
     definitions: &Definitions,
     health: &Health,
 ) -> Result<Loaded, StoreError> {
-    let error = match load_together(connection, ids, definitions).await {
+    let error = match load_together(connection, ids, definitions) {
         Err(error @ StoreError::Unreadable(_)) => error,
         loaded => return loaded,
     };
@@ -78,7 +171,7 @@ pub(super) async fn load(
         ..Loaded::default()
     };
     for id in ids {
-        match load_together(connection, &[*id], definitions).await {
+        match load_together(connection, &[*id], definitions) {
             Ok(mut loaded) => {
                 all.tasks.append(&mut loaded.tasks);
                 all.unreadable.append(&mut loaded.unreadable);
@@ -93,15 +186,12 @@ pub(super) async fn load(
 }
 
 /// See `sizes` of the transaction.
-pub(super) async fn sizes(
-    connection: &mut SqliteConnection,
+pub fn sizes(
+    connection: &Connection,
     ids: &[TaskId],
 ) -> Result<HashMap<TaskId, usize>, StoreError> {
-    let found = sqlx::query(SIZES)
-        .bind(listed(ids)?)
-        .fetch_all(connection)
-        .await?;
-    found.iter().map(size).collect()
+    let sizes = Statement::new(SIZES).bind(listed(ids)?);
+    fetch(connection, &sizes)?.iter().map(size).collect()
 }
 
 fn listed(ids: &[TaskId]) -> Result<String, StoreError> {
@@ -109,29 +199,21 @@ fn listed(ids: &[TaskId]) -> Result<String, StoreError> {
     serde_json::to_string(&ids).map_err(corrupt)
 }
 
-async fn load_together(
-    connection: &mut SqliteConnection,
+fn load_together(
+    connection: &Connection,
     ids: &[TaskId],
     definitions: &Definitions,
 ) -> Result<Loaded, StoreError> {
     let ids = listed(ids)?;
-    let tasks = sqlx::query(*LOAD_TASKS)
-        .bind(&ids)
-        .fetch_all(&mut *connection)
-        .await?;
-    let steps = sqlx::query(*LOAD_STEPS)
-        .bind(&ids)
-        .fetch_all(&mut *connection)
-        .await?;
+    let of_ids = |sql: &str| fetch(connection, &Statement::new(sql).bind(ids.as_str()));
+    let tasks = of_ids(&LOAD_TASKS)?;
+    let steps = of_ids(&LOAD_STEPS)?;
     let mut loading = Loading::new(tasks, definitions);
     for workflow in loading.missing() {
-        let row = sqlx::query(LOAD_WORKFLOW)
-            .bind(workflow.name.as_str())
-            .bind(workflow.version)
-            .fetch_optional(&mut *connection)
-            .await
-            .map_err(StoreError::from);
-        match row {
+        let load = Statement::new(LOAD_WORKFLOW)
+            .bind(&workflow.name)
+            .bind(workflow.version);
+        match fetch(connection, &load).map(|mut found| found.pop()) {
             Err(error) if !error.is_damage() => return Err(error),
             row => loading.workflow(workflow, row),
         }

@@ -1,185 +1,212 @@
-//! Saving a batch: a statement for each table, whatever the number of rows, because through an
-//! asynchronous driver a statement costs two thread wake-ups and a row in it next to nothing. The rows of
-//! each are written while the connection's thread runs the statement before.
+//! Saving a batch: a prepared statement for each table, and a step of it for each row.
 
-use sqlx::SqliteConnection;
+use std::{fmt::Write, sync::LazyLock};
 
-use super::rows_statement::{Rows, RowsStatement, run, run_and};
+use rusqlite::{CachedStatement, Connection};
+
 use crate::{
     domain::{Message, Timestamp},
     store::{
         Batch, Saved, StoreError,
         record::{
             DetailsRow, HistoryRow, KeyRow, LabelRow, MessageRow, NewStepRow, NewTaskRow, QueueRow,
-            StepRow, TaskRow, saved_rows,
+            SqlColumn, StepRow, TaskRow, names, saved_rows,
         },
     },
 };
 
-static INSERT_TASKS: RowsStatement = RowsStatement::new(
-    "INSERT INTO tasks ({columns}) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL",
-    &[TaskRow::COLUMNS, NewTaskRow::COLUMNS],
-);
-
-static INSERT_DETAILS: RowsStatement = RowsStatement::new(
-    "INSERT INTO task_details ({columns}) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL",
-    &[DetailsRow::COLUMNS],
-);
+static INSERT_TASK: LazyLock<String> =
+    LazyLock::new(|| insert("tasks", &[TaskRow::COLUMNS, NewTaskRow::COLUMNS]));
 
 /// Compare-and-set on the version; relies on the primary key.
-static UPDATE_TASKS: RowsStatement = RowsStatement::new(
-    "UPDATE tasks SET version = version + 1, {new} FROM (VALUES {rows}) AS new
-WHERE tasks.id = new.column1 AND tasks.version = new.column2",
-    &[TaskRow::COLUMNS],
-);
+static UPDATE_TASK: LazyLock<String> = LazyLock::new(|| {
+    let set = set(&TaskRow::COLUMNS[2..], 3);
+    format!("UPDATE tasks SET version = ?2 + 1, {set} WHERE id = ?1 AND version = ?2")
+});
+
+static INSERT_DETAILS: LazyLock<String> =
+    LazyLock::new(|| insert("task_details", &[DetailsRow::COLUMNS]));
+
+static INSERT_STEP: LazyLock<String> =
+    LazyLock::new(|| insert("steps", &[StepRow::COLUMNS, NewStepRow::COLUMNS]));
 
 /// Relies on the primary key.
-static SAVE_STEPS: RowsStatement = RowsStatement::new(
-    "INSERT INTO steps ({columns}) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL
-ON CONFLICT (task_id, idx) DO UPDATE SET {excluded}",
-    &[StepRow::COLUMNS, NewStepRow::COLUMNS],
-);
+static UPDATE_STEP: LazyLock<String> = LazyLock::new(|| {
+    let set = set(&StepRow::COLUMNS[2..], 3);
+    format!("UPDATE steps SET {set} WHERE task_id = ?1 AND idx = ?2")
+});
 
-static INSERT_HISTORY: RowsStatement = RowsStatement::new(
-    "INSERT INTO history ({columns}) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL",
-    &[HistoryRow::COLUMNS],
-);
+static INSERT_HISTORY: LazyLock<String> =
+    LazyLock::new(|| insert("history", &[HistoryRow::COLUMNS]));
 
-static INSERT_LABELS: RowsStatement = RowsStatement::new(
-    "INSERT INTO task_labels ({columns}) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL",
-    &[LabelRow::COLUMNS],
-);
+static INSERT_LABEL: LazyLock<String> =
+    LazyLock::new(|| insert("task_labels", &[LabelRow::COLUMNS]));
 
-static INSERT_KEYS: RowsStatement = RowsStatement::new(
-    "INSERT INTO idempotency_keys ({columns}) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL",
-    &[KeyRow::COLUMNS],
-);
+static INSERT_KEY: LazyLock<String> =
+    LazyLock::new(|| insert("idempotency_keys", &[KeyRow::COLUMNS]));
 
-static INSERT_MESSAGES: RowsStatement = RowsStatement::new(
-    "INSERT INTO messages ({columns}) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL",
-    &[MessageRow::COLUMNS],
-);
+static INSERT_MESSAGE: LazyLock<String> =
+    LazyLock::new(|| insert("messages", &[MessageRow::COLUMNS]));
 
 /// Relies on the primary key.
-static ADD_TO_QUEUES: RowsStatement = RowsStatement::new(
-    "INSERT INTO queues ({columns}) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL
-ON CONFLICT (receiver, subject) DO NOTHING",
-    &[QueueRow::COLUMNS],
-);
+static ADD_TO_QUEUE: LazyLock<String> = LazyLock::new(|| {
+    let insert = insert("queues", &[QueueRow::COLUMNS]);
+    format!("{insert} ON CONFLICT (receiver, subject) DO NOTHING")
+});
 
-macro_rules! write_rows {
+fn insert(table: &str, columns: &[&[SqlColumn]]) -> String {
+    let width = columns.iter().map(|columns| columns.len()).sum();
+    let values = vec!["?"; width].join(", ");
+    format!("INSERT INTO {table} ({}) VALUES ({values})", names(columns))
+}
+
+/// Sets columns to the parameters from number `from` on.
+fn set(columns: &[SqlColumn], from: usize) -> String {
+    let mut set = String::new();
+    for (at, (name, _)) in columns.iter().enumerate() {
+        let comma = if at > 0 { ", " } else { "" };
+        // Writing to a string does not fail.
+        let _ = write!(set, "{comma}{name} = ?{}", from + at);
+    }
+    set
+}
+
+/// A statement on its way through rows.
+struct RowsStatement<'c>(CachedStatement<'c>);
+
+impl<'c> RowsStatement<'c> {
+    fn prepare(connection: &'c Connection, sql: &str) -> Result<Self, StoreError> {
+        Ok(Self(connection.prepare_cached(sql)?))
+    }
+
+    /// Returns how many rows were affected.
+    fn run(&mut self) -> Result<usize, StoreError> {
+        Ok(self.0.raw_execute()?)
+    }
+}
+
+macro_rules! bind_rows {
     ($($(#[$doc:meta])* $Row:ident $(<$a:lifetime>)? { $($column:ident: $kind:ident),* })*) => { $(
         impl $(<$a>)? $Row $(<$a>)? {
-            fn write(self, rows: &mut Rows) {
-                $(write_value!(rows, self.$column, $kind);)*
+            /// Binds the columns to the parameters from number `at` on.
+            fn bind_to(&self, rows: &mut RowsStatement<'_>, mut at: usize) -> Result<(), StoreError> {
+                $(
+                    rows.0.raw_bind_parameter(at, bound!(self.$column, $kind))?;
+                    at += 1;
+                )*
+                let _ = at;
+                Ok(())
             }
         }
     )* };
 }
 
-macro_rules! write_value {
-    ($rows:ident, $value:expr, boolean) => {
-        $rows.number($value.into())
+macro_rules! bound {
+    ($value:expr, id) => {
+        &$value.as_bytes()[..]
     };
-    ($rows:ident, $value:expr, flag) => {
-        $rows.number($value.into())
+    ($value:expr, maybe_id) => {
+        $value.as_ref().map(|id| &id.as_bytes()[..])
     };
-    ($rows:ident, $value:expr, shared) => {
-        $rows.text($value.clone())
+    ($value:expr, shared) => {
+        &**$value
     };
-    ($rows:ident, $value:expr, maybe_shared) => {
-        $rows.maybe_text($value.cloned())
+    ($value:expr, maybe_shared) => {
+        $value.map(|text| &**text)
     };
-    ($rows:ident, $value:expr, owned) => {
-        $rows.text($value)
+    ($value:expr, owned) => {
+        $value.as_str()
     };
-    ($rows:ident, $value:expr, maybe_owned) => {
-        $rows.maybe_text($value)
+    ($value:expr, maybe_owned) => {
+        $value.as_deref()
     };
-    ($rows:ident, $value:expr, maybe_word) => {
-        $rows.maybe_text($value)
-    };
-    ($rows:ident, $value:expr, $kind:ident) => {
-        $rows.$kind($value)
+    ($value:expr, $kind:ident) => {
+        $value
     };
 }
 
-saved_rows!(write_rows);
+saved_rows!(bind_rows);
 
 /// Saves all but alerts and messages.
-pub(super) async fn save(
-    tx: &mut SqliteConnection,
+pub(super) fn save(
+    connection: &Connection,
     batch: &Batch,
     now: Timestamp,
 ) -> Result<Saved, StoreError> {
     let changes = || batch.changes.iter();
     let created = || changes().filter(|change| change.base.is_none());
-    let moved = || changes().filter_map(|change| Some((&change.task, change.base?)));
-    let inserts = || {
-        INSERT_TASKS.over(created(), |rows, change| {
-            TaskRow::of(&change.task, change.task.version).write(rows);
-            NewTaskRow::of(&change.task).write(rows);
-        })
-    };
-    let details = || {
-        let details = |rows: &mut Rows, task| DetailsRow::of(task).write(rows);
-        INSERT_DETAILS.over(created().map(|change| &*change.task), details)
-    };
-    let updates = || {
-        UPDATE_TASKS.over(moved(), |rows, (task, base)| {
-            TaskRow::of(task, base).write(rows);
-        })
-    };
-    let steps = || {
-        let steps =
-            changes().flat_map(|change| change.steps.iter().map(move |at| (&*change.task, *at)));
-        SAVE_STEPS.over(steps, |rows, (task, at)| {
-            StepRow::of(task, at, now).write(rows);
-            NewStepRow::of(task, at).write(rows);
-        })
-    };
-    let history = || {
-        let with_events = changes().filter(|change| !change.events.is_empty());
-        INSERT_HISTORY.over(with_events, |rows, change| {
-            HistoryRow::of(change).write(rows)
-        })
-    };
 
-    let (_, next) = run_and(tx, inserts(), details).await?;
-    let (_, next) = run_and(tx, next, updates).await?;
-    let (matched, next) = run_and(tx, next, steps).await?;
-    if matched < moved().count() as u64 {
-        return Ok(Saved::Conflict);
+    let mut task = RowsStatement::prepare(connection, &UPDATE_TASK)?;
+    for change in changes() {
+        let Some(base) = change.base else { continue };
+        TaskRow::of(&change.task, base).bind_to(&mut task, 1)?;
+        if task.run()? == 0 {
+            return Ok(Saved::Conflict);
+        }
     }
-    let (_, next) = run_and(tx, next, history).await?;
-    run(tx, next).await?;
-    let labels = created().flat_map(|change| LabelRow::of(&change.task));
-    run(
-        tx,
-        INSERT_LABELS.over(labels, |rows, label| label.write(rows)),
-    )
-    .await?;
-    let keys = INSERT_KEYS.over(batch.keys.iter(), |rows, new| {
-        KeyRow::of(new, now).write(rows);
-    });
-    run(tx, keys).await?;
+    let mut task = RowsStatement::prepare(connection, &INSERT_TASK)?;
+    for change in created() {
+        TaskRow::of(&change.task, change.task.version).bind_to(&mut task, 1)?;
+        NewTaskRow::of(&change.task).bind_to(&mut task, 1 + TaskRow::COLUMNS.len())?;
+        task.run()?;
+    }
+    let mut details = RowsStatement::prepare(connection, &INSERT_DETAILS)?;
+    for change in created() {
+        DetailsRow::of(&change.task).bind_to(&mut details, 1)?;
+        details.run()?;
+    }
+    let mut update = RowsStatement::prepare(connection, &UPDATE_STEP)?;
+    let mut insert = RowsStatement::prepare(connection, &INSERT_STEP)?;
+    for change in changes() {
+        for at in &change.steps {
+            let row = StepRow::of(&change.task, *at, now);
+            if change.base.is_some() {
+                row.bind_to(&mut update, 1)?;
+                // A step that undoes another has no row yet.
+                if update.run()? > 0 {
+                    continue;
+                }
+            }
+            row.bind_to(&mut insert, 1)?;
+            NewStepRow::of(&change.task, *at).bind_to(&mut insert, 1 + StepRow::COLUMNS.len())?;
+            insert.run()?;
+        }
+    }
+    let mut history = RowsStatement::prepare(connection, &INSERT_HISTORY)?;
+    for change in changes().filter(|change| !change.events.is_empty()) {
+        HistoryRow::of(change).bind_to(&mut history, 1)?;
+        history.run()?;
+    }
+    let mut labels = RowsStatement::prepare(connection, &INSERT_LABEL)?;
+    for label in created().flat_map(|change| LabelRow::of(&change.task)) {
+        label.bind_to(&mut labels, 1)?;
+        labels.run()?;
+    }
+    let mut keys = RowsStatement::prepare(connection, &INSERT_KEY)?;
+    for key in &batch.keys {
+        KeyRow::of(key, now).bind_to(&mut keys, 1)?;
+        keys.run()?;
+    }
     Ok(Saved::All)
 }
 
 /// Does nothing if there are no messages.
-pub(super) async fn add_messages(
-    tx: &mut SqliteConnection,
+pub(super) fn add_messages(
+    connection: &Connection,
     messages: &[&Message],
 ) -> Result<(), StoreError> {
-    let inserted = INSERT_MESSAGES.over(messages.iter(), |rows, message| {
-        MessageRow::of(message).write(rows);
-    });
-    run(tx, inserted).await?;
-    let queues = QueueRow::of(messages).into_iter();
-    run(
-        tx,
-        ADD_TO_QUEUES.over(queues, |rows, queue| queue.write(rows)),
-    )
-    .await?;
+    if messages.is_empty() {
+        return Ok(());
+    }
+    let mut insert = RowsStatement::prepare(connection, &INSERT_MESSAGE)?;
+    for message in messages {
+        MessageRow::of(message).bind_to(&mut insert, 1)?;
+        insert.run()?;
+    }
+    let mut add = RowsStatement::prepare(connection, &ADD_TO_QUEUE)?;
+    for queue in QueueRow::of(messages) {
+        queue.bind_to(&mut add, 1)?;
+        add.run()?;
+    }
     Ok(())
 }

@@ -6,17 +6,17 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
-use sqlx::{Connection, Row, SqliteConnection};
+use rusqlite::{Connection, OptionalExtension};
 use thiserror::Error;
-use tokio::time::{Instant, sleep};
 
 use super::{
     BUSY,
+    connection::{ConnectionThread, Purpose, connect},
     file::{DatabaseFile, resolve},
-    options,
     reserve::{Disk, Reserve},
     unopened,
 };
@@ -81,84 +81,71 @@ pub async fn shrink(path: &Path) -> Result<Shrunk, ShrinkError> {
         _ => return Err(ShrinkError::Missing(path.to_owned())),
     }
     let file = Arc::new(DatabaseFile::open(path).await?);
-    let unusable = |error: sqlx::Error| ShrinkError::from(unopened(&file, &error));
-    let mut database = SqliteConnection::connect_with(&options(&file, None))
+    let (opened, packed) = (file.clone(), file.clone());
+    let open = move || connect(&opened, None, Purpose::Write);
+    let database = ConnectionThread::start(open).await;
+    let database = database.map_err(|error| ShrinkError::from(unopened(&file, &error)))?;
+    let shrunk = database.run(move |database| Ok(shrink_open(database, &packed)));
+    let shrunk = shrunk
         .await
-        .map_err(unusable)?;
-    let shrunk = shrink_open(&mut database, &file).await;
+        .map_err(|error: rusqlite::Error| ShrinkError::from(unopened(&file, &error)));
     // The last one that closes it removes `-wal`.
-    let closed = database.close().await;
-    let before_bytes = shrunk?;
-    closed.map_err(unusable)?;
+    database.close().await;
     Ok(Shrunk {
-        before_bytes,
+        before_bytes: shrunk??,
         after_bytes: bytes(&file),
     })
 }
 
 /// Answers how large it was.
-async fn shrink_open(
-    database: &mut SqliteConnection,
-    file: &DatabaseFile,
-) -> Result<u64, ShrinkError> {
-    let unusable = |error: sqlx::Error| ShrinkError::from(unopened(file, &error));
-    let known = sqlx::query("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'tasks'");
-    if known
-        .fetch_optional(&mut *database)
-        .await
-        .map_err(unusable)?
-        .is_none()
-    {
+fn shrink_open(database: &Connection, file: &DatabaseFile) -> Result<u64, ShrinkError> {
+    let unusable = |error: rusqlite::Error| ShrinkError::from(unopened(file, &error));
+    let known = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'tasks'";
+    let known = database.query_row(known, [], |_| Ok(())).optional();
+    if known.map_err(unusable)?.is_none() {
         return Err(ShrinkError::Foreign(file.name().to_owned()));
     }
     // What an earlier process left in `-wal` would be beside what this one writes there.
-    fold(database, file).await?;
+    fold(database, file)?;
     let before = bytes(file);
     let folder = temporary_folder(file);
-    see_room(file, &folder, live_bytes(database).await.map_err(unusable)?)?;
-    let packed = async {
-        // Without it SQLite takes `TMPDIR`, or /var/tmp: a small disk, or memory.
-        let directory = folder.to_string_lossy().replace('\'', "''");
-        let prepare = format!(
-            "PRAGMA temp_store_directory = '{directory}'; PRAGMA cache_size = -65536; PRAGMA auto_vacuum = incremental; VACUUM"
-        );
-        sqlx::raw_sql(sqlx::AssertSqlSafe(prepare))
-            .execute(&mut *database)
-            .await
-    };
-    packed.await.map_err(unusable)?;
-    fold(database, file).await?;
+    see_room(file, &folder, live_bytes(database).map_err(unusable)?)?;
+    // Without it SQLite takes `TMPDIR`, or /var/tmp: a small disk, or memory.
+    let directory = folder.to_string_lossy().replace('\'', "''");
+    let pack = format!(
+        "PRAGMA temp_store_directory = '{directory}'; PRAGMA cache_size = -65536; PRAGMA auto_vacuum = incremental; VACUUM"
+    );
+    database.execute_batch(&pack).map_err(unusable)?;
+    fold(database, file)?;
     Ok(before)
 }
 
 /// Writes all of `-wal` into the database and empties it; only then is the file as long as what it holds.
-async fn fold(database: &mut SqliteConnection, file: &DatabaseFile) -> Result<(), ShrinkError> {
-    let unusable = |error: sqlx::Error| ShrinkError::from(unopened(file, &error));
+fn fold(database: &Connection, file: &DatabaseFile) -> Result<(), ShrinkError> {
+    let unusable = |error: rusqlite::Error| ShrinkError::from(unopened(file, &error));
     let until = Instant::now() + READ_ENDS_WITHIN;
     loop {
         // Waits for the busy timeout by itself.
-        let folded = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
-            .fetch_one(&mut *database)
-            .await
+        let fold = "PRAGMA wal_checkpoint(TRUNCATE)";
+        let is_busy: bool = database
+            .query_row(fold, [], |row| row.get("busy"))
             .map_err(unusable)?;
-        if folded.try_get::<i64, _>("busy").map_err(unusable)? == 0 {
+        if !is_busy {
             return Ok(());
         }
         if Instant::now() + BUSY > until {
             return Err(ShrinkError::Read(file.name().to_owned()));
         }
-        sleep(Duration::from_millis(100)).await;
+        thread::sleep(Duration::from_millis(100));
     }
 }
 
 /// What the database holds, without the pages that are free.
-async fn live_bytes(database: &mut SqliteConnection) -> Result<u64, sqlx::Error> {
-    let (pages, free, size): (i64, i64, i64) = sqlx::query_as(
-        "SELECT page_count, freelist_count, page_size
-         FROM pragma_page_count, pragma_freelist_count, pragma_page_size",
-    )
-    .fetch_one(database)
-    .await?;
+fn live_bytes(database: &Connection) -> rusqlite::Result<u64> {
+    let sizes = "SELECT page_count, freelist_count, page_size
+         FROM pragma_page_count, pragma_freelist_count, pragma_page_size";
+    let (pages, free, size): (i64, i64, i64) =
+        database.query_row(sizes, [], |row| row.try_into())?;
     Ok(pages.saturating_sub(free).unsigned_abs() * size.unsigned_abs())
 }
 

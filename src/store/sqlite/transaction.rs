@@ -1,12 +1,17 @@
 //! The writer's transaction.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
-use sqlx::Sqlite;
+use rusqlite::Connection;
 use tokio::time::Instant;
 
-use super::{files::DatabaseFiles, save, space};
+use super::{
+    connection::ConnectionThread,
+    files::DatabaseFiles,
+    rows::{self as sqlite_rows, execute, fetch},
+    save, space,
+};
 use crate::{
     domain::{AgentName, Message, StepRef, TaskId, Timestamp},
     store::{
@@ -14,16 +19,16 @@ use crate::{
         error::corrupt,
         rows::{self, Row},
         statement::Statement,
-        transaction::{Dialect, Session, Transaction},
+        transaction::{CommitError, Dialect, Session, Transaction},
     },
 };
 
 /// Relies on steps_line.
 const QUEUED: &str = r#"
 SELECT task_id, idx FROM steps
-WHERE agent = ?1 AND due_at IS NOT NULL AND queued = 1
+WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1
 ORDER BY priority DESC, task_id, idx
-LIMIT ?2"#;
+LIMIT $2"#;
 
 const PROMOTE: &str = r#"
 UPDATE steps SET queued = 1
@@ -37,12 +42,12 @@ const PROMOTE_ONE: &str =
 
 const IDEMPOTENCY: &str = r#"
 SELECT "key", fingerprint, task_id FROM idempotency_keys
-WHERE "key" IN (SELECT value FROM json_each(?1))"#;
+WHERE "key" IN (SELECT value FROM json_each($1))"#;
 
 /// Steps, history, labels, alerts and keys go by cascade.
 const PURGE: &str = r#"
 DELETE FROM tasks
-WHERE id IN (SELECT unhex(value) FROM json_each(?1)) AND ended_at IS NOT NULL AND ended_at < ?2"#;
+WHERE id IN (SELECT unhex(value) FROM json_each($1)) AND ended_at IS NOT NULL AND ended_at < $2"#;
 
 /// Nobody else writes: nothing is locked.
 static DIALECT: Dialect = Dialect {
@@ -54,14 +59,87 @@ static DIALECT: Dialect = Dialect {
     heartbeat: "INSERT INTO heartbeat (id, at) VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET at = excluded.at",
 };
 
+/// It is begun when something is written. Reads before that need not be in it: nobody else writes, and a save finds
+/// out by the version.
 pub(super) struct SqliteTransaction<'c> {
-    pub tx: sqlx::Transaction<'c, Sqlite>,
-    pub definitions: &'c Definitions,
+    pub connection: &'c ConnectionThread,
+    pub definitions: &'c Arc<Definitions>,
     pub files: &'c DatabaseFiles,
     pub now: Timestamp,
     pub instant: Instant,
     /// How many the file may have.
     pub max_pages: Option<u64>,
+    pub is_begun: bool,
+}
+
+impl SqliteTransaction<'_> {
+    /// Does the job within the transaction.
+    async fn write<R: Send + 'static>(
+        &mut self,
+        job: impl FnOnce(&Connection) -> Result<R, StoreError> + Send + 'static,
+    ) -> Result<R, StoreError> {
+        let begins = !std::mem::replace(&mut self.is_begun, true);
+        let job = move |connection: &mut Connection| {
+            if begins {
+                begin(connection)?;
+            }
+            job(connection)
+        };
+        self.connection.run(job).await
+    }
+
+    /// Does the job in one view of the database, within the transaction if it is begun.
+    async fn read<R: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Connection) -> Result<R, StoreError> + Send + 'static,
+    ) -> Result<R, StoreError> {
+        let is_begun = self.is_begun;
+        let job = move |connection: &mut Connection| {
+            if is_begun {
+                return job(connection);
+            }
+            end_left_over(connection)?;
+            let view = connection.transaction()?;
+            job(&view)
+        };
+        self.connection.run(job).await
+    }
+}
+
+/// A deferred transaction that later wants to write can fail whatever the busy timeout.
+fn begin(connection: &Connection) -> Result<(), StoreError> {
+    end_left_over(connection)?;
+    connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+    Ok(())
+}
+
+fn end_left_over(connection: &Connection) -> Result<(), StoreError> {
+    if !connection.is_autocommit() {
+        connection.execute_batch("ROLLBACK")?;
+    }
+    Ok(())
+}
+
+/// SQLite may have rolled back by itself, when the disk is full or fails.
+fn roll_back(connection: &mut Connection) {
+    // What cannot be rolled back now is before the next transaction.
+    let _ = end_left_over(connection);
+}
+
+fn commit(connection: &Connection, files: &DatabaseFiles) -> Result<(), StoreError> {
+    // After it the gap would be hidden.
+    files.check_before_commit()?;
+    connection.prepare_cached("COMMIT")?.execute([])?;
+    // Not before: what was committed to a file that was removed meanwhile must not be answered as done.
+    files.check_committed()
+}
+
+impl Drop for SqliteTransaction<'_> {
+    fn drop(&mut self) {
+        if self.is_begun {
+            self.connection.post(roll_back);
+        }
+    }
 }
 
 #[async_trait]
@@ -79,30 +157,35 @@ impl Session for SqliteTransaction<'_> {
     }
 
     async fn fetch(&mut self, statement: Statement) -> Result<Vec<Row>, StoreError> {
-        let found = super::rows::query(statement)
-            .fetch_all(&mut *self.tx)
-            .await?;
-        Ok(found.into_iter().map(Row::Sqlite).collect())
+        let found = self.write(move |connection| fetch(connection, &statement));
+        Ok(found.await?.into_iter().map(Row::Sqlite).collect())
     }
 
     async fn execute(&mut self, statement: Statement) -> Result<u64, StoreError> {
-        let query = super::rows::query(statement);
-        Ok(query.execute(&mut *self.tx).await?.rows_affected())
+        self.write(move |connection| execute(connection, &statement))
+            .await
     }
 
     async fn load(&mut self, ids: &[TaskId]) -> Result<Loaded, StoreError> {
-        super::rows::load(&mut self.tx, ids, self.definitions, &self.files.health).await
+        let (ids, definitions) = (ids.to_vec(), self.definitions.clone());
+        let health = self.files.health.clone();
+        let load = move |connection: &Connection| {
+            sqlite_rows::load(connection, &ids, &definitions, &health)
+        };
+        self.read(load).await
     }
 
     async fn sizes(&mut self, ids: &[TaskId]) -> Result<HashMap<TaskId, usize>, StoreError> {
-        super::rows::sizes(&mut self.tx, ids).await
+        let ids = ids.to_vec();
+        self.read(move |connection| sqlite_rows::sizes(connection, &ids))
+            .await
     }
 
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError> {
         let keys = serde_json::to_string(keys).map_err(corrupt)?;
-        let found = sqlx::query(IDEMPOTENCY)
-            .bind(keys)
-            .fetch_all(&mut *self.tx)
+        let find = Statement::new(IDEMPOTENCY).bind(keys);
+        let found = self
+            .read(move |connection| fetch(connection, &find))
             .await?;
         found.iter().map(rows::known_key).collect()
     }
@@ -112,18 +195,16 @@ impl Session for SqliteTransaction<'_> {
         agent: &AgentName,
         limit: usize,
     ) -> Result<Vec<StepRef>, StoreError> {
-        let found = sqlx::query(QUEUED)
-            .bind(agent.as_str())
-            .bind(limit as i64)
-            .fetch_all(&mut *self.tx)
-            .await
-            .map_err(StoreError::from)
-            .inspect_err(|error| self.files.health.note(error))?;
+        let find = Statement::new(QUEUED).bind(agent).bind(limit);
+        let found = self.read(move |connection| fetch(connection, &find)).await;
+        let found = found.inspect_err(|error| self.files.health.note(error))?;
         found.iter().map(rows::step_ref).collect()
     }
 
-    async fn save(&mut self, batch: &Batch) -> Result<Saved, StoreError> {
-        if save::save(&mut self.tx, batch, self.now).await? == Saved::Conflict {
+    async fn save(&mut self, batch: &Arc<Batch>) -> Result<Saved, StoreError> {
+        let (saving, now) = (batch.clone(), self.now);
+        let save = move |connection: &Connection| save::save(connection, &saving, now);
+        if self.write(save).await? == Saved::Conflict {
             return Ok(Saved::Conflict);
         }
         let alerts = (self as &mut Transaction<'_>).save_alerts(batch).await?;
@@ -133,7 +214,14 @@ impl Session for SqliteTransaction<'_> {
     }
 
     async fn add_messages(&mut self, messages: &[&Message]) -> Result<(), StoreError> {
-        save::add_messages(&mut self.tx, messages).await
+        if messages.is_empty() {
+            return Ok(());
+        }
+        let messages: Vec<_> = messages.iter().map(|message| (*message).clone()).collect();
+        self.write(move |connection| {
+            save::add_messages(connection, &messages.iter().collect::<Vec<_>>())
+        })
+        .await
     }
 
     async fn purge(
@@ -142,27 +230,57 @@ impl Session for SqliteTransaction<'_> {
         ended_before: Timestamp,
     ) -> Result<u64, StoreError> {
         // One form of the statement for any number.
-        let ids: Vec<_> = tasks
-            .iter()
-            .map(|task| format!("\"{}\"", task.0.simple()))
-            .collect();
-        let deleted = sqlx::query(PURGE)
-            .bind(format!("[{}]", ids.join(",")))
-            .bind(ended_before.as_millis())
-            .execute(&mut *self.tx)
-            .await?;
-        Ok(deleted.rows_affected())
+        let ids: Vec<_> = tasks.iter().map(|task| task.0.simple()).collect();
+        let ids = serde_json::to_string(&ids).map_err(corrupt)?;
+        self.execute(Statement::new(PURGE).bind(ids).bind(ended_before))
+            .await
     }
 
     async fn give_back(&mut self, pages: u32) -> Result<(), StoreError> {
-        Ok(space::give_back(&mut self.tx, pages, self.max_pages).await?)
+        let max_pages = self.max_pages;
+        self.write(move |connection| Ok(space::give_back(connection, pages, max_pages)?))
+            .await
     }
 
-    async fn commit(self: Box<Self>) -> Result<(), StoreError> {
-        // After it the gap would be hidden.
-        self.files.check_before_commit()?;
-        self.tx.commit().await?;
-        // Not before: what was committed to a file that was removed meanwhile must not be answered as done.
-        self.files.check_committed()
+    async fn commit(mut self: Box<Self>) -> Result<(), StoreError> {
+        if !self.is_begun {
+            self.files.check_before_commit()?;
+            return self.files.check_committed();
+        }
+        let files = self.files.clone();
+        self.write(move |connection| commit(connection, &files))
+            .await?;
+        self.is_begun = false;
+        Ok(())
+    }
+
+    /// One job: a batch is handed over once.
+    async fn save_and_commit(
+        mut self: Box<Self>,
+        batch: &Arc<Batch>,
+    ) -> Result<Saved, CommitError> {
+        let has_alerts = batch.changes.iter().any(|change| !change.alerts.is_empty());
+        if self.is_begun || has_alerts {
+            if self.save(batch).await? == Saved::Conflict {
+                return Ok(Saved::Conflict);
+            }
+            self.commit().await?;
+            return Ok(Saved::All);
+        }
+        let (batch, files, now) = (batch.clone(), self.files.clone(), self.now);
+        let save_and_commit = move |connection: &mut Connection| {
+            begin(connection).map_err(CommitError::Begin)?;
+            let saved = (|| {
+                if save::save(connection, &batch, now)? == Saved::Conflict {
+                    return Ok(Saved::Conflict);
+                }
+                save::add_messages(connection, &batch.messages.iter().collect::<Vec<_>>())?;
+                commit(connection, &files)?;
+                Ok::<_, StoreError>(Saved::All)
+            })();
+            roll_back(connection);
+            Ok(saved?)
+        };
+        self.connection.run(save_and_commit).await
     }
 }

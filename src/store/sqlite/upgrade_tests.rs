@@ -35,7 +35,7 @@ async fn a_database_from_before_instances_had_leases_is_brought_up_to_date() {
 
     let definitions = Arc::new(Definitions::new(NonZeroUsize::MIN));
     let opened = open(&path, None, definitions, Health::default()).await;
-    let mut opened = opened.unwrap();
+    let opened = opened.unwrap();
     let reader = &opened.readers.callers;
     let found = reader.expired(&InstanceId::new("new-process"), 10).await;
     let found = found.unwrap();
@@ -51,11 +51,12 @@ async fn a_database_from_before_instances_had_leases_is_brought_up_to_date() {
     let alerts = reader.alerts(&query).await.unwrap();
     assert_eq!(alerts.len(), 1);
     assert_eq!(alerts[0].message, "step a");
-    let migrations = sqlx::query("SELECT count(*) AS count FROM _sqlx_migrations")
-        .fetch_one(&mut opened.backend.writer)
-        .await
-        .unwrap();
-    let migrations: i64 = migrations.get("count");
+    let count = |database: &mut rusqlite::Connection| {
+        let count = "SELECT count(*) FROM _sqlx_migrations";
+        database.query_row(count, [], |row| row.get(0))
+    };
+    let migrations: rusqlite::Result<i64> = opened.backend.writer.run(count).await;
+    let migrations = migrations.unwrap();
     assert_eq!(migrations, MIGRATIONS.iter().count() as i64);
 }
 

@@ -80,6 +80,7 @@ impl BatchDraft {
     /// Informs this process of what has just been committed.
     pub(in crate::store::writer) fn publish(
         &mut self,
+        batch: &Batch,
         local: &dyn LocalScheduler,
         watchers: &Watchers,
         outbox: &Notify,
@@ -94,7 +95,7 @@ impl BatchDraft {
         for agent in self.drained.drain(..) {
             local.queue_drained(&agent);
         }
-        for change in &self.batch.changes {
+        for change in &batch.changes {
             change.log_errors();
             for step in &change.steps {
                 if let Some(due_at) = change.task.due_at(*step) {
@@ -105,18 +106,19 @@ impl BatchDraft {
         if !self.dispatches.is_empty() {
             local.dispatch(std::mem::take(&mut self.dispatches));
         }
-        if self.batch.tells_somebody() {
+        if batch.tells_somebody() {
             outbox.notify_one();
         }
-        watchers.tell(self.batch.changes.iter().map(|change| &change.task));
+        watchers.tell(batch.changes.iter().map(|change| &change.task));
     }
 
     pub(in crate::store::writer) fn send_replies(
         self,
+        batch: &Batch,
         requests: Vec<Request>,
         metrics: &WriterMetrics,
     ) {
-        let changes = &self.batch.changes;
+        let changes = &batch.changes;
         let task = |id: TaskId| {
             let found = changes.binary_search_by_key(&id, |change| change.task.id());
             found.map(|at| changes[at].task.clone())

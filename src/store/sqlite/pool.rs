@@ -1,0 +1,98 @@
+//! Connections that never write, taken in turns.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use rusqlite::Connection;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
+
+use super::{
+    connection::{ConnectionThread, Purpose, connect},
+    files::DatabaseFiles,
+};
+use crate::store::StoreError;
+
+/// How long a read waits for a connection.
+const WITHIN: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub struct ReaderPool {
+    files: DatabaseFiles,
+    max_pages: Option<u64>,
+    /// As many as there may be connections.
+    places: Arc<Semaphore>,
+    free: Mutex<Vec<Arc<ConnectionThread>>>,
+}
+
+impl ReaderPool {
+    /// Opens one at once: then it is known that they can be opened.
+    pub async fn open(
+        files: &DatabaseFiles,
+        max_pages: Option<u64>,
+        most: usize,
+    ) -> rusqlite::Result<Arc<Self>> {
+        let first = start(files, max_pages).await?;
+        Ok(Arc::new(Self {
+            files: files.clone(),
+            max_pages,
+            places: Arc::new(Semaphore::new(most)),
+            free: Mutex::new(vec![first]),
+        }))
+    }
+
+    /// Does the job on a connection that is free. It is free again when the job is done, and not when nobody waits for
+    /// the answer any more.
+    pub async fn run<R: Send + 'static>(
+        self: &Arc<Self>,
+        job: impl FnOnce(&mut Connection) -> Result<R, StoreError> + Send + 'static,
+    ) -> Result<R, StoreError> {
+        let place = timeout(WITHIN, self.places.clone().acquire_owned()).await;
+        let Ok(Ok(place)) = place else {
+            return Err(StoreError::no_connection());
+        };
+        let free = self.free.lock().pop();
+        let connection = match free {
+            Some(connection) => connection,
+            None => {
+                // It opens whatever has the name now.
+                self.files.check()?;
+                start(&self.files, self.max_pages).await?
+            }
+        };
+        let taken = Taken {
+            pool: self.clone(),
+            connection: connection.clone(),
+            _place: place,
+        };
+        let within = move |opened: &mut Connection| {
+            let _taken = taken;
+            job(opened)
+        };
+        connection.run(within).await
+    }
+}
+
+async fn start(
+    files: &DatabaseFiles,
+    max_pages: Option<u64>,
+) -> rusqlite::Result<Arc<ConnectionThread>> {
+    let file = files.file.clone();
+    let open = move || connect(&file, max_pages, Purpose::Read);
+    ConnectionThread::start(open).await.map(Arc::new)
+}
+
+/// A connection that is in use. It is free again when this is dropped.
+struct Taken {
+    pool: Arc<ReaderPool>,
+    connection: Arc<ConnectionThread>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.pool.free.lock().push(self.connection.clone());
+    }
+}
