@@ -96,11 +96,10 @@ fn no_thread(reason: String) -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_ABORT), Some(reason))
 }
 
-/// Who a connection is for.
+/// What a connection may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Purpose {
+pub enum Access {
     Write,
-    /// It never writes.
     Read,
 }
 
@@ -108,7 +107,7 @@ pub enum Purpose {
 pub fn connect(
     file: &Arc<DatabaseFile>,
     max_pages: Option<u64>,
-    purpose: Purpose,
+    access: Access,
 ) -> rusqlite::Result<Connection> {
     // It is there already. One that is gone must not be made again.
     let connection = open(file.path(), OpenFlags::SQLITE_OPEN_READ_WRITE)?;
@@ -121,9 +120,9 @@ pub fn connect(
     })?;
     let wal_pages = Disk::of(file.path()).wal_pages();
     let wal_bytes = wal_pages * u64::from(PAGE_SIZE);
-    let (cache, only_reads) = match purpose {
-        Purpose::Write => (4096, "off"),
-        Purpose::Read => (1024, "on"),
+    let (cache, only_reads) = match access {
+        Access::Write => (4096, "off"),
+        Access::Read => (1024, "on"),
     };
     // Once writes are grouped, FULL costs no more than NORMAL, and survives a power cut.
     connection.execute_batch(&format!(
@@ -134,6 +133,10 @@ pub fn connect(
          PRAGMA journal_size_limit = {wal_bytes};
          PRAGMA query_only = {only_reads}"
     ))?;
+    if access == Access::Write {
+        // It stays so in the file. A backup is a file that has it not.
+        connection.execute_batch("PRAGMA journal_mode = wal")?;
+    }
     if let Some(pages) = max_pages {
         connection.execute_batch(&format!("PRAGMA max_page_count = {pages}"))?;
     }

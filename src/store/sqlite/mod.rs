@@ -41,7 +41,7 @@ pub use shrink::{ShrinkError, shrink};
 
 pub use self::rows::SqliteRow;
 use self::{
-    connection::{ConnectionThread, Purpose, connect},
+    connection::{Access, ConnectionThread, connect},
     file::{DatabaseFile, FileState},
     files::DatabaseFiles,
     pool::ReaderPool,
@@ -147,7 +147,7 @@ async fn open_file(
     }
     let open_writer = {
         let file = file.clone();
-        move || connect(&file, max_pages, Purpose::Write)
+        move || connect(&file, max_pages, Access::Write)
     };
     let writer = ConnectionThread::start(open_writer).await;
     let writer = writer.map_err(|error| unopened(file, &error))?;

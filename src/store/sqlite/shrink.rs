@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use super::{
     BUSY,
-    connection::{ConnectionThread, Purpose, connect},
+    connection::{Access, ConnectionThread, connect},
     file::{DatabaseFile, resolve},
     reserve::{Disk, Reserve},
     unopened,
@@ -82,7 +82,7 @@ pub async fn shrink(path: &Path) -> Result<Shrunk, ShrinkError> {
     }
     let file = Arc::new(DatabaseFile::open(path).await?);
     let (opened, packed) = (file.clone(), file.clone());
-    let open = move || connect(&opened, None, Purpose::Write);
+    let open = move || connect(&opened, None, Access::Write);
     let database = ConnectionThread::start(open).await;
     let database = database.map_err(|error| ShrinkError::from(unopened(&file, &error)))?;
     let shrunk = database.run(move |database| Ok(shrink_open(database, &packed)));
