@@ -1,5 +1,5 @@
 //! The migrations of both databases, embedded in the binary. `sqlx::migrate!` does the same, but its macro needs the
-//! drivers while the compiler runs: it compiles SQLite and most of sqlx a second time.
+//! driver while the compiler runs: it compiles most of sqlx a second time.
 
 use std::borrow::Cow;
 
@@ -44,16 +44,16 @@ const POSTGRES: Scripts = scripts! {
     "0007_storage",
 };
 
-pub fn sqlite() -> Migrator {
-    migrator(SQLITE)
+pub fn sqlite() -> Vec<Migration> {
+    migrations(SQLITE)
 }
 
 pub fn postgres() -> Migrator {
-    migrator(POSTGRES)
+    Migrator::with_migrations(migrations(POSTGRES))
 }
 
 /// A name is a version of four digits, an underscore and the description.
-fn migrator(scripts: Scripts) -> Migrator {
+fn migrations(scripts: Scripts) -> Vec<Migration> {
     let migrations = scripts.iter().map(|(name, sql)| {
         let (version, description) = name.split_once('_').unwrap_or((name, ""));
         Migration::new(
@@ -64,7 +64,7 @@ fn migrator(scripts: Scripts) -> Migrator {
             false,
         )
     });
-    Migrator::with_migrations(migrations.collect())
+    migrations.collect()
 }
 
 #[cfg(test)]
@@ -89,7 +89,7 @@ mod tests {
                 .map(|(name, _)| format!("{name}.sql"))
                 .collect();
             assert_eq!(names, files);
-            let versions: Vec<_> = migrator(scripts).iter().map(|m| m.version).collect();
+            let versions: Vec<_> = migrations(scripts).iter().map(|m| m.version).collect();
             let expected: Vec<_> = (1..).take(scripts.len()).collect();
             assert_eq!(versions, expected);
         }

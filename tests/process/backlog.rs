@@ -119,7 +119,7 @@ async fn the_count_of_a_queue_is_ranges_of_its_index() {
     provost.submit(&parallel("dead", 10)).await;
     provost.terminate();
     assert!(provost.ended().await.success());
-    let mut database = Database::open(&provost.database()).await;
+    let database = Database::open(&provost.database());
     let plan = database
         .plan(
             "EXPLAIN QUERY PLAN
@@ -130,8 +130,7 @@ async fn the_count_of_a_queue_is_ranges_of_its_index() {
                  SELECT 1 FROM steps INDEXED BY steps_line
                  WHERE agent = 'dead' AND due_at IS NOT NULL AND queued = 1 AND priority = 0 AND task_id < x'01'
                  LIMIT 1000) AS ahead",
-        )
-        .await;
+        );
     for range in [
         "steps_line (agent=? AND priority>?)",
         "steps_line (agent=? AND priority=? AND task_id<?)",

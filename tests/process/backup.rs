@@ -82,7 +82,7 @@ async fn a_copy_taken_under_load_holds_all_that_was_accepted_and_goes_on_from_th
     load.join_all().await;
     let made = remote.count();
 
-    let steps = Database::copy_of(&copy).await.steps().await;
+    let steps = Database::copy_of(&copy).steps();
     let tasks: BTreeSet<&str> = steps.iter().map(|step| step.task.as_str()).collect();
     assert!(said.contains(&format!(" {} tasks,", tasks.len())), "{said}");
     let recorded: HashSet<(&str, &str)> = steps

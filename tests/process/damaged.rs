@@ -11,10 +11,10 @@ const PAGE: usize = 8192;
 const LEAF: u8 = 0x0a;
 
 /// Damages the pages with rows that hold this text, in a database that nobody uses.
-pub async fn damage(path: &Path, mark: &[u8]) {
-    let mut database = Database::open(path).await;
-    database.execute("PRAGMA wal_checkpoint(TRUNCATE)").await;
-    database.close().await;
+pub fn damage(path: &Path, mark: &[u8]) {
+    let database = Database::open(path);
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)");
+    drop(database);
     let mut bytes = fs::read(path).unwrap();
     for page in bytes.chunks_mut(PAGE) {
         if page[0] == LEAF && page.windows(mark.len()).any(|found| found == mark) {
@@ -45,7 +45,7 @@ async fn a_page_that_cannot_be_read_is_told_of_once_and_the_rest_goes_on() {
     }
     provost.terminate();
     assert!(provost.ended().await.success());
-    damage(&provost.database(), b"mark-3-").await;
+    damage(&provost.database(), b"mark-3-");
 
     provost.restart().await;
     provost.get("/readyz").await.expect(200);

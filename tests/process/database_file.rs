@@ -99,9 +99,9 @@ async fn another_file_in_its_place_is_never_written_to_and_used_after_a_restart(
     other.terminate();
     assert!(other.ended().await.success());
     // All of it into the one file that is copied below.
-    let mut file = Database::open(&other.database()).await;
-    file.execute("PRAGMA wal_checkpoint(TRUNCATE)").await;
-    file.close().await;
+    let file = Database::open(&other.database());
+    file.execute("PRAGMA wal_checkpoint(TRUNCATE)");
+    drop(file);
 
     let mut provost = Provost::start().await;
     provost.run(&one_step(&remote.url(), "/work")).await;

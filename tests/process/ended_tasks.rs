@@ -117,7 +117,7 @@ async fn ended_tasks_are_counted_by_their_indexes_alone_on_sqlite() {
     let mut provost = Provost::start().await;
     provost.terminate();
     assert!(provost.ended().await.success());
-    let mut database = Database::open(&provost.database()).await;
+    let database = Database::open(&provost.database());
     for (statement, range) in [
         (
             "EXPLAIN QUERY PLAN
@@ -132,6 +132,6 @@ async fn ended_tasks_are_counted_by_their_indexes_alone_on_sqlite() {
             "SEARCH tasks USING COVERING INDEX tasks_by_state (state=? AND id>?)",
         ),
     ] {
-        assert_eq!(database.plan(statement).await, range);
+        assert_eq!(database.plan(statement), range);
     }
 }

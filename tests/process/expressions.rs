@@ -106,11 +106,10 @@ async fn what_was_accepted_once_and_is_refused_today_fails_when_it_is_its_turn()
     provost.register("later", "http://127.0.0.1:9", 1).await;
     let id = provost.submit(&submission).await;
     provost.kill().await;
-    let mut record = Database::open(&provost.database()).await;
+    let record = Database::open(&provost.database());
     record
-        .execute("UPDATE task_details SET steps = replace(steps, 'input.poison', '''x''*99999999~input.go|groupby(1)')")
-        .await;
-    record.close().await;
+        .execute("UPDATE task_details SET steps = replace(steps, 'input.poison', '''x''*99999999~input.go|groupby(1)')");
+    drop(record);
     provost.restart().await;
     provost.register("later", &remote.url(), 1).await;
     let task = tokio::time::timeout(PATIENCE, async {

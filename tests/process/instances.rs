@@ -87,8 +87,8 @@ async fn suspended_for_longer_than_its_lease_it_neither_loses_its_steps_nor_its_
     let first = provost.submit(&one_step(&remote.url(), "/work")).await;
     remote.requests(1).await;
     provost.suspend();
-    let mut database = Database::copy_of(&provost.database()).await;
-    let ends = database.lease_ends().await;
+    let database = Database::copy_of(&provost.database());
+    let ends = database.lease_ends();
     assert_eq!(ends.len(), 2, "its own and the supervisors'");
     while ends.iter().any(|end| *end >= now()) {
         sleep(Duration::from_millis(20)).await;
@@ -114,8 +114,8 @@ async fn stopped_in_order_it_gives_its_leases_up() {
     let mut provost = named("1h").start().await;
     provost.terminate();
     assert_eq!(provost.ended().await.code(), Some(0));
-    let mut database = Database::copy_of(&provost.database()).await;
-    let ends = database.lease_ends().await;
+    let database = Database::copy_of(&provost.database());
+    let ends = database.lease_ends();
     assert_eq!(ends.len(), 2, "its own and the supervisors'");
     assert!(ends.iter().all(|end| *end <= now()), "{ends:?}");
 }

@@ -166,14 +166,12 @@ async fn a_database_of_a_newer_schema_is_refused_and_left_alone() {
     let mut provost = Provost::start().await;
     provost.terminate();
     assert!(provost.ended().await.success());
-    let mut database = Database::open(&provost.database()).await;
-    database
-        .execute(
-            "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+    let database = Database::open(&provost.database());
+    database.execute(
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
              VALUES (9999, 'from the future', 1, x'00', 0)",
-        )
-        .await;
-    database.close().await;
+    );
+    drop(database);
     let before = std::fs::read(provost.database()).unwrap();
     let (code, said) = Provost::setup()
         .database(&provost.database())

@@ -87,16 +87,16 @@ pub async fn filled_on_sqlite(fill: Fill) -> Provost {
     let mut provost = Provost::start().await;
     provost.terminate();
     assert!(provost.ended().await.success());
-    let mut database = Database::open(&provost.database()).await;
+    let database = Database::open(&provost.database());
     let series = format!(
         "(WITH RECURSIVE series (at) AS (SELECT 1 UNION ALL SELECT at + 1 FROM series WHERE at < {TASKS}) \
          SELECT at FROM series)"
     );
     let id = "unhex(printf('%012x70008000%012x', 1700000000000 + at, at))";
     for statement in fill(&series, id) {
-        database.run(&statement).await;
+        database.execute(&statement);
     }
-    database.close().await;
+    drop(database);
     provost.restart().await;
     provost
 }

@@ -226,13 +226,13 @@ async fn what_is_asked_for_wrongly_deletes_nothing_and_says_what_is_right() {
 async fn a_service_of_another_version_is_not_written_under() {
     let (provost, remote) = service().await;
     let of = tasks(&provost, &remote).await;
-    let mut database = Database::open(&provost.database()).await;
+    let database = Database::open(&provost.database());
     let newer = "UPDATE _sqlx_migrations SET version = 999 WHERE version = (SELECT max(version) FROM _sqlx_migrations)";
-    database.execute(newer).await;
+    database.execute(newer);
     let refusal = refused(&purge(&url_of(&provost), &["--older-than", "0s"]).await);
     assert!(refusal.contains("another version"), "{refusal}");
     assert!(provost.is_there(&of.processed).await);
-    database.close().await;
+    drop(database);
 }
 
 /// Runs a purge by the shell, its output going elsewhere.
@@ -349,9 +349,9 @@ async fn one_that_is_killed_leaves_a_sound_database_and_the_next_goes_on() {
         deleted,
         format!("deleted {} ended tasks and 0 dead letters\n", kept + 1)
     );
-    let mut database = Database::open(&provost.database()).await;
-    assert_eq!(database.check().await, "ok");
-    database.close().await;
+    let database = Database::open(&provost.database());
+    assert_eq!(database.check(), "ok");
+    drop(database);
 }
 
 #[tokio::test]
@@ -389,7 +389,7 @@ async fn what_is_damaged_keeps_no_other_and_is_told_by_the_exit_code() {
         provost.settled(id).await;
     }
     stop(&mut provost).await;
-    damage(&provost.database(), b"mark-3-").await;
+    damage(&provost.database(), b"mark-3-");
     let output = purge(&url_of(&provost), &["--older-than", "0s"]).await;
     let refusal = refused(&output);
     assert!(refusal.contains("cannot be deleted"), "{refusal}");

@@ -71,19 +71,19 @@ async fn ten_thousand_ended_tasks_do_not_slow_claims() {
 
     full.terminate();
     assert!(full.ended().await.success());
-    let mut database = Database::open(&full.database()).await;
-    let ended = database.steps().await;
+    let database = Database::open(&full.database());
+    let ended = database.steps();
     assert_eq!(ended.len(), TASKS + MEASURED);
     assert!(ended.iter().all(|step| step.state == "processed"));
     // With all of them ended, each look is one search of an index that holds none of them.
     for (look, index) in [(CLAIM, "steps_line"), (EXPIRED, "steps_processing")] {
-        let plan = database.plan(look).await;
+        let plan = database.plan(look);
         assert!(plan.contains(index), "{plan}");
         for slow in ["SCAN", "TEMP B-TREE"] {
             assert!(!plan.contains(slow), "{plan}");
         }
     }
-    let plan = database.plan(HOLDERS).await;
+    let plan = database.plan(HOLDERS);
     assert!(
         plan.contains("COVERING INDEX steps_processing"),
         "no step itself is read: {plan}"

@@ -5,8 +5,8 @@ use serde_json::json;
 use crate::harness::{Act, Api, Database, Gate, Provost, Remote, kinds, pipeline, step};
 
 /// The states of all steps as it left them.
-async fn recorded(provost: &Provost) -> Vec<String> {
-    let steps = Database::copy_of(&provost.database()).await.steps().await;
+fn recorded(provost: &Provost) -> Vec<String> {
+    let steps = Database::copy_of(&provost.database()).steps();
     let words = steps
         .iter()
         .map(|step| format!("{} {}", step.name, step.state));
@@ -27,7 +27,7 @@ async fn a_call_that_ends_in_time_is_recorded_before_it_stops() {
     let status = provost.ended().await;
     assert_eq!(status.code(), Some(0));
     assert_eq!(remote.count(), 1, "nothing new is started while it stops");
-    assert_eq!(recorded(&provost).await, ["a processed", "b pending"]);
+    assert_eq!(recorded(&provost), ["a processed", "b pending"]);
 
     provost.restart().await;
     let task = provost.settled(&id).await;
@@ -49,7 +49,7 @@ async fn a_call_that_outlasts_the_grace_is_handed_back_without_counting_a_failur
     remote.requests(1).await;
     provost.terminate();
     assert_eq!(provost.ended().await.code(), Some(0));
-    assert_eq!(recorded(&provost).await, ["a pending"]);
+    assert_eq!(recorded(&provost), ["a pending"]);
 
     provost.restart().await;
     let task = provost.settled(&id).await;

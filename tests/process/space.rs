@@ -79,9 +79,9 @@ async fn until_smaller(path: &Path, than: u64) {
 async fn stop(provost: &mut Provost) {
     provost.terminate();
     assert!(provost.ended().await.success());
-    let mut database = Database::open(&provost.database()).await;
-    database.execute("PRAGMA wal_checkpoint(TRUNCATE)").await;
-    database.close().await;
+    let database = Database::open(&provost.database());
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)");
+    drop(database);
 }
 
 #[tokio::test]
@@ -107,9 +107,9 @@ async fn the_file_gets_smaller_after_a_purge_whatever_kills_the_service_meanwhil
     assert!(purge.await.unwrap().status.success());
     let folder = TempDir::new().unwrap();
     let purged = folder.path().join("purged.db");
-    let mut database = Database::open(&path).await;
-    database.execute("PRAGMA wal_checkpoint(TRUNCATE)").await;
-    database.close().await;
+    let database = Database::open(&path);
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)");
+    drop(database);
     fs::copy(&path, &purged).unwrap();
     provost.restart_with(at_once).await;
     let mut kills = 0;
@@ -118,10 +118,10 @@ async fn the_file_gets_smaller_after_a_purge_whatever_kills_the_service_meanwhil
         // A moment of its work by chance: the fault that is planted here, and no wait for anything.
         sleep(Duration::from_millis(random.random_range(0..500))).await;
         provost.kill().await;
-        let mut killed = Database::copy_of(&path).await;
-        assert_eq!(killed.check().await, "ok");
-        let free = killed.number("PRAGMA freelist_count").await * PAGE as i64;
-        killed.close().await;
+        let killed = Database::copy_of(&path);
+        assert_eq!(killed.check(), "ok");
+        let free = killed.number("PRAGMA freelist_count") * PAGE as i64;
+        drop(killed);
         if free > BEGINS_ABOVE {
             kills += 1;
         } else {
@@ -155,9 +155,9 @@ async fn the_file_gets_smaller_after_a_purge_whatever_kills_the_service_meanwhil
         );
     }
     stop(&mut provost).await;
-    let mut database = Database::open(&path).await;
-    assert_eq!(database.check().await, "ok");
-    database.close().await;
+    let database = Database::open(&path);
+    assert_eq!(database.check(), "ok");
+    drop(database);
 }
 
 #[tokio::test]
@@ -167,12 +167,12 @@ async fn a_file_of_an_older_version_says_once_how_it_is_made_smaller() {
     fill(&provost, &remote, 200).await;
     stop(&mut provost).await;
     let path = provost.database();
-    let mut database = Database::open(&path).await;
-    database.execute("PRAGMA auto_vacuum = none").await;
-    database.execute("VACUUM").await;
-    assert_eq!(database.number("PRAGMA auto_vacuum").await, 0);
-    database.execute("PRAGMA wal_checkpoint(TRUNCATE)").await;
-    database.close().await;
+    let database = Database::open(&path);
+    database.execute("PRAGMA auto_vacuum = none");
+    database.execute("VACUUM");
+    assert_eq!(database.number("PRAGMA auto_vacuum"), 0);
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)");
+    drop(database);
     let before = length(&path);
     provost.restart_with(at_once).await;
     let remedy = "provost purge --shrink";
@@ -217,18 +217,18 @@ async fn a_read_that_takes_long_holds_up_the_file_and_nothing_else() {
     fill(&provost, &remote, 200).await;
     stop(&mut provost).await;
     provost.restart().await;
-    let mut read = Database::open(&path).await;
-    read.execute("BEGIN").await;
-    let tasks = read.number("SELECT count(*) FROM tasks").await;
+    let read = Database::open(&path);
+    read.execute("BEGIN");
+    let tasks = read.number("SELECT count(*) FROM tasks");
     assert_eq!(tasks, 200);
     stop(&mut provost).await;
     provost.restart_with(at_once).await;
     provost.says(BEGINS).await;
     pass(&provost, &remote, 1).await;
-    assert_eq!(read.number("SELECT count(*) FROM tasks").await, tasks);
+    assert_eq!(read.number("SELECT count(*) FROM tasks"), tasks);
     assert!(length(&path) > 40 * MIB);
-    read.execute("COMMIT").await;
-    read.close().await;
+    read.execute("COMMIT");
+    drop(read);
     until_smaller(&path, 24 * MIB).await;
 }
 

@@ -113,13 +113,11 @@ async fn a_task_whose_input_is_damaged_is_left_alone_and_can_be_cancelled() {
         let (bad, good) = queued(&provost, &remote).await;
         provost.terminate();
         assert!(provost.ended().await.success());
-        let mut database = Database::open(&provost.database()).await;
-        database
-            .run(&format!(
-                "UPDATE task_details SET input = {damage} WHERE input LIKE '%bad%'"
-            ))
-            .await;
-        database.close().await;
+        let database = Database::open(&provost.database());
+        database.execute(&format!(
+            "UPDATE task_details SET input = {damage} WHERE input LIKE '%bad%'"
+        ));
+        drop(database);
         provost
             .restart_with(|setup| setup.set("HOLD", "false"))
             .await;
@@ -193,13 +191,11 @@ async fn damaged_tasks_and_messages_hold_up_no_other_loop() {
     let mut ended = one_step(&Remote::quick().await.url(), "/work");
     ended["reply_to"] = json!({ "url": receiver });
     provost.kill().await;
-    let mut database = Database::open(&provost.database()).await;
-    database
-        .run(&format!(
-            "UPDATE task_details SET input = {NOT_UTF8} WHERE input LIKE '%bad%'"
-        ))
-        .await;
-    database.close().await;
+    let database = Database::open(&provost.database());
+    database.execute(&format!(
+        "UPDATE task_details SET input = {NOT_UTF8} WHERE input LIKE '%bad%'"
+    ));
+    drop(database);
     provost.restart().await;
     assert_eq!(provost.settled(&good[0]).await["state"], "processed");
     assert_eq!(provost.settled(&good[1]).await["state"], "error");
@@ -241,11 +237,10 @@ async fn a_message_that_cannot_be_read_is_a_dead_letter_and_others_are_delivered
     }
     provost.terminate();
     assert!(provost.ended().await.success());
-    let mut database = Database::open(&provost.database()).await;
+    let database = Database::open(&provost.database());
     database
-        .run("UPDATE messages SET body = CAST(x'7bff7d' AS TEXT) WHERE body LIKE '%\"bad\"%'")
-        .await;
-    database.close().await;
+        .execute("UPDATE messages SET body = CAST(x'7bff7d' AS TEXT) WHERE body LIKE '%\"bad\"%'");
+    drop(database);
     provost
         .restart_with(|setup| setup.set("HOLD", "false"))
         .await;
@@ -294,9 +289,9 @@ async fn a_lost_page_of_inputs_costs_the_tasks_that_are_on_it_alone() {
     }
     provost.terminate();
     assert!(provost.ended().await.success());
-    let mut database = Database::open(&provost.database()).await;
-    database.run("PRAGMA wal_checkpoint(TRUNCATE)").await;
-    database.close().await;
+    let database = Database::open(&provost.database());
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)");
+    drop(database);
     let holds = |page: &[u8], mark: &str| page.windows(mark.len()).any(|w| w == mark.as_bytes());
     zero_page(&provost.database(), |page| {
         page[0] == LEAF && holds(page, "mark-5-")

@@ -87,11 +87,8 @@ impl TestDatabase {
         match self {
             TestDatabase::Sqlite(folder) => {
                 let path = folder.path().join("provost.db");
-                let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
-                let mut other = sqlx::SqliteConnection::connect_with(&options)
-                    .await
-                    .unwrap();
-                sqlx::query(sql).execute(&mut other).await.unwrap();
+                let other = rusqlite::Connection::open(path).unwrap();
+                other.execute_batch(sql).unwrap();
             }
             TestDatabase::Postgres(url) => {
                 let mut other = sqlx::PgConnection::connect(url).await.unwrap();

@@ -1,7 +1,7 @@
 //! No statement reads through the backlogs of failing destinations: each follows an index that contains only the
 //! rows that it needs.
 
-use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
+use rusqlite::Connection;
 
 use super::{
     destinations::STATEMENTS,
@@ -9,24 +9,25 @@ use super::{
 };
 use crate::domain::{Circuit, Timestamp};
 
-async fn plan(database: &mut SqliteConnection, sql: &str) -> Vec<String> {
+fn plan(database: &Connection, sql: &str) -> Vec<String> {
     let sql = sql
         .replace("{skip locked}", "")
         .replace("{share unlocked}", "");
-    let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
-    let lines = sqlx::query(explain).fetch_all(database).await.unwrap();
-    lines.iter().map(|line| line.get("detail")).collect()
+    let explain = format!("EXPLAIN QUERY PLAN {sql}");
+    let mut explain = database.prepare(&explain).unwrap();
+    // Parameters that are not bound are null.
+    let lines = explain.raw_query().mapped(|line| line.get("detail"));
+    lines.map(Result::unwrap).collect()
 }
 
-#[tokio::test]
-async fn every_statement_of_delivery_follows_an_index() {
-    let mut database = SqliteConnection::connect(":memory:").await.unwrap();
-    crate::store::migrations::sqlite()
-        .run(&mut database)
-        .await
-        .unwrap();
+#[test]
+fn every_statement_of_delivery_follows_an_index() {
+    let database = Connection::open_in_memory().unwrap();
+    for migration in crate::store::migrations::sqlite() {
+        database.execute_batch(migration.sql.as_str()).unwrap();
+    }
     for sql in STATEMENTS.into_iter().chain([DUE_QUEUES, CLAIM]) {
-        let plan = plan(&mut database, sql).await;
+        let plan = plan(&database, sql);
         assert!(!plan.is_empty() || sql.contains("VALUES"), "{sql}");
         for line in plan {
             let scans = ["SCAN queues", "SCAN messages", "SCAN destinations"];
@@ -39,21 +40,17 @@ async fn every_statement_of_delivery_follows_an_index() {
 }
 
 /// The indexes of destinations rely on the condition in this form, so the statements cannot ask the domain.
-#[tokio::test]
-async fn the_statements_and_the_domain_agree_on_when_a_destination_fails() {
-    let mut database = SqliteConnection::connect(":memory:").await.unwrap();
+#[test]
+fn the_statements_and_the_domain_agree_on_when_a_destination_fails() {
+    let database = Connection::open_in_memory().unwrap();
     for failures in [0, 1, 2, u32::MAX] {
         let circuit = Circuit {
             failures,
             ..Circuit::recovered(Timestamp::from_millis(0))
         };
-        let failing = sqlx::query_scalar("SELECT failures > 0 FROM (SELECT $1 AS failures)");
-        let failing: bool = failing
-            .bind(failures)
-            .fetch_one(&mut database)
-            .await
-            .unwrap();
-        assert_eq!(failing, circuit.is_failing(), "{failures}");
+        let failing = "SELECT failures > 0 FROM (SELECT $1 AS failures)";
+        let failing = database.query_row(failing, [failures], |row| row.get::<_, bool>(0));
+        assert_eq!(failing.unwrap(), circuit.is_failing(), "{failures}");
     }
     let conditions = STATEMENTS
         .iter()

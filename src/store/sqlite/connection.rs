@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use rusqlite::{Connection, OpenFlags, ffi};
+use rusqlite::{Batch, Connection, OpenFlags, fallible_iterator::FallibleIterator, ffi};
 use tokio::sync::oneshot;
 
 use super::{BUSY, PAGE_SIZE, file::DatabaseFile, reserve::Disk};
@@ -98,17 +98,35 @@ fn no_thread(reason: String) -> rusqlite::Error {
 
 /// What a connection may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
+pub enum ConnectionAccess {
     Write,
     Read,
+}
+
+/// Opens the database before any other connection of this process, to write, and makes it where the file is empty.
+/// `max_pages`: how many the file may have.
+pub fn connect_first(
+    file: &Arc<DatabaseFile>,
+    max_pages: Option<u64>,
+) -> rusqlite::Result<Connection> {
+    let connection = open_locked(file)?;
+    make(&connection, file)?;
+    configure(&connection, file, max_pages, ConnectionAccess::Write)?;
+    Ok(connection)
 }
 
 /// Opens the database that is in use here. `max_pages`: how many the file may have.
 pub fn connect(
     file: &Arc<DatabaseFile>,
     max_pages: Option<u64>,
-    access: Access,
+    access: ConnectionAccess,
 ) -> rusqlite::Result<Connection> {
+    let connection = open_locked(file)?;
+    configure(&connection, file, max_pages, access)?;
+    Ok(connection)
+}
+
+fn open_locked(file: &Arc<DatabaseFile>) -> rusqlite::Result<Connection> {
     // It is there already. One that is gone must not be made again.
     let connection = open(file.path(), OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     let lock = file.clone();
@@ -118,11 +136,36 @@ pub fn connect(
         let _held = &lock;
         a.cmp(b)
     })?;
+    Ok(connection)
+}
+
+/// What must be set before the first page is written.
+fn make(connection: &Connection, file: &DatabaseFile) -> rusqlite::Result<()> {
+    run_script(connection, &format!("PRAGMA page_size = {PAGE_SIZE}"))?;
+    // The database gives pages back. Only one that is not there yet takes it. On any other the setting is written again
+    // with each connection, which a full disk would refuse.
+    if file.is_empty() {
+        run_script(connection, "PRAGMA auto_vacuum = incremental")?;
+    }
+    use_wal(connection)
+}
+
+/// It stays so in the file. A backup is a file that has it not, and an empty file gets its first page by it.
+pub fn use_wal(connection: &Connection) -> rusqlite::Result<()> {
+    run_script(connection, "PRAGMA journal_mode = wal")
+}
+
+fn configure(
+    connection: &Connection,
+    file: &DatabaseFile,
+    max_pages: Option<u64>,
+    access: ConnectionAccess,
+) -> rusqlite::Result<()> {
     let wal_pages = Disk::of(file.path()).wal_pages();
     let wal_bytes = wal_pages * u64::from(PAGE_SIZE);
     let (cache, only_reads) = match access {
-        Access::Write => (4096, "off"),
-        Access::Read => (1024, "on"),
+        ConnectionAccess::Write => (4096, "off"),
+        ConnectionAccess::Read => (1024, "on"),
     };
     // Once writes are grouped, FULL costs no more than NORMAL, and survives a power cut.
     connection.execute_batch(&format!(
@@ -133,14 +176,21 @@ pub fn connect(
          PRAGMA journal_size_limit = {wal_bytes};
          PRAGMA query_only = {only_reads}"
     ))?;
-    if access == Access::Write {
-        // It stays so in the file. A backup is a file that has it not.
-        connection.execute_batch("PRAGMA journal_mode = wal")?;
-    }
     if let Some(pages) = max_pages {
         connection.execute_batch(&format!("PRAGMA max_page_count = {pages}"))?;
     }
-    Ok(connection)
+    Ok(())
+}
+
+/// Runs each statement of the script to its end. `execute_batch` ends one that has rows at its first: what fails
+/// afterwards, as the commit of `PRAGMA journal_mode` may, is lost.
+pub fn run_script(connection: &Connection, script: &str) -> rusqlite::Result<()> {
+    let mut statements = Batch::new(connection, script);
+    while let Some(mut statement) = statements.next()? {
+        let mut rows = statement.query([])?;
+        while rows.next()?.is_some() {}
+    }
+    Ok(())
 }
 
 /// Opens a database as it is.
@@ -193,6 +243,21 @@ mod tests {
         thread.close().await;
         let thread = ConnectionThread::start(|| Connection::open(path)).await;
         assert_eq!(count(&thread.unwrap()).await, 1);
+    }
+
+    #[test]
+    fn every_statement_of_a_script_is_run_and_each_to_its_end() {
+        let database = Connection::open_in_memory().unwrap();
+        let script = "-- First.
+            CREATE TABLE things (a); ; /* Some rows. */ INSERT INTO things VALUES (1), (2) RETURNING a;
+            INSERT INTO things VALUES (3) -- Last.";
+        run_script(&database, script).unwrap();
+        let sum = |sql| database.query_row::<i64, _, _>(sql, [], |row| row.get(0));
+        assert_eq!(sum("SELECT sum(a) FROM things").unwrap(), 6);
+        let fails_late = "SELECT 1 UNION ALL SELECT abs(-9223372036854775808)";
+        database.execute_batch(fails_late).unwrap();
+        let failed = run_script(&database, fails_late).unwrap_err();
+        assert!(failed.to_string().contains("overflow"), "{failed}");
     }
 
     #[tokio::test]

@@ -130,6 +130,11 @@ impl DatabaseFile {
             holder,
         };
         let path = resolve(name).map_err(failed)?;
+        // A copy of it is made by SQL, which is text.
+        if path.to_str().is_none() {
+            let reason = "its name is not UTF-8, which SQLite requires";
+            return Err(failed(io::Error::other(reason)));
+        }
         // First this one: it tells who has the database, and keeps older versions of provost out, which
         // know no other lock.
         let lock = with_suffix(&path, ".lock");
@@ -511,6 +516,18 @@ mod tests {
         DatabaseFile::open(&path).await.unwrap();
         let refused = DatabaseFile::open(folder.path()).await.unwrap_err();
         assert!(matches!(refused, OpenError::Unusable { .. }), "{refused}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_name_that_is_not_utf_8_is_refused_and_nothing_is_made() {
+        use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+        let (folder, _) = folder();
+        let name = folder.path().join(OsStr::from_bytes(b"provost\xff.db"));
+        let refused = DatabaseFile::open(&name).await.unwrap_err();
+        assert!(refused.to_string().contains("not UTF-8"), "{refused}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[cfg(target_os = "linux")]

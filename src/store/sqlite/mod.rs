@@ -5,6 +5,9 @@ mod connection;
 mod file;
 mod files;
 mod keeper;
+mod migrate;
+#[cfg(test)]
+mod migrate_tests;
 mod pool;
 mod read;
 mod rescue;
@@ -27,11 +30,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use sqlx::{
-    ConnectOptions, Connection, SqliteConnection,
-    migrate::{MigrateError, Migrator},
-    sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
-};
+use sqlx::migrate::Migration;
 use tokio::time::Instant;
 
 pub use backup::backup;
@@ -41,9 +40,10 @@ pub use shrink::{ShrinkError, shrink};
 
 pub use self::rows::SqliteRow;
 use self::{
-    connection::{Access, ConnectionThread, connect},
+    connection::{ConnectionThread, connect_first},
     file::{DatabaseFile, FileState},
     files::DatabaseFiles,
+    migrate::MigrationError,
     pool::ReaderPool,
     reserve::{Disk, Reserve},
     transaction::SqliteTransaction,
@@ -54,7 +54,7 @@ use super::{
 };
 use crate::domain::Timestamp;
 
-static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(migrations::sqlite);
+static MIGRATIONS: LazyLock<Vec<Migration>> = LazyLock::new(migrations::sqlite);
 
 /// Bytes. Payloads of a few KiB still share a page, and checkpoints write fewer, larger blocks.
 const PAGE_SIZE: u32 = 8192;
@@ -140,20 +140,11 @@ async fn open_file(
         reason,
     };
     let max_pages = max_size.map(pages_of);
-    let mut first = connect_first(file, &options(file, max_pages)).await?;
+    let writer = open_writer(file, max_pages).await?;
     match file.is_locked() {
-        true => bring_up_to_date(&mut first, file).await?,
-        false => check_schema(&mut first, file).await?,
+        true => bring_up_to_date(&writer, file).await?,
+        false => check_schema(&writer, file).await?,
     }
-    let open_writer = {
-        let file = file.clone();
-        move || connect(&file, max_pages, Access::Write)
-    };
-    let writer = ConnectionThread::start(open_writer).await;
-    let writer = writer.map_err(|error| unopened(file, &error))?;
-    // Not the last one: nothing is cleaned up with it.
-    let closed = first.close().await;
-    closed.map_err(|error| unopened_first(file, &error))?;
     let state = file.remember_parts();
     match state.map_err(|error| unusable(error.to_string()))? {
         FileState::Kept => {}
@@ -200,96 +191,47 @@ fn pages_of(bytes: u64) -> u64 {
     (bytes / u64::from(PAGE_SIZE)).max(1)
 }
 
-fn options(file: &Arc<DatabaseFile>, max_pages: Option<u64>) -> SqliteConnectOptions {
-    let lock = file.clone();
-    let wal_pages = Disk::of(file.path()).wal_pages();
-    let mut options = SqliteConnectOptions::new()
-        .filename(file.path())
-        // It is there already. One that is gone must not be made again.
-        .create_if_missing(false)
-        // Nothing sorts by it. SQLite drops a collation after it has closed the files of its connection, which
-        // a thread does at some later time: so the lock is held until the last one has.
-        .collation("provost_lock", move |a, b| {
-            let _held = &lock;
-            a.cmp(b)
-        })
-        .page_size(PAGE_SIZE)
-        .journal_mode(SqliteJournalMode::Wal)
-        // Once writes are grouped, FULL costs no more than NORMAL, and survives a power cut.
-        .synchronous(SqliteSynchronous::Full)
-        .foreign_keys(true)
-        .busy_timeout(BUSY)
-        .pragma("cache_size", "-4096")
-        .pragma("wal_autocheckpoint", wal_pages.to_string())
-        .pragma(
-            "journal_size_limit",
-            (wal_pages * u64::from(PAGE_SIZE)).to_string(),
-        )
-        .disable_statement_logging();
-    if let Some(pages) = max_pages {
-        options = options.pragma("max_page_count", pages.to_string());
-    }
-    options
-}
-
-/// The first connection, which makes the database where the file is empty: one that gives pages back.
-async fn connect_first(
-    file: &DatabaseFile,
-    options: &SqliteConnectOptions,
-) -> Result<SqliteConnection, OpenError> {
-    let mut options = options.clone();
-    // Only a database that is not there yet takes it. On any other the setting is written again with each
-    // connection, which a full disk would refuse.
-    if file.is_empty() {
-        options = options.auto_vacuum(SqliteAutoVacuum::Incremental);
-    }
-    SqliteConnection::connect_with(&options)
-        .await
-        .map_err(|error| unopened_first(file, &error))
+/// Makes the database where the file is empty.
+async fn open_writer(
+    file: &Arc<DatabaseFile>,
+    max_pages: Option<u64>,
+) -> Result<ConnectionThread, OpenError> {
+    let opened = file.clone();
+    let open = move || connect_first(&opened, max_pages);
+    let writer = ConnectionThread::start(open).await;
+    writer.map_err(|error| unopened(file, &error))
 }
 
 /// Makes the file if it is not there and brings its schema up to date; answers its migration before
 /// and after.
 pub async fn migrate(path: &Path) -> Result<(i64, i64), OpenError> {
     let file = Arc::new(DatabaseFile::open(path).await?);
-    let mut writer = connect_first(&file, &options(&file, None)).await?;
-    let before = applied(&mut writer)
-        .await
-        .map_err(|error| unopened_first(&file, &error))?;
-    bring_up_to_date(&mut writer, &file).await?;
+    let writer = open_writer(&file, None).await?;
+    let before = last_applied(&writer, &file).await?;
+    bring_up_to_date(&writer, &file).await?;
+    writer.close().await;
     Ok((before, known()))
 }
 
-async fn bring_up_to_date(
-    writer: &mut SqliteConnection,
-    file: &DatabaseFile,
-) -> Result<(), OpenError> {
-    MIGRATIONS
-        .run(&mut *writer)
-        .await
-        .map_err(|error| match error {
-            MigrateError::VersionMissing(found) => OpenError::NewerSchema {
-                database: file.name().to_owned(),
-                found,
-                known: known(),
-            },
-            MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
-                unopened_first(file, &error)
-            }
-            error => OpenError::Unusable {
-                database: file.name().to_owned(),
-                reason: error.to_string(),
-            },
-        })
+async fn bring_up_to_date(writer: &ConnectionThread, file: &DatabaseFile) -> Result<(), OpenError> {
+    let migrated = writer.run(|writer| migrate::migrate(writer, &MIGRATIONS));
+    migrated.await.map_err(|error| match error {
+        MigrationError::Sqlite(error) => unopened(file, &error),
+        MigrationError::Unknown(found) => OpenError::NewerSchema {
+            database: file.name().to_owned(),
+            found,
+            known: known(),
+        },
+        error @ (MigrationError::Modified(_) | MigrationError::Partial(_)) => OpenError::Unusable {
+            database: file.name().to_owned(),
+            reason: error.to_string(),
+        },
+    })
 }
 
 /// Another process uses the database, by the schema that it has.
-async fn check_schema(
-    connection: &mut SqliteConnection,
-    file: &DatabaseFile,
-) -> Result<(), OpenError> {
-    let found = applied(connection).await;
-    let found = found.map_err(|error| unopened_first(file, &error))?;
+async fn check_schema(writer: &ConnectionThread, file: &DatabaseFile) -> Result<(), OpenError> {
+    let found = last_applied(writer, file).await?;
     match found == known() {
         true => Ok(()),
         false => Err(OpenError::OtherSchema {
@@ -300,22 +242,18 @@ async fn check_schema(
     }
 }
 
+async fn last_applied(writer: &ConnectionThread, file: &DatabaseFile) -> Result<i64, OpenError> {
+    let found = writer.run(|writer| migrate::last_applied(writer)).await;
+    found.map_err(|error| unopened(file, &error))
+}
+
 /// What stopped a start.
 fn unopened(file: &DatabaseFile, error: &rusqlite::Error) -> OpenError {
     let code = match error {
         rusqlite::Error::SqliteFailure(code, _) => Some(code.extended_code),
         _ => None,
     };
-    unopened_by(file, code, error.to_string())
-}
-
-fn unopened_first(file: &DatabaseFile, error: &sqlx::Error) -> OpenError {
-    let code = error.as_database_error().and_then(|error| error.code());
-    let code = code.and_then(|code| code.parse().ok());
-    unopened_by(file, code, error.to_string())
-}
-
-fn unopened_by(file: &DatabaseFile, code: Option<i32>, reason: String) -> OpenError {
+    let reason = error.to_string();
     let database = file.name().to_owned();
     let is_full = match code.map(|code| code & 0xff) {
         Some(FULL) => true,
@@ -334,19 +272,6 @@ fn unopened_by(file: &DatabaseFile, code: Option<i32>, reason: String) -> OpenEr
 
 fn known() -> i64 {
     MIGRATIONS.iter().map(|m| m.version).max().unwrap_or(0)
-}
-
-/// The last migration that was applied; 0 before the first.
-async fn applied(connection: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
-    let there = sqlx::query("SELECT 1 FROM sqlite_schema WHERE name = '_sqlx_migrations'")
-        .fetch_optional(&mut *connection)
-        .await?;
-    if there.is_none() {
-        return Ok(0);
-    }
-    sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success")
-        .fetch_one(connection)
-        .await
 }
 
 #[async_trait]

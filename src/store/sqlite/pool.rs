@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{
-    connection::{Access, ConnectionThread, connect},
+    connection::{ConnectionAccess, ConnectionThread, connect},
     files::DatabaseFiles,
 };
 use crate::store::StoreError;
@@ -80,7 +80,7 @@ async fn start(
     max_pages: Option<u64>,
 ) -> rusqlite::Result<Arc<ConnectionThread>> {
     let file = files.file.clone();
-    let open = move || connect(&file, max_pages, Access::Read);
+    let open = move || connect(&file, max_pages, ConnectionAccess::Read);
     ConnectionThread::start(open).await.map(Arc::new)
 }
 

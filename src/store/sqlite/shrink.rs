@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use super::{
     BUSY,
-    connection::{Access, ConnectionThread, connect},
+    connection::{ConnectionAccess, ConnectionThread, connect, use_wal},
     file::{DatabaseFile, resolve},
     reserve::{Disk, Reserve},
     unopened,
@@ -82,7 +82,7 @@ pub async fn shrink(path: &Path) -> Result<Shrunk, ShrinkError> {
     }
     let file = Arc::new(DatabaseFile::open(path).await?);
     let (opened, packed) = (file.clone(), file.clone());
-    let open = move || connect(&opened, None, Access::Write);
+    let open = move || connect(&opened, None, ConnectionAccess::Write);
     let database = ConnectionThread::start(open).await;
     let database = database.map_err(|error| ShrinkError::from(unopened(&file, &error)))?;
     let shrunk = database.run(move |database| Ok(shrink_open(database, &packed)));
@@ -105,6 +105,7 @@ fn shrink_open(database: &Connection, file: &DatabaseFile) -> Result<u64, Shrink
     if known.map_err(unusable)?.is_none() {
         return Err(ShrinkError::Foreign(file.name().to_owned()));
     }
+    use_wal(database).map_err(unusable)?;
     // What an earlier process left in `-wal` would be beside what this one writes there.
     fold(database, file)?;
     let before = bytes(file);

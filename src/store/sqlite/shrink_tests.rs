@@ -7,6 +7,7 @@ use std::{
 };
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
+use rusqlite::{Connection, OpenFlags};
 use tempfile::TempDir;
 
 use super::{shrink::Shrunk, *};
@@ -23,53 +24,41 @@ const KEPT: i64 = 1000;
 const MIB: u64 = 1 << 20;
 
 /// As versions made it that gave no space back.
-async fn older(folder: &TempDir) -> PathBuf {
+fn older(folder: &TempDir) -> PathBuf {
     let path = folder.path().join("provost.db");
-    let options = SqliteConnectOptions::new()
-        .filename(&path)
-        .create_if_missing(true)
-        .page_size(PAGE_SIZE)
-        .journal_mode(SqliteJournalMode::Wal);
-    let mut database = options.connect().await.unwrap();
-    MIGRATIONS.run(&mut database).await.unwrap();
-    sqlx::raw_sql(FILL).execute(&mut database).await.unwrap();
-    database.close().await.unwrap();
-    assert_eq!(number(&path, "PRAGMA auto_vacuum").await, 0);
+    let mut database = Connection::open(&path).unwrap();
+    let made = format!("PRAGMA page_size = {PAGE_SIZE}; PRAGMA journal_mode = wal");
+    database.execute_batch(&made).unwrap();
+    migrate::migrate(&mut database, &MIGRATIONS).unwrap();
+    database.execute_batch(FILL).unwrap();
+    drop(database);
+    assert_eq!(number(&path, "PRAGMA auto_vacuum"), 0);
     path
 }
 
-async fn number(path: &Path, sql: &'static str) -> i64 {
-    let mut database = reader(path).await;
-    let number = sqlx::query_scalar(sql).fetch_one(&mut database).await;
-    database.close().await.unwrap();
-    number.unwrap()
+fn number(path: &Path, sql: &str) -> i64 {
+    value(path, sql)
 }
 
-async fn reader(path: &Path) -> SqliteConnection {
-    let options = SqliteConnectOptions::new().filename(path);
-    options.connect().await.unwrap()
+fn value<V: rusqlite::types::FromSql>(path: &Path, sql: &str) -> V {
+    let database = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap();
+    database.query_row(sql, [], |row| row.get(0)).unwrap()
 }
 
-async fn assert_whole(path: &Path) {
-    let mut database = reader(path).await;
-    let checked: String = sqlx::query_scalar("PRAGMA integrity_check")
-        .fetch_one(&mut database)
-        .await
-        .unwrap();
-    assert_eq!(checked, "ok");
-    database.close().await.unwrap();
+fn assert_whole(path: &Path) {
+    assert_eq!(value::<String>(path, "PRAGMA integrity_check"), "ok");
     for kept in [
         "SELECT count(*) FROM tasks",
         "SELECT count(*) FROM task_details WHERE length(input) = 8002",
     ] {
-        assert_eq!(number(path, kept).await, KEPT);
+        assert_eq!(number(path, kept), KEPT);
     }
 }
 
 #[tokio::test]
 async fn a_file_of_an_older_version_gets_small_and_gives_back_space_from_then_on() {
     let folder = tempfile::tempdir().unwrap();
-    let path = older(&folder).await;
+    let path = older(&folder);
     let Shrunk {
         before_bytes,
         after_bytes,
@@ -78,9 +67,9 @@ async fn a_file_of_an_older_version_gets_small_and_gives_back_space_from_then_on
     assert!(after_bytes < before_bytes * 2 / 5, "{after_bytes}");
     assert_eq!(std::fs::metadata(&path).unwrap().len(), after_bytes);
     assert!(!folder.path().join("provost.db-wal").exists());
-    assert_eq!(number(&path, "PRAGMA auto_vacuum").await, 2);
-    assert_eq!(number(&path, "PRAGMA freelist_count").await, 0);
-    assert_whole(&path).await;
+    assert_eq!(number(&path, "PRAGMA auto_vacuum"), 2);
+    assert_eq!(number(&path, "PRAGMA freelist_count"), 0);
+    assert_whole(&path);
     let again = shrink(&path).await.unwrap();
     assert_eq!(
         (again.before_bytes, again.after_bytes),
@@ -94,18 +83,24 @@ async fn a_new_database_gives_back_space_and_so_does_its_copy_and_no_connection_
     let path = folder.path().join("provost.db");
     let definitions = || Arc::new(Definitions::new(NonZeroUsize::MIN));
     drop(open(&path, None, definitions(), Health::default()).await);
-    assert_eq!(number(&path, "PRAGMA auto_vacuum").await, 2);
+    assert_eq!(number(&path, "PRAGMA auto_vacuum"), 2);
     let copy = folder.path().join("copy.db");
     backup(&path, &copy).await.unwrap();
-    assert_eq!(number(&copy, "PRAGMA auto_vacuum").await, 2);
+    assert_eq!(number(&copy, "PRAGMA auto_vacuum"), 2);
+    assert_eq!(value::<String>(&copy, "PRAGMA journal_mode"), "delete");
+    shrink(&copy).await.unwrap();
     let migrated = folder.path().join("migrated.db");
-    migrate(&migrated).await.unwrap();
-    assert_eq!(number(&migrated, "PRAGMA auto_vacuum").await, 2);
+    super::migrate(&migrated).await.unwrap();
+    assert_eq!(number(&migrated, "PRAGMA auto_vacuum"), 2);
+    for made in [&path, &migrated, &copy] {
+        assert_eq!(number(made, "PRAGMA page_size"), i64::from(PAGE_SIZE));
+        assert_eq!(value::<String>(made, "PRAGMA journal_mode"), "wal");
+    }
 
     // What opening it again adds to an empty `-wal`, with all its readers, is nothing. It can be locked once those
     // who had it open before have closed it; and who closes it last leaves no `-wal`.
     drop(DatabaseFile::open(&path).await.unwrap());
-    assert_eq!(number(&path, "SELECT count(*) FROM tasks").await, 0);
+    assert_eq!(number(&path, "SELECT count(*) FROM tasks"), 0);
     assert!(!folder.path().join("provost.db-wal").exists());
     let opened = open(&path, None, definitions(), Health::default()).await;
     let opened = opened.unwrap();
@@ -124,19 +119,24 @@ async fn what_is_in_use_is_left_alone_and_what_is_not_there_is_not_made() {
     assert!(matches!(nowhere, ShrinkError::Missing(_)), "{nowhere}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 
-    let path = older(&folder).await;
+    let path = older(&folder);
     let held = DatabaseFile::open(&path).await.unwrap();
     let refused = shrink(&path).await.unwrap_err();
     assert!(matches!(refused, ShrinkError::InUse { .. }), "{refused}");
     drop(held);
-    assert_eq!(number(&path, "PRAGMA auto_vacuum").await, 0);
+    assert_eq!(number(&path, "PRAGMA auto_vacuum"), 0);
 
     let other = folder.path().join("other.db");
-    let options = SqliteConnectOptions::new().filename(&other);
-    let made = options.create_if_missing(true).connect().await.unwrap();
-    made.close().await.unwrap();
-    let refused = shrink(&other).await.unwrap_err();
-    assert!(matches!(refused, ShrinkError::Foreign(_)), "{refused}");
+    for others in ["", "CREATE TABLE things (thing TEXT)"] {
+        Connection::open(&other)
+            .unwrap()
+            .execute_batch(others)
+            .unwrap();
+        let bytes = std::fs::read(&other).unwrap();
+        let refused = shrink(&other).await.unwrap_err();
+        assert!(matches!(refused, ShrinkError::Foreign(_)), "{refused}");
+        assert!(std::fs::read(&other).unwrap() == bytes, "it was written to");
+    }
     std::fs::write(&other, "no database").unwrap();
     let refused = shrink(&other).await.unwrap_err();
     let is_damaged = matches!(refused, ShrinkError::Open(OpenError::Damaged { .. }));
@@ -146,9 +146,9 @@ async fn what_is_in_use_is_left_alone_and_what_is_not_there_is_not_made() {
 #[tokio::test]
 async fn a_damaged_page_ends_it_and_nothing_is_changed() {
     let folder = tempfile::tempdir().unwrap();
-    let path = older(&folder).await;
+    let path = older(&folder);
     let root = "SELECT rootpage FROM sqlite_schema WHERE name = 'task_details'";
-    let root = number(&path, root).await.unsigned_abs();
+    let root = number(&path, root).unsigned_abs();
     let mut bytes = std::fs::read(&path).unwrap();
     let at = ((root - 1) * u64::from(PAGE_SIZE)) as usize;
     bytes[at..at + 100].fill(0xff);
@@ -175,7 +175,7 @@ async fn a_process_that_is_killed_while_it_shrinks_loses_nothing() {
     println!("PROVOST_TEST_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let folder = tempfile::tempdir().unwrap();
-    let path = older(&folder).await;
+    let path = older(&folder);
     let run = || {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", THIS]).env(CHILD, &path);
@@ -198,11 +198,11 @@ async fn a_process_that_is_killed_while_it_shrinks_loses_nothing() {
         killed += usize::from(child.try_wait().unwrap().is_none());
         child.kill().unwrap();
         child.wait().unwrap();
-        interrupted += usize::from(number(&path, "PRAGMA freelist_count").await > 0);
-        assert_whole(&path).await;
+        interrupted += usize::from(number(&path, "PRAGMA freelist_count") > 0);
+        assert_whole(&path);
     }
     println!("killed {killed}, {interrupted} of them before it was packed");
     assert!(killed > 0, "none was killed in time");
     shrink(&path).await.unwrap();
-    assert_whole(&path).await;
+    assert_whole(&path);
 }

@@ -2,9 +2,9 @@
 
 use std::num::NonZeroUsize;
 
-use sqlx::Row;
+use rusqlite::Connection;
 
-use super::*;
+use super::{migrate::migrate, *};
 use crate::domain::{Expiry, InstanceId};
 
 /// A task with one step that a process of the first version was running when it was killed.
@@ -22,16 +22,10 @@ VALUES (x'0190f000000070008000000000000002', x'0190f000000070008000000000000001'
 async fn a_database_from_before_instances_had_leases_is_brought_up_to_date() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("provost.db");
-    let options = SqliteConnectOptions::new()
-        .filename(&path)
-        .create_if_missing(true);
-    let mut before = options.connect().await.unwrap();
-    MIGRATIONS.run_to(1, &mut before).await.unwrap();
-    sqlx::raw_sql(LEFT_BEHIND)
-        .execute(&mut before)
-        .await
-        .unwrap();
-    before.close().await.unwrap();
+    let mut before = Connection::open(&path).unwrap();
+    migrate(&mut before, &MIGRATIONS[..1]).unwrap();
+    before.execute_batch(LEFT_BEHIND).unwrap();
+    drop(before);
 
     let definitions = Arc::new(Definitions::new(NonZeroUsize::MIN));
     let opened = open(&path, None, definitions, Health::default()).await;
@@ -51,13 +45,13 @@ async fn a_database_from_before_instances_had_leases_is_brought_up_to_date() {
     let alerts = reader.alerts(&query).await.unwrap();
     assert_eq!(alerts.len(), 1);
     assert_eq!(alerts[0].message, "step a");
-    let count = |database: &mut rusqlite::Connection| {
+    let count = |database: &mut Connection| {
         let count = "SELECT count(*) FROM _sqlx_migrations";
         database.query_row(count, [], |row| row.get(0))
     };
     let migrations: rusqlite::Result<i64> = opened.backend.writer.run(count).await;
     let migrations = migrations.unwrap();
-    assert_eq!(migrations, MIGRATIONS.iter().count() as i64);
+    assert_eq!(migrations, MIGRATIONS.len() as i64);
 }
 
 /// A message that was waiting when an earlier version was stopped.
@@ -66,18 +60,16 @@ INSERT INTO messages (id, receiver, subject, place, kind, url, body, created_at,
 VALUES (x'01', 'http://shop:80', x'02', 1, 'task.accepted', 'http://shop:80/r', '{}', 1, 'pending', 3);
 INSERT INTO queues (receiver, subject, due_at, tries) VALUES ('http://shop:80', x'02', 1, 3), ('ops', x'03', 2, 0)"#;
 
-#[tokio::test]
-async fn messages_from_before_destinations_were_kept_have_theirs() {
-    let mut database = SqliteConnection::connect(":memory:").await.unwrap();
-    MIGRATIONS.run_to(5, &mut database).await.unwrap();
-    sqlx::raw_sql(WAITING).execute(&mut database).await.unwrap();
-    MIGRATIONS.run(&mut database).await.unwrap();
+#[test]
+fn messages_from_before_destinations_were_kept_have_theirs() {
+    let mut database = Connection::open_in_memory().unwrap();
+    migrate(&mut database, &MIGRATIONS[..5]).unwrap();
+    database.execute_batch(WAITING).unwrap();
+    migrate(&mut database, &MIGRATIONS).unwrap();
     let queues = "SELECT destination, waiting FROM queues ORDER BY due_at";
-    let queues = sqlx::query(queues).fetch_all(&mut database).await.unwrap();
-    let queues: Vec<(String, i64)> = queues
-        .iter()
-        .map(|queue| (queue.get("destination"), queue.get("waiting")))
-        .collect();
+    let mut queues = database.prepare(queues).unwrap();
+    let queues = queues.query_map([], |row| row.try_into()).unwrap();
+    let queues: Vec<(String, i64)> = queues.map(Result::unwrap).collect();
     assert_eq!(
         queues,
         [("http://shop:80/r".to_owned(), 0), ("ops".to_owned(), 0)]

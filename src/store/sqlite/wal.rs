@@ -138,37 +138,28 @@ impl Header {
 
 #[cfg(test)]
 mod tests {
-    use sqlx::{ConnectOptions, SqliteConnection, sqlite::SqliteConnectOptions};
+    use rusqlite::Connection;
     use tempfile::TempDir;
 
     use super::*;
 
-    async fn run(connection: &mut SqliteConnection, sql: &'static str) {
-        sqlx::query(sql).execute(connection).await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_wal_that_sqlite_makes_shorter_is_whole_and_one_that_others_cut_is_not() {
+    #[test]
+    fn a_wal_that_sqlite_makes_shorter_is_whole_and_one_that_others_cut_is_not() {
         let folder = TempDir::new().unwrap();
         let path = |suffix: &str| folder.path().join(format!("some.db{suffix}"));
-        let options = SqliteConnectOptions::new().filename(path(""));
-        let mut database = options.create_if_missing(true).connect().await.unwrap();
-        run(&mut database, "PRAGMA journal_mode = wal").await;
-        run(&mut database, "CREATE TABLE things (thing TEXT)").await;
+        let database = Connection::open(path("")).unwrap();
+        let run = |sql| database.execute_batch(sql).unwrap();
+        run("PRAGMA journal_mode = wal; CREATE TABLE things (thing TEXT)");
         let wal = Wal::default();
         wal.open(path("-wal"), path("-shm")).unwrap();
         for _ in 0..3 {
-            run(
-                &mut database,
-                "INSERT INTO things VALUES (hex(randomblob(9000)))",
-            )
-            .await;
+            run("INSERT INTO things VALUES (hex(randomblob(9000)))");
             assert!(!wal.is_cut_now());
         }
-        run(&mut database, "PRAGMA wal_checkpoint(TRUNCATE)").await;
+        run("PRAGMA wal_checkpoint(TRUNCATE)");
         assert_eq!(fs::metadata(path("-wal")).unwrap().len(), 0);
         assert!(!wal.is_cut_now(), "SQLite did it");
-        run(&mut database, "INSERT INTO things VALUES ('last')").await;
+        run("INSERT INTO things VALUES ('last')");
         let length = fs::metadata(path("-wal")).unwrap().len();
         assert!(!wal.is_cut_now());
         let file = fs::OpenOptions::new()

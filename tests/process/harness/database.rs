@@ -2,11 +2,14 @@
 
 use std::path::Path;
 
-use sqlx::{ConnectOptions, Connection, Row, SqliteConnection, sqlite::SqliteConnectOptions};
+use rusqlite::{
+    Batch, Connection, OpenFlags, Row, fallible_iterator::FallibleIterator, types::FromSql,
+};
 use tempfile::TempDir;
 
+/// Closed when dropped, before the copy is removed.
 pub struct Database {
-    connection: SqliteConnection,
+    connection: Connection,
     _copy: Option<TempDir>,
 }
 
@@ -19,16 +22,16 @@ pub struct StepRow {
 }
 
 impl Database {
-    pub async fn open(path: &Path) -> Self {
-        let options = SqliteConnectOptions::new().filename(path);
+    pub fn open(path: &Path) -> Self {
+        let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE);
         Self {
-            connection: options.connect().await.unwrap(),
+            connection: connection.unwrap(),
             _copy: None,
         }
     }
 
     /// Opens a copy: whoever opens a database after a crash repairs it, and that is for Provost to do.
-    pub async fn copy_of(path: &Path) -> Self {
+    pub fn copy_of(path: &Path) -> Self {
         let folder = TempDir::new().unwrap();
         for suffix in ["", "-wal"] {
             let name = format!("{}{suffix}", path.display());
@@ -36,70 +39,63 @@ impl Database {
                 std::fs::copy(&name, folder.path().join(format!("copy.db{suffix}"))).unwrap();
             }
         }
-        let mut copy = Self::open(&folder.path().join("copy.db")).await;
+        let mut copy = Self::open(&folder.path().join("copy.db"));
         copy._copy = Some(folder);
         copy
     }
 
-    /// Dropped, it would be closed at some later time.
-    pub async fn close(self) {
-        self.connection.close().await.unwrap();
-    }
-
-    pub async fn execute(&mut self, sql: &'static str) {
-        self.run(sql).await;
-    }
-
-    pub async fn run(&mut self, sql: &str) {
-        sqlx::query(sqlx::AssertSqlSafe(sql.to_owned()))
-            .execute(&mut self.connection)
-            .await
-            .unwrap();
+    /// Runs each statement, one with rows to its end.
+    pub fn execute(&self, sql: &str) {
+        let mut statements = Batch::new(&self.connection, sql);
+        while let Some(mut statement) = statements.next().unwrap() {
+            let mut rows = statement.query([]).unwrap();
+            while rows.next().unwrap().is_some() {}
+        }
     }
 
     /// The one value that a statement finds.
-    pub async fn number(&mut self, sql: &'static str) -> i64 {
-        let found = sqlx::query_scalar(sql).fetch_one(&mut self.connection);
-        found.await.unwrap()
+    pub fn number(&self, sql: &str) -> i64 {
+        self.value(sql)
     }
 
     /// What SQLite finds wrong with it: `ok` is nothing.
-    pub async fn check(&mut self) -> String {
-        let checked = sqlx::query_scalar("PRAGMA integrity_check");
-        checked.fetch_one(&mut self.connection).await.unwrap()
+    pub fn check(&self) -> String {
+        self.value("PRAGMA integrity_check")
     }
 
-    pub async fn steps(&mut self) -> Vec<StepRow> {
-        let rows = sqlx::query("SELECT lower(hex(task_id)) AS task, name, state FROM steps")
-            .fetch_all(&mut self.connection)
-            .await
-            .unwrap();
-        let steps = rows.iter().map(|row| {
-            let task: String = row.get("task");
-            StepRow {
+    pub fn steps(&self) -> Vec<StepRow> {
+        let steps = "SELECT lower(hex(task_id)) AS task, name, state FROM steps";
+        self.rows(steps, |row| {
+            let task: String = row.get("task")?;
+            Ok(StepRow {
                 task: uuid::Uuid::try_parse(&task).unwrap().to_string(),
-                name: row.get("name"),
-                state: row.get("state"),
-            }
-        });
-        steps.collect()
+                name: row.get("name")?,
+                state: row.get("state")?,
+            })
+        })
     }
 
     /// Until when instances and the supervisor have their leases, in milliseconds since 1970.
-    pub async fn lease_ends(&mut self) -> Vec<i64> {
-        sqlx::query_scalar("SELECT until FROM instances UNION ALL SELECT until FROM supervisor")
-            .fetch_all(&mut self.connection)
-            .await
-            .unwrap()
+    pub fn lease_ends(&self) -> Vec<i64> {
+        let ends = "SELECT until FROM instances UNION ALL SELECT until FROM supervisor";
+        self.rows(ends, |row| row.get("until"))
     }
 
     /// How SQLite would run a statement.
-    pub async fn plan(&mut self, sql: &'static str) -> String {
-        let rows = sqlx::query(sql)
-            .fetch_all(&mut self.connection)
-            .await
-            .unwrap();
-        let lines: Vec<String> = rows.iter().map(|row| row.get("detail")).collect();
+    pub fn plan(&self, sql: &str) -> String {
+        let lines: Vec<String> = self.rows(sql, |row| row.get("detail"));
         lines.join("\n")
+    }
+
+    fn value<V: FromSql>(&self, sql: &str) -> V {
+        self.connection
+            .query_row(sql, [], |row| row.get(0))
+            .unwrap()
+    }
+
+    fn rows<R>(&self, sql: &str, read: impl FnMut(&Row<'_>) -> rusqlite::Result<R>) -> Vec<R> {
+        let mut statement = self.connection.prepare(sql).unwrap();
+        let rows = statement.query_map([], read).unwrap();
+        rows.map(Result::unwrap).collect()
     }
 }
