@@ -1,12 +1,11 @@
 //! Whether the files that are in use are where they were: asked at each commit, for each new connection, and
 //! every second by the keeper.
 
-use std::{path::Path, sync::Arc};
+use std::{fmt::Display, path::Path, sync::Arc};
 
 use super::{
     file::RESCUED,
     file::{DatabaseFile, FileState},
-    rescue::RescueError,
 };
 use crate::store::{Health, StoreError, StoreFault};
 
@@ -114,7 +113,7 @@ impl DatabaseFiles {
     }
 
     /// The database was deleted, and no copy could be written.
-    pub fn say_not_rescued(&self, error: &RescueError) {
+    pub fn say_not_rescued(&self, error: &impl Display) {
         let detail = format!(
             "{} was deleted while provost uses it, and provost accepts nothing into a deleted file. This process holds the last copy, and could not write it to another file ({error}). Do not stop it before you have copied its open files, /proc/{}/fd: see docs/deploy.md, \"DatabaseFiles that are deleted or cut\"",
             self.file.path().display(),
