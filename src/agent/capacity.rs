@@ -90,25 +90,42 @@ impl Bulkhead {
             })
             .ok()?;
         self.gauge.increment(1);
-        Some(Slot(Arc::clone(self)))
+        Some(Slot {
+            bulkhead: Arc::clone(self),
+            notifies: true,
+        })
     }
 }
 
 /// The right to have one call in flight. When it is dropped, the slot is free again and the scheduler is notified.
 #[must_use = "a slot is given back when it is dropped"]
-pub struct Slot(Arc<Bulkhead>);
+pub struct Slot {
+    bulkhead: Arc<Bulkhead>,
+    notifies: bool,
+}
+
+impl Slot {
+    /// Gives it back without notifying the scheduler, which is about to save the reply, and claims the next step with
+    /// it.
+    pub fn release(mut self) {
+        self.notifies = false;
+    }
+}
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.0.gauge.decrement(1);
-        self.0.gate.freed(&self.0.agent);
+        let bulkhead = &self.bulkhead;
+        bulkhead.in_flight.fetch_sub(1, Ordering::Relaxed);
+        bulkhead.gauge.decrement(1);
+        if self.notifies {
+            bulkhead.gate.freed(&bulkhead.agent);
+        }
     }
 }
 
 impl std::fmt::Debug for Slot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Slot({})", self.0.agent)
+        write!(f, "Slot({})", self.bulkhead.agent)
     }
 }
 

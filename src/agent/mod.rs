@@ -27,6 +27,7 @@ mod tests;
 mod transport;
 
 pub use address::{AddressPolicy, OwnAddresses};
+pub use capacity::Slot;
 pub use http::install_crypto;
 pub use meters::{describe as describe_metrics, label as metrics_label};
 pub use post::{Post, PostError, PostResponse};

@@ -10,7 +10,7 @@ use tracing::{Span, debug, debug_span, error};
 
 use super::Local;
 use crate::{
-    agent::Permission,
+    agent::{Permission, Slot},
     domain::{Actor, Call, CallOutcome, Command, Effect, Fault, FaultKind},
     planted,
     store::{Apply, CommandError, Dispatch, LocalScheduler, Store, StoreError},
@@ -54,7 +54,10 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
         debug!(task = %step.task, step = %call.step_name, attempt = attempt.0, "complete-by passed; the call was dropped");
         return;
     };
-    drop(permit);
+    // The next queued step is claimed in the transaction that saves the reply.
+    if let Ok(slot) = permit.downcast::<Slot>() {
+        slot.release();
+    }
     if let CallOutcome::Transient { fault, wait } = &outcome {
         debug!(task = %step.task, step = %call.step_name, attempt = attempt.0, status = fault.status,
             "{}; retried in {wait:?}", fault.message);
@@ -65,6 +68,7 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
         outcome,
     };
     save(store, &call, command, &by, deadline).await;
+    local.agent_queues.capacity_freed(call.target.agent());
 }
 
 fn panicked(call: &Call, store: &Store) -> CallOutcome {

@@ -84,6 +84,7 @@ async fn look(
             }
             Err(error) => return Err(error),
         }
+        store.read_queues_again();
     }
     // A promotion has found all queues already.
     if everywhere && !polled {

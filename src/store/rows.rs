@@ -17,9 +17,9 @@ use super::{
 };
 use crate::domain::{
     AgentName, AgentSpec, Attempt, Circuit, Definition, Destination, Details, Effect, Expiry,
-    Fault, Incarnation, InstanceId, Payload, Priority, ReceiverName, Span, Step, StepIndex,
-    StepName, StepRef, StepState, StepStatus, Task, TaskId, TaskState, TaskStatus, Term, Timestamp,
-    Trace, WorkflowName, WorkflowRef, memory_of,
+    Fault, Incarnation, InstanceId, Payload, Priority, QueuedStep, ReceiverName, Span, Step,
+    StepIndex, StepName, StepRef, StepState, StepStatus, Task, TaskId, TaskState, TaskStatus, Term,
+    Timestamp, Trace, WorkflowName, WorkflowRef, memory_of,
 };
 
 /// One row, read by the names of its columns.
@@ -448,6 +448,14 @@ pub fn step_ref(row: &impl Columns) -> Result<StepRef, StoreError> {
     Ok(StepRef {
         task: row.get("task_id")?,
         step: row.get("idx")?,
+    })
+}
+
+pub fn queued_step(row: &impl Columns) -> Result<QueuedStep, StoreError> {
+    Ok(QueuedStep {
+        step: step_ref(row)?,
+        priority: row.get("priority")?,
+        due_at: row.get("due_at")?,
     })
 }
 

@@ -19,8 +19,8 @@ use super::{
     statement::Statement,
 };
 use crate::domain::{
-    AgentName, AgentSpec, AlertChange, AlertNotice, InstanceId, Leases, Message, ReceiverName,
-    Sender, StepIndex, StepName, StepRef, TaskId, Timestamp, WorkflowName,
+    AgentName, AgentSpec, AlertChange, AlertNotice, InstanceId, Leases, Message, QueuedStep,
+    ReceiverName, Sender, StepIndex, StepName, StepRef, TaskId, Timestamp, WorkflowName,
 };
 
 const ADD_WORKFLOW: &str =
@@ -102,8 +102,11 @@ pub trait Session: Send {
     async fn idempotency(&mut self, keys: &[&str]) -> Result<Vec<KnownKey>, StoreError>;
 
     /// Up to `limit` steps at the head of an agent's queue, most important first.
-    async fn queued(&mut self, agent: &AgentName, limit: usize)
-    -> Result<Vec<StepRef>, StoreError>;
+    async fn queued(
+        &mut self,
+        agent: &AgentName,
+        limit: usize,
+    ) -> Result<Vec<QueuedStep>, StoreError>;
 
     /// Saves a batch, each task by compare-and-set on its version.
     async fn save(&mut self, batch: &Arc<Batch>) -> Result<Saved, StoreError>;

@@ -5,14 +5,15 @@
 //! decided on cached aggregates; only what is not cached is read, in one statement a batch. A caller
 //! is answered after the commit, and only then.
 //!
-//! Where the database takes several writers there are two committers: while one waits for its commit, the
-//! other decides and sends the next batch. See [`command_queue`].
+//! There are two committers: while one waits for its commit, the other decides and sends the next batch. See
+//! [`command_queue`].
 
 mod batch;
 mod cache;
 mod command_queue;
 mod faults;
 mod handle;
+mod known_queues;
 mod leases;
 mod load_budget;
 mod outbox;
@@ -41,10 +42,11 @@ pub use registrations::{RegisterError, RegisteredVersion};
 pub use request::{Apply, Idempotency, Renewed, Submitted};
 
 use self::{
-    batch::BatchDraft,
+    batch::{BatchDraft, Queues},
     cache::Cache,
-    command_queue::CommandQueue,
+    command_queue::{BatchGuard, CommandQueue},
     faults::{Culprit, Faults, Panicked, UnreportedFault},
+    known_queues::KnownQueues,
     request::Request,
 };
 use super::{
@@ -161,6 +163,7 @@ pub(super) struct BatchWriter {
     /// Woken when there is something to be delivered.
     outbox: Arc<Notify>,
     cache: Mutex<Cache>,
+    heads: Arc<KnownQueues>,
     faults: Arc<Faults>,
     /// Whether other instances may have moved on what is cached.
     is_shared: bool,
@@ -202,11 +205,12 @@ impl BatchWriter {
     }
 
     async fn commit_guard(&self, batch: &[Request]) -> CommitGuard<'_> {
-        match batch.iter().all(Request::is_command) {
-            true => CommitGuard::Shared {
+        let is_exclusive = |request: &Request| request.is_exclusive(&self.heads);
+        match batch.iter().any(is_exclusive) {
+            false => CommitGuard::Shared {
                 _others: self.committing.read().await,
             },
-            false => CommitGuard::Exclusive {
+            true => CommitGuard::Exclusive {
                 _all: self.committing.write().await,
             },
         }
@@ -267,19 +271,20 @@ impl<'w> Committer<'w> {
     async fn run(mut self) {
         let writer = self.writer;
         let mut gathered = Vec::with_capacity(writer.settings.batch);
-        while let Some(_taken) = writer
+        while let Some(mut taken) = writer
             .command_queue
             .next(writer.settings.batch, &mut gathered)
             .await
         {
-            let _guard = writer.commit_guard(&gathered).await;
+            let guard = writer.commit_guard(&gathered).await;
+            let may_read = matches!(guard, CommitGuard::Exclusive { .. });
             self.serve_leases(&mut gathered).await;
             self.serve_alone(&mut gathered).await;
             if gathered.is_empty() {
                 continue;
             }
             writer.metrics.batch_size.record(gathered.len() as f64);
-            match self.write(&mut gathered).await {
+            match self.write(&mut gathered, &mut taken, may_read).await {
                 Ok(()) => {}
                 // What may be done already must not be done again.
                 Err(Failed::Save(error @ StoreError::CommitUnknown(_))) => {
@@ -287,7 +292,8 @@ impl<'w> Committer<'w> {
                 }
                 // One command that cannot be saved must not fail the others: each goes alone.
                 Err(Failed::Save(_) | Failed::Panicked(_)) if gathered.len() > 1 => {
-                    self.write_each(std::mem::take(&mut gathered)).await;
+                    self.write_each(std::mem::take(&mut gathered), &mut taken, may_read)
+                        .await;
                 }
                 Err(Failed::Save(error)) => {
                     self.give_up_damaged(std::mem::take(&mut gathered), error);
@@ -301,15 +307,20 @@ impl<'w> Committer<'w> {
             }
             // What the batch had no room for comes first in the next one.
             writer.command_queue.put_back(&mut gathered);
-            self.report_faults().await;
+            self.report_faults(&mut taken).await;
         }
     }
 
-    async fn write_each(&mut self, requests: Vec<Request>) {
+    async fn write_each(
+        &mut self,
+        requests: Vec<Request>,
+        taken: &mut BatchGuard<'w>,
+        may_read: bool,
+    ) {
         let mut requests = requests.into_iter();
         while let Some(request) = requests.next() {
             let mut alone = vec![request];
-            match self.write(&mut alone).await {
+            match self.write(&mut alone, taken, may_read).await {
                 Ok(()) => {}
                 Err(Failed::Save(error)) => self.give_up_damaged(alone, error),
                 Err(Failed::Panicked(panicked)) => self.give_up(alone, panicked),
@@ -362,7 +373,12 @@ impl<'w> Committer<'w> {
 
     /// Decides, saves, commits, answers; leaves those that are for the next batch. On an error nothing has
     /// changed and nobody was answered.
-    async fn write(&mut self, requests: &mut Vec<Request>) -> Result<(), Failed> {
+    async fn write(
+        &mut self,
+        requests: &mut Vec<Request>,
+        taken: &mut BatchGuard<'w>,
+        may_read: bool,
+    ) -> Result<(), Failed> {
         let started = Instant::now();
         let mut interrupted = None;
         let mut culprits = Vec::new();
@@ -374,8 +390,14 @@ impl<'w> Committer<'w> {
             }
             tried += 1;
             // A panic halfway changes nothing: the transaction ends with what is dropped.
-            let work =
-                AssertUnwindSafe(self.try_write(requests, &culprits, &left_out)).catch_unwind();
+            let queues = Queues {
+                heads: &self.writer.heads,
+                taken,
+                may_read,
+                is_shared: self.writer.is_shared,
+            };
+            let work = self.try_write(requests, queues, &culprits, &left_out);
+            let work = AssertUnwindSafe(work).catch_unwind();
             let outcome = work.await.unwrap_or_else(|panic| {
                 Err(Halted::Failed(Failed::Panicked(Panicked {
                     culprit: None,
@@ -429,7 +451,15 @@ impl<'w> Committer<'w> {
             // It is committed: whatever goes wrong from here on, the callers hear so.
             let published = faults::guarded(|| {
                 writer.remember(&batch);
-                draft.publish(&batch, &*writer.local, &writer.watchers, &writer.outbox);
+                let (heads, is_shared) = (&writer.heads, writer.is_shared);
+                draft.publish(
+                    &batch,
+                    heads,
+                    is_shared,
+                    &*writer.local,
+                    &writer.watchers,
+                    &writer.outbox,
+                );
             });
             if let Err(message) = published {
                 error!(
@@ -452,6 +482,7 @@ impl<'w> Committer<'w> {
     async fn try_write(
         &mut self,
         requests: &[Request],
+        mut queues: Queues<'_, '_>,
         culprits: &[Culprit],
         left_out: &Damage,
     ) -> Result<Option<(BatchDraft, Arc<Batch>)>, Halted> {
@@ -468,7 +499,7 @@ impl<'w> Committer<'w> {
         draft.culprits = culprits.to_vec();
         draft.left_out = left_out.clone();
         draft
-            .read_queues(requests, tx.as_mut(), &*writer.local)
+            .plan_claims(requests, &mut queues, tx.as_mut(), &*writer.local)
             .await?;
         self.suspect = draft.first_queued().filter(|_| careful);
         draft.gather(requests, tx.as_mut(), &writer.cache).await?;

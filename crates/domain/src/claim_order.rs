@@ -17,7 +17,7 @@ pub struct ClaimPlan {
 struct QueuedSteps {
     agent: AgentName,
     steps: Vec<StepRef>,
-    /// The queue holds no other steps.
+    /// The queue was read, and holds no other steps.
     is_whole: bool,
     /// Some steps were left out, because their tasks were too large to load.
     is_cut: bool,
@@ -52,6 +52,8 @@ pub struct ClaimResult {
     pub claimed: usize,
     /// The agents whose queues are empty now.
     pub drained: Vec<AgentName>,
+    /// The steps that do not wait for a slot any more.
+    pub gone: Vec<(AgentName, StepRef)>,
 }
 
 impl ClaimPlan {
@@ -85,8 +87,9 @@ impl ClaimPlan {
         mut steps: Vec<StepRef>,
         is_left_alone: impl Fn(TaskId) -> bool,
     ) {
-        let is_whole = steps.len() < read.limit;
+        let mut is_whole = steps.len() < read.limit;
         steps.retain(|step| !is_left_alone(step.task));
+        is_whole &= steps.len() <= read.free;
         steps.truncate(read.free);
         self.queues.push(QueuedSteps {
             agent: agent.clone(),
@@ -94,6 +97,24 @@ impl ClaimPlan {
             is_whole,
             is_cut: false,
         });
+    }
+
+    /// Adds steps of a queue that was not read.
+    pub fn add_known(
+        &mut self,
+        agent: &AgentName,
+        read: QueueRead,
+        steps: impl Iterator<Item = StepRef>,
+    ) {
+        let steps: Vec<_> = steps.take(read.free).collect();
+        if !steps.is_empty() {
+            self.queues.push(QueuedSteps {
+                agent: agent.clone(),
+                steps,
+                is_whole: false,
+                is_cut: false,
+            });
+        }
     }
 
     pub fn first(&self) -> Option<StepRef> {
@@ -147,6 +168,7 @@ impl ClaimPlan {
                     ClaimAttempt::NotClaimed => {}
                     ClaimAttempt::NoSlot => break,
                 }
+                result.gone.push((queue.agent.clone(), step));
             }
             if is_drained {
                 result.drained.push(queue.agent);
@@ -180,6 +202,11 @@ mod tests {
                 step,
             })
             .collect()
+    }
+
+    fn gone(name: &str, tasks: std::ops::Range<u128>) -> Vec<(AgentName, StepRef)> {
+        let gone = steps(tasks).into_iter().map(|step| (agent(name), step));
+        gone.collect()
     }
 
     /// Has so many slots, and is spent after so many claims.
@@ -233,7 +260,8 @@ mod tests {
             result,
             ClaimResult {
                 claimed: 2,
-                drained: Vec::new()
+                drained: Vec::new(),
+                gone: gone("x", 0..2),
             }
         );
     }
@@ -246,9 +274,20 @@ mod tests {
             result,
             ClaimResult {
                 claimed: 3,
-                drained: vec![agent("x")]
+                drained: vec![agent("x")],
+                gone: [gone("x", 0..2), gone("y", 5..6)].concat(),
             }
         );
+    }
+
+    #[test]
+    fn a_queue_that_was_read_beyond_the_free_slots_is_not_drained() {
+        let mut plan = ClaimPlan::new(false);
+        let mut read = plan.read(&agent("x"), 2, 0).unwrap();
+        read.limit = 100;
+        plan.add(&agent("x"), read, steps(0..5), |_| false);
+        let result = plan.claim(&mut TestSlots::new(9));
+        assert_eq!((result.claimed, result.drained), (2, Vec::new()));
     }
 
     #[test]
@@ -260,6 +299,22 @@ mod tests {
         let mut slots = TestSlots::new(9);
         plan.claim(&mut slots);
         assert_eq!(slots.claimed, [task(1), task(2)]);
+    }
+
+    #[test]
+    fn of_a_queue_that_was_not_read_nobody_knows_whether_it_is_drained() {
+        let mut plan = ClaimPlan::new(false);
+        let read = plan.read(&agent("x"), 3, 0).unwrap();
+        plan.add_known(&agent("x"), read, steps(0..2).into_iter());
+        let result = plan.claim(&mut TestSlots::new(9));
+        assert_eq!(
+            result,
+            ClaimResult {
+                claimed: 2,
+                drained: Vec::new(),
+                gone: gone("x", 0..2),
+            }
+        );
     }
 
     #[test]
@@ -287,7 +342,8 @@ mod tests {
             result,
             ClaimResult {
                 claimed: 1,
-                drained: Vec::new()
+                drained: Vec::new(),
+                gone: Vec::new(),
             }
         );
         assert!(!plan_of(&[("x", 9, 0..5)]).cut(|_| false));
@@ -302,7 +358,8 @@ mod tests {
             result,
             ClaimResult {
                 claimed: 2,
-                drained: Vec::new()
+                drained: Vec::new(),
+                gone: gone("x", 0..2),
             }
         );
     }

@@ -97,9 +97,16 @@ impl StepDefinition {
         self.undoes.is_none() && self.on_undo == OnUndo::Drop
     }
 
-    /// Whose capacity, breaker and line this step uses.
+    /// Whose capacity and queue this step uses.
     pub fn agent(&self) -> &AgentName {
-        match &self.target {
+        self.target.agent()
+    }
+}
+
+impl Target {
+    /// The agent, or the origin of the address in its place.
+    pub fn agent(&self) -> &AgentName {
+        match self {
             Target::Agent(name) => name,
             Target::Url { origin, .. } => origin,
         }

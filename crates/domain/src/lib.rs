@@ -25,6 +25,7 @@ mod hidden;
 mod history;
 mod ids;
 mod instance;
+mod known_queue;
 mod lease;
 mod media_type;
 mod memory;
@@ -86,6 +87,7 @@ pub use ids::{
     StepRef, TaskId, WorkflowName,
 };
 pub use instance::{IdInUse, InstanceRecord, Leases, Renewal};
+pub use known_queue::{KnownQueue, QueuedStep};
 pub use lease::{Holder, Incarnation, KnownDead, Lease, Term, renew_after, trust};
 pub use media_type::is_json;
 pub use memory::memory_of;

@@ -38,6 +38,8 @@ suite!([sqlite postgres] {
     writes::a_task_is_read_back_as_it_was_submitted,
     writes::a_step_is_claimed_in_the_transaction_that_made_it_ready,
     writes::without_a_free_slot_a_step_stays_queued,
+    writes::a_reply_claims_the_next_queued_step,
+    writes::batches_with_alerts_and_without_are_saved_side_by_side,
     writes::a_pipeline_runs_through_the_writer,
     writes::one_refused_command_does_not_fail_the_others,
     writes::many_commands_on_one_task_are_decided_in_order,

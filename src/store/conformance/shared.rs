@@ -87,6 +87,30 @@ async fn two_instances_that_finish_two_branches_open_the_join_once() {
     assert_eq!(joins, once);
 }
 
+/// What an instance knows of a queue is a hint: a step that another one has claimed meanwhile is called once.
+#[tokio::test]
+async fn a_queued_step_that_another_instance_has_claimed_is_not_claimed_with_a_reply() {
+    let (a, b) = pair().await;
+    let x = vec![AgentName::new("x")];
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        ids.push(a.submit(New::default()).await.id());
+    }
+    a.slots("x", 1);
+    assert_eq!(a.store.claim_queued(x.clone()).await.unwrap(), 1);
+    assert_eq!(a.calls(), [(ids[0], 0, 1)]);
+    b.slots("x", 2);
+    assert_eq!(b.store.claim_queued(x).await.unwrap(), 2);
+    assert_eq!(b.calls(), [(ids[1], 0, 1), (ids[2], 0, 1)]);
+    // The slots of the tries that other instances spoilt are not freed here.
+    a.slots("x", 8);
+    a.reply(ids[0], 0, 1, success(json!(1))).await.unwrap();
+    assert_eq!(a.calls(), [(ids[3], 0, 1)]);
+    for id in &ids[1..] {
+        assert_eq!(a.read(*id).await.step(StepIndex(0)).attempt, Attempt(1));
+    }
+}
+
 /// What is cached refuses nothing by itself: the one who asks may be the only one left.
 #[tokio::test]
 async fn what_another_instance_has_moved_on_is_not_refused_because_of_what_is_remembered() {

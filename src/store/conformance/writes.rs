@@ -8,7 +8,7 @@ use serde_json::json;
 use super::harness::{Harness, New, now, refusal, success, trace};
 use crate::{
     domain::{Actor, Command, Payload, Refusal, StepIndex, StepStatus, TaskId, TaskStatus},
-    store::{Apply, CommandError, Idempotency, Submitted},
+    store::{AlertQuery, AlertState, Apply, CommandError, Idempotency, Submitted},
 };
 
 fn three() -> serde_json::Value {
@@ -65,6 +65,63 @@ pub async fn without_a_free_slot_a_step_stays_queued(h: Harness) {
     assert_eq!(h.store.claim_queued(vec![x.clone()]).await.unwrap(), 1);
     assert_eq!(h.calls(), [(task.id(), 0, 1)]);
     assert_eq!(*h.notes.drained.lock(), [x]);
+}
+
+/// The slot that a reply frees is taken in the same transaction, without a look at the queue.
+pub async fn a_reply_claims_the_next_queued_step(h: Harness) {
+    let mut ids = Vec::new();
+    for priority in [0, 0, 0, 5] {
+        let new = New {
+            priority,
+            ..New::default()
+        };
+        ids.push(h.submit(new).await.id());
+    }
+    let x = vec![crate::domain::AgentName::new("x")];
+    h.slots("x", 1);
+    assert_eq!(h.store.claim_queued(x).await.unwrap(), 1);
+    assert_eq!(h.calls(), [(ids[3], 0, 1)]);
+    // One that is cancelled meanwhile is passed over, and its slot goes to the next.
+    h.apply(ids[1], Command::Cancel { reason: None })
+        .await
+        .unwrap();
+    for (ended, next) in [(ids[3], ids[0]), (ids[0], ids[2])] {
+        h.slots("x", 1);
+        h.reply(ended, 0, 1, success(json!(1))).await.unwrap();
+        assert_eq!(h.calls(), [(next, 0, 1)]);
+        let claimed = h.read(next).await;
+        assert_eq!(claimed.step(StepIndex(0)).status(), StepStatus::Processing);
+    }
+    // A step that becomes ready with a slot free and nothing queued is claimed at once.
+    h.slots("x", 1);
+    let task = h.submit(New::default()).await;
+    assert_eq!(h.calls(), [(task.id(), 0, 1)]);
+}
+
+/// An alert takes statements of its own, between which no other batch may come.
+pub async fn batches_with_alerts_and_without_are_saved_side_by_side(h: Harness) {
+    const TASKS: usize = 300;
+    h.slots("x", TASKS);
+    let tasks = join_all((0..TASKS).map(|_| h.submit(New::default()))).await;
+    let replies = tasks.iter().enumerate().map(|(at, task)| {
+        let outcome = match at % 3 {
+            0 => refusal(),
+            _ => success(json!(at)),
+        };
+        h.reply(task.id(), 0, 1, outcome)
+    });
+    for task in join_all(replies).await {
+        let task = task.unwrap();
+        assert_eq!(h.read(task.id()).await, *task);
+    }
+    let alerts = AlertQuery {
+        state: Some(AlertState::Open),
+        task: None,
+        before: None,
+        limit: TASKS,
+    };
+    let alerts = h.store.reader.alerts(&alerts).await.unwrap();
+    assert_eq!(alerts.len(), TASKS / 3);
 }
 
 pub async fn a_pipeline_runs_through_the_writer(h: Harness) {

@@ -24,7 +24,7 @@ use super::{
     session_settings::{BEGIN, BEGIN_ANYWHERE},
 };
 use crate::{
-    domain::{AgentName, Message, StepRef, TaskId, Timestamp},
+    domain::{AgentName, Message, QueuedStep, TaskId, Timestamp},
     store::{
         Batch, KnownKey, Loaded, Saved, StoreError,
         error::corrupt,
@@ -43,7 +43,7 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 /// Relies on steps_line. Locks the tasks, not the steps: what a save locks as well. Others' tasks are
 /// passed over, so that instances take different steps from one queue.
 const QUEUED: &str = r#"
-SELECT task_id, idx
+SELECT task_id, idx, priority, due_at
 FROM steps
 CROSS JOIN LATERAL (
     SELECT FROM tasks WHERE tasks.id = steps.task_id FOR NO KEY UPDATE SKIP LOCKED) AS locked
@@ -392,7 +392,7 @@ impl Session for PgTransaction<'_> {
         &mut self,
         agent: &AgentName,
         limit: usize,
-    ) -> Result<Vec<StepRef>, StoreError> {
+    ) -> Result<Vec<QueuedStep>, StoreError> {
         self.lock_out_of_order();
         let query = self
             .prepared()
@@ -400,7 +400,7 @@ impl Session for PgTransaction<'_> {
             .bind(agent.as_str())
             .bind(limit as i64);
         let found = answered(query.fetch_all(self.connection().await?)).await;
-        self.noted(found)?.iter().map(rows::step_ref).collect()
+        self.noted(found)?.iter().map(rows::queued_step).collect()
     }
 
     async fn save(&mut self, batch: &Arc<Batch>) -> Result<Saved, StoreError> {

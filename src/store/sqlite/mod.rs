@@ -31,7 +31,7 @@ use std::{
 
 use async_trait::async_trait;
 use sqlx::migrate::Migration;
-use tokio::time::Instant;
+use tokio::{sync::RwLock, time::Instant};
 
 pub use backup::backup;
 pub use keeper::Keeper;
@@ -67,9 +67,12 @@ const HOUSEKEEPERS: usize = 1;
 const BUSY: Duration = Duration::from_secs(10);
 
 /// The database file, locked for this process.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SqliteBackend {
-    writer: ConnectionThread,
+    /// The committers share it: while it saves one batch, the next is decided and handed over.
+    writer: Arc<ConnectionThread>,
+    /// Held alone by a transaction of several jobs.
+    jobs: Arc<RwLock<()>>,
     definitions: Arc<Definitions>,
     files: DatabaseFiles,
     /// How many the file may have.
@@ -174,7 +177,8 @@ async fn open_file(
     let reserve = Reserve::beside(file.path());
     let keeper = Keeper::new(files.clone(), reserve, housekeeping, max_pages);
     let backend = SqliteBackend {
-        writer,
+        writer: Arc::new(writer),
+        jobs: Arc::default(),
         definitions,
         files,
         max_pages,
@@ -285,7 +289,8 @@ impl Backend for SqliteBackend {
             now: now(),
             instant: Instant::now(),
             max_pages: self.max_pages,
-            is_begun: false,
+            jobs: &self.jobs,
+            begun: None,
         }))
     }
 

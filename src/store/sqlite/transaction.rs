@@ -4,7 +4,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use rusqlite::Connection;
-use tokio::time::Instant;
+use tokio::{
+    sync::{OwnedRwLockWriteGuard, RwLock},
+    time::Instant,
+};
 
 use super::{
     connection::ConnectionThread,
@@ -13,7 +16,7 @@ use super::{
     save, space,
 };
 use crate::{
-    domain::{AgentName, Message, StepRef, TaskId, Timestamp},
+    domain::{AgentName, Message, QueuedStep, TaskId, Timestamp},
     store::{
         Batch, Definitions, KnownKey, Loaded, Saved, StoreError,
         error::corrupt,
@@ -25,7 +28,7 @@ use crate::{
 
 /// Relies on steps_line.
 const QUEUED: &str = r#"
-SELECT task_id, idx FROM steps
+SELECT task_id, idx, priority, due_at FROM steps
 WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1
 ORDER BY priority DESC, task_id, idx
 LIMIT $2"#;
@@ -59,8 +62,10 @@ static DIALECT: Dialect = Dialect {
     heartbeat: "INSERT INTO heartbeat (id, at) VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET at = excluded.at",
 };
 
-/// It is begun when something is written. Reads before that need not be in it: nobody else writes, and a save finds
-/// out by the version.
+/// It is begun when something is written. Reads before that need not be in it: a save finds out by the version.
+///
+/// The connection is shared. A batch is mostly one job, beside which those of the other committer may stand in the
+/// queue; a transaction of several jobs has the connection for itself until it ends.
 pub(super) struct SqliteTransaction<'c> {
     pub connection: &'c ConnectionThread,
     pub definitions: &'c Arc<Definitions>,
@@ -69,7 +74,9 @@ pub(super) struct SqliteTransaction<'c> {
     pub instant: Instant,
     /// How many the file may have.
     pub max_pages: Option<u64>,
-    pub is_begun: bool,
+    pub jobs: &'c Arc<RwLock<()>>,
+    /// Where it is.
+    pub begun: Option<OwnedRwLockWriteGuard<()>>,
 }
 
 impl SqliteTransaction<'_> {
@@ -78,7 +85,10 @@ impl SqliteTransaction<'_> {
         &mut self,
         job: impl FnOnce(&Connection) -> Result<R, StoreError> + Send + 'static,
     ) -> Result<R, StoreError> {
-        let begins = !std::mem::replace(&mut self.is_begun, true);
+        let begins = self.begun.is_none();
+        if begins {
+            self.begun = Some(self.jobs.clone().write_owned().await);
+        }
         let job = move |connection: &mut Connection| {
             if begins {
                 begin(connection)?;
@@ -93,11 +103,11 @@ impl SqliteTransaction<'_> {
         &self,
         job: impl FnOnce(&Connection) -> Result<R, StoreError> + Send + 'static,
     ) -> Result<R, StoreError> {
-        let is_begun = self.is_begun;
+        if self.begun.is_some() {
+            return self.connection.run(|connection| job(connection)).await;
+        }
+        let _beside = self.jobs.read().await;
         let job = move |connection: &mut Connection| {
-            if is_begun {
-                return job(connection);
-            }
             end_left_over(connection)?;
             let view = connection.transaction()?;
             job(&view)
@@ -136,7 +146,7 @@ fn commit(connection: &Connection, files: &DatabaseFiles) -> Result<(), StoreErr
 
 impl Drop for SqliteTransaction<'_> {
     fn drop(&mut self) {
-        if self.is_begun {
+        if self.begun.is_some() {
             self.connection.post(roll_back);
         }
     }
@@ -194,11 +204,11 @@ impl Session for SqliteTransaction<'_> {
         &mut self,
         agent: &AgentName,
         limit: usize,
-    ) -> Result<Vec<StepRef>, StoreError> {
+    ) -> Result<Vec<QueuedStep>, StoreError> {
         let find = Statement::new(QUEUED).bind(agent).bind(limit);
         let found = self.read(move |connection| fetch(connection, &find)).await;
         let found = found.inspect_err(|error| self.files.health.note(error))?;
-        found.iter().map(rows::step_ref).collect()
+        found.iter().map(rows::queued_step).collect()
     }
 
     async fn save(&mut self, batch: &Arc<Batch>) -> Result<Saved, StoreError> {
@@ -243,14 +253,14 @@ impl Session for SqliteTransaction<'_> {
     }
 
     async fn commit(mut self: Box<Self>) -> Result<(), StoreError> {
-        if !self.is_begun {
+        if self.begun.is_none() {
             self.files.check_before_commit()?;
             return self.files.check_committed();
         }
         let files = self.files.clone();
         self.write(move |connection| commit(connection, &files))
             .await?;
-        self.is_begun = false;
+        self.begun = None;
         Ok(())
     }
 
@@ -260,7 +270,7 @@ impl Session for SqliteTransaction<'_> {
         batch: &Arc<Batch>,
     ) -> Result<Saved, CommitError> {
         let has_alerts = batch.changes.iter().any(|change| !change.alerts.is_empty());
-        if self.is_begun || has_alerts {
+        if self.begun.is_some() || has_alerts {
             if self.save(batch).await? == Saved::Conflict {
                 return Ok(Saved::Conflict);
             }
@@ -281,6 +291,7 @@ impl Session for SqliteTransaction<'_> {
             roll_back(connection);
             Ok(saved?)
         };
+        let _beside = self.jobs.read().await;
         self.connection.run(save_and_commit).await
     }
 }

@@ -11,13 +11,14 @@ use tokio::time::Instant;
 use super::{
     Damage, Failed, Faults,
     faults::{Culprit, OF_NO_STEP, Panicked, guarded},
+    known_queues::ClaimedSteps,
     request::{Apply, Idempotency, Request, WriteResult},
     stale_refusals::StaleRefusals,
 };
 use crate::{
     domain::{
-        AgentName, AlertChange, Attempt, ClaimPlan, Command, CommandOutput, Draft, StepRef, Task,
-        TaskId, Timestamp, template::Budget,
+        AlertChange, Attempt, ClaimPlan, Command, CommandOutput, Draft, StepRef, Task, TaskId,
+        Timestamp, template::Budget,
     },
     planted,
     store::{
@@ -25,6 +26,8 @@ use crate::{
         UnreadableTask, batch::NewKey,
     },
 };
+
+pub(super) use load::Queues;
 
 pub(super) struct BatchDraft {
     now: Timestamp,
@@ -39,7 +42,9 @@ pub(super) struct BatchDraft {
     claims: ClaimPlan,
     replies: Vec<PendingReply>,
     dispatches: Vec<Dispatch>,
-    drained: Vec<AgentName>,
+    claimed: ClaimedSteps,
+    /// A queue was not read that steps were to be claimed from.
+    is_unread: bool,
     dropped: Vec<(StepRef, Attempt, bool)>,
     pub(super) stale_refusals: StaleRefusals,
     pub(super) batch: Batch,
@@ -97,7 +102,8 @@ impl BatchDraft {
             claims: ClaimPlan::new(one_by_one),
             replies: Vec::new(),
             dispatches: Vec::new(),
-            drained: Vec::new(),
+            claimed: ClaimedSteps::default(),
+            is_unread: false,
             dropped: Vec::new(),
             stale_refusals: StaleRefusals::default(),
             batch: Batch::default(),
@@ -138,6 +144,10 @@ impl BatchDraft {
             };
             self.replies.push(reply);
         }
+        if self.count() == requests.len() {
+            // What these requests have left free, or freed.
+            self.guarded(None, |draft| draft.claim_queued(local))?;
+        }
         Ok(())
     }
 
@@ -156,12 +166,19 @@ impl BatchDraft {
         if self.culprits.iter().any(is_culprit) {
             return Ok(PendingReply::Refused(CommandError::Panicked));
         }
-        guarded(|| self.decide_one(request, local)).map_err(|message| {
+        let culprit = request.task().map(|_| Culprit::Request(at));
+        self.guarded(culprit, |draft| draft.decide_one(request, local))
+    }
+
+    /// Where a claim panics, the culprit is its step.
+    fn guarded<T>(
+        &mut self,
+        culprit: Option<Culprit>,
+        decide: impl FnOnce(&mut Self) -> T,
+    ) -> Result<T, Failed> {
+        guarded(|| decide(self)).map_err(|message| {
             let claim = self.claiming.take().map(Culprit::Claim);
-            let culprit = match (claim, request.task()) {
-                (None, None) => None,
-                (claim, _) => Some(claim.unwrap_or(Culprit::Request(at))),
-            };
+            let culprit = claim.or(culprit);
             Failed::Panicked(Panicked { culprit, message })
         })
     }

@@ -205,6 +205,21 @@ impl CommandQueue {
     }
 }
 
+impl BatchGuard<'_> {
+    /// Takes one more task for this batch, unless another committer is saving it.
+    pub fn take_task(&mut self, task: TaskId) -> bool {
+        if self.command_queue.committers == 1 {
+            return true;
+        }
+        let key = ConflictKey::Task(task);
+        if self.command_queue.in_flight.lock().keys.insert(key.clone()) {
+            self.keys.push(key);
+            return true;
+        }
+        self.keys.contains(&key)
+    }
+}
+
 impl Arrivals {
     /// At least one request, and all that come with it. `None`: no more will come.
     async fn receive(&mut self, most: usize, into: &mut Vec<Request>) -> Option<()> {

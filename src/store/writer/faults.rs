@@ -21,7 +21,7 @@ use tokio::{sync::oneshot, time::Instant};
 use tracing::{error, warn};
 
 use super::{
-    Committer,
+    BatchGuard, Committer,
     request::{Apply, Request},
 };
 use crate::{
@@ -205,7 +205,7 @@ pub(super) enum UnreportedFault {
     Unreadable(UnreadableTask),
 }
 
-impl Committer<'_> {
+impl<'w> Committer<'w> {
     /// Notes a panic. It is reported once the batch is through: see [`Committer::report_faults`].
     pub(super) fn note_fault(&mut self, requests: &[Request], culprit: &Culprit, message: String) {
         let (task, step, command) = match culprit {
@@ -233,7 +233,7 @@ impl Committer<'_> {
     }
 
     /// One alert for each task that this process panicked at, or cannot read.
-    pub(super) async fn report_faults(&mut self) {
+    pub(super) async fn report_faults(&mut self, taken: &mut BatchGuard<'w>) {
         let faults = &self.writer.faults;
         for unreported in std::mem::take(&mut self.unreported) {
             match unreported {
@@ -244,7 +244,8 @@ impl Committer<'_> {
                     message,
                 } => {
                     if faults.note(task, step, false) {
-                        self.report_panic(task, step, command, &message).await;
+                        self.report_panic(task, step, command, &message, taken)
+                            .await;
                     }
                 }
                 UnreportedFault::Unreadable(unreadable) => {
@@ -264,6 +265,7 @@ impl Committer<'_> {
         step: Option<StepIndex>,
         command: &str,
         message: &str,
+        taken: &mut BatchGuard<'w>,
     ) {
         let (answer, answered) = oneshot::channel();
         let message = format!(
@@ -283,7 +285,7 @@ impl Committer<'_> {
             },
             answer,
         }];
-        let saved = self.write(&mut report).await;
+        let saved = self.write(&mut report, taken, false).await;
         drop(report);
         let answered = answered.await;
         if saved.is_err() || !matches!(answered, Ok(Ok(_))) {

@@ -18,6 +18,7 @@ use uuid::{ContextV7, Uuid};
 use super::{
     BatchWriter, Cache, Faults, WriterSettings,
     command_queue::CommandQueue,
+    known_queues::KnownQueues,
     leases,
     purge::{self, PurgeCall},
     request::{Apply, Idempotency, LeaseCall, Request, Submitted, ask},
@@ -54,6 +55,7 @@ pub struct Store {
     pub(super) sender: Arc<ArcSwap<Sender>>,
     /// Tasks that the loops leave alone for a while.
     faults: Arc<Faults>,
+    heads: Arc<KnownQueues>,
     pub health: Health,
 }
 
@@ -82,6 +84,7 @@ impl Store {
         let (writers, is_shared) = (connections.writers, connections.is_shared);
         let outbox = Arc::new(Notify::new());
         let faults = Arc::new(Faults::default());
+        let heads = Arc::new(KnownQueues::default());
         let (health, sender) = (settings.health.clone(), settings.sender.clone());
         let writer = BatchWriter {
             command_queue: CommandQueue::new(receiver, lease_requests, writers.len()),
@@ -90,6 +93,7 @@ impl Store {
             watchers: watchers.clone(),
             outbox: outbox.clone(),
             cache: Mutex::new(Cache::new(settings.cache)),
+            heads: heads.clone(),
             faults: faults.clone(),
             is_shared,
             settings,
@@ -108,6 +112,7 @@ impl Store {
             outbox,
             sender,
             faults,
+            heads,
             health,
         };
         let writing = async move {
@@ -184,6 +189,11 @@ impl Store {
             answer,
         })
         .await
+    }
+
+    /// The next claims read their queues, which may have changed by other hands than this writer's.
+    pub fn read_queues_again(&self) {
+        self.heads.doubt_all();
     }
 
     pub async fn promote(&self) -> Result<Promoted, StoreError> {

@@ -27,7 +27,7 @@ impl<'s> LoadBudget<'s> {
     }
 
     /// Whether the task can be loaded with those before it. What is cached costs nothing.
-    fn takes(&mut self, task: TaskId) -> bool {
+    pub fn takes(&mut self, task: TaskId) -> bool {
         let Some(size) = self.sizes.get(&task) else {
             return true;
         };

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use futures::future::BoxFuture;
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use super::known_queues::KnownQueues;
 use crate::{
     domain::{
         Actor, AgentName, Command, Details, Holder, IdInUse, Lease, Renewal, Task, TaskId, Term,
@@ -95,9 +96,13 @@ impl Request {
         matches!(self, Request::Apply { apply, .. } if apply.by.is_operator())
     }
 
-    /// Whether it is about tasks that it names.
-    pub fn is_command(&self) -> bool {
-        matches!(self, Request::Submit { .. } | Request::Apply { .. })
+    /// Whether it must be saved alone. Claims must, where they read a queue.
+    pub fn is_exclusive(&self, heads: &KnownQueues) -> bool {
+        match self {
+            Request::Submit { .. } | Request::Apply { .. } => false,
+            Request::ClaimQueued { agents, .. } => heads.need_read(agents),
+            Request::Write(_) | Request::Leases(_) => true,
+        }
     }
 }
 

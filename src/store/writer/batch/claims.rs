@@ -46,12 +46,13 @@ impl BatchDraft {
         }
     }
 
-    /// Returns how many steps were claimed.
+    /// Returns how many steps were claimed; at least 1 where more can be claimed at once.
     pub(super) fn claim_queued(&mut self, local: &dyn LocalScheduler) -> usize {
         let mut plan = std::mem::replace(&mut self.claims, ClaimPlan::new(false));
         let result = plan.claim(&mut QueuedClaims { draft: self, local });
-        self.drained.extend(result.drained);
-        result.claimed
+        self.claimed.drained.extend(result.drained);
+        self.claimed.gone.extend(result.gone);
+        result.claimed.max(usize::from(self.is_unread))
     }
 }
 
@@ -97,9 +98,16 @@ impl ClaimSteps for QueuedClaims<'_> {
             }
             // Its request could not be made.
             Ok(None) => ClaimAttempt::NotClaimed,
-            // By the record it is still queued.
             Err(_) => {
-                loaded.note_refusal(&mut draft.stale_refusals);
+                // By the record it is still queued.
+                if draft
+                    .claimed
+                    .found
+                    .iter()
+                    .any(|found| found.agent == *agent)
+                {
+                    loaded.note_refusal(&mut draft.stale_refusals);
+                }
                 ClaimAttempt::NotClaimed
             }
         };

@@ -8,32 +8,68 @@ use crate::{
     domain::{AgentName, Command, StepRef, Task, TaskId},
     store::{
         LocalScheduler, StoreError, Transaction, UnreadableTask,
-        writer::{Cache, Damage, Halted, load_budget::LoadBudget, request::Request},
+        writer::{
+            Cache, Damage, Halted,
+            command_queue::BatchGuard,
+            known_queues::{FoundQueue, KnownQueues},
+            load_budget::LoadBudget,
+            request::Request,
+        },
     },
 };
 use parking_lot::Mutex;
 
+/// How far a queue is read where no other instance claims from it.
+const AHEAD: usize = 256;
+
+/// What there is to claim from.
+pub(in crate::store::writer) struct Queues<'w, 'g> {
+    pub heads: &'w KnownQueues,
+    /// The tasks that this batch is on.
+    pub taken: &'g mut BatchGuard<'w>,
+    /// Whether no other committer saves anything meanwhile.
+    pub may_read: bool,
+    pub is_shared: bool,
+}
+
 impl BatchDraft {
-    /// Reads the queues that are to be claimed from.
-    pub(in crate::store::writer) async fn read_queues(
+    /// Plans claims: from the queues whose heads are known, and from those that are to be read.
+    pub(in crate::store::writer) async fn plan_claims(
         &mut self,
         requests: &[Request],
+        queues: &mut Queues<'_, '_>,
         tx: &mut Transaction<'_>,
         local: &dyn LocalScheduler,
     ) -> Result<(), Halted> {
         for request in requests {
             if let Request::ClaimQueued { agents, .. } = request {
                 for agent in agents {
-                    self.read_queue(agent, tx, local).await?;
+                    match queues.heads.is_usable(agent) {
+                        true => {}
+                        false if queues.may_read => {
+                            self.read_queue(agent, queues.is_shared, tx, local).await?;
+                        }
+                        // Since the batch was begun its head has run out, or is in doubt.
+                        false => self.is_unread = true,
+                    }
                 }
             }
         }
+        let (claims, faults) = (&mut self.claims, &self.faults);
+        queues.heads.usable(|agent, steps| {
+            if let Some(read) = claims.read(agent, local.free(agent), 0) {
+                let steps = steps
+                    .filter(|step| !faults.rests(step.task) && queues.taken.take_task(step.task));
+                claims.add_known(agent, read, steps);
+            }
+        });
         Ok(())
     }
 
     async fn read_queue(
         &mut self,
         agent: &AgentName,
+        is_shared: bool,
         tx: &mut Transaction<'_>,
         local: &dyn LocalScheduler,
     ) -> Result<(), Halted> {
@@ -41,9 +77,13 @@ impl BatchDraft {
             return Ok(());
         }
         let free = local.free(agent);
-        let Some(read) = self.claims.read(agent, free, self.faults.len()) else {
+        let Some(mut read) = self.claims.read(agent, free, self.faults.len()) else {
             return Ok(());
         };
+        if !is_shared {
+            // What is read is locked on a shared store: other instances would pass it over.
+            read.limit = read.limit.max(AHEAD);
+        }
         let steps = match tx.queued(agent, read.limit).await {
             // The queues of other agents go on.
             Err(StoreError::Unreadable(_)) => {
@@ -55,7 +95,13 @@ impl BatchDraft {
             steps => steps?,
         };
         let is_left_alone = |task| self.faults.rests(task);
-        self.claims.add(agent, read, steps, is_left_alone);
+        let found = steps.iter().map(|found| found.step).collect();
+        self.claims.add(agent, read, found, is_left_alone);
+        self.claimed.found.push(FoundQueue {
+            agent: agent.clone(),
+            is_whole: steps.len() < read.limit,
+            steps,
+        });
         Ok(())
     }
 
@@ -159,10 +205,11 @@ impl BatchDraft {
         };
         let mut budget = LoadBudget::new(&sizes);
         self.most_requests = budget.for_requests(requests, &mut self.claims);
-        let claims = requests
-            .iter()
-            .take(self.most_requests)
-            .any(Request::claims);
+        let mut fitting = requests.iter().take(self.most_requests);
+        // Without a request for them claims come last.
+        let is_last = || self.most_requests == requests.len();
+        let claims =
+            fitting.any(Request::claims) || is_last() && self.claims.cut(|task| budget.takes(task));
         if !claims {
             self.claims.clear();
         }

@@ -16,6 +16,7 @@ use crate::{
         writer::{
             Failed,
             faults::{Culprit, Panicked, guarded},
+            known_queues::KnownQueues,
             request::{Request, Submitted},
         },
     },
@@ -81,6 +82,8 @@ impl BatchDraft {
     pub(in crate::store::writer) fn publish(
         &mut self,
         batch: &Batch,
+        heads: &KnownQueues,
+        is_shared: bool,
         local: &dyn LocalScheduler,
         watchers: &Watchers,
         outbox: &Notify,
@@ -92,7 +95,8 @@ impl BatchDraft {
             local.dropped(step, attempt, confirm);
         }
         // Before the pending steps: a queue may have been drained and have grown again in one batch.
-        for agent in self.drained.drain(..) {
+        let claimed = std::mem::take(&mut self.claimed);
+        for agent in heads.saved(claimed, &batch.changes, is_shared, self.now) {
             local.queue_drained(&agent);
         }
         for change in &batch.changes {

@@ -1,0 +1,242 @@
+//! The head of an agent's queue, as an instance knows it without reading the record.
+//!
+//! It is a hint by which the next steps are claimed together with whatever else a transaction saves; the record is the
+//! fence. It holds the steps that the instance enqueued itself. Steps of other instances are met when the record is
+//! read: at every poll, and whenever the head has run out.
+
+use std::{cmp::Reverse, collections::BTreeSet};
+
+use crate::{Priority, Span, StepRef, Timestamp};
+
+/// The most steps of one queue.
+const MOST: usize = 1024;
+
+/// A step that others put into the queue waits no longer than this behind those that this instance put there, before
+/// the queue is claimed from as the record has it.
+const OTHERS_WAIT: Span = Span::from_millis(1000);
+
+/// A step in a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueuedStep {
+    pub step: StepRef,
+    pub priority: Priority,
+    pub due_at: Timestamp,
+}
+
+/// The order of a queue: the most important step first, then that of the oldest task.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Position(Reverse<Priority>, StepRef);
+
+#[derive(Debug)]
+pub struct KnownQueue {
+    steps: BTreeSet<Position>,
+    /// There may be steps behind the last one.
+    is_cut: bool,
+    /// The record is read before the next claim.
+    is_doubtful: bool,
+}
+
+impl Default for KnownQueue {
+    fn default() -> Self {
+        Self {
+            steps: BTreeSet::new(),
+            is_cut: false,
+            is_doubtful: true,
+        }
+    }
+}
+
+impl KnownQueue {
+    /// A step was enqueued by this instance.
+    pub fn add(&mut self, step: StepRef, priority: Priority) {
+        let position = Position(Reverse(priority), step);
+        let is_behind = self.steps.last().is_none_or(|last| position > *last);
+        if self.is_cut && is_behind && !self.is_doubtful {
+            return;
+        }
+        self.steps.insert(position);
+        if self.steps.len() > MOST {
+            self.steps.pop_last();
+            self.is_cut = true;
+        }
+    }
+
+    /// The step is not in the queue any more.
+    pub fn remove(&mut self, step: StepRef, priority: Priority) {
+        self.steps.remove(&Position(Reverse(priority), step));
+    }
+
+    /// [`KnownQueue::remove`] of one of the first steps, of which no more is known.
+    pub fn remove_first(&mut self, step: StepRef) {
+        let found = self.steps.iter().find(|position| position.1 == step);
+        if let Some(position) = found.copied() {
+            self.steps.remove(&position);
+        }
+    }
+
+    /// The record is to be read: the queue may have changed otherwise.
+    pub fn doubt(&mut self) {
+        self.is_doubtful = true;
+    }
+
+    /// Whether steps can be claimed without reading the record.
+    pub fn is_usable(&self) -> bool {
+        !self.is_doubtful && !self.steps.is_empty()
+    }
+
+    /// Whether no step is queued, where no other instance enqueues any.
+    pub fn is_drained(&self) -> bool {
+        !self.is_doubtful && !self.is_cut && self.steps.is_empty()
+    }
+
+    /// The steps in order.
+    pub fn steps(&self) -> impl Iterator<Item = StepRef> {
+        self.steps.iter().map(|Position(_, step)| *step)
+    }
+
+    /// The record was read, and no other instance shares it. `is_whole`: those are all.
+    pub fn replace(&mut self, found: &[QueuedStep], is_whole: bool) {
+        let positions = found
+            .iter()
+            .map(|found| Position(Reverse(found.priority), found.step));
+        self.steps = positions.collect();
+        self.is_cut = !is_whole;
+        self.is_doubtful = false;
+    }
+
+    /// The record was read, and other instances claim from the queue as well. While steps stand there that this instance
+    /// does not know of and that should not wait, the next claim reads the record too.
+    pub fn compare(&mut self, found: &[QueuedStep], now: Timestamp) {
+        if self.steps.is_empty() {
+            // Those that had no room are met as if others had enqueued them.
+            self.is_cut = false;
+        }
+        let first = self.steps.first().map(|Position(priority, _)| *priority);
+        self.is_doubtful = found.iter().any(|found| {
+            let position = Position(Reverse(found.priority), found.step);
+            let is_more_important = first.is_some_and(|first| position.0 < first);
+            let waits = found.due_at + OTHERS_WAIT < now;
+            (is_more_important || waits) && !self.steps.contains(&position)
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{StepIndex, TaskId};
+
+    fn step(number: u128) -> StepRef {
+        StepRef {
+            task: TaskId(Uuid::from_u128(number)),
+            step: StepIndex(0),
+        }
+    }
+
+    fn priority(value: i64) -> Priority {
+        Priority::new(value).unwrap()
+    }
+
+    fn queued(number: u128, important: i64, due_at: i64) -> QueuedStep {
+        QueuedStep {
+            step: step(number),
+            priority: priority(important),
+            due_at: Timestamp::from_millis(due_at),
+        }
+    }
+
+    /// That of a queue that was read whole.
+    fn known(steps: &[QueuedStep]) -> KnownQueue {
+        let mut head = KnownQueue::default();
+        head.replace(steps, true);
+        head
+    }
+
+    fn order(head: &KnownQueue) -> Vec<StepRef> {
+        head.steps().collect()
+    }
+
+    #[test]
+    fn nothing_is_claimed_by_a_head_before_the_record_was_read() {
+        let mut head = KnownQueue::default();
+        head.add(step(1), priority(0));
+        assert!(!head.is_usable());
+        assert!(!head.is_drained());
+        head.replace(&[queued(1, 0, 0)], true);
+        assert!(head.is_usable());
+        head.doubt();
+        assert!(!head.is_usable());
+    }
+
+    #[test]
+    fn the_most_important_step_is_first_and_then_that_of_the_oldest_task() {
+        let mut head = known(&[]);
+        for (number, important) in [(3, 0), (1, 0), (2, 5), (4, -5)] {
+            head.add(step(number), priority(important));
+        }
+        assert_eq!(order(&head), [step(2), step(1), step(3), step(4)]);
+        head.remove(step(2), priority(5));
+        assert_eq!(order(&head)[0], step(1));
+    }
+
+    #[test]
+    fn a_queue_that_was_read_whole_is_drained_with_its_last_step() {
+        let mut head = known(&[queued(1, 0, 0)]);
+        assert!(!head.is_drained());
+        head.remove_first(step(1));
+        assert!(head.is_drained());
+        head.add(step(2), priority(0));
+        assert!(!head.is_drained());
+    }
+
+    #[test]
+    fn what_stands_behind_a_part_that_is_not_known_is_not_claimed_before_it() {
+        let mut head = KnownQueue::default();
+        head.replace(&[queued(1, 0, 0), queued(5, 0, 0)], false);
+        head.add(step(9), priority(0));
+        head.add(step(3), priority(0));
+        assert_eq!(order(&head), [step(1), step(3), step(5)]);
+        for number in [1, 3, 5] {
+            head.remove(step(number), priority(0));
+        }
+        head.add(step(9), priority(0));
+        assert!(!head.is_usable() && !head.is_drained());
+    }
+
+    #[test]
+    fn a_long_queue_is_known_as_far_as_there_is_room() {
+        let mut head = known(&[]);
+        for number in (0..2 * MOST as u128).rev() {
+            head.add(step(number), priority(0));
+        }
+        assert_eq!(head.steps.len(), MOST);
+        assert_eq!(order(&head)[0], step(0));
+        for number in 0..MOST as u128 {
+            head.remove(step(number), priority(0));
+        }
+        assert!(!head.is_drained(), "the others are in the record");
+    }
+
+    #[test]
+    fn steps_of_others_that_should_not_wait_are_claimed_as_the_record_has_them() {
+        let now = Timestamp::from_millis(10_000);
+        let own = queued(5, 0, 9_900);
+        for (found, is_usable) in [
+            (vec![], true),
+            (vec![own], true),
+            // It came just now, and is its own instance's to claim.
+            (vec![queued(1, 0, 9_500), own], true),
+            (vec![queued(1, 0, 8_000), own], false),
+            (vec![queued(7, 1, 9_900), own], false),
+            // What this instance knows may wait as long as it must.
+            (vec![queued(5, 0, 1)], true),
+        ] {
+            let mut head = known(&[own]);
+            head.doubt();
+            head.compare(&found, now);
+            assert_eq!(head.is_usable(), is_usable, "{found:?}");
+        }
+    }
+}
