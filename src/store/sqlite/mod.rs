@@ -88,7 +88,7 @@ pub struct OpenedSqlite {
 impl OpenedSqlite {
     pub fn connections(self) -> (StoreConnections, Keeper) {
         let connections = StoreConnections {
-            writers: vec![Box::new(self.backend)],
+            writers: vec![Box::new(self.backend.clone()), Box::new(self.backend)],
             leases: None,
             purging: None,
             readers: self.readers,
