@@ -271,6 +271,8 @@ impl Session for SqliteTransaction<'_> {
     ) -> Result<Saved, CommitError> {
         let has_alerts = batch.changes.iter().any(|change| !change.alerts.is_empty());
         if self.begun.is_some() || has_alerts {
+            // While another process keeps the database locked, each batch after this one would wait as long.
+            self.write(|_| Ok(())).await.map_err(CommitError::Begin)?;
             if self.save(batch).await? == Saved::Conflict {
                 return Ok(Saved::Conflict);
             }

@@ -1,5 +1,5 @@
-//! Where each case stands, for whoever has to find out why one does not end. A case that waits for something
-//! that never comes must fail with what it waits for, well before the test runner ends a silent test.
+//! Shows where each case stands if one does not end. A case that waits in vain fails and says what it waits for, well
+//! before the test runner ends a silent test.
 
 use std::{
     collections::BTreeMap,
