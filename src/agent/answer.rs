@@ -6,13 +6,15 @@ use ::http::{HeaderMap, StatusCode, header};
 use serde_json::value::RawValue;
 
 use super::retry::retry_after;
-use crate::domain::{BODY_EXCERPT, DEEPEST, Payload, Timestamp, is_json, too_deep};
+use crate::domain::{BODY_EXCERPT, DEEPEST, Payload, ReplyMode, Timestamp, is_json, too_deep};
 
 /// What the head of an answer says, before any of its body is read.
 #[derive(PartialEq, Debug)]
 pub(super) enum ResponseClass {
     /// The body is the step's output.
     Success,
+    /// The service promises to reply later.
+    Deferred,
     Transient {
         message: String,
         retry_after: Option<Duration>,
@@ -22,12 +24,14 @@ pub(super) enum ResponseClass {
     },
 }
 
-pub(super) fn classify(status: StatusCode, headers: &HeaderMap, now: Timestamp) -> ResponseClass {
+pub(super) fn classify(
+    status: StatusCode,
+    headers: &HeaderMap,
+    mode: ReplyMode,
+    now: Timestamp,
+) -> ResponseClass {
     match status.as_u16() {
-        202 if answers_later(headers) => ResponseClass::Permanent {
-            message: "the service wants to respond later (202 with Provost-Async), which this version does not support"
-                .to_owned(),
-        },
+        202 if mode == ReplyMode::Callback || answers_later(headers) => ResponseClass::Deferred,
         200..=299 => ResponseClass::Success,
         300..=399 => ResponseClass::Permanent {
             message: redirect(status, headers),
@@ -142,7 +146,16 @@ mod tests {
     }
 
     fn of(status: u16, given: &[(&'static str, &'static str)]) -> ResponseClass {
-        classify(StatusCode::from_u16(status).unwrap(), &headers(given), NOW)
+        of_mode(status, given, ReplyMode::Response)
+    }
+
+    fn of_mode(
+        status: u16,
+        given: &[(&'static str, &'static str)],
+        mode: ReplyMode,
+    ) -> ResponseClass {
+        let status = StatusCode::from_u16(status).unwrap();
+        classify(status, &headers(given), mode, NOW)
     }
 
     fn message(class: ResponseClass) -> String {
@@ -160,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_would_come_later_is_refused() {
-        let refused = message(of(202, &[("provost-async", "True")]));
-        assert!(refused.contains("does not support"), "{refused}");
-        assert_eq!(
-            of(202, &[("provost-async", "false")]),
-            ResponseClass::Success
-        );
+    fn only_a_202_that_says_so_or_is_agreed_on_promises_a_later_reply() {
+        let (later, now) = (ResponseClass::Deferred, ResponseClass::Success);
+        assert_eq!(of(202, &[("provost-async", "True")]), later);
+        assert_eq!(of(202, &[("provost-async", "false")]), now);
+        assert_eq!(of(200, &[("provost-async", "true")]), now);
+        assert_eq!(of_mode(202, &[], ReplyMode::Callback), later);
+        assert_eq!(of_mode(200, &[], ReplyMode::Callback), now);
     }
 
     #[test]

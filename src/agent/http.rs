@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::{
     connections::{CallConnector, RequestBody},
-    settings::AgentSettings,
+    settings::{AgentSettings, ReplyAddress},
 };
 use crate::domain::{Call, CallBody, Method, Payload, Purpose, Target};
 
@@ -23,6 +23,7 @@ const PROVOST_PROBES: HeaderName = HeaderName::from_static("provost-probes");
 const PROVOST_STEP: HeaderName = HeaderName::from_static("provost-step");
 const PROVOST_ATTEMPT: HeaderName = HeaderName::from_static("provost-attempt");
 const PROVOST_COMPLETE_BY: HeaderName = HeaderName::from_static("provost-complete-by");
+const PROVOST_REPLY_TO: HeaderName = HeaderName::from_static("provost-reply-to");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
@@ -62,13 +63,15 @@ fn tls() -> ClientConfig {
 /// Why a request cannot be made at all: the step's definition or its data is at fault, not the service.
 pub(super) type Unmakeable = String;
 
-/// `base` is the URL of an endpoint, `host` what its `Host` header says, `traceparent` that of this try.
+/// `base` is the URL of an endpoint, `host` what its `Host` header says, `traceparent` that of this try, `replies`
+/// where replies that come later go.
 pub(super) fn request(
     base: &Url,
     host: &HeaderValue,
     call: &Call,
     body: Option<CallBody>,
     traceparent: &str,
+    replies: Option<&ReplyAddress>,
 ) -> Result<Request<RequestBody>, Unmakeable> {
     let url = match &call.target {
         Target::Agent(_) => join(base, &call.path)?,
@@ -78,6 +81,12 @@ pub(super) fn request(
     let target = PathAndQuery::try_from(target)
         .map_err(|error| format!("{target:?} is not a valid request target: {error}"))?;
     let mut headers = headers(host, call, traceparent)?;
+    if let Some(replies) = replies.filter(|_| !matches!(call.purpose, Purpose::Probe(_))) {
+        let mut address = text_or_encoded(&replies.of(call.step, call.attempt));
+        // It is a credential.
+        address.set_sensitive(true);
+        headers.insert(PROVOST_REPLY_TO, address);
+    }
     let body = match body {
         Some(body) => {
             headers.entry(header::CONTENT_TYPE).or_insert(JSON);

@@ -33,5 +33,5 @@ pub use meters::{describe as describe_metrics, label as metrics_label};
 pub use post::{Post, PostError, PostResponse};
 pub use registered::Registered;
 pub use registry::{Agent, Agents};
-pub use settings::AgentSettings;
+pub use settings::{AgentSettings, ReplyAddress};
 pub use transport::Permission;

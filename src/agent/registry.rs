@@ -196,6 +196,7 @@ impl Agents {
             endpoints,
             retry: spec.retry.clone(),
             max_output: self.settings.max_output,
+            replies: Arc::clone(&self.settings.replies),
             meters,
         });
         Agent {

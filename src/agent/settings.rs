@@ -1,9 +1,12 @@
 //! The settings that all agents share.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use super::address::AddressPolicy;
-use crate::domain::Endpoint;
+use crate::domain::{Attempt, Endpoint, ReplyKey, StepRef};
 
 /// What holds for all agents of an instance.
 #[derive(Clone, Debug)]
@@ -15,6 +18,32 @@ pub struct AgentSettings {
     pub addresses: AddressPolicy,
     /// For the origins of steps that name a URL; a registered agent says it per endpoint.
     pub default_max_in_flight: u32,
+    /// Where services send replies that come later. Set once the store is open, which has the key; never without a
+    /// URL under which the service is reached.
+    pub replies: Arc<OnceLock<ReplyAddress>>,
+}
+
+/// Makes the address that a service sends its later reply to.
+#[derive(Debug)]
+pub struct ReplyAddress {
+    base: String,
+    key: ReplyKey,
+}
+
+impl ReplyAddress {
+    /// `public_url` has no slash at its end.
+    pub fn new(public_url: &str, key: ReplyKey) -> Self {
+        Self {
+            base: format!("{public_url}/v1/replies/"),
+            key,
+        }
+    }
+
+    /// A credential: whoever has it can end the attempt.
+    pub(super) fn of(&self, step: StepRef, attempt: Attempt) -> String {
+        let token = self.key.token(step, attempt);
+        format!("{}{token}", self.base)
+    }
 }
 
 impl Default for AgentSettings {
@@ -24,6 +53,7 @@ impl Default for AgentSettings {
             connect_timeout: Duration::from_secs(5),
             addresses: AddressPolicy::default(),
             default_max_in_flight: Endpoint::default_max_in_flight(),
+            replies: Arc::default(),
         }
     }
 }

@@ -1,7 +1,10 @@
 //! How one call goes to a remote service: the endpoint, the request, and what its answer counts as. A transient fault
 //! ends the call, and the next try is a call of its own, so that nothing is held between them.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use ::http::StatusCode;
 use async_trait::async_trait;
@@ -16,6 +19,7 @@ use super::{
     meters::CallMetrics,
     retry,
     routing::{Endpoints, RoutedEndpoint},
+    settings::ReplyAddress,
 };
 use crate::domain::{
     AgentName, Call, CallBody, CallOutcome, Effect, Fault, FaultKind, Purpose, RetrySpec, Timestamp,
@@ -93,6 +97,7 @@ pub(super) struct Transport {
     pub endpoints: Endpoints,
     pub retry: RetrySpec,
     pub max_output: usize,
+    pub replies: Arc<OnceLock<ReplyAddress>>,
     pub meters: Arc<CallMetrics>,
 }
 
@@ -101,7 +106,9 @@ impl Transport {
         let mut meter = self.meters.begin_try();
         let result = self.send(request, body).await;
         match &result {
-            Ok(CallOutcome::Success(_) | CallOutcome::Probed { .. }) => meter.success(),
+            Ok(CallOutcome::Success(_) | CallOutcome::Deferred | CallOutcome::Probed { .. }) => {
+                meter.success();
+            }
             Ok(CallOutcome::Failed(_)) => meter.permanent(),
             Ok(CallOutcome::Crashed(_) | CallOutcome::Transient { .. }) | Err(_) => {
                 meter.transient()
@@ -134,7 +141,16 @@ impl Transport {
             Err(why) => return Ok(request.permanent(why.clone())),
         };
         let traceparent = request.call.trace.parent();
-        let made = match http::request(&way.base, &way.host, request.call, body, &traceparent) {
+        let reply_to = self.replies.get();
+        let made = http::request(
+            &way.base,
+            &way.host,
+            request.call,
+            body,
+            &traceparent,
+            reply_to,
+        );
+        let made = match made {
             Ok(made) => made,
             Err(why) => return Ok(request.permanent(why)),
         };
@@ -155,7 +171,10 @@ impl Transport {
         let class = match status {
             // To a probe this is an answer like any other.
             StatusCode::NOT_FOUND | StatusCode::GONE if probes => ResponseClass::Success,
-            _ => answer::classify(status, &answer.head.headers, request.store_time()),
+            _ => {
+                let (headers, mode) = (&answer.head.headers, request.call.reply_mode);
+                answer::classify(status, headers, mode, request.store_time())
+            }
         };
         match class {
             ResponseClass::Success => {
@@ -180,6 +199,12 @@ impl Transport {
                         CallOutcome::Failed(fault)
                     }
                 })
+            }
+            ResponseClass::Deferred if self.replies.get().is_some() => Ok(CallOutcome::Deferred),
+            ResponseClass::Deferred => {
+                let why = "the service wants to reply later (202), but it got no address for that: set public_url to the URL under which services reach Provost".to_owned();
+                let fault = request.answered(FaultKind::Permanent, why, status);
+                Ok(CallOutcome::Failed(fault))
             }
             ResponseClass::Transient {
                 message,

@@ -54,6 +54,9 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/tasks/{id}/steps/{name}/retry", Operate),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/skip", Operate),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/resolve", Operate),
+    // The token in the path is the credential.
+    (Method::POST, "/v1/replies/{token}", Open),
+    (Method::POST, "/v1/replies/{token}/heartbeat", Open),
     (Method::GET, "/v1/alerts", Read),
     (Method::POST, "/v1/alerts/{id}/acknowledge", Operate),
     (Method::GET, "/v1/messages", Read),

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::api::openapi::words::{
     DeadlinePolicySchema, DurationSchema, JsonSchema, MethodSchema, OnUndoSchema, PolicySchema,
-    UndoPolicySchema,
+    ReplyModeSchema, UndoPolicySchema,
 };
 
 /// One step: a call to one remote service.
@@ -62,6 +62,14 @@ pub struct StepBody {
     /// its outcome is known, or `drop` it at once.
     #[schema(default = "wait", example = "wait")]
     on_undo: Option<OnUndoSchema>,
+    /// `callback`: a 202 means that the service replies later, to the address in the header `Provost-Reply-To`. With
+    /// `response`, only a 202 with `Provost-Async: true` means that.
+    #[schema(default = "response", example = "callback")]
+    reply: Option<ReplyModeSchema>,
+    /// While the service has promised a later reply: if it sends no heartbeat for so long, that is a failure. 1s to
+    /// 30d.
+    #[schema(example = "30s")]
+    heartbeat_within: Option<DurationSchema>,
     /// The point of no return: once this step is done, the task can no longer be undone, only completed.
     #[schema(default = false)]
     pivot: Option<bool>,

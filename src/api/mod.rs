@@ -22,6 +22,7 @@ mod operations;
 mod origin;
 pub mod problem;
 mod problem_pages;
+mod replies;
 pub mod request_id;
 pub mod response;
 mod starting;
@@ -49,6 +50,7 @@ use self::problem::ProblemKind;
 fn resources() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::with_openapi(openapi::start())
         .merge(tasks::routes())
+        .merge(replies::routes())
         .merge(alerts::routes())
         .merge(messages::routes())
         .merge(workflows::routes())

@@ -58,10 +58,12 @@ kinds! {
     NoSuchAgent = "no-such-agent", NOT_FOUND, "Agent not found";
     NoSuchAlert = "no-such-alert", NOT_FOUND, "Alert not found";
     NoSuchMessage = "no-such-message", NOT_FOUND, "Message not found";
+    NoSuchReply = "no-such-reply", NOT_FOUND, "Reply token not found";
     MethodNotAllowed = "method-not-allowed", METHOD_NOT_ALLOWED, "Method not allowed";
     TaskEnded = "task-ended", CONFLICT, "Task has ended";
     WrongTaskState = "wrong-task-state", CONFLICT, "Task state does not allow this";
     WrongStepState = "wrong-step-state", CONFLICT, "Step state does not allow this";
+    LateReply = "late-reply", CONFLICT, "Reply came too late";
     PastPivot = "past-pivot", CONFLICT, "Task can no longer be undone";
     MessagePending = "message-pending", CONFLICT, "Message is still being delivered";
     AgentConfigured = "agent-configured", CONFLICT, "Agent is defined in the configuration file";
@@ -265,9 +267,10 @@ impl From<CommandError> for Problem {
                     Refusal::Ended(_) => ProblemKind::TaskEnded,
                     Refusal::TaskState { .. } => ProblemKind::WrongTaskState,
                     Refusal::PastPivot { .. } => ProblemKind::PastPivot,
-                    Refusal::StepState { .. } | Refusal::Late { .. } | Refusal::NotDue { .. } => {
-                        ProblemKind::WrongStepState
-                    }
+                    Refusal::Late { .. } => ProblemKind::LateReply,
+                    Refusal::StepState { .. }
+                    | Refusal::Deferred { .. }
+                    | Refusal::NotDue { .. } => ProblemKind::WrongStepState,
                 };
                 let problem = Self::new(kind, detail).with("state", state);
                 match refusal {

@@ -11,7 +11,7 @@ use crate::{
     delivery::Receivers,
     domain::{
         AgentName, Definition, FieldFault, InstanceId, KnownAgents, Limits, Payload, Policies,
-        WHOLE_DEFINITION, nearest, parse_steps_within, template::Budget,
+        ReplyKey, WHOLE_DEFINITION, nearest, parse_steps_within, template::Budget,
     },
     instance::Hold,
     store::Store,
@@ -50,6 +50,10 @@ pub struct App {
     pub ended_tasks: EndedTasks,
     pub bulkhead: EvaluationBulkhead,
     pub instance: InstanceId,
+    /// Recognises the tokens of replies that come later.
+    pub reply_key: ReplyKey,
+    /// Whether calls carry an address for them.
+    pub takes_later_replies: bool,
     pub hold: Arc<Hold>,
     /// Permits for callers who wait for a task or follow it. There are fewer than connections, so that short
     /// requests always get through.
@@ -119,5 +123,12 @@ impl KnownAgents for App {
         Err(format!(
             "steps that name a URL ({url}) are not allowed here: register an agent with PUT /v1/agents/{{name}}, or set calls.allow_url_steps"
         ))
+    }
+
+    fn takes_later_replies(&self) -> Result<(), String> {
+        if self.takes_later_replies {
+            return Ok(());
+        }
+        Err("needs an address that the service can reply to: set public_url to the URL under which services reach Provost".to_owned())
     }
 }

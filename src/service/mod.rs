@@ -28,11 +28,13 @@ use tracing::{info, warn};
 use self::{component::Components, peer_watcher::PeerWatcher, reload::Live};
 pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
 use crate::{
-    agent::{self, AddressPolicy, AgentSettings, Agents, OwnAddresses, Post, Registered},
+    agent::{
+        self, AddressPolicy, AgentSettings, Agents, OwnAddresses, Post, Registered, ReplyAddress,
+    },
     api::{self, App, EndedTasks, Gauges, WorkflowCache},
     config::{Config, DatabaseUrl, Listen},
     delivery::{Receivers, StoreAlerts},
-    domain::{InstanceId, Limits, Sender},
+    domain::{InstanceId, Limits, ReplyKey, Sender},
     instance::{Hold, JoinError, LocalLease, Membership},
     listener::{self, Listener, Server, Tls, TlsError},
     scheduler::{self, Dispatcher, Local},
@@ -58,6 +60,9 @@ pub enum StartError {
     #[error("{0}")]
     Tls(#[from] TlsError),
 }
+
+/// The name of the key that the migrations made.
+const REPLY_TOKENS: &str = "reply-tokens";
 
 /// A running instance. It runs until [`Service::stop`].
 pub struct Service {
@@ -95,6 +100,7 @@ impl Service {
             addresses: addresses(&config, &address),
             ..AgentSettings::default()
         };
+        let replies = calls.replies.clone();
         let post = Post::new(&calls, config.courier.timeout.duration());
         let receivers = Receivers::new(&config, post.clone());
         let receivers = Arc::new(ArcSwap::from_pointee(receivers));
@@ -150,6 +156,14 @@ impl Service {
             settings,
         );
         let writer = components.spawn("writer", writer);
+        let read_key = || store.housekeeping.secret(REPLY_TOKENS);
+        let reply_key = start::insist(&store, "read the key of reply tokens", read_key).await?;
+        let reply_key = reply_key.and_then(|secret| ReplyKey::new(secret.as_bytes()));
+        let reply_key = reply_key
+            .ok_or_else(|| StoreError::Corrupt("the key of reply tokens is missing".to_owned()))?;
+        if let Some(url) = &sender.load().public_url {
+            let _ = replies.set(ReplyAddress::new(url, reply_key.clone()));
+        }
         let registered = Arc::new(Registered::new(agents.clone(), config.agents.clone()));
         let refresh = || registered.refresh(&store.housekeeping);
         start::insist(&store, "read what is registered", refresh).await?;
@@ -223,6 +237,8 @@ impl Service {
             ended_tasks: EndedTasks::default(),
             bulkhead: api::EvaluationBulkhead::new(),
             instance: instance.clone(),
+            reply_key,
+            takes_later_replies: replies.get().is_some(),
             hold,
             waits: Arc::new(Semaphore::new(server.most_waiting())),
         });

@@ -19,7 +19,8 @@ WHERE due_at IS NOT NULL AND queued = 1 GROUP BY agent"#;
 
 const COUNT_OTHERS: &str = r#"
 SELECT (SELECT count(*) FROM steps WHERE due_at IS NOT NULL AND queued = 0) AS delayed,
-       (SELECT count(*) FROM steps WHERE state = 'processing') AS processing"#;
+       (SELECT count(*) FROM steps WHERE state = 'processing' AND locked_by IS NOT NULL)
+       + (SELECT count(*) FROM steps WHERE state = 'processing' AND locked_by IS NULL) AS processing"#;
 
 /// Goes from the tasks that have not ended, by tasks_by_state, to their steps.
 const COUNT_WAITING: &str = r#"

@@ -36,7 +36,7 @@ SELECT id AS instance, incarnation, term, until, started_at, version, process,
        coalesce(held.count, 0) AS held
 FROM instances
 LEFT JOIN (SELECT locked_by, count(*) AS count FROM {steps}
-           WHERE state = 'processing' GROUP BY locked_by) AS held
+           WHERE state = 'processing' AND locked_by IS NOT NULL GROUP BY locked_by) AS held
        ON held.locked_by = instances.id
 ORDER BY id"#;
 

@@ -20,12 +20,14 @@ pub(super) struct WriterMetrics {
 }
 
 /// The events worth a counter of their own; each is `provost_events_total{type="…"}`.
-const COUNTED: [&str; 23] = [
+const COUNTED: [&str; 25] = [
     "step.claimed",
     "step.processed",
     "task.accepted",
     "task.processed",
     "step.retrying",
+    "step.deferred",
+    "step.late_reply",
     "step.dropping",
     "step.expired",
     "step.extended",
@@ -104,6 +106,11 @@ impl WriterMetrics {
     pub fn observe(&self, change: &TaskChange) {
         for event in &change.events {
             self.count(event);
+        }
+        // What does no more than leave a note is no step or task that ended now.
+        let is_note = |event: &Event| matches!(&*event.kind, "step.late_reply" | "step.progress");
+        if change.events.iter().all(is_note) {
+            return;
         }
         let at = change.at;
         for index in &change.steps {

@@ -31,6 +31,7 @@ const SQLITE: Scripts = scripts! {
     "0005_trace",
     "0006_destinations",
     "0007_tries",
+    "0008_later_replies",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -42,6 +43,7 @@ const POSTGRES: Scripts = scripts! {
     "0005_destinations",
     "0006_tries",
     "0007_storage",
+    "0008_later_replies",
 };
 
 pub fn sqlite() -> Vec<Migration> {

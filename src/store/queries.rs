@@ -56,20 +56,26 @@ SELECT count(*) AS count FROM (
     LIMIT $4) AS ahead"#;
 
 /// Relies on steps_processing, which covers the search for lost instances: that reads all of it, and
-/// what runs is little beside what there is. The second part is only gone through if one is lost.
+/// what runs is little beside what there is. The second part is only gone through if one is lost. The last part relies
+/// on steps_awaited: no instance holds those, however many there are.
 const EXPIRED: &str = r#"
 WITH lost AS MATERIALIZED (
     SELECT DISTINCT locked_by AS id FROM {steps}
-    WHERE state = 'processing' AND locked_by <> $3
+    WHERE state = 'processing' AND locked_by IS NOT NULL AND locked_by <> $3
       AND locked_by NOT IN (SELECT id FROM instances WHERE until > $1))
 SELECT task_id, idx, attempt, complete_by, locked_by IN (SELECT id FROM lost) AS lost
 FROM {steps}
-WHERE state = 'processing' AND complete_by <= $1
+WHERE state = 'processing' AND locked_by IS NOT NULL AND complete_by <= $1
 UNION ALL
 SELECT task_id, idx, attempt, complete_by, true
 FROM {steps}
-WHERE state = 'processing' AND complete_by > $1
+WHERE state = 'processing' AND locked_by IS NOT NULL AND complete_by > $1
   AND EXISTS (SELECT 1 FROM lost) AND locked_by IN (SELECT id FROM lost)
+UNION ALL
+SELECT * FROM (
+    SELECT task_id, idx, attempt, complete_by, false FROM {awaited}
+    WHERE state = 'processing' AND locked_by IS NULL AND complete_by <= $1
+    ORDER BY complete_by LIMIT $2) AS awaited
 ORDER BY complete_by LIMIT $2"#;
 
 /// Reads tasks_ended alone, where nothing of the task is asked for.
@@ -83,12 +89,12 @@ const OVERDUE: &str = r#"
 SELECT id FROM tasks
 WHERE overdue_at IS NOT NULL AND overdue_at <= $1 ORDER BY overdue_at LIMIT $2"#;
 
-/// Relies on steps_processing: what runs is little beside what there is. The task of each step of the page is
+/// Relies on steps_processing: what instances run is little beside what there is. The task of each step of the page is
 /// then looked up by its key.
 const PROCESSING: &str = r#"
 WITH running AS MATERIALIZED (
     SELECT task_id, idx, attempt FROM {steps}
-    WHERE state = 'processing' AND locked_by = coalesce($4, locked_by)),
+    WHERE state = 'processing' AND locked_by IS NOT NULL AND locked_by = coalesce($4, locked_by)),
 page AS MATERIALIZED (
     SELECT task_id, idx, attempt FROM running
     WHERE (task_id, idx) > ($1, $2) ORDER BY task_id, idx LIMIT $3)
@@ -343,7 +349,11 @@ impl Reader {
         limit: usize,
     ) -> Result<Vec<ExpiredStep>, StoreError> {
         let steps = self.source.by_index("steps", "steps_processing");
-        let statement = Statement::new(EXPIRED.replace("{steps}", &steps))
+        let awaited = self.source.by_index("steps", "steps_awaited");
+        let expired = EXPIRED
+            .replace("{steps}", &steps)
+            .replace("{awaited}", &awaited);
+        let statement = Statement::new(expired)
             .bind(self.now().await?.as_millis())
             .bind(limit)
             .bind(asker);
@@ -406,6 +416,12 @@ impl Reader {
             .bind(step.step)
             .bind(attempt);
         self.first(statement, rows::held_step).await
+    }
+
+    /// A key of the store; see the migration that made it.
+    pub async fn secret(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let statement = Statement::new("SELECT value FROM secrets WHERE name = $1").bind(name);
+        self.first(statement, |row| row.get("value")).await
     }
 
     /// Every instance on record, by id, with how many steps it holds; and who supervises.

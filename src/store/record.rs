@@ -8,7 +8,9 @@ use super::{
     MessageState,
     batch::{NewKey, TaskChange},
 };
-use crate::domain::{Event, Message, Step, StepIndex, StepState, Task, Timestamp};
+use crate::domain::{
+    Event, InstanceId, Message, ReplyLog, SavedReplies, Step, StepIndex, StepState, Task, Timestamp,
+};
 
 /// The rows that a batch is saved as: their columns, each with the kind of its value. The structs here, the statements that
 /// save and load, and what is bound to them are made of this list. A new column is added here, where its row is made
@@ -40,7 +42,8 @@ macro_rules! saved_rows {
                 extended: number, doubt: maybe_word, tries: number, locked_by: maybe_shared,
                 complete_by: maybe_number, ready_at: maybe_number, due_at: maybe_number,
                 queued: flag, started_at: maybe_number, ended_at: maybe_number, body: maybe_text,
-                output: maybe_text, error: maybe_owned, last_fault: maybe_owned
+                output: maybe_text, error: maybe_owned, last_fault: maybe_owned,
+                reply: maybe_owned
             }
             /// The rest of it.
             NewStepRow<'a> { name: shared, agent: shared, priority: number }
@@ -222,12 +225,16 @@ impl<'a> StepRow<'a> {
             body,
             started_at,
             last_fault,
+            reply_log,
         } = step;
         let (locked_by, complete_by) = match state {
             StepState::Processing {
-                locked_by,
+                held_by,
                 complete_by,
-            } => (Some(locked_by.shared()), Some(*complete_by)),
+            } => (
+                held_by.instance().map(InstanceId::shared),
+                Some(held_by.ends_at(*complete_by)),
+            ),
             // What is left of its time is kept as the end that it has if it is claimed in time.
             StepState::Pending { ready_at } => (None, time_left.map(|left| *ready_at + left)),
             _ => (None, None),
@@ -261,6 +268,7 @@ impl<'a> StepRow<'a> {
             output: step.output().map(|output| output.as_json()),
             error,
             last_fault: last_fault.as_ref().map(json),
+            reply: replies(state, reply_log),
         }
     }
 }
@@ -349,6 +357,24 @@ impl<'a> QueueRow<'a> {
         };
         messages.into_iter().map(queue).collect()
     }
+}
+
+/// Nothing for a step that never got a reply later.
+fn replies(state: &StepState, log: &ReplyLog) -> Option<String> {
+    let open = match state {
+        StepState::Processing {
+            held_by,
+            complete_by,
+        } => held_by.open_reply().map(|open| (open, *complete_by)),
+        _ => None,
+    };
+    let is_empty = open.is_none() && log.is_empty();
+    (!is_empty).then(|| {
+        json(&SavedReplies {
+            open: open.map(|(open, complete_by)| (Box::new(open.clone()), complete_by)),
+            log: log.clone(),
+        })
+    })
 }
 
 /// Room for one event, in bytes: most are shorter.

@@ -17,9 +17,10 @@ use super::{
 };
 use crate::domain::{
     AgentName, AgentSpec, Attempt, Circuit, Definition, Destination, Details, Effect, Expiry,
-    Fault, Incarnation, InstanceId, Payload, Priority, QueuedStep, ReceiverName, Span, Step,
-    StepIndex, StepName, StepRef, StepState, StepStatus, Task, TaskId, TaskState, TaskStatus, Term,
-    Timestamp, Trace, WorkflowName, WorkflowRef, memory_of,
+    Fault, Incarnation, InstanceId, OpenReply, Payload, Priority, QueuedStep, ReceiverName,
+    SavedReplies, Span, Step, StepHolder, StepIndex, StepName, StepRef, StepState, StepStatus,
+    Task, TaskId, TaskState, TaskStatus, Term, Timestamp, Trace, WorkflowName, WorkflowRef,
+    memory_of,
 };
 
 /// One row, read by the names of its columns.
@@ -329,16 +330,14 @@ fn trace(row: &impl Columns) -> Result<Option<Trace>, StoreError> {
 
 fn step(row: &impl Columns) -> Result<Step, StoreError> {
     let status = row.get("state")?;
+    let SavedReplies { open, log } = json(row, "reply")?.unwrap_or_default();
     let at = || row.get("ended_at");
     let state = match status {
         StepStatus::Waiting => StepState::Waiting,
         StepStatus::Pending => StepState::Pending {
             ready_at: row.get("ready_at")?,
         },
-        StepStatus::Processing => StepState::Processing {
-            locked_by: row.get("locked_by")?,
-            complete_by: row.get("complete_by")?,
-        },
+        StepStatus::Processing => processing(row, open)?,
         StepStatus::Processed => StepState::Processed {
             output: row.get("output")?,
             at: at()?,
@@ -383,6 +382,22 @@ fn step(row: &impl Columns) -> Result<Step, StoreError> {
         body: row.get("body")?,
         started_at: row.get("started_at")?,
         last_fault: row.get("last_fault")?,
+        reply_log: log,
+    })
+}
+
+fn processing(
+    row: &impl Columns,
+    open: Option<(Box<OpenReply>, Timestamp)>,
+) -> Result<StepState, StoreError> {
+    let (held_by, complete_by) = match (row.get("locked_by")?, open) {
+        (Some(instance), _) => (StepHolder::Instance(instance), row.get("complete_by")?),
+        (None, Some((open, complete_by))) => (StepHolder::Service(open), complete_by),
+        (None, None) => return Err(corrupt("nobody holds a step that is processing")),
+    };
+    Ok(StepState::Processing {
+        held_by,
+        complete_by,
     })
 }
 

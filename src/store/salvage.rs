@@ -17,7 +17,9 @@ use super::{
     statement::Statement,
     stored_workflow::compile,
 };
-use crate::domain::{AlertKind, AlertNotice, Definition, Sender, StepIndex, Task, TaskId};
+use crate::domain::{
+    AlertKind, AlertNotice, Definition, SavedReplies, Sender, StepIndex, Task, TaskId,
+};
 
 /// Relies on the primary key.
 const REPLY_TO: &str = "SELECT reply_to FROM task_details WHERE task_id = $1";
@@ -126,6 +128,10 @@ impl<R: Columns> Columns for Salvaged<'_, R> {
             })),
             ("last_fault", Ok(Some(text))) if is_json(&text) => Ok(Some(text)),
             ("last_fault", _) => Ok(None),
+            ("reply", Ok(Some(text))) if serde_json::from_str::<SavedReplies>(&text).is_ok() => {
+                Ok(Some(text))
+            }
+            ("reply", _) => Ok(None),
             (_, read) => read,
         }
     }

@@ -47,6 +47,7 @@ mod hidden;
 mod hold;
 mod idle_connections;
 mod instances;
+mod later_replies;
 mod listener;
 mod lists;
 mod logs;

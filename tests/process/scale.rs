@@ -23,11 +23,12 @@ ORDER BY priority DESC, task_id, idx LIMIT 64";
 /// The supervisor's look at what has expired.
 const EXPIRED: &str = "EXPLAIN QUERY PLAN
 SELECT task_id, idx, attempt FROM steps INDEXED BY steps_processing
-WHERE state = 'processing' AND complete_by <= 1 ORDER BY complete_by LIMIT 500";
+WHERE state = 'processing' AND locked_by IS NOT NULL AND complete_by <= 1 ORDER BY complete_by LIMIT 500";
 
 /// Its look at who holds what: it reads all of an index, but that holds only what runs.
 const HOLDERS: &str = "EXPLAIN QUERY PLAN
-SELECT DISTINCT locked_by FROM steps INDEXED BY steps_processing WHERE state = 'processing'";
+SELECT DISTINCT locked_by FROM steps INDEXED BY steps_processing
+WHERE state = 'processing' AND locked_by IS NOT NULL";
 
 /// The time from submission to the answer that it is processed.
 async fn processed(api: &Api, submission: &Value) -> Duration {

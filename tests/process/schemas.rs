@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::harness::{Answer, Provost, one_step};
+use crate::harness::{Act, Answer, Provost, Remote, one_step};
 
 /// The request bodies of the document.
 struct Body {
@@ -23,7 +23,7 @@ struct Object {
     required: BTreeSet<String>,
 }
 
-fn bodies(document: &Value, task: &str) -> Vec<Body> {
+fn bodies(document: &Value, task: &str, token: &str) -> Vec<Body> {
     let mut bodies = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
@@ -31,7 +31,10 @@ fn bodies(document: &Value, task: &str) -> Vec<Body> {
             if !schema.is_null() {
                 bodies.push(Body {
                     method: method.clone(),
-                    path: path.replace("{id}", task).replace("{name}", "some"),
+                    path: path
+                        .replace("{id}", task)
+                        .replace("{name}", "some")
+                        .replace("{token}", token),
                     schema: schema.clone(),
                     base: match path.starts_with("/v1/agents/") {
                         true => json!({ "endpoints": [{ "url": "http://127.0.0.1:9" }] }),
@@ -210,9 +213,15 @@ async fn request_bodies_are_as_their_schemas_say() {
     let put = provost.api().put("/v1/workflows/kept", &workflow);
     put.await.expect(201);
     let task = provost.submit(&json!({ "workflow": "kept" })).await;
+    let remote = Remote::script([Act::status(202)]).await;
+    let mut slow = one_step(&remote.url(), "/");
+    slow["steps"][0]["reply"] = json!("callback");
+    provost.submit(&slow).await;
+    let seen = remote.requests(1).await;
+    let token = seen[0].header("provost-reply-to").rsplit('/').next();
     let mut differences = Vec::new();
     let mut probed = 0;
-    for of in bodies(&document, &task) {
+    for of in bodies(&document, &task, token.unwrap()) {
         let mut all = Vec::new();
         objects(&document, &of.schema, &[], &mut all);
         assert!(!all.is_empty(), "{}", of.path);

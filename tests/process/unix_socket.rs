@@ -12,8 +12,12 @@ use tokio::{
 use crate::harness::{PATIENCE, Provost, binary};
 
 async fn ask(socket: &Path, path: &str) -> String {
-    let mut stream = UnixStream::connect(socket).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    send(socket, &request).await
+}
+
+async fn send(socket: &Path, request: &str) -> String {
+    let mut stream = UnixStream::connect(socket).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     let read = timeout(PATIENCE, stream.read_to_string(&mut answer)).await;
@@ -61,6 +65,30 @@ async fn the_api_is_served_on_a_unix_socket_for_those_who_may_write_to_it() {
     provost.terminate();
     assert_eq!(provost.ended().await.code(), Some(0));
     assert!(!socket.exists());
+}
+
+/// There is no address that a service could be given.
+#[tokio::test]
+async fn a_step_whose_service_replies_later_needs_a_public_url() {
+    let folder = TempDir::new().unwrap();
+    let socket = folder.path().join("api.sock");
+    let setup = Provost::setup().listen(&format!("unix:{}", socket.display()));
+    let body = r#"{"steps":[{"name":"a","url":"http://127.0.0.1:1","reply":"callback"}]}"#;
+    let submission = format!(
+        "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let provost = setup.clone().start().await;
+    let answer = send(&socket, &submission).await;
+    assert!(answer.starts_with("HTTP/1.1 422 "), "{answer}");
+    assert!(
+        answer.contains("/steps/0/reply") && answer.contains("set public_url"),
+        "{answer}"
+    );
+    drop(provost);
+    let _provost = setup.set("PUBLIC_URL", "http://localhost:7").start().await;
+    let answer = send(&socket, &submission).await;
+    assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
 }
 
 #[tokio::test]

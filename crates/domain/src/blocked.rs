@@ -64,7 +64,7 @@ impl Task {
                 Some(Blocked::Drop {
                     step: self.definition(step).name.clone(),
                     instance: match &self.step(step).state {
-                        StepState::Processing { locked_by, .. } => locked_by.clone(),
+                        StepState::Processing { held_by, .. } => held_by.instance()?.clone(),
                         _ => return None,
                     },
                 })

@@ -3,7 +3,7 @@
 use std::{ops::Deref, sync::Arc, time::Duration};
 
 use crate::{
-    definition::{Method, Target},
+    definition::{Method, ReplyMode, Target},
     fault::Fault,
     ids::{Attempt, StepName, StepRef},
     payload::Payload,
@@ -37,6 +37,7 @@ pub struct Call {
     pub purpose: Purpose,
     /// The call is dropped when its task is to be undone.
     pub is_dropped_by_undo: bool,
+    pub reply_mode: ReplyMode,
 }
 
 /// The body of a call.
@@ -89,6 +90,8 @@ pub enum CallOutcome {
     Failed(Fault),
     /// This service failed during the call: the step may have taken effect.
     Crashed(Fault),
+    /// The service has promised to reply later.
+    Deferred,
     /// The answer to a probe: a success, 404 or 410.
     Probed {
         status: u16,

@@ -5,6 +5,7 @@ use thiserror::Error;
 use crate::{
     call::CallOutcome,
     ids::{Attempt, InstanceId, StepIndex, StepName},
+    open_reply::{Progress, ReplyDigest},
     payload::Payload,
     step::StepStatus,
     task::TaskStatus,
@@ -24,6 +25,19 @@ pub enum Command {
         step: StepIndex,
         attempt: Attempt,
         outcome: CallOutcome,
+    },
+    /// A service's reply with the token of an attempt.
+    LaterReply {
+        step: StepIndex,
+        attempt: Attempt,
+        outcome: CallOutcome,
+        digest: ReplyDigest,
+    },
+    /// A service that will reply later is still at work.
+    Heartbeat {
+        step: StepIndex,
+        attempt: Attempt,
+        progress: Progress,
     },
     /// A scheduler hands a step back without a failure.
     Release {
@@ -97,6 +111,8 @@ impl Command {
         match self {
             Command::Claim { step, .. }
             | Command::Reply { step, .. }
+            | Command::LaterReply { step, .. }
+            | Command::Heartbeat { step, .. }
             | Command::Release { step, .. }
             | Command::Expire { step, .. }
             | Command::RetryFrom { step, .. }
@@ -118,6 +134,8 @@ impl Command {
         match self {
             Command::Claim { .. } => "claim",
             Command::Reply { .. } => "reply",
+            Command::LaterReply { .. } => "later-reply",
+            Command::Heartbeat { .. } => "heartbeat",
             Command::Release { .. } => "release",
             Command::Expire { .. } => "expire",
             Command::Overdue => "overdue",
@@ -189,6 +207,10 @@ pub enum Refusal {
         "attempt {attempt} of step {step} is over: its reply came too late and changes nothing"
     )]
     Late { step: StepName, attempt: Attempt },
+    #[error(
+        "the service has promised to reply to attempt {attempt} of step {step} later: no instance holds it any more"
+    )]
+    Deferred { step: StepName, attempt: Attempt },
     #[error(
         "step {step} is a pivot and is {}: the task can only be completed, not undone", .status.as_str()
     )]

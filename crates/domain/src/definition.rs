@@ -87,6 +87,10 @@ pub struct StepDefinition {
     pub undo: Option<StepIndex>,
     /// The step that this one undoes.
     pub undoes: Option<StepIndex>,
+    /// When the service replies.
+    pub reply: ReplyMode,
+    /// Silence of a service that replies later is a failure after so long.
+    pub heartbeat_within: Option<Span>,
     /// Whether an expression looks at the recorded request of the step that this one undoes.
     pub reads_request: bool,
 }
@@ -110,6 +114,25 @@ impl Target {
             Target::Agent(name) => name,
             Target::Url { origin, .. } => origin,
         }
+    }
+}
+
+/// What a 202 means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum ReplyMode {
+    /// A response like any other, unless it has `Provost-Async: true`: then the service replies later.
+    #[default]
+    Response,
+    /// The service replies later.
+    Callback,
+}
+
+impl ReplyMode {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
     }
 }
 

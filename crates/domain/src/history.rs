@@ -30,6 +30,11 @@ impl Actor {
         Self(format!("supervisor:{instance}#{term}").into())
     }
 
+    /// The service that a step calls, by its own request.
+    pub fn service() -> Self {
+        Self("service".into())
+    }
+
     pub fn operator(name: &str) -> Self {
         Self(format!("operator:{name}").into())
     }

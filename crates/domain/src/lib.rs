@@ -31,11 +31,13 @@ mod media_type;
 mod memory;
 mod message;
 mod nearest;
+mod open_reply;
 mod payload;
 mod policy;
 mod purge_pace;
 pub mod render;
 mod reply_to;
+mod reply_token;
 mod retention;
 mod signature;
 mod special_address;
@@ -64,7 +66,8 @@ pub use command::{Command, Expiry, Refusal, Release};
 pub use decide::{CommandOutput, Draft, Dropped};
 pub use definition::{
     Accepted, Body, Definition, Extend, KnownAgents, Limits, Method, OnExhausted, OnUndo, Policies,
-    Policy, Probe, StepDefinition, Target, WHOLE_DEFINITION, parse_steps, parse_steps_within,
+    Policy, Probe, ReplyMode, StepDefinition, Target, WHOLE_DEFINITION, parse_steps,
+    parse_steps_within,
 };
 pub use delivery::{
     DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationResponse, LONGEST_ASKED,
@@ -93,9 +96,13 @@ pub use media_type::is_json;
 pub use memory::memory_of;
 pub use message::{Message, ReplyData, Sender, destination_of};
 pub use nearest::nearest;
+pub use open_reply::{
+    AcceptedReply, OpenReply, Progress, ReplyDigest, ReplyLog, SavedReplies, StepHolder,
+};
 pub use payload::Payload;
 pub use purge_pace::PurgePace;
 pub use reply_to::{KnownReceivers, REPLIES, ReplyTo};
+pub use reply_token::ReplyKey;
 pub use retention::{Keep, KeepRule, Retention};
 pub use signature::{SECRET_FORM, Secret, signatures};
 pub use special_address::special_address;

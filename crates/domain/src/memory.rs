@@ -1,6 +1,12 @@
 //! What is held in memory, in bytes: an estimate, on the high side where it is not known.
 
-use crate::{fault::Fault, payload::Payload, step::Step, task::Task};
+use crate::{
+    fault::Fault,
+    open_reply::{OpenReply, Progress},
+    payload::Payload,
+    step::{Step, StepState},
+    task::Task,
+};
 
 /// A task without its steps and whatever was submitted.
 const TASK: usize = 1024;
@@ -34,7 +40,22 @@ impl Step {
         let fault = self.last_fault.as_ref().map_or(0, Fault::memory);
         let payloads = [self.output(), self.body.as_ref()];
         let payloads = payloads.into_iter().flatten().map(Payload::memory);
-        STEP + fault + payloads.sum::<usize>()
+        let open = match &self.state {
+            StepState::Processing { held_by, .. } => held_by.open_reply(),
+            _ => None,
+        };
+        STEP + fault + payloads.sum::<usize>() + open.map_or(0, OpenReply::memory)
+    }
+}
+
+impl OpenReply {
+    fn memory(&self) -> usize {
+        let Progress {
+            message, details, ..
+        } = &self.progress;
+        size_of::<Self>()
+            + message.as_ref().map_or(0, String::len)
+            + details.as_ref().map_or(0, Payload::memory)
     }
 }
 

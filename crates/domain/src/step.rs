@@ -2,7 +2,8 @@
 
 use crate::{
     fault::{Effect, Fault},
-    ids::{Attempt, InstanceId},
+    ids::Attempt,
+    open_reply::{ReplyLog, StepHolder},
     payload::Payload,
     time::{Span, Timestamp},
 };
@@ -37,6 +38,8 @@ pub struct Step {
     pub started_at: Option<Timestamp>,
     /// The last thing that went wrong, kept while the step is tried again.
     pub last_fault: Option<Fault>,
+    /// The replies that came with tokens of its attempts.
+    pub reply_log: ReplyLog,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -47,9 +50,9 @@ pub enum StepState {
     Pending {
         ready_at: Timestamp,
     },
-    /// Held by one instance under the step's current attempt.
+    /// Held under the step's current attempt.
     Processing {
-        locked_by: InstanceId,
+        held_by: StepHolder,
         complete_by: Timestamp,
     },
     Processed {
@@ -132,6 +135,7 @@ impl Step {
             body: None,
             started_at: None,
             last_fault: None,
+            reply_log: ReplyLog::default(),
         }
     }
 

@@ -104,6 +104,12 @@ pub const STEP_TRANSITIONS: &[Transition<StepStatus>] = {
         ),
         step(
             Processing,
+            "step.deferred",
+            Processing,
+            "the service promised to reply later; no instance holds the attempt until then",
+        ),
+        step(
+            Processing,
             "step.processed",
             Processed,
             "the agent reported success for the current attempt, or its probe found that it took effect",

@@ -11,7 +11,8 @@ use crate::{
     fault::{Effect, Fault},
     hidden::without_query,
     history::Actor,
-    ids::{ReceiverName, StepIndex},
+    ids::{InstanceId, ReceiverName, StepIndex},
+    open_reply::{OpenReply, StepHolder},
     payload::Payload,
     reply_to::ReplyTo,
     step::{Step, StepState},
@@ -109,6 +110,8 @@ pub struct StepView<'a> {
     locked_by: Option<&'a str>,
     /// When the current attempt must be finished.
     complete_by: Option<Timestamp>,
+    /// While the service works on a promised reply: what is known of it.
+    awaited_reply: Option<AwaitedReplyView<'a>>,
     /// Pending: the earliest time of the next claim. After a transient fault, `last_fault` has the reason for the
     /// wait.
     ready_at: Option<Timestamp>,
@@ -123,6 +126,35 @@ pub struct StepView<'a> {
     error: Option<&'a Fault>,
     /// The last transient fault, kept even if a later attempt succeeded.
     last_fault: Option<&'a Fault>,
+}
+
+/// A reply that the service has promised for later.
+#[derive(Serialize)]
+struct AwaitedReplyView<'a> {
+    /// When the service promised it.
+    since: Timestamp,
+    /// The last heartbeat that was recorded; null before the first.
+    heartbeat_at: Option<Timestamp>,
+    /// When silence becomes a failure; null if the step has no `heartbeat_within`.
+    silent_at: Option<Timestamp>,
+    /// 0 to 1, as the service last reported it.
+    progress: Option<f64>,
+    /// What the service last reported that it is doing.
+    message: Option<&'a str>,
+    details: Option<&'a RawValue>,
+}
+
+impl<'a> AwaitedReplyView<'a> {
+    fn new(open: &'a OpenReply) -> Self {
+        Self {
+            since: open.since,
+            heartbeat_at: open.heartbeat_at,
+            silent_at: open.silent_at,
+            progress: open.progress.fraction,
+            message: open.progress.message.as_deref(),
+            details: open.progress.details.as_ref().map(Payload::raw),
+        }
+    }
 }
 
 /// [`ReplyTo`] as everybody who may read the task sees it.
@@ -203,13 +235,14 @@ impl<'a> StepView<'a> {
     fn new(task: &'a Task, index: StepIndex, now: Option<Timestamp>) -> Self {
         let definition = task.definition(index);
         let step: &'a Step = task.step(index);
-        let (locked_by, complete_by) = match &step.state {
+        let (held_by, complete_by) = match &step.state {
             StepState::Processing {
-                locked_by,
+                held_by,
                 complete_by,
-            } => (Some(locked_by.as_str()), Some(*complete_by)),
+            } => (Some(held_by), Some(*complete_by)),
             _ => (None, None),
         };
+        let locked_by = held_by.and_then(StepHolder::instance);
         Self {
             name: definition.name.as_str(),
             agent: definition.agent().as_str(),
@@ -228,8 +261,11 @@ impl<'a> StepView<'a> {
             outcome: (step.effect == Effect::Unknown && definition.undoes.is_none())
                 .then_some("unknown"),
             idempotency_key: task.idempotency_key(index),
-            locked_by,
+            locked_by: locked_by.map(InstanceId::as_str),
             complete_by,
+            awaited_reply: held_by
+                .and_then(StepHolder::open_reply)
+                .map(AwaitedReplyView::new),
             ready_at: match step.state {
                 StepState::Pending { ready_at } => Some(ready_at),
                 _ => None,

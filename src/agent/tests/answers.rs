@@ -8,7 +8,10 @@ use super::{
     servers::{Server, response},
     *,
 };
-use crate::domain::BODY_EXCERPT;
+use crate::{
+    agent::ReplyAddress,
+    domain::{BODY_EXCERPT, Effect, ReplyKey},
+};
 
 #[tokio::test]
 async fn a_call_carries_what_a_remote_service_needs() {
@@ -143,15 +146,24 @@ async fn text_is_an_output_and_broken_json_is_not() {
 }
 
 #[tokio::test]
-async fn an_answer_that_would_come_later_is_refused() {
+async fn a_reply_that_would_come_later_needs_an_address() {
     let answer = response("202 Accepted", "provost-async: true\r\n", "");
     let server = Server::answering(answer).await;
     let fault = run(&agents_at(&server.url), a_call(), AMPLE).await.fault();
     assert!(
-        fault.message.contains("does not support"),
+        fault.message.contains("set public_url"),
         "{}",
         fault.message
     );
+    assert_eq!(fault.effect, Effect::Unknown);
+    let settings = settings();
+    let key = ReplyKey::new(b"secret").unwrap();
+    let address = ReplyAddress::new("http://provost:8080", key);
+    settings.replies.set(address).unwrap();
+    let agents = Agents::new(settings);
+    agents.put(payments(), spec(&[&server.url]));
+    let outcome = run(&agents, a_call(), AMPLE).await.outcome;
+    assert_eq!(outcome, Some(CallOutcome::Deferred));
 }
 
 #[tokio::test]

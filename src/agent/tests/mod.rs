@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use super::{AddressPolicy, AgentSettings, Agents, Permission};
 use crate::domain::{
     AgentName, AgentSpec, Attempt, Call, CallBody, CallOutcome, CallTrace, Endpoint, Fault,
-    FaultKind, Method, Purpose, RetrySpec, Span, StepIndex, StepName, StepRef, Target, TaskId,
-    Timestamp,
+    FaultKind, Method, Purpose, ReplyMode, RetrySpec, Span, StepIndex, StepName, StepRef, Target,
+    TaskId, Timestamp,
 };
 
 /// Long enough to never be what ends a call on a busy machine.
@@ -86,6 +86,7 @@ fn a_call() -> Call {
         },
         purpose: Purpose::Work,
         is_dropped_by_undo: false,
+        reply_mode: ReplyMode::Response,
     }
 }
 

@@ -127,6 +127,9 @@ pub struct StepSchema {
     /// When the current attempt must be finished.
     #[schema(required, format = DateTime)]
     complete_by: Option<String>,
+    /// While the service works on a promised reply: what is known of it.
+    #[schema(required)]
+    awaited_reply: Option<AwaitedReplySchema>,
     /// Pending: the earliest time of the next claim. After a transient fault, `last_fault` has the reason for the
     /// wait.
     #[schema(required, format = DateTime)]
@@ -148,6 +151,29 @@ pub struct StepSchema {
     /// The last transient fault, kept even if a later attempt succeeded.
     #[schema(required)]
     last_fault: Option<FaultSchema>,
+}
+
+/// A reply that the service has promised for later.
+#[derive(ToSchema)]
+#[schema(as = AwaitedReply)]
+pub struct AwaitedReplySchema {
+    /// When the service promised it.
+    #[schema(format = DateTime)]
+    since: String,
+    /// The last heartbeat that was recorded; null before the first.
+    #[schema(required, format = DateTime)]
+    heartbeat_at: Option<String>,
+    /// When silence becomes a failure; null if the step has no `heartbeat_within`.
+    #[schema(required, format = DateTime)]
+    silent_at: Option<String>,
+    /// 0 to 1, as the service last reported it.
+    #[schema(required, example = 0.4)]
+    progress: Option<f64>,
+    /// What the service last reported that it is doing.
+    #[schema(required, example = "4 of 10 pages")]
+    message: Option<String>,
+    #[schema(required, example = json!({"page": 4}))]
+    details: JsonSchema,
 }
 
 /// The receiver of messages about the task.
@@ -382,7 +408,7 @@ mod tests {
     }
 
     /// A task whose step is done and is being undone.
-    fn task() -> Task {
+    fn claimed() -> (Draft, Actor) {
         let steps = json!([
             { "name": "charge", "agent": "pay", "undo": { "request": { "path": "/undo" } } },
             { "name": "ship", "agent": "pay" },
@@ -418,6 +444,23 @@ mod tests {
             by: InstanceId::new("node-1"),
         };
         draft.apply(claim, &by, NOW).unwrap();
+        (draft, by)
+    }
+
+    /// Whose service has promised to reply later.
+    fn deferred() -> Task {
+        let (mut draft, by) = claimed();
+        let promise = Command::Reply {
+            step: StepIndex(0),
+            attempt: draft.task.step(StepIndex(0)).attempt,
+            outcome: CallOutcome::Deferred,
+        };
+        draft.apply(promise, &by, NOW).unwrap();
+        draft.task
+    }
+
+    fn task() -> Task {
+        let (mut draft, by) = claimed();
         let reply = Command::Reply {
             step: StepIndex(0),
             attempt: draft.task.step(StepIndex(0)).attempt,
@@ -438,6 +481,8 @@ mod tests {
         describes::<StepSchema>(view["steps"].as_array().unwrap());
         describes::<UndoSchema>(std::slice::from_ref(&view["undo"]));
         describes::<FaultSchema>(&[json_of(&fault())]);
+        let deferred = json_of(&TaskView::new(&deferred(), NOW));
+        describes::<AwaitedReplySchema>(&[deferred["steps"][0]["awaited_reply"].clone()]);
         let mut by_receiver = view["reply_to"].clone();
         by_receiver["receiver"] = json!("shop");
         describes::<ReplyToSchema>(&[by_receiver]);

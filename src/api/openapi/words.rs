@@ -13,8 +13,8 @@ use utoipa::{
 
 use crate::domain::{
     AlertKind, AvailableAfter, DURATION, DiagramFormat, Effect, FaultKind, LONGEST_NAME,
-    MOST_LABELS, Method, NotUndoneReason, OnUndo, Policy, REPLIES, Runs, StepStatus, TaskStatus,
-    UndoReason, WarningCode,
+    MOST_LABELS, Method, NotUndoneReason, OnUndo, Policy, REPLIES, ReplyMode, Runs, StepStatus,
+    TaskStatus, UndoReason, WarningCode,
 };
 
 /// Declares the schema of a type whose values are words.
@@ -68,6 +68,7 @@ enumerations! {
     AlertKindSchema("AlertKind") = AlertKind, "The cause of an alert";
     PolicySchema("Policy") = Policy, "`error` stops the task until an operator acts, `undo` undoes the whole task, `skip` continues without the step";
     OnUndoSchema("OnUndo") = OnUndo, "`wait` for a call in flight until its complete-by, so that its outcome is known, or `drop` it at once";
+    ReplyModeSchema("ReplyMode") = ReplyMode, "What a 202 means";
     FaultKindSchema("FaultKind") = FaultKind, "The kind of fault.";
     StepRunsSchema("StepRuns") = Runs, "Whether a step runs.";
     WarningCodeSchema("WarningCode") = WarningCode, "What a warning is about.";

@@ -296,6 +296,11 @@ impl Harness {
     }
 
     pub async fn apply(&self, task: TaskId, command: Command) -> Result<Arc<Task>, CommandError> {
+        self.ask(task, command).await.map(now)
+    }
+
+    /// As [`Self::apply`], for a command that may change nothing.
+    pub async fn ask(&self, task: TaskId, command: Command) -> Result<Submitted, CommandError> {
         let apply = Apply {
             task,
             command,
@@ -303,7 +308,7 @@ impl Harness {
             if_version: None,
             idempotency: None,
         };
-        self.store.apply(apply).await.map(now)
+        self.store.apply(apply).await
     }
 
     pub async fn reply(

@@ -6,6 +6,7 @@ pub mod cluster;
 mod cut_off;
 mod destinations;
 pub mod harness;
+mod later_replies;
 pub mod leases;
 mod outbox;
 mod reads;
@@ -99,6 +100,8 @@ suite!([sqlite postgres] {
     supervision::two_that_both_believe_they_supervise_do_no_harm,
     supervision::a_lost_instance_loses_its_steps_once_and_its_late_answer_is_refused,
     supervision::an_instance_that_does_not_supervise_recovers_nothing,
+    later_replies::a_promised_reply_is_read_back_and_held_by_no_instance,
+    later_replies::a_silent_service_is_found_by_the_supervisor,
     undo::an_undo_is_read_back_at_every_step,
     undo::policies_are_read_back,
     undo::the_policies_of_a_workflow_are_read_back,

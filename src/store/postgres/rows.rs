@@ -54,7 +54,7 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT count(*) AS steps,
            coalesce(sum(coalesce(octet_length(body), 0)::bigint + coalesce(octet_length(output), 0)
-                        + coalesce(octet_length(error), 0) + coalesce(octet_length(last_fault), 0)), 0)::bigint
+                        + coalesce(octet_length(error), 0) + coalesce(octet_length(last_fault), 0) + coalesce(octet_length(reply), 0)), 0)::bigint
                AS payloads
     FROM steps WHERE task_id = wanted.id OFFSET 0) AS step"#;
 

@@ -45,7 +45,7 @@ const SIZES: &str = r#"
 SELECT id, octet_length(input) AS input, coalesce(octet_length(task_details.steps), 0) AS definition,
        (SELECT count(*) FROM steps WHERE task_id = id) AS steps,
        (SELECT coalesce(sum(coalesce(octet_length(body), 0) + coalesce(octet_length(output), 0)
-                            + coalesce(octet_length(error), 0) + coalesce(octet_length(last_fault), 0)), 0)
+                            + coalesce(octet_length(error), 0) + coalesce(octet_length(last_fault), 0) + coalesce(octet_length(reply), 0)), 0)
         FROM steps WHERE task_id = id) AS payloads
 FROM (SELECT unhex(value) AS id FROM json_each($1)) JOIN task_details ON task_details.task_id = id"#;
 

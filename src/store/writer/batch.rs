@@ -274,6 +274,15 @@ impl BatchDraft {
             Ok(CommandOutput::Done) => {}
             // Claims are made by this file alone, with a permit in hand.
             Ok(CommandOutput::Call(_)) => {}
+            Ok(CommandOutput::Unchanged) => {
+                loaded.note_unchanged(&mut self.stale_refusals);
+                return PendingReply::Replayed(apply.task);
+            }
+            Ok(CommandOutput::Late(refusal)) => {
+                let state = draft.task.status().as_str();
+                loaded.note_unchanged(&mut self.stale_refusals);
+                return PendingReply::Refused(CommandError::Refused { refusal, state });
+            }
             Err(refusal) => {
                 let state = draft.task.status().as_str();
                 loaded.note_refusal(&mut self.stale_refusals);
@@ -313,8 +322,15 @@ impl LoadedTask {
         }
     }
 
+    /// An answer that nothing is saved for. If something is, the save compares the version.
+    fn note_unchanged(&self, stale_refusals: &mut StaleRefusals) {
+        if self.draft.changed.is_empty() {
+            self.note_refusal(stale_refusals);
+        }
+    }
+
     fn version(&self) -> u64 {
-        let unsaved = !self.draft.events.is_empty();
+        let unsaved = !self.draft.events.is_empty() || !self.draft.changed.is_empty();
         self.draft.task.version + u64::from(unsaved)
     }
 }

@@ -12,6 +12,7 @@ use crate::{
     hidden::hide_secrets,
     history::Actor,
     ids::{Attempt, InstanceId, StepIndex, StepRef},
+    open_reply::StepHolder,
     payload::Payload,
     render,
     step::{Step, StepState},
@@ -66,7 +67,7 @@ impl Draft {
                     index,
                     "step.claimed",
                     StepState::Processing {
-                        locked_by: instance,
+                        held_by: StepHolder::Instance(instance),
                         complete_by,
                     },
                     by,
@@ -136,6 +137,7 @@ impl Draft {
             (CallOutcome::Transient { fault, wait }, _) => {
                 self.try_later(index, fault, wait, by, now)
             }
+            (CallOutcome::Deferred, _) => self.defer(index, by, now),
             (CallOutcome::Crashed(fault), _) => {
                 let reason = fault.message.clone();
                 self.task.step_mut(index).last_fault = Some(fault);
@@ -328,7 +330,7 @@ impl Draft {
         by: &Actor,
         now: Timestamp,
     ) -> Result<(), Refusal> {
-        self.check_fence(index, attempt)?;
+        self.check_holder(index, attempt)?;
         if let StepState::Processing { complete_by, .. } = self.task.step(index).state
             && why == Release::NeverStarted
             && complete_by <= now
@@ -424,6 +426,7 @@ pub(crate) fn call(
         trace: CallTrace::of(task.details.trace.as_ref(), at, step.attempt),
         purpose,
         is_dropped_by_undo: definition.is_dropped_by_undo(),
+        reply_mode: definition.reply,
     })
 }
 

@@ -6,6 +6,7 @@
 
 mod attempt;
 mod graph;
+mod later;
 mod operator;
 mod probe;
 mod rerun;
@@ -65,6 +66,10 @@ pub enum CommandOutput {
     Done,
     /// The step was claimed: this is to be called once the claim is saved.
     Call(Box<Call>),
+    /// The command was repeated, or not worth a record: nothing changed.
+    Unchanged,
+    /// The attempt is over, and nothing but the history changed.
+    Late(Refusal),
 }
 
 impl Draft {
@@ -155,7 +160,21 @@ impl Draft {
                 step,
                 attempt,
                 outcome,
-            } => self.reply(step, attempt, outcome, by, now)?,
+            } => {
+                self.check_holder(step, attempt)?;
+                self.reply(step, attempt, outcome, by, now)?;
+            }
+            Command::LaterReply {
+                step,
+                attempt,
+                outcome,
+                digest,
+            } => return self.later_reply(step, attempt, outcome, digest, by, now),
+            Command::Heartbeat {
+                step,
+                attempt,
+                progress,
+            } => return self.heartbeat(step, attempt, &progress, by, now),
             Command::Release { step, attempt, why } => {
                 self.release(step, attempt, why, by, now)?;
             }
@@ -229,7 +248,7 @@ impl Draft {
         let from = self.task.step(index).status();
         let step = self.task.step_mut(index);
         step.state = state;
-        if !matches!(kind, "step.claimed" | "step.retrying") {
+        if !matches!(kind, "step.claimed" | "step.deferred" | "step.retrying") {
             // Only after a transient fault it continues with the time that is left.
             step.tries = 0;
             step.time_left = None;
@@ -266,11 +285,13 @@ impl Draft {
 
     fn have_dropped(&mut self, index: StepIndex, confirm: bool) {
         let step = self.task.step(index);
-        if let StepState::Processing { locked_by, .. } = &step.state {
+        if let StepState::Processing { held_by, .. } = &step.state
+            && let Some(instance) = held_by.instance()
+        {
             self.dropped.push(Dropped {
                 step: index,
                 attempt: step.attempt,
-                held_by: locked_by.clone(),
+                held_by: instance.clone(),
                 confirm,
             });
         }
@@ -357,6 +378,19 @@ impl Draft {
         }
     }
 
+    /// The fence for what comes from the instance that runs the call: it does not hold the attempt any more once the
+    /// service has promised to reply later.
+    fn check_holder(&self, index: StepIndex, attempt: Attempt) -> Result<(), Refusal> {
+        self.check_fence(index, attempt)?;
+        match self.task.is_awaited(index) {
+            false => Ok(()),
+            true => Err(Refusal::Deferred {
+                step: self.task.definition(index).name.clone(),
+                attempt,
+            }),
+        }
+    }
+
     /// The fence: the step is processing under this very attempt.
     fn check_fence(&self, index: StepIndex, attempt: Attempt) -> Result<(), Refusal> {
         let step = self.task.step(index);
@@ -375,7 +409,11 @@ impl Command {
     fn is_fenced(&self) -> bool {
         matches!(
             self,
-            Command::Reply { .. } | Command::Release { .. } | Command::Expire { .. }
+            Command::Reply { .. }
+                | Command::LaterReply { .. }
+                | Command::Heartbeat { .. }
+                | Command::Release { .. }
+                | Command::Expire { .. }
         )
     }
 }

@@ -7,6 +7,7 @@ use crate::{
     fault::{Effect, Fault, FaultKind},
     history::Actor,
     ids::{Attempt, StepIndex},
+    open_reply::StepHolder,
     policy::backoff,
     step::StepState,
     time::{Span, Timestamp},
@@ -22,15 +23,25 @@ impl Draft {
         now: Timestamp,
     ) -> Result<(), Refusal> {
         self.check_fence(index, attempt)?;
-        let complete_by = match self.task.step(index).state {
-            StepState::Processing { complete_by, .. } => complete_by,
-            _ => now,
+        let (complete_by, ends_at) = match &self.task.step(index).state {
+            StepState::Processing {
+                held_by,
+                complete_by,
+            } => (*complete_by, held_by.ends_at(*complete_by)),
+            _ => (now, now),
         };
-        if complete_by > now {
+        if ends_at > now {
             return Err(Refusal::NotDue {
                 step: self.task.definition(index).name.clone(),
-                at: complete_by,
+                at: ends_at,
             });
+        }
+        if complete_by > now {
+            let within = self.task.definition(index).heartbeat_within;
+            let within = within.unwrap_or_default();
+            let reason = format!("attempt {attempt} sent no heartbeat within {within}");
+            self.unanswered(index, reason, by, now);
+            return Ok(());
         }
         self.drop_call(index);
         let within = match self.is_probing(index) {
@@ -136,10 +147,13 @@ impl Draft {
         by: &Actor,
         now: Timestamp,
     ) -> Result<(), Refusal> {
-        self.check_fence(index, attempt)?;
+        self.check_holder(index, attempt)?;
         let reason = match &self.task.step(index).state {
-            StepState::Processing { locked_by, .. } => {
-                format!("instance {locked_by}, which held attempt {attempt}, was lost")
+            StepState::Processing {
+                held_by: StepHolder::Instance(instance),
+                ..
+            } => {
+                format!("instance {instance}, which held attempt {attempt}, was lost")
             }
             _ => format!("the instance that held attempt {attempt} was lost"),
         };

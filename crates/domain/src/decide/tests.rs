@@ -1,6 +1,7 @@
 //! Every rule by example, and the invariants over random sequences of commands.
 
 mod invariants;
+mod later;
 mod rerun;
 mod rules;
 mod tries;

@@ -71,7 +71,9 @@ impl Draft {
                 StepState::Processing { .. } => {
                     // Its attempt lasts until its holder has confirmed that no try can follow. What it
                     // did is not asked before: the answer could be wrong a moment later.
-                    if self.task.is_to_be_dropped(index) {
+                    if self.task.is_awaited(index) && self.task.is_to_be_dropped(index) {
+                        self.drop_open_reply(index, by, now);
+                    } else if self.task.is_to_be_dropped(index) {
                         self.have_dropped(index, true);
                         self.say_dropping(index, by);
                     }
@@ -88,10 +90,11 @@ impl Draft {
 
     fn say_dropping(&mut self, index: StepIndex, by: &Actor) {
         let step = self.task.step(index);
-        let held_by = match &step.state {
-            StepState::Processing { locked_by, .. } => locked_by.as_str(),
-            _ => "nobody",
+        let instance = match &step.state {
+            StepState::Processing { held_by, .. } => held_by.instance(),
+            _ => None,
         };
+        let instance = instance.map_or("nobody", |instance| instance.as_str());
         self.events.push(Event {
             kind: "step.dropping".into(),
             step: Some(self.task.definition(index).name.clone()),
@@ -100,7 +103,7 @@ impl Draft {
             to: "processing".into(),
             by: by.clone(),
             reason: Some(format!(
-                "the task is undone; its call is being dropped by instance {held_by}"
+                "the task is undone; its call is being dropped by instance {instance}"
             )),
             ready_at: None,
             failure_count: None,
@@ -220,6 +223,14 @@ impl Task {
         self.undo.is_some()
             && matches!(self.step(index).state, StepState::Processing { .. })
             && self.definition(index).is_dropped_by_undo()
+    }
+
+    /// Whether a service has promised a later reply to the current attempt.
+    pub fn is_awaited(&self, index: StepIndex) -> bool {
+        match &self.step(index).state {
+            StepState::Processing { held_by, .. } => held_by.open_reply().is_some(),
+            _ => false,
+        }
     }
 
     /// The steps that one follows: for an undo, what undoes the steps that follow the one it undoes.

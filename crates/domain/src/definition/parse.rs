@@ -61,6 +61,11 @@ pub trait KnownAgents {
 
     /// The error says why not, and what to do instead.
     fn allows_url(&self, url: &str) -> Result<(), String>;
+
+    /// Whether services can reply later. The error says what to do.
+    fn takes_later_replies(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// For definitions that were accepted before: who is registered today is no matter.

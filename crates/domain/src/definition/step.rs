@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use serde_json::value::RawValue;
 
 use super::{
-    Method, OnExhausted, OnUndo, Policies, Policy, Probe, StepDefinition, Target,
+    Method, OnExhausted, OnUndo, Policies, Policy, Probe, ReplyMode, StepDefinition, Target,
     parse::KnownAgents,
     policies::{on_exhausted, on_permanent},
     probe,
@@ -23,6 +23,8 @@ use crate::{
 const LONGEST_NAME: usize = 64;
 /// How long a try may take.
 pub(super) const TRY: RangeInclusive<Span> = Span::from_millis(100)..=Span::from_secs(30 * 86_400);
+/// How long a service that replies later may be silent.
+const HEARTBEAT: RangeInclusive<Span> = Span::from_secs(1)..=Span::from_secs(30 * 86_400);
 pub(super) const DEFAULT_TRY: Span = Span::from_secs(30);
 pub(super) const DEFAULT_MAX_FAILURES: u32 = 3;
 
@@ -48,6 +50,8 @@ pub(super) struct ParsedStep {
     pub pivot: bool,
     probe: Option<Probe>,
     pub undo: Option<UndoDraft>,
+    reply: ReplyMode,
+    heartbeat_within: Option<Span>,
 }
 
 pub(super) enum After {
@@ -86,6 +90,8 @@ impl ParsedStep {
             pivot: false,
             probe: None,
             undo: None,
+            reply: ReplyMode::Response,
+            heartbeat_within: None,
         };
         match Fields::of(value, &draft.pointer) {
             Ok(fields) => {
@@ -141,6 +147,15 @@ impl ParsedStep {
         self.pivot = fields.boolean("pivot").unwrap_or_default();
         self.probe = probe::read(&mut fields, origin, &mut self.probe_reads);
         self.undo = undo::read(&mut fields, origin);
+        if let Some(reply) = fields.choice("reply", ReplyMode::ALL) {
+            self.reply = reply;
+            if reply == ReplyMode::Callback
+                && let Err(why) = known.takes_later_replies()
+            {
+                fields.fault("reply", why);
+            }
+        }
+        self.heartbeat_within = fields.span("heartbeat_within", HEARTBEAT);
         if self.pivot && self.undo.is_some() {
             fields.fault(
                 "undo",
@@ -199,6 +214,8 @@ impl ParsedStep {
             probe: None,
             undo: None,
             undoes: Some(index),
+            reply: ReplyMode::Response,
+            heartbeat_within: None,
         });
         let step = StepDefinition {
             name,
@@ -217,6 +234,8 @@ impl ParsedStep {
             probe: self.probe,
             undo: undo.is_some().then_some(undo_index),
             undoes: None,
+            reply: self.reply,
+            heartbeat_within: self.heartbeat_within,
             reads_request: false,
         };
         Some((step, undo))

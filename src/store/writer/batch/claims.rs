@@ -142,7 +142,7 @@ impl LoadedTask {
         *spent += self.draft.spent() - before;
         Ok(match applied? {
             CommandOutput::Call(call) => Some(*call),
-            CommandOutput::Done => None,
+            CommandOutput::Done | CommandOutput::Unchanged | CommandOutput::Late(_) => None,
         })
     }
 }

@@ -8,6 +8,7 @@ use super::*;
 use crate::bulk::BulkAction;
 use crate::command::Release;
 use crate::fault::Effect;
+use crate::open_reply::{Progress, ReplyDigest};
 
 /// A random step: which of the earlier ones it follows, and its policies.
 #[derive(Clone, Debug)]
@@ -110,6 +111,9 @@ enum Ask {
     Break(usize, u32),
     Probed(usize, u16),
     Defer(usize, u32, u64),
+    Promise(usize, u32),
+    LaterReply(usize, u32, bool),
+    Heartbeat(usize, u32),
     Release(usize, u32),
     Expire(usize, u32),
     Lose(usize, u32),
@@ -140,6 +144,10 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
             .prop_map(|(s, done)| Ask::Probed(s, if done { 200 } else { 404 })),
         3 => (step.clone(), behind.clone(), prop_oneof![0..30u64, Just(3600)])
             .prop_map(|(s, b, wait)| Ask::Defer(s, b, wait)),
+        3 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Promise(s, b)),
+        3 => (step.clone(), behind.clone(), any::<bool>())
+            .prop_map(|(s, b, succeeds)| Ask::LaterReply(s, b, succeeds)),
+        1 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Heartbeat(s, b)),
         2 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Release(s, b)),
         4 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Expire(s, b)),
         2 => (step.clone(), behind).prop_map(|(s, b)| Ask::Lose(s, b)),
@@ -212,6 +220,28 @@ impl Ask {
                 outcome: CallOutcome::Transient {
                     fault: fault(),
                     wait: Duration::from_secs(*wait),
+                },
+            },
+            Ask::Promise(step, behind) => Command::Reply {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+                outcome: CallOutcome::Deferred,
+            },
+            Ask::LaterReply(step, behind, succeeds) => Command::LaterReply {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+                outcome: match succeeds {
+                    true => success(json!({})),
+                    false => refusal(400),
+                },
+                digest: ReplyDigest(succeeds.to_string()),
+            },
+            Ask::Heartbeat(step, behind) => Command::Heartbeat {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+                progress: Progress {
+                    fraction: Some(0.5),
+                    ..Progress::default()
                 },
             },
             Ask::Release(step, behind) => Command::Release {
@@ -291,7 +321,20 @@ proptest! {
                 prop_assert_eq!(told, bench.draft.events.len());
                 continue;
             }
+            if let Ok(CommandOutput::Unchanged) = outcome {
+                prop_assert_eq!(&before, after, "a repeated command changed something");
+                continue;
+            }
+            if let Ok(CommandOutput::Late(_)) = outcome {
+                let rest = without_reply_logs(after, &before);
+                prop_assert_eq!(before, rest, "a late reply changed something");
+                continue;
+            }
             prop_assert!(!before.is_ended(), "an ended task accepted {:?}", command);
+            if let Command::Heartbeat { .. } = command {
+                check(after)?;
+                continue;
+            }
             prop_assert!(told < bench.draft.events.len(), "no history of {:?}", command);
             check(after)?;
             compare(&before, after, &command)?;
@@ -299,6 +342,15 @@ proptest! {
         }
         replay(&bench.draft)?;
     }
+}
+
+/// A task with the reply logs of another: all else must be equal.
+fn without_reply_logs(task: &Task, with: &Task) -> Task {
+    let mut task = task.clone();
+    for index in task.indexes() {
+        task.step_mut(index).reply_log = with.step(index).reply_log.clone();
+    }
+    task
 }
 
 /// A bulk command searches all states in which a task accepts it.

@@ -62,7 +62,7 @@ fn call_of(bench: &mut Bench, name: &str) -> Call {
     let by = InstanceId::new("node-1");
     match bench.apply(Command::Claim { step, by }).unwrap() {
         CommandOutput::Call(call) => *call,
-        CommandOutput::Done => panic!("{name} was not called"),
+        _ => panic!("{name} was not called"),
     }
 }
 

@@ -1,0 +1,161 @@
+//! A reply that a service has promised for later: what is known of it meanwhile, and what is kept of it afterwards.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ids::{Attempt, InstanceId},
+    payload::Payload,
+    time::{Span, Timestamp},
+};
+
+/// Who works on the current attempt of a step.
+#[derive(Clone, PartialEq, Debug)]
+pub enum StepHolder {
+    /// This instance runs the call.
+    Instance(InstanceId),
+    /// The service works on it, and replies later. No instance has it in memory.
+    Service(Box<OpenReply>),
+}
+
+impl StepHolder {
+    pub fn instance(&self) -> Option<&InstanceId> {
+        match self {
+            StepHolder::Instance(instance) => Some(instance),
+            StepHolder::Service(_) => None,
+        }
+    }
+
+    pub fn open_reply(&self) -> Option<&OpenReply> {
+        match self {
+            StepHolder::Instance(_) => None,
+            StepHolder::Service(open) => Some(open),
+        }
+    }
+
+    /// The end of the attempt: its complete-by, or the time by which the next heartbeat must have come.
+    pub fn ends_at(&self, complete_by: Timestamp) -> Timestamp {
+        let silent_at = self.open_reply().and_then(|open| open.silent_at);
+        silent_at.map_or(complete_by, |silent_at| silent_at.min(complete_by))
+    }
+}
+
+/// While a reply is awaited.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct OpenReply {
+    /// When the service promised it.
+    pub since: Timestamp,
+    /// The attempt ends if no heartbeat comes before. `None`: the step requires no heartbeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_at: Option<Timestamp>,
+    /// The last heartbeat that was saved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat_at: Option<Timestamp>,
+    /// When the history last got an entry of its progress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Progress::is_empty")]
+    pub progress: Progress,
+}
+
+impl OpenReply {
+    pub fn new(now: Timestamp, heartbeat_within: Option<Span>) -> Self {
+        Self {
+            since: now,
+            silent_at: heartbeat_within.map(|within| now + within),
+            heartbeat_at: None,
+            recorded_at: None,
+            progress: Progress::default(),
+        }
+    }
+}
+
+/// How far the service is, in its own words. What it does not say anew stays as it was.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Progress {
+    /// 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fraction: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<Payload>,
+}
+
+impl Progress {
+    /// The longest message, in bytes.
+    pub const LONGEST_MESSAGE: usize = 1000;
+    /// The longest details, in bytes of JSON.
+    pub const LONGEST_DETAILS: usize = 4096;
+
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// With what `newer` says.
+    #[must_use]
+    pub fn updated(&self, newer: &Self) -> Self {
+        Self {
+            fraction: newer.fraction.or(self.fraction),
+            message: newer.message.clone().or_else(|| self.message.clone()),
+            details: newer.details.clone().or_else(|| self.details.clone()),
+        }
+    }
+
+    /// One sentence for the history.
+    pub fn in_words(&self) -> String {
+        let percent = self
+            .fraction
+            .map(|fraction| format!("{:.0} % done", fraction * 100.0));
+        match (percent, &self.message) {
+            (Some(percent), Some(message)) => format!("{percent}: {message}"),
+            (Some(percent), None) => percent,
+            (None, Some(message)) => message.clone(),
+            (None, None) => "the service is at work".to_owned(),
+        }
+    }
+}
+
+/// What is kept of the replies that came later, to recognise a repeated one.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ReplyLog {
+    /// The last one that ended an attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted: Option<AcceptedReply>,
+    /// The last attempt that got a reply after its end. The history has one entry for each such attempt, however
+    /// many replies come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<Attempt>,
+}
+
+impl ReplyLog {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AcceptedReply {
+    pub attempt: Attempt,
+    pub digest: ReplyDigest,
+}
+
+/// A hash of the content of a reply: the same for the same content, however it is written.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ReplyDigest(pub String);
+
+/// What a step's record holds of replies that come later, as JSON. Most steps have none.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct SavedReplies {
+    /// While one is awaited, with the attempt's complete-by: the column of that name has the end of the attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open: Option<(Box<OpenReply>, Timestamp)>,
+    #[serde(default, skip_serializing_if = "ReplyLog::is_empty")]
+    pub log: ReplyLog,
+}
+
+impl SavedReplies {
+    pub fn is_empty(&self) -> bool {
+        self.open.is_none() && self.log.is_empty()
+    }
+}

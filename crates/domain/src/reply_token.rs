@@ -1,0 +1,115 @@
+//! The token of an attempt: the credential with which a service replies later. It needs no record: it names the
+//! attempt, and a MAC under a key of the store makes it unguessable. It dies with the attempt, because the number of
+//! the attempt is the fence.
+
+use std::fmt;
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use uuid::Uuid;
+
+use crate::ids::{Attempt, StepIndex, StepRef, TaskId};
+
+/// The task, the step and the attempt.
+const NAMED: usize = 16 + 2 + 4;
+/// Of the MAC: nobody guesses 128 bits.
+const MAC: usize = 16;
+
+/// The key of a store, the same on all its instances.
+#[derive(Clone)]
+pub struct ReplyKey(Hmac<Sha256>);
+
+impl ReplyKey {
+    pub fn new(secret: &[u8]) -> Option<Self> {
+        // A key of any length will do for an HMAC.
+        Hmac::new_from_slice(secret).ok().map(Self)
+    }
+
+    pub fn token(&self, step: StepRef, attempt: Attempt) -> String {
+        let mut token = [0; NAMED + MAC];
+        let (named, mac) = token.split_at_mut(NAMED);
+        named[..16].copy_from_slice(step.task.0.as_bytes());
+        named[16..18].copy_from_slice(&step.step.0.to_be_bytes());
+        named[18..].copy_from_slice(&attempt.0.to_be_bytes());
+        let full = self.0.clone().chain_update(&*named).finalize().into_bytes();
+        mac.copy_from_slice(&full[..MAC]);
+        URL_SAFE_NO_PAD.encode(token)
+    }
+
+    /// The attempt that a token was made for. `None`: nobody made it with this key.
+    pub fn verify(&self, token: &str) -> Option<(StepRef, Attempt)> {
+        let mut bytes = [0; NAMED + MAC];
+        // A longer text does not fit, so that its length costs nothing.
+        let length = URL_SAFE_NO_PAD.decode_slice(token, &mut bytes).ok()?;
+        if length != bytes.len() {
+            return None;
+        }
+        let (named, mac) = bytes.split_at(NAMED);
+        let expected = self.0.clone().chain_update(named);
+        // In constant time.
+        expected.verify_truncated_left(mac).ok()?;
+        let task = TaskId(Uuid::from_slice(&named[..16]).ok()?);
+        let step = StepIndex(u16::from_be_bytes(named[16..18].try_into().ok()?));
+        let attempt = Attempt(u32::from_be_bytes(named[18..].try_into().ok()?));
+        Some((StepRef { task, step }, attempt))
+    }
+}
+
+impl fmt::Debug for ReplyKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReplyKey(hidden)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
+
+    fn step() -> StepRef {
+        StepRef {
+            task: TaskId(Uuid::from_u128(0x0197_0000_0000_7000_8000_0000_0000_0001)),
+            step: StepIndex(3),
+        }
+    }
+
+    #[test]
+    fn a_token_names_its_attempt_and_no_other() {
+        let key = ReplyKey::new(SECRET).unwrap();
+        let token = key.token(step(), Attempt(7));
+        assert_eq!(key.verify(&token), Some((step(), Attempt(7))));
+        assert_ne!(token, key.token(step(), Attempt(8)));
+        assert!(token.len() < 64, "{token}");
+        let other = ReplyKey::new(b"another secret").unwrap();
+        assert_eq!(other.verify(&token), None);
+    }
+
+    #[test]
+    fn a_token_that_was_changed_anywhere_is_unknown() {
+        let key = ReplyKey::new(SECRET).unwrap();
+        let token = key.token(step(), Attempt(7));
+        for at in 0..token.len() {
+            let mut changed = token.clone().into_bytes();
+            changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+            let changed = String::from_utf8(changed).unwrap();
+            assert_eq!(key.verify(&changed), None, "{changed}");
+        }
+        for text in [
+            "",
+            "x",
+            &token[1..],
+            &format!("{token}A"),
+            &"A".repeat(100_000),
+        ] {
+            assert_eq!(key.verify(text), None);
+        }
+    }
+
+    #[test]
+    fn a_key_is_never_shown() {
+        let key = ReplyKey::new(SECRET).unwrap();
+        assert_eq!(format!("{key:?}"), "ReplyKey(hidden)");
+    }
+}

@@ -1,0 +1,347 @@
+//! Replies that come later: a service that promised one sends it with the token of its attempt, which is all that it
+//! needs to know. A token is a credential, so it appears in no log and no response.
+
+use std::{fmt::Write, sync::Arc};
+
+use axum::{
+    extract::{FromRequestParts, RawPathParams, State},
+    http::{HeaderMap, StatusCode, header, request::Parts},
+};
+use serde_json::{Value, value::RawValue};
+use sha2::{Digest, Sha256};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    App, Problem,
+    extract::{JsonBody, OptionalJsonBody, Query},
+    problem::{ProblemBody, ProblemKind},
+};
+use crate::{
+    api::openapi::words::JsonSchema,
+    domain::{
+        Actor, Attempt, CallOutcome, Command, Effect, Fault, FaultKind, FieldFault, Fields,
+        Payload, Progress, ReplyDigest, StepRef, Timestamp,
+    },
+    store::{Apply, CommandError},
+};
+
+/// The longest message of an error, in characters.
+const LONGEST_ERROR: usize = 4096;
+
+pub fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(reply))
+        .routes(routes!(heartbeat))
+}
+
+/// `{token}`: the attempt that it was made for. It is checked before any of the body is read.
+struct TokenPath(StepRef, Attempt);
+
+impl FromRequestParts<Arc<App>> for TokenPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let params = RawPathParams::from_request_parts(parts, app).await;
+        let params = params.map_err(|_| unknown())?;
+        let token = params.iter().find(|(key, _)| *key == "token");
+        let known = token.and_then(|(_, token)| app.reply_key.verify(token));
+        known
+            .map(|(step, attempt)| Self(step, attempt))
+            .ok_or_else(unknown)
+    }
+}
+
+fn unknown() -> Problem {
+    Problem::new(
+        ProblemKind::NoSuchReply,
+        "no task of this service has an attempt with this token: use the address in the header Provost-Reply-To of the call, unchanged",
+    )
+}
+
+/// For the OpenAPI document of both operations.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "only the OpenAPI document reads its fields")]
+struct ReplyParams {
+    /// The last part of the address in the header `Provost-Reply-To` of the call: a credential.
+    #[param(example = "AZc0bXx_cAmAAAAAAAAAAQAAAAAAAQx1mC5q0aS6w0bZ9V4Yd2c")]
+    token: String,
+}
+
+/// The reply: either `output` or `error`. It may be the `data` of a CloudEvent.
+#[derive(ToSchema)]
+#[schema(as = LaterReply, example = json!({ "output": { "id": "ch_1" } }))]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct LaterReplyBody {
+    /// The step's output.
+    #[schema(value_type = JsonSchema, required = false, example = json!({ "id": "ch_1" }))]
+    output: Option<String>,
+    error: Option<LaterErrorBody>,
+}
+
+/// Why the service failed.
+#[derive(ToSchema)]
+#[schema(as = LaterError)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct LaterErrorBody {
+    #[schema(max_length = 4096, example = "the card was declined")]
+    message: String,
+    /// `true`: a retry would fail as well, and `on_permanent` applies. `false`: the step is retried.
+    #[schema(default = false, example = true)]
+    permanent: Option<bool>,
+}
+
+/// How far the service is.
+#[derive(ToSchema)]
+#[schema(as = Heartbeat, example = json!({ "progress": 0.4, "message": "4 of 10 pages" }))]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct HeartbeatBody {
+    #[schema(minimum = 0, maximum = 1, example = 0.4)]
+    progress: Option<f64>,
+    #[schema(max_length = 1000, example = "4 of 10 pages")]
+    message: Option<String>,
+    /// Any JSON of up to 4096 bytes.
+    #[schema(value_type = JsonSchema, required = false, example = json!({ "page": 4 }))]
+    details: Option<String>,
+}
+
+/// Reply to a call later
+///
+/// For services that responded 202 to the call. The token is the only credential; it is valid for one attempt of the
+/// step, at every instance. The reply may arrive before the 202. The same reply again returns 204 again.
+#[utoipa::path(
+    post, path = "/v1/replies/{token}", tag = "replies", operation_id = "reply_later",
+    params(ReplyParams),
+    request_body(content = LaterReplyBody),
+    responses(
+        (status = 204, description = "The reply is saved, or was saved before"),
+        (status = 404, description = "The token is not known", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "The attempt is over, or had another reply: nothing changed", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 413, description = "The output is too large", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 422, description = "The body has neither or both of `output` and `error`", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+async fn reply(
+    State(app): State<Arc<App>>,
+    TokenPath(step, attempt): TokenPath,
+    query: Query,
+    headers: HeaderMap,
+    JsonBody(body): JsonBody,
+) -> Result<StatusCode, Problem> {
+    query.finish()?;
+    let reply = data(&headers, body)?;
+    let (outcome, digest) = parse(&app, &reply)?;
+    let command = Command::LaterReply {
+        step: step.step,
+        attempt,
+        outcome,
+        digest,
+    };
+    send(&app, step, command).await
+}
+
+/// Send a heartbeat
+///
+/// Says that the service still works on its reply, and optionally how far it is. If the step has `heartbeat_within`,
+/// silence for that long counts as a failure. The progress is part of the task; it is recorded at most once a second.
+#[utoipa::path(
+    post, path = "/v1/replies/{token}/heartbeat", tag = "replies", operation_id = "send_heartbeat",
+    params(ReplyParams),
+    request_body(content = Option<HeartbeatBody>, description = "Optional"),
+    responses(
+        (status = 204, description = "The attempt is still awaited: continue"),
+        (status = 404, description = "The token is not known", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 409, description = "The attempt is over: stop working on it", body = ProblemBody, content_type = "application/problem+json"),
+    )
+)]
+async fn heartbeat(
+    State(app): State<Arc<App>>,
+    TokenPath(step, attempt): TokenPath,
+    query: Query,
+    headers: HeaderMap,
+    OptionalJsonBody(body): OptionalJsonBody,
+) -> Result<StatusCode, Problem> {
+    query.finish()?;
+    let progress = match body {
+        Some(body) => progress(&data(&headers, body)?)?,
+        None => Progress::default(),
+    };
+    let command = Command::Heartbeat {
+        step: step.step,
+        attempt,
+        progress,
+    };
+    send(&app, step, command).await
+}
+
+async fn send(app: &App, step: StepRef, command: Command) -> Result<StatusCode, Problem> {
+    let applied = app.store.apply(Apply {
+        task: step.task,
+        command,
+        by: Actor::service(),
+        if_version: None,
+        idempotency: None,
+    });
+    match applied.await {
+        Ok(_) => Ok(StatusCode::NO_CONTENT),
+        // Its task was deleted, with the rest of its record.
+        Err(CommandError::NoTask) => Err(unknown()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The body itself, or the data of a CloudEvent in structured mode. In binary mode the body is the data.
+fn data(headers: &HeaderMap, body: Box<RawValue>) -> Result<Box<RawValue>, Problem> {
+    let content_type = headers.get(header::CONTENT_TYPE);
+    let content_type = content_type.and_then(|value| value.to_str().ok());
+    let content_type = content_type.unwrap_or_default().to_ascii_lowercase();
+    if !content_type.starts_with("application/cloudevents+json") {
+        return Ok(body);
+    }
+    #[derive(serde::Deserialize)]
+    struct Envelope<'a> {
+        #[serde(borrow)]
+        data: Option<&'a RawValue>,
+    }
+    let envelope = serde_json::from_str::<Envelope<'_>>(body.get());
+    let data = envelope.ok().and_then(|envelope| envelope.data);
+    data.map(ToOwned::to_owned).ok_or_else(|| {
+        Problem::invalid(vec![FieldFault::new(
+            "/data",
+            "is missing: the `data` of the CloudEvent is the reply, as JSON",
+        )])
+    })
+}
+
+/// What the reply says, and by what the same one is recognised again.
+fn parse(app: &App, body: &RawValue) -> Result<(CallOutcome, ReplyDigest), Problem> {
+    let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
+    let given = fields.peek("error").is_some();
+    // Some libraries write null for what is not there; without an error it is an output.
+    let output = fields.raw("output");
+    let output = output.filter(|output| !given || output.get() != "null");
+    let error = fields.object("error").map(|mut error| {
+        if !error.has("message") {
+            error.missing("message", "say why the service failed");
+        }
+        let message = error.string("message", LONGEST_ERROR);
+        let permanent = error.boolean("permanent").unwrap_or_default();
+        (error.finish(), message.unwrap_or_default(), permanent)
+    });
+    let error = error.map(|(faults, message, permanent)| {
+        if let Err(faults) = faults {
+            fields.extend(faults);
+        }
+        (message, permanent)
+    });
+    match (&output, given) {
+        (Some(_), true) => fields.fault("error", "give either `output` or `error`, not both"),
+        (None, false) => fields.missing("output", "give the step's output, or an `error`"),
+        _ => {}
+    }
+    fields.finish().map_err(Problem::invalid)?;
+    let limit = app.config.limits.max_output.as_usize();
+    if let Some(output) = &output
+        && output.get().len() > limit
+    {
+        return Err(Problem::new(
+            ProblemKind::BodyTooLarge,
+            format!(
+                "the output is longer than {limit} bytes: send less, or raise limits.max_output"
+            ),
+        )
+        .with("limit", limit));
+    }
+    Ok(match (output, error) {
+        (Some(output), _) => {
+            let digest = digest("output", output.get());
+            (CallOutcome::Success(Payload::new(output)), digest)
+        }
+        (None, error) => {
+            let (message, permanent) = error.unwrap_or_default();
+            let kind = match permanent {
+                true => "permanent",
+                false => "transient",
+            };
+            let digest = digest(kind, &Value::from(message.as_str()).to_string());
+            (failure(message, permanent), digest)
+        }
+    })
+}
+
+fn failure(message: String, permanent: bool) -> CallOutcome {
+    let fault = |kind| Fault {
+        kind,
+        message: format!("the service replied with an error: {message}"),
+        status: None,
+        body: None,
+        // The store's clock says when.
+        at: Timestamp::from_millis(0),
+        effect: Effect::Known,
+        step: None,
+    };
+    match permanent {
+        true => CallOutcome::Failed(fault(FaultKind::Permanent)),
+        false => CallOutcome::Transient {
+            fault: fault(FaultKind::Transient),
+            wait: std::time::Duration::ZERO,
+        },
+    }
+}
+
+/// Of the content: blanks and the order of names make no difference.
+fn digest(kind: &str, json: &str) -> ReplyDigest {
+    let mut content: Value = serde_json::from_str(json).unwrap_or_default();
+    content.sort_all_objects();
+    let hash = Sha256::digest(format!("{kind} {content}"));
+    let mut text = String::new();
+    for byte in &hash[..16] {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    ReplyDigest(text)
+}
+
+fn progress(body: &RawValue) -> Result<Progress, Problem> {
+    let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
+    let fraction = fields.value("progress").map(|value| {
+        let number = serde_json::from_str::<f64>(value.get()).ok();
+        number.filter(|number| (0.0..=1.0).contains(number))
+    });
+    if fraction == Some(None) {
+        fields.fault("progress", "must be a number from 0 to 1");
+    }
+    let message = fields.string("message", Progress::LONGEST_MESSAGE);
+    let details = fields.raw("details");
+    if let Some(details) = &details
+        && details.get().len() > Progress::LONGEST_DETAILS
+    {
+        let most = Progress::LONGEST_DETAILS;
+        fields.fault("details", format!("is longer than {most} bytes: send less"));
+    }
+    fields.finish().map_err(Problem::invalid)?;
+    Ok(Progress {
+        fraction: fraction.flatten(),
+        message,
+        details: details.map(Payload::new),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_content_has_the_same_digest_however_it_is_written() {
+        let one = digest("output", r#"{"a": 1, "b": {"d": [1, 2], "c": null}}"#);
+        let same = digest("output", r#"{"b":{"c":null,"d":[1,2]},"a":1}"#);
+        assert_eq!(one, same);
+        for (kind, other) in [
+            ("output", r#"{"b":{"c":null,"d":[2,1]},"a":1}"#),
+            ("permanent", r#"{"b":{"c":null,"d":[1,2]},"a":1}"#),
+        ] {
+            assert_ne!(one, digest(kind, other));
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Replies that come later, as the store keeps them.
+
+use serde_json::{Value, json};
+
+use super::{
+    harness::{Harness, New, success},
+    recovery::expire_all,
+};
+use crate::{
+    domain::{
+        Attempt, CallOutcome, Command, Payload, Progress, ReplyDigest, StepIndex, TaskId,
+        TaskStatus,
+    },
+    store::{CommandError, Submitted},
+};
+
+const STEP: StepIndex = StepIndex(0);
+
+/// A task whose first step waits for a reply.
+async fn deferred(h: &Harness, extra: &Value) -> TaskId {
+    h.slots("x", 2);
+    let mut step = json!({ "name": "a", "agent": "x", "complete_within": "1h" });
+    let fields = step.as_object_mut().unwrap();
+    fields.extend(extra.as_object().unwrap().clone());
+    let new = New {
+        steps: json!([step]),
+        ..New::default()
+    };
+    let id = h.submit(new).await.id();
+    h.reply(id, 0, 1, CallOutcome::Deferred).await.unwrap();
+    id
+}
+
+fn reply(output: Value) -> Command {
+    Command::LaterReply {
+        step: STEP,
+        attempt: Attempt(1),
+        digest: ReplyDigest(output.to_string()),
+        outcome: success(output),
+    }
+}
+
+pub async fn a_promised_reply_is_read_back_and_held_by_no_instance(h: Harness) {
+    let id = deferred(&h, &json!({ "heartbeat_within": "1m" })).await;
+    let beat = Command::Heartbeat {
+        step: STEP,
+        attempt: Attempt(1),
+        progress: Progress {
+            fraction: Some(0.4),
+            message: Some("4 of 10".to_owned()),
+            details: Some(Payload::from_value(&json!({ "page": 4 }))),
+        },
+    };
+    let told = h.apply(id, beat).await.unwrap();
+    assert_eq!(h.read(id).await, *told);
+    let held = h.store.reader.processing(None, None, 10).await.unwrap();
+    assert_eq!(held, [], "a restart hands nothing of it back");
+    assert_eq!(h.store.reader.expired(h.instance(), 10).await.unwrap(), []);
+    assert_eq!(h.store.reader.counts().await.unwrap().processing, 1);
+
+    let task = h.apply(id, reply(json!(1))).await.unwrap();
+    assert_eq!(task.status(), TaskStatus::Processed);
+    assert_eq!(h.read(id).await, *task);
+    // The cache has forgotten it by now: what is known of the reply comes from the record.
+    let again = h.ask(id, reply(json!(1))).await;
+    assert!(matches!(again, Ok(Submitted::Replayed(_))), "{again:?}");
+    for _ in 0..2 {
+        let late = h.ask(id, reply(json!(2))).await;
+        assert!(
+            matches!(late, Err(CommandError::Refused { .. })),
+            "{late:?}"
+        );
+    }
+    let changes = h.store.reader.history(id, 0, 100).await.unwrap().unwrap();
+    let entries = changes
+        .iter()
+        .map(|change| change.events.matches("step.late_reply").count());
+    assert_eq!(entries.sum::<usize>(), 1);
+    assert_eq!(h.read(id).await.status(), TaskStatus::Processed);
+}
+
+pub async fn a_silent_service_is_found_by_the_supervisor(h: Harness) {
+    let id = deferred(&h, &json!({ "heartbeat_within": "1s" })).await;
+    expire_all(&h, 1).await;
+    let task = h.read(id).await;
+    assert_eq!(task.step(STEP).failure_count, 1);
+}
