@@ -26,7 +26,7 @@ use crate::{
     agent::Post,
     domain::{
         DeliveryDecision, DeliveryPolicy, Destination, DestinationResponse, InstanceId,
-        ReceiverName, ReleaseReason, Span, Timestamp, jittered, without_query,
+        ReceiverName, ReleaseReason, Span, Timestamp, idle, jittered, without_query,
     },
     store::{
         BacklogExpiry, ClaimRequest, ClaimResponse, DueWork, NextMessage, QueueClaim, QueueHead,
@@ -151,13 +151,17 @@ impl DeliveryLoop {
     /// Saves results, claims due queues, and starts their first messages. Returns when to poll again.
     async fn round(&mut self) -> Result<Instant, StoreError> {
         self.purge_destinations().await?;
-        let mut next = Instant::now() + jittered(self.settings.poll, rand::random());
         let reader = &self.store.housekeeping;
         let with_resolved = Instant::now() >= self.next_resolved_check;
         let due_work = reader.due_work(MAX_DESTINATIONS, with_resolved).await?;
         let now = reader.now().await?;
-        if with_resolved {
-            self.next_resolved_check = Instant::now() + RESOLVED_EVERY.min(self.settings.poll);
+        let mut next = Instant::now() + jittered(self.poll_after(&due_work), rand::random());
+        match with_resolved {
+            true => {
+                self.next_resolved_check = Instant::now() + RESOLVED_EVERY.min(self.settings.poll)
+            }
+            // What woke this round may have been the end of a dead letter.
+            false => next = next.min(self.next_resolved_check),
         }
         if let Some(next_at) = due_work.next_at {
             next = next.min(Instant::now() + next_at.since(now));
@@ -181,6 +185,15 @@ impl DeliveryLoop {
             true => Instant::now(),
             false => next,
         })
+    }
+
+    /// Where nothing is due, what comes is reported: by this instance's writer, or by the one that supervises.
+    fn poll_after(&self, due_work: &DueWork) -> Duration {
+        let is_idle = !due_work.is_any_due() && self.in_flight.is_empty() && self.refill.is_empty();
+        match is_idle {
+            true => idle(self.settings.poll),
+            false => self.settings.poll,
+        }
     }
 
     /// Plans the next request. A probe gets its slot now, because no other instance may make it meanwhile.

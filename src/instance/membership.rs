@@ -113,9 +113,17 @@ impl Membership {
         }
     }
 
-    /// How often [`Membership::renew_if_due`] is to be called.
-    pub fn interval(&self) -> Duration {
+    /// How soon [`Membership::renew_if_due`] is to be called again after a failure.
+    pub fn retry_after(&self) -> Duration {
         self.length.duration() / 20
+    }
+
+    /// When [`Membership::renew_if_due`] is to be called next.
+    pub fn due_in(&self) -> Duration {
+        let due = self.state.lock().due;
+        due.map_or(self.retry_after(), |due| {
+            due.saturating_duration_since(Instant::now())
+        })
     }
 
     /// Renews both leases when it is time: well before the trust in them is over, when the lease of

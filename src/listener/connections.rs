@@ -39,6 +39,8 @@ pub struct Connections {
     next: AtomicU64,
     /// A connection has closed.
     freed: Notify,
+    /// A connection was opened.
+    admitted: Notify,
     said: Mutex<Option<Instant>>,
 }
 
@@ -75,6 +77,7 @@ impl Connections {
             open: Mutex::default(),
             next: AtomicU64::new(0),
             freed: Notify::new(),
+            admitted: Notify::new(),
             said: Mutex::default(),
         }
     }
@@ -96,9 +99,16 @@ impl Connections {
             let closing = self.close_without_request(most);
             self.say("listener.max_without_request", closing);
         }
-        let connection = Arc::new(Connection::new(self.shared.clone()));
         let number = self.next.fetch_add(1, Relaxed);
-        self.open.lock().insert(number, connection.clone());
+        let mut open = self.open.lock();
+        if open.is_empty() {
+            // The clock stood still.
+            self.shared.set_now(self.elapsed());
+            self.admitted.notify_one();
+        }
+        let connection = Arc::new(Connection::new(self.shared.clone()));
+        open.insert(number, connection.clone());
+        drop(open);
         Ticket {
             connection,
             number,
@@ -158,10 +168,9 @@ impl Connections {
         closing
     }
 
-    /// Moves the clock, and closes what is overdue.
-    pub fn sweep(&self) {
-        let now = self.opened.elapsed().as_millis();
-        let now = u64::try_from(now).unwrap_or(u64::MAX);
+    /// Moves the clock, and closes what is overdue. Returns whether connections are open.
+    pub fn sweep(&self) -> bool {
+        let now = self.elapsed();
         self.shared.set_now(now);
         let open = self.open.lock();
         for connection in open.values() {
@@ -171,6 +180,16 @@ impl Connections {
         let asked = open.len().saturating_sub(without_request);
         gauge!("provost_http_connections", "request" => "none").set(without_request as f64);
         gauge!("provost_http_connections", "request" => "some").set(asked as f64);
+        !open.is_empty()
+    }
+
+    /// Waits until there may be connections again.
+    pub async fn admitted(&self) {
+        self.admitted.notified().await;
+    }
+
+    fn elapsed(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     fn close_if_overdue(&self, connection: &Connection, now: u64) {

@@ -178,6 +178,9 @@ async fn sweep(connections: Arc<Connections>) {
     let mut ticks = interval(connections.limits().tick());
     loop {
         ticks.tick().await;
-        connections.sweep();
+        if !connections.sweep() {
+            connections.admitted().await;
+            ticks.reset();
+        }
     }
 }

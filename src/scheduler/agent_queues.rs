@@ -62,6 +62,11 @@ impl AgentQueues {
         self.wake.notify_one();
     }
 
+    /// Whether no steps are known to be queued.
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
     pub fn take_everywhere(&self) -> bool {
         self.everywhere.swap(false, Ordering::AcqRel)
     }

@@ -1,5 +1,6 @@
 //! Claims from the agent queues: when one grew and a slot is free, when a slot became free and steps are queued,
-//! when a delayed step is due, and at every poll, which finds whatever the hints missed.
+//! when a delayed step is due, and at every poll, which finds whatever the hints missed. Where no steps are known to
+//! be queued, polls are rare: the supervising instance looks every second.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,18 +10,38 @@ use tracing::warn;
 
 use super::Local;
 use crate::{
-    domain::{AgentName, jittered},
+    domain::{AgentName, idle, jittered},
     store::{LocalScheduler, Promoted, Store, StoreError},
 };
 
-/// One look in so many goes through the writer although nothing is due: a connection of its that was cut while
+/// After so long a look goes through the writer although nothing is due: a connection of its that was cut while
 /// nobody wrote is found so, and not by the next caller.
-const PROMOTE_ANYWAY: u32 = 10;
+const PROMOTE_ANYWAY: Duration = Duration::from_secs(30);
 
-pub async fn run(local: Arc<Local>, store: Store, poll: Duration, stop: CancellationToken) {
-    let mut next_poll = Instant::now();
-    let mut looks = 0;
+#[derive(Clone, Copy, Debug)]
+pub struct ClaimerSettings {
+    pub poll: Duration,
+    /// Whether this instance hears of steps that others enqueue.
+    pub is_notified: bool,
+}
+
+pub async fn run(
+    local: Arc<Local>,
+    store: Store,
+    settings: ClaimerSettings,
+    stop: CancellationToken,
+) {
+    let poll = settings.poll;
+    let mut polled_at: Option<Instant> = None;
+    let mut promoted_at = Instant::now();
+    let mut chance = rand::random();
     loop {
+        let is_idle = settings.is_notified && local.agent_queues.is_empty();
+        let interval = if is_idle { idle(poll) } else { poll };
+        let next_poll = match polled_at {
+            Some(polled_at) => polled_at + jittered(interval, chance),
+            None => Instant::now(),
+        };
         let next_due = local.agent_queues.next_due_at().unwrap_or(next_poll);
         tokio::select! {
             () = stop.cancelled() => return,
@@ -29,23 +50,27 @@ pub async fn run(local: Arc<Local>, store: Store, poll: Duration, stop: Cancella
         }
         let polled = next_poll <= Instant::now();
         if polled {
-            next_poll = Instant::now() + jittered(poll, rand::random());
+            polled_at = Some(Instant::now());
+            chance = rand::random();
         }
-        if let Err(error) = look(&local, &store, polled, &mut looks).await {
+        if let Err(error) = look(&local, &store, polled, &mut promoted_at).await {
             warn!(%error, "agent queues could not be read; trying again");
+            let again = Instant::now() + jittered(poll, chance);
+            // All of it, whichever part it was.
+            polled_at = None;
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = sleep_until(next_poll) => {}
+                () = sleep_until(again) => {}
             }
         }
     }
 }
 
 /// Steps that have come due are enqueued. On a shared store with nothing due that is a read and no transaction: every
-/// instance asks, every second.
-async fn backlog(store: &Store, looks: &mut u32) -> Result<Promoted, StoreError> {
-    *looks = looks.wrapping_add(1);
-    if !store.is_shared || looks.is_multiple_of(PROMOTE_ANYWAY) {
+/// instance asks.
+async fn backlog(store: &Store, promoted_at: &mut Instant) -> Result<Promoted, StoreError> {
+    if !store.is_shared || promoted_at.elapsed() >= PROMOTE_ANYWAY {
+        *promoted_at = Instant::now();
         return store.promote().await;
     }
     let found = store.housekeeping.backlog().await?;
@@ -60,12 +85,12 @@ async fn look(
     local: &Local,
     store: &Store,
     polled: bool,
-    looks: &mut u32,
+    promoted_at: &mut Instant,
 ) -> Result<(), StoreError> {
     let everywhere = local.agent_queues.take_everywhere();
     let is_due = local.agent_queues.take_due();
     if is_due || polled {
-        match backlog(store, looks).await {
+        match backlog(store, promoted_at).await {
             Ok(promoted) => {
                 for agent in &promoted.agents {
                     local.agent_queues.grew(agent);

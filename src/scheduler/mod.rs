@@ -13,14 +13,17 @@ mod running;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use tokio::{sync::mpsc, time::Instant};
 
-pub use claimer::run as run_claimer;
+pub use claimer::{ClaimerSettings, run as run_claimer};
 pub use dispatcher::Dispatcher;
 pub use recovery::{reconcile, reconcile_drops, resume_interrupted};
 
@@ -91,6 +94,21 @@ impl Local {
     /// Another instance may have enqueued steps: the claimer looks.
     pub fn look_everywhere(&self) {
         self.agent_queues.look_everywhere();
+    }
+
+    /// Steps are queued for these agents, and others may be due to be.
+    pub fn expect_due(&self, agents: &[AgentName], is_delayed_due: bool) {
+        for agent in agents {
+            self.agent_queues.grew(agent);
+        }
+        if is_delayed_due {
+            self.agent_queues.due_in(Duration::ZERO);
+        }
+    }
+
+    /// Whether no call is running or about to.
+    pub fn is_at_rest(&self) -> bool {
+        self.running.len() == 0
     }
 
     /// Calls of this instance may have to be dropped, by the hand of another: none starts from now on before the

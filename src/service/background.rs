@@ -20,7 +20,7 @@ use crate::{
     domain::{DeliveryPolicy, InstanceId, Retention, renew_after},
     instance::{Hold, LocalLease, Membership},
     retention::{self, Pacing, Sweep},
-    scheduler::{self, Local},
+    scheduler::{self, ClaimerSettings, Local},
     store::{LocalScheduler, Store},
     supervisor::Supervisor,
     telemetry::Metrics,
@@ -31,13 +31,17 @@ pub(super) fn start(
     local: &Arc<Local>,
     store: &Store,
     local_lease: &Arc<LocalLease>,
+    is_notified: bool,
     hold: &Arc<Hold>,
     metrics: &Metrics,
     components: &Components,
 ) -> Vec<JoinHandle<()>> {
     let stop = &components.stop;
-    let poll = config.scheduler.poll.duration();
-    let claimer = scheduler::run_claimer(local.clone(), store.clone(), poll, stop.clone());
+    let settings = ClaimerSettings {
+        poll: config.scheduler.poll.duration(),
+        is_notified: is_notified || !store.is_shared,
+    };
+    let claimer = scheduler::run_claimer(local.clone(), store.clone(), settings, stop.clone());
     let mut running = vec![
         components.spawn("claimer", claimer),
         components.spawn_loop(Supervision {
@@ -47,12 +51,15 @@ pub(super) fn start(
                 local_lease.clone(),
                 config.supervisor.batch,
             ),
+            local: local.clone(),
+            store: store.clone(),
             interval: config.supervisor.interval.duration(),
         }),
         components.spawn_loop(Reconciliation {
             local: local.clone(),
             store: store.clone(),
             interval: renew_after(config.instance.lease),
+            skipped: 0,
         }),
         components.spawn_loop(MetricsUpkeep(metrics.clone())),
     ];
@@ -118,7 +125,12 @@ pub(super) async fn renew_leases(
     stop: CancellationToken,
     left: CancellationToken,
 ) {
-    loops::run(LeaseRenewal { member, stop }, left).await;
+    let renewal = LeaseRenewal {
+        member,
+        stop,
+        has_stopped: false,
+    };
+    loops::run(renewal, left).await;
 }
 
 /// Deletes tasks that ended long ago.

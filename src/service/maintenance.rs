@@ -16,10 +16,31 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// Recovers what timed out, and what a lost instance held.
+/// Recovers what timed out, and what a lost instance held; and finds the steps and messages whose hint was lost.
 pub(super) struct Supervision {
     pub supervisor: Supervisor,
+    pub local: Arc<Local>,
+    pub store: Store,
     pub interval: Duration,
+}
+
+impl Supervision {
+    async fn look(&self) -> Result<(), StoreError> {
+        let Some(due) = self.supervisor.due().await? else {
+            return Ok(());
+        };
+        if !due.queued.is_empty() || due.is_delayed_due {
+            self.store.read_queues_again();
+            self.local.expect_due(&due.queued, due.is_delayed_due);
+        }
+        if due.is_message_due {
+            self.store.outbox.notify_one();
+        }
+        if due.is_recovery_due {
+            self.supervisor.look().await?;
+        }
+        Ok(())
+    }
 }
 
 impl PeriodicLoop for Supervision {
@@ -30,17 +51,32 @@ impl PeriodicLoop for Supervision {
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
-        self.supervisor.look().await?;
+        match self.look().await {
+            // A damaged part of one table must not hold up what is in the others.
+            Err(error) if error.is_damage() => {
+                self.local.look_everywhere();
+                self.store.outbox.notify_one();
+                self.supervisor.look().await?;
+            }
+            looked => looked?,
+        }
         Ok(NextRound::AfterInterval)
     }
 }
 
 /// Compares the running calls with the record, as often as the lease is renewed: steps that were taken over during a
-/// lapse are dropped soon after it.
+/// lapse are dropped soon after it. Seldom where nothing runs and nothing could make this instance hold a step that it
+/// does not know of.
 pub(super) struct Reconciliation {
     pub local: Arc<Local>,
     pub store: Store,
     pub interval: Duration,
+    /// Rounds since the last comparison.
+    pub skipped: u32,
+}
+
+impl Reconciliation {
+    const MOST_SKIPPED: u32 = 9;
 }
 
 impl PeriodicLoop for Reconciliation {
@@ -51,7 +87,15 @@ impl PeriodicLoop for Reconciliation {
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
+        let is_quiet = self.local.is_at_rest() && !self.store.take_claims_in_doubt();
+        if is_quiet && self.skipped < Self::MOST_SKIPPED {
+            self.skipped += 1;
+            return Ok(NextRound::AfterInterval);
+        }
+        // After a failure the next round compares.
+        self.skipped = Self::MOST_SKIPPED;
         scheduler::reconcile(&self.local, &self.store).await?;
+        self.skipped = 0;
         Ok(NextRound::AfterInterval)
     }
 }
@@ -60,21 +104,30 @@ impl PeriodicLoop for Reconciliation {
 pub(super) struct LeaseRenewal {
     pub member: Arc<Membership>,
     pub stop: CancellationToken,
+    pub has_stopped: bool,
 }
 
 impl PeriodicLoop for LeaseRenewal {
     const NAME: &'static str = "leases";
 
     fn interval(&self) -> Duration {
-        self.member.interval()
+        self.member.retry_after()
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
-        let supervise = !self.stop.is_cancelled();
+        self.has_stopped = self.stop.is_cancelled();
+        let supervise = !self.has_stopped;
         Ok(match self.member.renew_if_due(supervise).await {
-            Ok(()) => NextRound::AfterInterval,
+            Ok(()) => NextRound::After(self.member.due_in()),
             Err(_) => NextRound::Never,
         })
+    }
+
+    async fn woken(&mut self) {
+        match self.has_stopped {
+            false => self.stop.cancelled().await,
+            true => std::future::pending().await,
+        }
     }
 }
 

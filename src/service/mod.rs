@@ -197,6 +197,7 @@ impl Service {
             &local,
             &store,
             &local_lease,
+            database.listener.is_some(),
             &hold,
             &metrics,
             &components,

@@ -26,7 +26,11 @@ const LOOK: Duration = Duration::from_millis(250);
 /// The pause between two polls. Under load notifications arrive all the time, most of them about tasks that nobody
 /// here waits for, and every poll costs the database something.
 const REST: Duration = Duration::from_millis(50);
-const REGISTRATIONS: Duration = Duration::from_secs(3);
+/// What others registered is loaded after so long where the notification was lost, and where there are none.
+const REGISTRATIONS: Duration = Duration::from_secs(30);
+const REGISTRATIONS_UNNOTIFIED: Duration = Duration::from_secs(3);
+/// A rest that only a notification ends.
+const LONG: Duration = Duration::from_secs(3600);
 
 /// The components of this instance that a notification wakes.
 pub(super) struct PeerWatcher {
@@ -59,6 +63,10 @@ impl PeerWatcher {
                 store: self.store,
                 registered: self.registered,
                 workflows: self.workflows,
+                interval: match listener {
+                    Some(_) => REGISTRATIONS,
+                    None => REGISTRATIONS_UNNOTIFIED,
+                },
                 notified: registrations,
             }),
         ];
@@ -91,6 +99,7 @@ struct RegistrationWatch {
     store: Store,
     registered: Arc<Registered>,
     workflows: Arc<WorkflowCache>,
+    interval: Duration,
     notified: Arc<Notify>,
 }
 
@@ -99,7 +108,7 @@ impl PeriodicLoop for RegistrationWatch {
     const LONGEST_REST: Duration = Duration::ZERO;
 
     fn interval(&self) -> Duration {
-        REGISTRATIONS
+        self.interval
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
@@ -130,7 +139,7 @@ impl PeriodicLoop for DropWatch {
 
     /// Hardly ever without a notification.
     fn interval(&self) -> Duration {
-        Duration::from_secs(3600)
+        LONG
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
@@ -147,7 +156,7 @@ impl PeriodicLoop for DropWatch {
     }
 }
 
-/// Wakes callers that wait for tasks. Costs nothing if nobody waits.
+/// Wakes callers that wait for tasks. Rests while nobody waits.
 struct TaskWatch {
     store: Store,
     notified: Arc<Notify>,
@@ -159,7 +168,10 @@ impl PeriodicLoop for TaskWatch {
     const LONGEST_REST: Duration = Duration::ZERO;
 
     fn interval(&self) -> Duration {
-        LOOK
+        match self.store.watchers.is_empty() {
+            true => LONG,
+            false => LOOK,
+        }
     }
 
     async fn round(&mut self) -> Result<NextRound, StoreError> {
@@ -168,7 +180,10 @@ impl PeriodicLoop for TaskWatch {
     }
 
     async fn woken(&mut self) {
-        self.notified.notified().await;
+        tokio::select! {
+            () = self.notified.notified() => {}
+            () = self.store.watchers.began() => {}
+        }
     }
 
     fn report(&self, error: &StoreError, _: Duration) {

@@ -28,6 +28,22 @@ const RENEW_SUPERVISOR: &str = r#"
 UPDATE supervisor SET instance = $1, incarnation = $2, term = $3, until = $4
 WHERE incarnation = $5 AND term = $6 AND until = $7"#;
 
+/// Only for a lease that goes on: nothing but its end changes.
+const PROLONG: &str = r#"
+WITH prolonged AS (
+    UPDATE instances SET until = $1 WHERE id = $2 AND incarnation = $3 AND term = $4 AND until = $5 RETURNING id)"#;
+
+const PROLONG_SUPERVISOR: &str = r#",
+led AS (
+    UPDATE supervisor SET instance = $2, incarnation = $3, term = $6, until = $7
+    WHERE incarnation = $8 AND term = $9 AND until = $10 AND EXISTS (SELECT FROM prolonged) RETURNING id)"#;
+
+/// The supervisors' lease is as it was before the statement.
+const PROLONGED: &str = r#"
+SELECT instance, incarnation, term, until, (SELECT count(*) FROM prolonged) AS prolonged, {led} AS led,
+       floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
+FROM supervisor"#;
+
 const FORGET: &str = "DELETE FROM instances WHERE until < $1";
 
 /// Relies on steps_processing, which covers it.
@@ -94,6 +110,49 @@ pub fn changes(before: &Leases, after: &Leases) -> Vec<Statement> {
         changes.push(compared(with_lease(Statement::new(sql), lease), held));
     }
     changes
+}
+
+/// One statement that saves `after`, if that only prolongs the lease of an instance, and at most takes or prolongs the
+/// supervisors'. For databases whose statements can change two tables.
+pub fn prolong(before: &Leases, after: &Leases) -> Option<Statement> {
+    let (held, next) = (before.instance.as_ref()?, after.instance.as_ref()?);
+    let prolonged = InstanceRecord {
+        lease: Lease {
+            until: next.lease.until,
+            ..held.lease.clone()
+        },
+        ..held.clone()
+    };
+    if prolonged != *next {
+        return None;
+    }
+    let (leading, leads) = (before.supervisor.as_ref()?, after.supervisor.as_ref()?);
+    let changes_lead = leading != leads;
+    if changes_lead && leads.holder != next.lease.holder {
+        return None;
+    }
+    let (led_by, led) = match changes_lead {
+        true => (PROLONG_SUPERVISOR, "(SELECT count(*) FROM led)"),
+        false => ("", "1::bigint"),
+    };
+    let sql = format!("{PROLONG}{led_by}{}", PROLONGED.replace("{led}", led));
+    let statement = Statement::new(sql)
+        .bind(next.lease.until)
+        .bind(&held.lease.holder.instance);
+    let statement = compared(statement, Some(&held.lease));
+    Some(match changes_lead {
+        true => compared(
+            statement.bind(leads.term.0).bind(leads.until),
+            Some(leading),
+        ),
+        false => statement,
+    })
+}
+
+/// What [`prolong`] has found: the supervisors' lease before it; `None` if another instance was faster.
+pub fn prolonged(row: &impl Columns) -> Result<Option<Lease>, StoreError> {
+    let done = row.get::<u64>("prolonged")? > 0 && row.get::<u64>("led")? > 0;
+    Ok(done.then(|| lease(row)).transpose()?)
 }
 
 fn with_lease(statement: Statement, lease: &Lease) -> Statement {

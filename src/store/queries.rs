@@ -29,17 +29,20 @@ SELECT task_id, idx FROM steps
 WHERE due_at IS NOT NULL AND queued = 0 AND due_at <= $1
 ORDER BY due_at LIMIT $2"#;
 
-/// The agents with queued steps, and in a row without one when the next delayed step is due. Goes from one
-/// agent to the next by steps_line, so that long queues cost no more than short ones. Not by `min`: up to version 16,
-/// PostgreSQL reads whole queues for it where they were empty when it planned. The last row relies on steps_delayed.
-pub const BACKLOG: &str = r#"
+/// The agents with queued steps, as `line`. Goes from one agent to the next by steps_line, so that long queues cost no
+/// more than short ones. Not by `min`: up to version 16, PostgreSQL reads whole queues for it where they were empty when
+/// it planned.
+pub const QUEUED_AGENTS: &str = r#"
 WITH RECURSIVE line (agent) AS (
     SELECT (SELECT agent FROM steps WHERE due_at IS NOT NULL AND queued = 1 ORDER BY agent LIMIT 1)
     UNION ALL
     SELECT (SELECT agent FROM steps WHERE due_at IS NOT NULL AND queued = 1 AND agent > line.agent
             ORDER BY agent LIMIT 1)
     FROM line WHERE line.agent IS NOT NULL
-)
+)"#;
+
+/// Follows [`QUEUED_AGENTS`]. In a row without an agent: when the next delayed step is due. That relies on steps_delayed.
+const BACKLOG: &str = r#"
 SELECT agent, CAST(NULL AS bigint) AS due_at FROM line WHERE agent IS NOT NULL
 UNION ALL
 SELECT NULL, (SELECT due_at FROM steps WHERE due_at IS NOT NULL AND queued = 0 ORDER BY due_at LIMIT 1)"#;
@@ -113,8 +116,12 @@ const FAULTS: &str = r#"
 SELECT task_id, idx, kind FROM alerts
 WHERE state <> 'closed' AND task_id IS NOT NULL AND kind IN ($1, $2) LIMIT 1000"#;
 
-/// What [`BACKLOG`] finds.
-pub fn backlog(found: &[impl Columns]) -> Result<Promoted, StoreError> {
+/// What [`read_backlog`] reads.
+pub fn backlog() -> Statement {
+    Statement::new(format!("{QUEUED_AGENTS}{BACKLOG}"))
+}
+
+pub fn read_backlog(found: &[impl Columns]) -> Result<Promoted, StoreError> {
     let mut backlog = Promoted::default();
     for row in found {
         match row.text("agent")? {
@@ -312,7 +319,7 @@ impl Reader {
 
     /// What a promotion would answer that moves nothing.
     pub async fn backlog(&self) -> Result<Promoted, StoreError> {
-        backlog(&self.fetch(Statement::new(BACKLOG)).await?)
+        read_backlog(&self.fetch(backlog()).await?)
     }
 
     /// How many steps of other tasks the queue of each of these agents holds before those of this task.

@@ -14,7 +14,7 @@ use super::{
     leases,
     outbox::closed_alert,
     postgres::Notification,
-    queries::{self, BACKLOG},
+    queries,
     rows::{self, ALERT, Columns, Row, WORKFLOW},
     statement::Statement,
 };
@@ -125,6 +125,16 @@ pub trait Session: Send {
         Ok(())
     }
 
+    /// Prolongs an instance's lease, and at most takes or prolongs the supervisors', and commits, all by one statement.
+    /// Returns the leases then; `None` if this needs more than one statement, or `before` is not on record any more.
+    async fn prolong_leases(
+        &mut self,
+        _before: &Leases,
+        _after: &Leases,
+    ) -> Result<Option<Leases>, StoreError> {
+        Ok(None)
+    }
+
     async fn commit(self: Box<Self>) -> Result<(), StoreError>;
 
     /// Saves a batch and commits. On [`Saved::Conflict`] nothing was committed.
@@ -184,7 +194,7 @@ impl Transaction<'_> {
         if self.execute(promote).await? > 0 {
             self.notify(Notification::WORK);
         }
-        queries::backlog(&self.fetch(Statement::new(BACKLOG)).await?)
+        queries::read_backlog(&self.fetch(queries::backlog()).await?)
     }
 
     /// Enqueues one delayed step, if its time has come.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::{Reader, StoreError};
 use crate::domain::{Task, TaskId};
@@ -32,6 +32,8 @@ pub enum Interest {
 pub struct Watchers {
     count: AtomicUsize,
     next: AtomicUsize,
+    /// Notified of the first watch.
+    began: Notify,
     tasks: Mutex<HashMap<TaskId, WatchedTask>>,
 }
 
@@ -75,7 +77,9 @@ impl Watchers {
             .or_default()
             .watchers
             .push(watcher);
-        self.count.fetch_add(1, Ordering::Release);
+        if self.count.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.began.notify_one();
+        }
         Watch {
             task,
             id,
@@ -109,6 +113,15 @@ impl Watchers {
                 }
             }
         }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Waits for the first watch.
+    pub async fn began(&self) {
+        self.began.notified().await;
     }
 
     /// Publishes the changes of other instances, which never pass through this process's writer.

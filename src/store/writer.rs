@@ -25,7 +25,10 @@ mod writes;
 
 use std::{
     panic::AssertUnwindSafe,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -171,6 +174,8 @@ pub(super) struct BatchWriter {
     metrics: super::metrics::WriterMetrics,
     /// When it was last said that nothing can be saved, and how often it was not said since.
     complained: Mutex<Option<(Instant, u64)>>,
+    /// Whether a claim may be saved that this process does not know of.
+    claims_in_doubt: Arc<AtomicBool>,
 }
 
 /// Saves one batch after the other, on a connection of its own.
@@ -234,6 +239,7 @@ impl BatchWriter {
     /// and not a line for each.
     fn complain(&self, error: &StoreError, commands: usize) {
         self.settings.health.note(error);
+        self.claims_in_doubt.store(true, Ordering::Release);
         let now = Instant::now();
         let complained = self.complained.lock();
         let mut complained = complained;
@@ -467,6 +473,7 @@ impl<'w> Committer<'w> {
                     "the service panicked after a commit; the claims of the batch are released later"
                 );
                 writer.forget(batch.changes.iter().map(|change| change.task.id()));
+                writer.claims_in_doubt.store(true, Ordering::Release);
             }
             let rest = requests.split_off(draft.count().min(requests.len()));
             draft.send_replies(&batch, std::mem::replace(requests, rest), &writer.metrics);

@@ -11,7 +11,7 @@ use tracing::debug;
 use crate::{
     domain::{Actor, Command, InstanceId, TaskId, Term},
     instance::LocalLease,
-    store::{Apply, CommandError, ExpiredStep, Store, StoreError, Submitted},
+    store::{Apply, CommandError, DueSummary, ExpiredStep, Store, StoreError, Submitted},
 };
 
 pub struct Supervisor {
@@ -35,6 +35,15 @@ impl Supervisor {
             local_lease,
             batch,
         }
+    }
+
+    /// What is due in the store; `None` if this instance does not supervise.
+    pub async fn due(&self) -> Result<Option<DueSummary>, StoreError> {
+        if self.local_lease.term(Instant::now()).is_none() {
+            return Ok(None);
+        }
+        let due = self.store.housekeeping.due_summary(&self.instance);
+        due.await.map(Some)
     }
 
     /// Looks once, batch after batch while there is a full one and this instance supervises; answers

@@ -1,8 +1,12 @@
-//! What an instance at rest asks its database for.
+//! What instances at rest ask their database for, and that nothing stays lying for it.
 
+use serde_json::json;
 use tokio::time::sleep;
 
-use crate::harness::{PATIENCE, Postgres, Setup};
+use crate::{
+    cluster,
+    harness::{Act, PATIENCE, Postgres, Provost, Remote, Setup},
+};
 
 const BEAT: &str = "UPDATE instances SET";
 
@@ -42,19 +46,60 @@ fn statements(log: &str) -> usize {
     count
 }
 
-/// With the intervals that it has by itself, one lease is renewed every ten thirds of a second.
+/// With the intervals that it has by itself, its lease is renewed every three seconds.
 fn at_rest(server: &Postgres) -> Setup {
     Setup::default().database_url(&format!("{}?sslmode=disable", server.url()))
 }
 
-/// Each statement is one of every instance, every second, for ever: it was 107 for each beat, and five of the seven
-/// that a loop sends were around the one that asks something.
+/// The log of a server, with every statement.
+const LOGGED: &str = "log_statement = 'all'\nlog_line_prefix = '%m '\n";
+/// Of one instance, nine seconds.
+const BEATS: usize = 3;
+
+/// Each statement is one of every instance, every second, for ever: it was 21 for each beat.
 #[tokio::test]
 async fn an_instance_at_rest_asks_little() {
-    let server = Postgres::start_with("log_statement = 'all'\nlog_line_prefix = '%m '\n").await;
+    let server = Postgres::start_with(LOGGED).await;
     let provost = at_rest(&server).start().await;
     provost.says("this instance is now the supervisor").await;
-    let count = statements_in(&server, 3).await;
-    assert!(count < 3 * 30, "{count} statements in three beats");
-    assert!(count > 3 * 5, "{count}: they are not counted");
+    let count = statements_in(&server, BEATS).await;
+    println!("{count} statements in nine seconds");
+    assert!(count < BEATS * 9, "{count} statements in nine seconds");
+    assert!(count > BEATS, "{count}: they are not counted");
+}
+
+/// Only one of them looks for what is due every second. Each of the others asked for it as well, fifteen times in a beat.
+#[tokio::test]
+async fn several_instances_at_rest_ask_little_more() {
+    const INSTANCES: usize = 5;
+    let server = Postgres::start_with(LOGGED).await;
+    let first = at_rest(&server).start().await;
+    first.says("this instance is now the supervisor").await;
+    let others = (1..INSTANCES).map(|_| at_rest(&server).start());
+    let _others = futures::future::join_all(others).await;
+    let count = statements_in(&server, BEATS * INSTANCES).await;
+    println!("{count} statements of {INSTANCES} instances in nine seconds");
+    assert!(
+        count < BEATS * (INSTANCES * 4 + 5),
+        "{count} statements of {INSTANCES} instances in nine seconds"
+    );
+    assert!(count > BEATS * INSTANCES, "{count}: they are not counted");
+}
+
+/// An instance that sends no notifications enqueues a step, and the other one never polls.
+#[tokio::test]
+async fn a_queued_step_that_nobody_was_notified_of_is_found_by_the_supervisor() {
+    let remote = Remote::script([Act::Hang, Act::Ok(json!(1))]).await;
+    let url = tokio::task::spawn_blocking(cluster::new_database);
+    let url = url.await.unwrap();
+    let on = || Provost::setup().database_url(&url);
+    let supervisor = on().set("SCHEDULER__POLL", "1h").start().await;
+    supervisor.says("this instance is now the supervisor").await;
+    supervisor.register("narrow", &remote.url(), 1).await;
+    let silent = on().set("POSTGRES__LISTEN", "false").start().await;
+    let work = json!({ "steps": [{ "name": "only", "agent": "narrow", "complete_within": "1h" }] });
+    silent.submit(&work).await;
+    remote.requests(1).await;
+    let queued = silent.submit(&work).await;
+    assert_eq!(silent.settled(&queued).await["state"], "processed");
 }

@@ -45,6 +45,11 @@ pub fn jittered(interval: Duration, chance: f64) -> Duration {
     interval.mul_f64(0.75 + chance.clamp(0.0, 1.0) / 2.0)
 }
 
+/// The interval of a poll while nothing is there and others report what comes: every instance polls, for ever.
+pub fn idle(poll: Duration) -> Duration {
+    poll.saturating_mul(10)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

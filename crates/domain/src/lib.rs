@@ -56,7 +56,7 @@ pub use agent_spec::{AgentSpec, Endpoint, RetrySpec};
 pub use alert::{AlertChange, AlertKind};
 pub use alert_message::{ALERT_EVENTS, AlertData, AlertFormat, AlertNotice, AlertWebhook};
 pub use allowed_address::{ALLOWED_ADDRESSES, AllowedAddress};
-pub use backoff::{Backoff, jittered};
+pub use backoff::{Backoff, idle, jittered};
 pub use blocked::Blocked;
 pub use bulk::BulkAction;
 pub use call::{Call, CallBody, CallOutcome, Purpose};

@@ -205,6 +205,10 @@ pub struct DueWork {
 }
 
 impl DueWork {
+    pub fn is_any_due(&self) -> bool {
+        self.is_due || !self.failing.is_empty() || !self.backlogged.is_empty()
+    }
+
     /// Whether there may be more destinations than were read.
     pub fn is_full(&self, most: usize) -> bool {
         self.failing.len() >= most || self.backlogged.len() >= most

@@ -24,10 +24,11 @@ use super::{
     session_settings::{BEGIN, BEGIN_ANYWHERE},
 };
 use crate::{
-    domain::{AgentName, Message, QueuedStep, TaskId, Timestamp},
+    domain::{AgentName, Leases, Message, QueuedStep, TaskId, Timestamp},
     store::{
         Batch, KnownKey, Loaded, Saved, StoreError,
         error::corrupt,
+        leases,
         rows::{self, Columns, Row},
         statement::Statement,
         transaction::{CommitError, Dialect, Session, Transaction},
@@ -439,6 +440,41 @@ impl Session for PgTransaction<'_> {
             .bind(ended_before.as_millis());
         let purged = answered(query.fetch_one(self.connection().await?)).await;
         Columns::get(&self.noted(purged)?, "purged")
+    }
+
+    async fn prolong_leases(
+        &mut self,
+        before: &Leases,
+        after: &Leases,
+    ) -> Result<Option<Leases>, StoreError> {
+        let (TransactionState::NotBegun(_), Some(prolong)) =
+            (&self.state, leases::prolong(before, after))
+        else {
+            return Ok(None);
+        };
+        // Unless it comes to its end, the connection is not used again.
+        self.cut_off();
+        let query = self.prepared().with_values(prolong);
+        let asked = Instant::now();
+        let found = answered(query.fetch_optional(self.reading()?)).await?;
+        if let Some(session) = self.take_session() {
+            self.state = TransactionState::NotBegun(session);
+        }
+        let Some(row) = found.map(Row::Postgres) else {
+            return Ok(None);
+        };
+        self.backend.clock.set(ClockSample {
+            now: row.get("now")?,
+            asked,
+            answered: Instant::now(),
+        });
+        Ok(leases::prolonged(&row)?.map(|lease| Leases {
+            instance: after.instance.clone(),
+            supervisor: match before.supervisor == after.supervisor {
+                true => Some(lease),
+                false => after.supervisor.clone(),
+            },
+        }))
     }
 
     async fn commit(mut self: Box<Self>) -> Result<(), StoreError> {

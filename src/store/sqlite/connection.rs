@@ -193,6 +193,28 @@ pub fn run_script(connection: &Connection, script: &str) -> rusqlite::Result<()>
     Ok(())
 }
 
+/// All that is read while it is there is of one moment. Its statements stay prepared, as those of
+/// [`rusqlite::Transaction`] do not.
+pub struct View<'c>(&'c Connection);
+
+impl<'c> View<'c> {
+    pub fn of(connection: &'c Connection) -> rusqlite::Result<Self> {
+        connection.prepare_cached("BEGIN")?.execute([])?;
+        Ok(Self(connection))
+    }
+}
+
+impl Drop for View<'_> {
+    fn drop(&mut self) {
+        // SQLite may have ended it by itself. If it cannot be ended, the next one cannot begin, and says why.
+        if !self.0.is_autocommit()
+            && let Ok(mut end) = self.0.prepare_cached("ROLLBACK")
+        {
+            let _ = end.execute([]);
+        }
+    }
+}
+
 /// Opens a database as it is.
 pub fn open(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
     let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rusqlite::Connection;
 
-use super::{files::DatabaseFiles, now, pool::ReaderPool, rows, space};
+use super::{connection::View, files::DatabaseFiles, now, pool::ReaderPool, rows, space};
 use crate::{
     domain::{FileSpace, TaskId, Timestamp},
     store::{Definitions, Loaded, StoreError, rows::Row, source::Source, statement::Statement},
@@ -23,10 +23,25 @@ impl SqliteSource {
         &self,
         read: impl FnOnce(&Connection) -> Result<R, StoreError> + Send + 'static,
     ) -> Result<R, StoreError> {
-        let read = |connection: &mut Connection| read(&*connection.transaction()?);
-        let found = self.pool.run(read).await;
+        self.read(|connection| {
+            let _view = View::of(connection)?;
+            read(connection)
+        })
+        .await
+    }
+
+    async fn read<R: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection) -> Result<R, StoreError> + Send + 'static,
+    ) -> Result<R, StoreError> {
+        let found = self.pool.run(|connection| read(connection)).await;
         found.inspect_err(|error| self.files.health.note(error))
     }
+}
+
+fn fetch(connection: &Connection, statement: &Statement) -> Result<Vec<Row>, StoreError> {
+    let found = rows::fetch(connection, statement)?;
+    Ok(found.into_iter().map(Row::Sqlite).collect())
 }
 
 #[async_trait]
@@ -40,11 +55,20 @@ impl Source for SqliteSource {
     }
 
     async fn view(&self, statements: Vec<Statement>) -> Result<Vec<Vec<Row>>, StoreError> {
+        // A statement by itself is of one moment.
+        if let [_] = &statements[..] {
+            let read = move |connection: &Connection| {
+                let found = statements
+                    .iter()
+                    .map(|statement| fetch(connection, statement));
+                found.collect()
+            };
+            return self.read(read).await;
+        }
         self.in_view(move |connection| {
-            let found = statements.iter().map(|statement| {
-                let found = rows::fetch(connection, statement)?;
-                Ok(found.into_iter().map(Row::Sqlite).collect())
-            });
+            let found = statements
+                .iter()
+                .map(|statement| fetch(connection, statement));
             found.collect()
         })
         .await

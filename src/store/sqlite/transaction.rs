@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{
-    connection::ConnectionThread,
+    connection::{ConnectionThread, View},
     files::DatabaseFiles,
     rows::{self as sqlite_rows, execute, fetch},
     save, space,
@@ -109,8 +109,8 @@ impl SqliteTransaction<'_> {
         let _beside = self.jobs.read().await;
         let job = move |connection: &mut Connection| {
             end_left_over(connection)?;
-            let view = connection.transaction()?;
-            job(&view)
+            let _view = View::of(connection)?;
+            job(connection)
         };
         self.connection.run(job).await
     }

@@ -1,6 +1,12 @@
 //! The handle through which everyone else sends commands to the writer.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
 use futures::{
@@ -56,6 +62,7 @@ pub struct Store {
     /// Tasks that the loops leave alone for a while.
     faults: Arc<Faults>,
     heads: Arc<KnownQueues>,
+    claims_in_doubt: Arc<AtomicBool>,
     pub health: Health,
 }
 
@@ -85,6 +92,7 @@ impl Store {
         let outbox = Arc::new(Notify::new());
         let faults = Arc::new(Faults::default());
         let heads = Arc::new(KnownQueues::default());
+        let claims_in_doubt = Arc::<AtomicBool>::default();
         let (health, sender) = (settings.health.clone(), settings.sender.clone());
         let writer = BatchWriter {
             command_queue: CommandQueue::new(receiver, lease_requests, writers.len()),
@@ -99,6 +107,7 @@ impl Store {
             settings,
             metrics: WriterMetrics::new(),
             complained: Mutex::default(),
+            claims_in_doubt: claims_in_doubt.clone(),
         };
         let store = Self {
             requests,
@@ -113,6 +122,7 @@ impl Store {
             sender,
             faults,
             heads,
+            claims_in_doubt,
             health,
         };
         let writing = async move {
@@ -189,6 +199,12 @@ impl Store {
             answer,
         })
         .await
+    }
+
+    /// Whether a claim may have been saved since the last call that this process does not know of, because a commit
+    /// failed.
+    pub fn take_claims_in_doubt(&self) -> bool {
+        self.claims_in_doubt.swap(false, Ordering::AcqRel)
     }
 
     /// The next claims read their queues, which may have changed by other hands than this writer's.

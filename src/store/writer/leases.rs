@@ -3,7 +3,8 @@
 //!
 //! Where other processes share the database they also go over a connection of their own: a batch may
 //! wait for rows that another instance has locked, and an instance that only waits must not be taken for
-//! lost meanwhile.
+//! lost meanwhile. There a renewal is mostly one statement, decided on what the last one left: every instance
+//! renews, for ever.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use super::{
     request::{LeaseCall, LeaseRequest, Renewed, Request, ask},
 };
 use crate::{
-    domain::{Holder, KnownDead, Lease, Renewal, Span, Timestamp},
+    domain::{Holder, KnownDead, Lease, Leases, Renewal, Span, Term, Timestamp},
     store::{Backend, Saved, StoreError},
 };
 
@@ -47,9 +48,11 @@ impl Store {
 
 /// Serves leases on a backend of their own.
 pub(super) async fn serve(mut backend: Box<dyn Backend>, mut requests: mpsc::Receiver<LeaseCall>) {
+    // As this instance saved or read them last.
+    let mut known = None;
     while let Some(LeaseCall { asked, answer }) = requests.recv().await {
         let within = asked.within();
-        let served = timeout(within, serve_one(backend.as_mut(), &asked)).await;
+        let served = timeout(within, serve_known(backend.as_mut(), &asked, &mut known)).await;
         let served = served.unwrap_or_else(|_| {
             Err(StoreError::Unavailable(format!(
                 "the leases could not be saved within {within:?}"
@@ -80,16 +83,70 @@ impl Committer<'_> {
         for request in gathered.extract_if(.., is_lease) {
             if let Request::Leases(LeaseCall { asked, answer }) = request {
                 // A caller that is gone needs no answer.
-                let _ = answer.send(serve_one(self.backend.as_mut(), &asked).await);
+                let served = serve_one(self.backend.as_mut(), &asked).await;
+                let _ = answer.send(served.map(|(renewed, _)| renewed));
             }
         }
     }
 }
 
-async fn serve_one(backend: &mut dyn Backend, asked: &LeaseRequest) -> Result<Renewed, StoreError> {
+async fn serve_known(
+    backend: &mut dyn Backend,
+    asked: &LeaseRequest,
+    known: &mut Option<Leases>,
+) -> Result<Renewed, StoreError> {
+    // Whatever goes wrong, the next renewal reads them.
+    let before = known.take();
+    if let (LeaseRequest::Renew(renewal), Some(before)) = (asked, before)
+        && let Some((renewed, after)) = prolong(backend, renewal, &before).await?
+    {
+        *known = Some(after);
+        return Ok(renewed);
+    }
+    let (renewed, after) = serve_one(backend, asked).await?;
+    *known = after;
+    Ok(renewed)
+}
+
+/// `None`: it takes more than one statement, or another instance has changed the leases.
+async fn prolong(
+    backend: &mut dyn Backend,
+    renewal: &Renewal,
+    before: &Leases,
+) -> Result<Option<(Renewed, Leases)>, StoreError> {
+    let mut tx = match backend.begin().await {
+        Err(StoreError::Retryable(_)) => return Ok(None),
+        begun => begun?,
+    };
+    let now = tx.now();
+    let Ok(after) = before.renew(renewal, now) else {
+        return Ok(None);
+    };
+    let leads = after.leads(&renewal.holder, now);
+    if renewal.known_dead != KnownDead::None || is_forgetting_due(before, &after, leads) {
+        return Ok(None);
+    }
+    let after = match tx.prolong_leases(before, &after).await {
+        Ok(Some(after)) => after,
+        Ok(None) | Err(StoreError::Retryable(_)) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let renewed = Renewed {
+        now,
+        outcome: Ok(leads),
+        supervisor: after.supervisor.clone(),
+    };
+    Ok(Some((renewed, after)))
+}
+
+/// With what is on record afterwards, where that is known.
+async fn serve_one(
+    backend: &mut dyn Backend,
+    asked: &LeaseRequest,
+) -> Result<(Renewed, Option<Leases>), StoreError> {
     for _ in 0..TRIES {
         match try_serve(backend, asked).await {
-            Ok(Some(renewed)) => return Ok(renewed),
+            Ok(Some(served)) => return Ok(served),
             Ok(None) | Err(StoreError::Retryable(_)) => {}
             Err(error) => {
                 backend.failed(&error);
@@ -102,17 +159,19 @@ async fn serve_one(backend: &mut dyn Backend, asked: &LeaseRequest) -> Result<Re
     ))
 }
 
-/// Whether this renewal is the first of its minute: instances that ended long ago can wait so long to be forgotten.
-fn forgets(before: Option<Timestamp>, after: Option<&Lease>) -> bool {
-    let minute = |until: Timestamp| until.as_millis().div_euclid(60_000);
-    before.map(minute) != after.map(|lease| minute(lease.until))
+/// Whether this renewal of the supervisor is the first of its minute: instances that ended long ago can wait so long to
+/// be forgotten.
+fn is_forgetting_due(before: &Leases, after: &Leases, leads: Option<Term>) -> bool {
+    let minute = |lease: &Lease| lease.until.as_millis().div_euclid(60_000);
+    let minute = |leases: &Leases| leases.supervisor.as_ref().map(minute);
+    leads.is_some() && minute(before) != minute(after)
 }
 
 /// `None`: another instance was faster, and all is to be decided again.
 async fn try_serve(
     backend: &mut dyn Backend,
     asked: &LeaseRequest,
-) -> Result<Option<Renewed>, StoreError> {
+) -> Result<Option<(Renewed, Option<Leases>)>, StoreError> {
     let mut tx = backend.begin().await?;
     let now = tx.now();
     let (LeaseRequest::Renew(Renewal { holder, .. }) | LeaseRequest::GiveUp(holder)) = asked;
@@ -128,11 +187,12 @@ async fn try_serve(
         LeaseRequest::Renew(renewal) => match before.renew(renewal, now) {
             Ok(after) => after,
             Err(taken) => {
-                return Ok(Some(Renewed {
+                let renewed = Renewed {
                     now,
                     outcome: Err(taken),
                     supervisor: before.supervisor,
-                }));
+                };
+                return Ok(Some((renewed, None)));
             }
         },
     };
@@ -140,16 +200,16 @@ async fn try_serve(
         return Ok(None);
     }
     let leads = after.leads(holder, now);
-    let renewed_before = before.supervisor.as_ref().map(|lease| lease.until);
-    if leads.is_some() && forgets(renewed_before, after.supervisor.as_ref()) {
+    if is_forgetting_due(&before, &after, leads) {
         let keep = FORGET_AFTER.as_millis();
         let ended_before = Timestamp::from_millis(now.as_millis().saturating_sub(keep));
         tx.forget_instances(ended_before).await?;
     }
     tx.commit().await?;
-    Ok(Some(Renewed {
+    let renewed = Renewed {
         now,
         outcome: Ok(leads),
-        supervisor: after.supervisor,
-    }))
+        supervisor: after.supervisor.clone(),
+    };
+    Ok(Some((renewed, Some(after))))
 }

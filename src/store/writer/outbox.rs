@@ -38,7 +38,8 @@ impl Store {
         action: MessageAction,
         ids: Vec<MessageId>,
     ) -> Result<Vec<MessageId>, StoreError> {
-        let wakes = matches!(action, MessageAction::Redeliver).then(|| self.outbox.clone());
+        // What is redelivered is due; and where no dead letters are left, their alert is closed.
+        let wakes = Some(self.outbox.clone());
         self.send_write(true, wakes, move |tx| {
             let ids = ids.clone();
             async move { tx.apply_message_action(action, &ids).await }.boxed()
@@ -61,7 +62,7 @@ impl Store {
         died_before: Timestamp,
         limit: usize,
     ) -> Result<u64, StoreError> {
-        self.send_write(true, None, move |tx| {
+        self.send_write(true, Some(self.outbox.clone()), move |tx| {
             tx.purge_dead_letters(died_before, limit).boxed()
         })
         .await

@@ -1,0 +1,80 @@
+//! What is due anywhere in the store: one statement that the supervising instance runs at every look, so that whatever
+//! the hints and notifications missed is found.
+
+use super::{
+    Reader, StoreError,
+    queries::QUEUED_AGENTS,
+    rows::{Columns, Row},
+    statement::Statement,
+};
+use crate::domain::{AgentName, InstanceId, Timestamp};
+
+/// Relies on steps_line, steps_delayed, tasks_overdue, queues_due, destinations_failing and destinations_behind, each
+/// read to its first entry; and on steps_processing, which covers the search for lost instances: that reads all of it.
+/// With ORDER BY in place of EXISTS or `min`, because no statistics of another day make PostgreSQL read a table for it.
+const DUE_SUMMARY: &str = r#"
+SELECT 'queued' AS kind, agent, CAST(NULL AS bigint) AS due_at FROM line WHERE agent IS NOT NULL
+UNION ALL
+SELECT 'delayed', NULL, (SELECT due_at FROM steps WHERE due_at IS NOT NULL AND queued = 0 ORDER BY due_at LIMIT 1)
+UNION ALL
+SELECT 'recovery', NULL, (SELECT complete_by FROM {steps} WHERE state = 'processing' AND complete_by <= $1
+                          ORDER BY complete_by LIMIT 1)
+UNION ALL
+SELECT 'recovery', NULL, (SELECT CAST(0 AS bigint) FROM {steps}
+                          WHERE state = 'processing' AND locked_by <> $2
+                            AND locked_by NOT IN (SELECT id FROM instances WHERE until > $1)
+                          ORDER BY complete_by LIMIT 1)
+UNION ALL
+SELECT 'recovery', NULL, (SELECT overdue_at FROM tasks WHERE overdue_at IS NOT NULL ORDER BY overdue_at LIMIT 1)
+UNION ALL
+SELECT 'message', NULL, (SELECT due_at FROM queues WHERE waiting = 0 ORDER BY due_at LIMIT 1)
+UNION ALL
+SELECT 'message', NULL, (SELECT next_at FROM destinations WHERE failures > 0 AND next_at IS NOT NULL
+                         ORDER BY next_at LIMIT 1)
+UNION ALL
+SELECT 'message', NULL, (SELECT next_at FROM destinations WHERE failures = 0 AND next_at IS NOT NULL
+                         ORDER BY next_at LIMIT 1)"#;
+
+/// What is due, at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct DueSummary {
+    /// The agents with queued steps.
+    pub queued: Vec<AgentName>,
+    /// Whether a delayed step is to join its queue.
+    pub is_delayed_due: bool,
+    /// Whether a step is to be recovered, or a task is overdue.
+    pub is_recovery_due: bool,
+    /// Whether a message or the backlog of a destination is due.
+    pub is_message_due: bool,
+}
+
+impl Reader {
+    /// As `asker` sees it, which lives, or it could not ask.
+    pub async fn due_summary(&self, asker: &InstanceId) -> Result<DueSummary, StoreError> {
+        let now = self.now().await?;
+        let steps = self.source.by_index("steps", "steps_processing");
+        let sql = format!("{QUEUED_AGENTS}{DUE_SUMMARY}").replace("{steps}", &steps);
+        let statement = Statement::new(sql).bind(now).bind(asker);
+        summary(&self.fetch(statement).await?, now)
+    }
+}
+
+fn summary(found: &[Row], now: Timestamp) -> Result<DueSummary, StoreError> {
+    let mut summary = DueSummary::default();
+    for row in found {
+        if let Some(agent) = row.text("agent")? {
+            summary.queued.push(AgentName::new(agent));
+            continue;
+        }
+        let due_at: Option<Timestamp> = row.get("due_at")?;
+        if due_at.is_none_or(|due_at| due_at > now) {
+            continue;
+        }
+        match row.get::<String>("kind")?.as_str() {
+            "delayed" => summary.is_delayed_due = true,
+            "recovery" => summary.is_recovery_due = true,
+            _ => summary.is_message_due = true,
+        }
+    }
+    Ok(summary)
+}
