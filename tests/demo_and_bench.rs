@@ -66,6 +66,25 @@ fn the_bench_starts_a_server_and_sees_every_task_processed() {
 }
 
 #[test]
+fn the_bench_makes_a_history_and_reads_every_first_page_of_it() {
+    let counts = ["--history", "300", "--backlog", "5", "--tasks", "20"];
+    let output = provost(&[&["bench", "--rounds", "1", "--at-rest", "5"][..], &counts].concat());
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    for part in ["tasks of a healthy agent", "first pages", "/v1/tasks?"] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+}
+
+#[test]
+fn the_bench_runs_tasks_of_parallel_steps() {
+    let output = provost(&["bench", "--fan-out", "--tasks", "40", "--rounds", "1"]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("500 steps, 20 tasks at once"), "{text}");
+}
+
+#[test]
 fn a_bench_without_a_server_says_where_it_looked() {
     // A port that nothing listens on: this one is reserved.
     let output = provost(&["bench", "--url", "http://127.0.0.1:1"]);

@@ -1,4 +1,5 @@
-//! `--backlog`: measures a server with a queue of the given length and one without, in turns.
+//! `--backlog` and `--history`: measures a server with a queue of the given length, or with a history, and one without,
+//! in turns.
 
 use std::net::TcpListener;
 
@@ -8,7 +9,9 @@ use serde_json::{Value, json};
 use super::{
     BenchError,
     backlog_report::{BacklogReport, Memory, Side, Turn},
+    history,
     load::{self, Amount},
+    pages,
     requests::{self, AGENT, Requests, WORKFLOW},
     server::BenchServers,
     stub,
@@ -32,12 +35,13 @@ struct Sides {
 
 pub(super) async fn measure(
     options: &BenchOptions,
-    backlog: u32,
     client: &Client,
 ) -> Result<BacklogReport, BenchError> {
-    let sides = start(options, client).await?;
+    let mut sides = start(options, client).await?;
     println!(
-        "{backlog} steps in the queue of a dead agent; {}, compared with one without; {} rounds",
+        "{} steps in the queue of a dead agent, {} tasks in the history; {}, compared with one without; {} rounds",
+        options.backlog.unwrap_or(0),
+        options.history.unwrap_or(0),
         sides.full.introduction(),
         options.rounds
     );
@@ -45,7 +49,7 @@ pub(super) async fn measure(
         println!("this is a debug build, whose speed means nothing: use `cargo run --release`");
     }
     println!();
-    let report = turns(options, backlog, &sides).await;
+    let report = turns(options, &mut sides).await;
     for servers in [sides.empty, sides.full] {
         let agents = [AGENT, DEAD].map(|agent| format!("/v1/agents/{agent}"));
         if let Err(error) = servers.clear(&agents).await {
@@ -92,11 +96,11 @@ async fn start(options: &BenchOptions, client: &Client) -> Result<Sides, BenchEr
     Ok(sides)
 }
 
-async fn turns(
-    options: &BenchOptions,
-    backlog: u32,
-    sides: &Sides,
-) -> Result<BacklogReport, BenchError> {
+async fn turns(options: &BenchOptions, sides: &mut Sides) -> Result<BacklogReport, BenchError> {
+    let made = match options.history {
+        Some(tasks) => Some(history::make(&mut sides.full, tasks.into(), QUEUED).await?),
+        None => None,
+    };
     let of = |servers: &BenchServers| servers.requests();
     let (empty, full) = (of(&sides.empty), of(&sides.full));
     let mut memory = Memory {
@@ -111,7 +115,7 @@ async fn turns(
     for requests in [&empty, &full] {
         submit_and_forget(requests, 1).await?;
     }
-    submit_and_forget(&full, backlog).await?;
+    submit_and_forget(&full, options.backlog.unwrap_or(0)).await?;
     memory.with_backlog = sides.full.usage().await?;
     let share = loaded(options.tasks.div_ceil(options.rounds));
     let warm_up = loaded(options.tasks / 20);
@@ -125,9 +129,17 @@ async fn turns(
         let full = turn(&full, share, options.at_rest).await?;
         turns.push(Turn { empty, full });
     }
+    let pages = match &made {
+        Some(history) => pages::measure(&full[0], history).await?,
+        None => Vec::new(),
+    };
     memory.after = sides.full.usage().await?;
     memory.of_empty = sides.empty.usage().await?;
-    Ok(BacklogReport { turns, memory })
+    Ok(BacklogReport {
+        turns,
+        pages,
+        memory,
+    })
 }
 
 async fn submit_and_forget(requests: &[Requests], tasks: u32) -> Result<(), BenchError> {

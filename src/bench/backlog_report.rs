@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::{
     latency::{Latencies, Millis, median},
     load::LoadPhase,
+    pages::{self, MeasuredPage},
     server::Usage,
 };
 
@@ -34,13 +35,15 @@ pub struct Memory {
 
 pub struct BacklogReport {
     pub turns: Vec<Turn>,
+    /// Of the full server, where it has a history; the slowest first.
+    pub pages: Vec<MeasuredPage>,
     pub memory: Memory,
 }
 
 const NOTES: &str =
     "submit: POST of a task whose one step joins the queue of the dead agent, until the 202
 read: GET of the newest task in that queue, one after another, with its position in the queue
-ratio: with the backlog, divided by without; the median of the rounds
+ratio: with the backlog and the history, divided by without; the median of the rounds
 ";
 
 /// A number of one server, and its format.
@@ -48,7 +51,7 @@ type Measured = (&'static str, fn(&Side) -> f64, fn(f64) -> String);
 
 impl BacklogReport {
     pub fn text(&self) -> String {
-        let mut text = row("", ["empty", "backlog", "ratio"].map(str::to_owned));
+        let mut text = row("", ["empty", "full", "ratio"].map(str::to_owned));
         let rate = |value: f64| format!("{value:.0}");
         let millis =
             |seconds: f64| Millis(Some(std::time::Duration::from_secs_f64(seconds))).to_string();
@@ -110,6 +113,10 @@ impl BacklogReport {
             ("server memory, without a backlog", &self.memory.of_empty),
         ] {
             text += &row(name, [memory(usage)]);
+        }
+        if !self.pages.is_empty() {
+            text.push('\n');
+            text += &pages::text(&self.pages);
         }
         text.push('\n');
         text + NOTES
@@ -174,6 +181,7 @@ mod tests {
                 turn(side(2, 3), side(4, 6)),
                 turn(side(1, 1), side(50, 90)),
             ],
+            pages: Vec::new(),
             memory: Memory {
                 with_backlog: vec![None],
                 ..Memory::default()

@@ -147,6 +147,29 @@ pub async fn end_to_end(servers: &[Requests], amount: Amount) -> Result<LoadPhas
     .await
 }
 
+/// Tasks of this body, from their submission until the response says that they are processed.
+pub async fn processed(
+    servers: &[Requests],
+    body: &str,
+    amount: Amount,
+) -> Result<LoadPhase, BenchError> {
+    phase(amount, |worker, tickets, mut latencies| {
+        let requests = servers[worker % servers.len()].clone();
+        let submit = requests.post_and_wait("/v1/tasks", body);
+        async move {
+            let mut connection = BenchConnection::open(&requests.authority).await?;
+            while tickets.take() {
+                let started = Instant::now();
+                let answer = connection.exchange(&submit).await?;
+                latencies.record(started.elapsed());
+                expect_processed(answer)?;
+            }
+            Ok(latencies)
+        }
+    })
+    .await
+}
+
 /// Submissions alone, until the 202; the worker waits for each task before the next, which is not measured.
 pub async fn submissions(servers: &[Requests], amount: Amount) -> Result<LoadPhase, BenchError> {
     phase(amount, |worker, tickets, mut latencies| {

@@ -1,12 +1,15 @@
 //! `provost bench`: measures the throughput and the cost of a server over HTTP, compared with plain HTTP calls on
-//! the same machine. It has no knowledge of the server's internals.
+//! the same machine. It has no knowledge of the server's internals, except that the store can multiply a history.
 
 mod backlog;
 mod backlog_report;
 mod connection;
+mod fan_out;
 mod frame;
+mod history;
 mod latency;
 mod load;
+mod pages;
 mod report;
 mod requests;
 mod server;
@@ -25,7 +28,7 @@ use self::{
     requests::{AGENT, Requests, WORKFLOW},
     server::BenchServers,
 };
-use crate::{cli::BenchOptions, config::DatabaseUrl, interrupt, plain_http};
+use crate::{cli::BenchOptions, config::DatabaseUrl, interrupt, plain_http, store::StoreError};
 
 #[derive(Debug, Error)]
 pub enum BenchError {
@@ -41,7 +44,7 @@ pub enum BenchError {
     )]
     NotPostgres,
     #[error(
-        "--backlog on PostgreSQL needs two databases of its own: give one with --database-url and another with --backlog-database-url"
+        "--backlog and --history on PostgreSQL need two databases of their own: give one with --database-url and another with --backlog-database-url"
     )]
     OneDatabase,
     #[error("--stub-listen: the remote service cannot listen there: {0}")]
@@ -64,6 +67,8 @@ pub enum BenchError {
     Http(#[from] reqwest::Error),
     #[error("{0}")]
     Exchange(#[from] ExchangeError),
+    #[error("the history could not be made: {0}")]
+    History(#[from] StoreError),
     #[error("a task was not processed within 30s: {0}")]
     NotProcessed(String),
     #[error("a worker ended early: {0}")]
@@ -96,16 +101,13 @@ pub async fn run(options: BenchOptions) -> ExitCode {
 /// The text of the report.
 async fn measure_as_asked(options: BenchOptions) -> Result<String, BenchError> {
     let client = plain_http::client()?;
-    match options.backlog {
-        Some(backlog) => {
-            let report = backlog::measure(&options, backlog, &client).await?;
-            Ok(report.text())
-        }
-        None => Ok(measure(options, client).await?.text()),
+    match options.backlog.is_some() || options.history.is_some() {
+        true => Ok(backlog::measure(&options, &client).await?.text()),
+        false => measure(options, client).await,
     }
 }
 
-async fn measure(options: BenchOptions, client: Client) -> Result<Report, BenchError> {
+async fn measure(options: BenchOptions, client: Client) -> Result<String, BenchError> {
     let stub = stub::start(options.stub_listen).await;
     let stub = format!("http://{}", stub.map_err(BenchError::Stub)?);
     let servers = match &options.url {
@@ -126,7 +128,12 @@ async fn measure(options: BenchOptions, client: Client) -> Result<Report, BenchE
     let workflow = format!("/v1/workflows/{WORKFLOW}");
     servers.put(&workflow, &requests::workflow()).await?;
     let stub = Url::parse(&stub).map_err(|_| BenchError::Url(stub))?;
-    let report = phases(&options, &servers, &client, &stub).await;
+    let report = match options.fan_out {
+        true => fan_out::measure(&options, &servers).await,
+        false => phases(&options, &servers, &client, &stub)
+            .await
+            .map(|report| report.text()),
+    };
     let cleared = servers.clear(&[agent]).await;
     // The measurements are valid, whatever happens to the cleanup.
     if let Err(error) = cleared {

@@ -83,13 +83,22 @@ impl Requests {
     }
 
     pub fn post(&self, path: &str, json: &str) -> Bytes {
+        self.post_with(path, "", json)
+    }
+
+    /// The response comes when the task has ended.
+    pub fn post_and_wait(&self, path: &str, json: &str) -> Bytes {
+        self.post_with(path, "prefer: wait=30\r\n", json)
+    }
+
+    fn post_with(&self, path: &str, more: &str, json: &str) -> Bytes {
         let (prefix, headers) = (&self.prefix, &self.headers);
         let body_headers = match json.len() {
             0 => "content-length: 0\r\n".to_owned(),
             length => format!("content-type: application/json\r\ncontent-length: {length}\r\n"),
         };
         Bytes::from(format!(
-            "POST {prefix}{path} HTTP/1.1\r\n{headers}{body_headers}\r\n{json}"
+            "POST {prefix}{path} HTTP/1.1\r\n{headers}{body_headers}{more}\r\n{json}"
         ))
     }
 

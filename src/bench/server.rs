@@ -16,7 +16,10 @@ use super::{
     BenchError,
     requests::{AGENT, Requests},
 };
-use crate::config::DatabaseUrl;
+use crate::{
+    config::DatabaseUrl,
+    store::{MultiplyPlan, postgres, sqlite},
+};
 
 /// The timeout of a start: creating a new database takes much less.
 const LONGEST_START: Duration = Duration::from_secs(15);
@@ -85,6 +88,27 @@ impl BenchServers {
     pub async fn put(&self, path: &str, body: &Value) -> Result<(), BenchError> {
         for server in &self.all {
             server.send(Method::PUT, path, Some(body)).await?;
+        }
+        Ok(())
+    }
+
+    /// Stops the server that was started, multiplies the rows of its tasks, and starts it again.
+    pub async fn multiply(&mut self, plan: MultiplyPlan) -> Result<(), BenchError> {
+        let Some(BenchServer { own: Some(own), .. }) = self.all.first_mut() else {
+            return Ok(());
+        };
+        own.child.kill().await.map_err(BenchError::Process)?;
+        match &self.database {
+            Some(DatabaseUrl::Postgres(url)) => postgres::multiply(url, plan).await?,
+            _ => {
+                let path = own.folder.path().join("provost.db");
+                let filled = tokio::task::spawn_blocking(move || sqlite::multiply(&path, plan));
+                filled.await??;
+            }
+        }
+        if let Some(server) = self.all.pop() {
+            let again = server.start_again(self.database.as_ref()).await?;
+            self.all.push(again);
         }
         Ok(())
     }
@@ -166,6 +190,17 @@ impl BenchServer {
             ..Self::at(&format!("http://127.0.0.1:{port}"), None, client)?
         };
         server.ready().await
+    }
+
+    /// On the database that it had.
+    async fn start_again(mut self, database: Option<&DatabaseUrl>) -> Result<Self, BenchError> {
+        if let Some(own) = &mut self.own {
+            let (child, port) = spawn(&own.folder, database).map_err(BenchError::Process)?;
+            own.child = child;
+            // Between 1 and 65535, and the URL is of http.
+            let _ = self.url.set_port(Some(port));
+        }
+        self.ready().await
     }
 
     async fn ready(mut self) -> Result<Self, BenchError> {

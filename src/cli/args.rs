@@ -81,9 +81,15 @@ With --backlog it measures two servers in turns: one with that many steps in the
 service never responds, and one with an empty queue. The report shows submissions, reads, lists and the
 tasks of another agent on both servers, their ratio, which should be near 1, and the memory.
 
+With --history it does the same with a database that many ended tasks are in, some cancelled or in error and with
+10,000 different labels; and it shows the slowest first pages of all lists, with each filter and each two of them.
+It makes the tasks by copying rows, which takes a minute for each million of steps. Both options may be combined.
+
 Examples:
   provost bench
   provost bench --backlog 200000 --tasks 6000
+  provost bench --history 330000 --tasks 6000
+  provost bench --fan-out
   provost bench --tasks 100000 --in-flight 256
   provost bench --database-url postgres://provost@db.example/bench --instances 4
   PROVOST_BENCH_TOKEN=… provost bench --url http://127.0.0.1:8080"
@@ -431,8 +437,17 @@ pub struct BenchOptions {
     #[arg(long, value_name = "STEPS", conflicts_with_all = ["url", "instances"], value_parser = value_parser!(u32).range(1..=10_000_000))]
     pub backlog: Option<u32>,
 
-    /// With --database-url: the database of the server with the backlog
-    #[arg(long, value_name = "URL", requires = "backlog")]
+    /// Measure tasks of up to 500 parallel steps with a join, 20 at once, and pipelines
+    #[arg(long, conflicts_with_all = ["backlog", "history"])]
+    pub fan_out: bool,
+
+    /// Measure a server with this many ended tasks in its database, of three steps each, and one with an empty database;
+    /// and the first page of every list with every filter and every two of them
+    #[arg(long, value_name = "TASKS", conflicts_with_all = ["url", "instances"], value_parser = value_parser!(u32).range(1..=100_000_000))]
+    pub history: Option<u32>,
+
+    /// With --database-url: the database of the server with the backlog or the history
+    #[arg(long, value_name = "URL", requires = "database_url")]
     pub backlog_database_url: Option<String>,
 
     /// A token of the server, if it requires one

@@ -19,6 +19,7 @@ mod local;
 mod looks;
 mod metrics;
 mod migrations;
+mod multiply;
 mod open;
 mod outbox;
 mod pages;
@@ -47,6 +48,7 @@ pub use error::{CommandError, StoreError, UnreadableTask};
 pub use health::{Diagnosis, Health, StoreFault};
 pub use local::{Dispatch, LocalScheduler, SlotPermit};
 pub use looks::Look;
+pub use multiply::{MANY_VALUES, MultiplyPlan};
 pub use open::{OpenError, RECONNECT};
 pub use outbox::{
     BacklogExpiry, ClaimRequest, ClaimResponse, DueWork, NextMessage, QueueClaim, QueueHead,

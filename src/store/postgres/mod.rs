@@ -6,6 +6,7 @@ mod certificates;
 mod clock;
 mod commit_witness;
 mod connection;
+mod multiply;
 mod notifications;
 mod prepared;
 mod read;
@@ -25,6 +26,7 @@ use sqlx::{
     ConnectOptions, Connection as _, Executor, PgConnection, PgPool, postgres::PgPoolOptions,
 };
 
+pub use multiply::multiply;
 pub use notifications::{Notification, NotificationListener};
 pub use schema::migrate;
 

@@ -195,16 +195,16 @@ pub fn run_script(connection: &Connection, script: &str) -> rusqlite::Result<()>
 
 /// All that is read while it is there is of one moment. Its statements stay prepared, as those of
 /// [`rusqlite::Transaction`] do not.
-pub struct View<'c>(&'c Connection);
+pub struct Snapshot<'c>(&'c Connection);
 
-impl<'c> View<'c> {
+impl<'c> Snapshot<'c> {
     pub fn of(connection: &'c Connection) -> rusqlite::Result<Self> {
         connection.prepare_cached("BEGIN")?.execute([])?;
         Ok(Self(connection))
     }
 }
 
-impl Drop for View<'_> {
+impl Drop for Snapshot<'_> {
     fn drop(&mut self) {
         // SQLite may have ended it by itself. If it cannot be ended, the next one cannot begin, and says why.
         if !self.0.is_autocommit()

@@ -8,6 +8,7 @@ mod keeper;
 mod migrate;
 #[cfg(test)]
 mod migrate_tests;
+mod multiply;
 mod pool;
 mod read;
 mod rescue;
@@ -35,6 +36,7 @@ use tokio::{sync::RwLock, time::Instant};
 
 pub use backup::backup;
 pub use keeper::Keeper;
+pub use multiply::multiply;
 use read::SqliteSource;
 pub use shrink::{ShrinkError, shrink};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rusqlite::Connection;
 
-use super::{connection::View, files::DatabaseFiles, now, pool::ReaderPool, rows, space};
+use super::{connection::Snapshot, files::DatabaseFiles, now, pool::ReaderPool, rows, space};
 use crate::{
     domain::{FileSpace, TaskId, Timestamp},
     store::{Definitions, Loaded, StoreError, rows::Row, source::Source, statement::Statement},
@@ -24,7 +24,7 @@ impl SqliteSource {
         read: impl FnOnce(&Connection) -> Result<R, StoreError> + Send + 'static,
     ) -> Result<R, StoreError> {
         self.read(|connection| {
-            let _view = View::of(connection)?;
+            let _view = Snapshot::of(connection)?;
             read(connection)
         })
         .await

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{
-    connection::{ConnectionThread, View},
+    connection::{ConnectionThread, Snapshot},
     files::DatabaseFiles,
     rows::{self as sqlite_rows, execute, fetch},
     save, space,
@@ -109,7 +109,7 @@ impl SqliteTransaction<'_> {
         let _beside = self.jobs.read().await;
         let job = move |connection: &mut Connection| {
             end_left_over(connection)?;
-            let _view = View::of(connection)?;
+            let _view = Snapshot::of(connection)?;
             job(connection)
         };
         self.connection.run(job).await
