@@ -9,19 +9,22 @@ use super::{
 };
 use crate::domain::{AgentName, InstanceId, Timestamp};
 
-/// Relies on steps_line, steps_delayed, tasks_overdue, queues_due, destinations_failing and destinations_behind, each
-/// read to its first entry; and on steps_processing, which covers the search for lost instances: that reads all of it.
+/// Relies on steps_line, steps_delayed, tasks_overdue, steps_awaited, queues_due, destinations_failing and
+/// destinations_behind, each read to its first entry; and on steps_processing, which covers the search for lost instances: that reads all of it.
 /// With ORDER BY in place of EXISTS or `min`, because no statistics of another day make PostgreSQL read a table for it.
 const DUE_SUMMARY: &str = r#"
 SELECT 'queued' AS kind, agent, CAST(NULL AS bigint) AS due_at FROM line WHERE agent IS NOT NULL
 UNION ALL
 SELECT 'delayed', NULL, (SELECT due_at FROM steps WHERE due_at IS NOT NULL AND queued = 0 ORDER BY due_at LIMIT 1)
 UNION ALL
-SELECT 'recovery', NULL, (SELECT complete_by FROM {steps} WHERE state = 'processing' AND complete_by <= $1
+SELECT 'recovery', NULL, (SELECT complete_by FROM {steps} WHERE state = 'processing' AND locked_by IS NOT NULL
+                          ORDER BY complete_by LIMIT 1)
+UNION ALL
+SELECT 'recovery', NULL, (SELECT complete_by FROM {awaited} WHERE state = 'processing' AND locked_by IS NULL
                           ORDER BY complete_by LIMIT 1)
 UNION ALL
 SELECT 'recovery', NULL, (SELECT CAST(0 AS bigint) FROM {steps}
-                          WHERE state = 'processing' AND locked_by <> $2
+                          WHERE state = 'processing' AND locked_by IS NOT NULL AND locked_by <> $2
                             AND locked_by NOT IN (SELECT id FROM instances WHERE until > $1)
                           ORDER BY complete_by LIMIT 1)
 UNION ALL
@@ -36,7 +39,7 @@ SELECT 'message', NULL, (SELECT next_at FROM destinations WHERE failures = 0 AND
                          ORDER BY next_at LIMIT 1)"#;
 
 /// What is due, at one moment.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct DueSummary {
     /// The agents with queued steps.
     pub queued: Vec<AgentName>,
@@ -53,7 +56,10 @@ impl Reader {
     pub async fn due_summary(&self, asker: &InstanceId) -> Result<DueSummary, StoreError> {
         let now = self.now().await?;
         let steps = self.source.by_index("steps", "steps_processing");
-        let sql = format!("{QUEUED_AGENTS}{DUE_SUMMARY}").replace("{steps}", &steps);
+        let awaited = self.source.by_index("steps", "steps_awaited");
+        let sql = format!("{QUEUED_AGENTS}{DUE_SUMMARY}")
+            .replace("{steps}", &steps)
+            .replace("{awaited}", &awaited);
         let statement = Statement::new(sql).bind(now).bind(asker);
         summary(&self.fetch(statement).await?, now)
     }

@@ -100,6 +100,7 @@ suite!([sqlite postgres] {
     supervision::two_that_both_believe_they_supervise_do_no_harm,
     supervision::a_lost_instance_loses_its_steps_once_and_its_late_answer_is_refused,
     supervision::an_instance_that_does_not_supervise_recovers_nothing,
+    supervision::whatever_is_due_is_found_by_one_statement,
     later_replies::a_promised_reply_is_read_back_and_held_by_no_instance,
     later_replies::a_silent_service_is_found_by_the_supervisor,
     undo::an_undo_is_read_back_at_every_step,

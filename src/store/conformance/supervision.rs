@@ -10,6 +10,7 @@ use super::harness::{Harness, New, success};
 use crate::{
     domain::{Expiry, InstanceId, StepIndex, StepStatus, TaskStatus, Term},
     instance::LocalLease,
+    store::DueSummary,
     supervisor::Supervisor,
 };
 
@@ -120,4 +121,23 @@ pub async fn an_instance_that_does_not_supervise_recovers_nothing(h: Harness) {
     local_lease.renewed(Some(Term(1)), Instant::now() + Duration::from_secs(3600));
     assert_eq!(supervisor.look().await.unwrap(), 1);
     assert_eq!(h.read(task).await.step(StepIndex(0)).failure_count, 1);
+}
+
+pub async fn whatever_is_due_is_found_by_one_statement(h: Harness) {
+    let asker = InstanceId::new("node-2");
+    let due = async || h.store.reader.due_summary(&asker).await.unwrap();
+    assert_eq!(due().await, DueSummary::default());
+    let queued = h.submit(New::default()).await.id();
+    let agent = h
+        .read(queued)
+        .await
+        .definition(StepIndex(0))
+        .agent()
+        .clone();
+    assert_eq!(due().await.queued, [agent]);
+    assert!(!due().await.is_recovery_due);
+    h.slots("x", 1);
+    h.submit(New::default()).await;
+    assert!(due().await.is_recovery_due, "node-1 has no lease");
+    assert!(!due().await.is_message_due && !due().await.is_delayed_due);
 }
