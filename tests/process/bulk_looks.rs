@@ -4,9 +4,12 @@ use serde_json::{Value, json};
 
 use super::{
     backlog::{explaining, plans_of, rows_read},
-    pages::{MOST_LOOKED_AT, TASKS, fill_postgres, filled_on_sqlite},
+    pages::{TASKS, fill_postgres, filled_on_sqlite},
 };
 use crate::harness::{Api, Provost};
+
+/// What a request looks at.
+const MOST_LOOKED_AT: usize = 10_000;
 
 /// Tasks in error or paused, each second one of a workflow; each with a label of its half. The newest has a step of an
 /// agent of its own, and a label of its own.
