@@ -19,13 +19,13 @@ const STEPS: [u32; 5] = [10, 50, 100, 250, 500];
 const AT_ONCE: u32 = 20;
 
 /// Some steps, and what they took.
-struct Measured {
+struct FanOutPhase {
     steps: u32,
     phase: LoadPhase,
     cpu_seconds: Option<f64>,
 }
 
-impl Measured {
+impl FanOutPhase {
     fn per_second(&self) -> f64 {
         f64::from(self.steps) / self.phase.elapsed.as_secs_f64()
     }
@@ -40,7 +40,7 @@ pub(super) async fn measure(
     options: &BenchOptions,
     servers: &BenchServers,
 ) -> Result<String, BenchError> {
-    let mut rounds: Vec<Vec<Measured>> = Vec::new();
+    let mut rounds: Vec<Vec<FanOutPhase>> = Vec::new();
     // As many steps in each phase as the pipelines have.
     let tasks = options.tasks.div_ceil(options.rounds);
     let steps = tasks.saturating_mul(STEP_BODIES.len() as u32);
@@ -79,12 +79,12 @@ async fn of_pipelines(
     servers: &BenchServers,
     tasks: u32,
     in_flight: u32,
-) -> Result<Measured, BenchError> {
+) -> Result<FanOutPhase, BenchError> {
     let before = servers.usage().await?;
     let amount = Amount { tasks, in_flight };
     let phase = load::end_to_end(&servers.requests(), amount).await?;
     let after = servers.usage().await?;
-    Ok(Measured {
+    Ok(FanOutPhase {
         steps: tasks * STEP_BODIES.len() as u32,
         phase,
         cpu_seconds: server::cpu_seconds(&before, &after),
@@ -95,7 +95,7 @@ async fn of_parallel(
     servers: &BenchServers,
     steps: u32,
     all_steps: u32,
-) -> Result<Measured, BenchError> {
+) -> Result<FanOutPhase, BenchError> {
     let before = servers.usage().await?;
     let amount = Amount {
         tasks: (all_steps / steps).max(AT_ONCE),
@@ -104,14 +104,14 @@ async fn of_parallel(
     let body = json!({ "workflow": name(steps), "input": { "sku": "book-7" } }).to_string();
     let phase = load::processed(&servers.requests(), &body, amount).await?;
     let after = servers.usage().await?;
-    Ok(Measured {
+    Ok(FanOutPhase {
         steps: amount.tasks * steps,
         phase,
         cpu_seconds: server::cpu_seconds(&before, &after),
     })
 }
 
-fn text(rounds: &[Vec<Measured>]) -> String {
+fn text(rounds: &[Vec<FanOutPhase>]) -> String {
     let mut text = format!(
         "{:<36} {:>9} {:>12} {:>12}\n",
         "", "steps/s", "CPU a step", "task, p50"
@@ -120,11 +120,11 @@ fn text(rounds: &[Vec<Measured>]) -> String {
     let parallel = STEPS.map(|steps| format!("{steps} steps, {AT_ONCE} tasks at once"));
     let names = [pipelines].into_iter().chain(parallel);
     for (at, name) in names.enumerate() {
-        let of = |value: fn(&Measured) -> Option<f64>| {
+        let of = |value: fn(&FanOutPhase) -> Option<f64>| {
             median(rounds.iter().filter_map(|round| value(&round[at])))
         };
         let rate = of(|measured| Some(measured.per_second())).unwrap_or_default();
-        let cpu = of(Measured::cpu_millis).map_or("-".to_owned(), |cpu| format!("{cpu:.3} ms"));
+        let cpu = of(FanOutPhase::cpu_millis).map_or("-".to_owned(), |cpu| format!("{cpu:.3} ms"));
         let took = of(|measured| {
             let took = measured.phase.latencies.percentile(0.5)?;
             Some(took.as_secs_f64())
