@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
         ReplyKey, WHOLE_DEFINITION, nearest, parse_steps_within, template::Budget,
     },
     instance::Hold,
-    store::Store,
+    store::{Store, Validation},
     telemetry::Metrics,
 };
 
@@ -61,20 +62,32 @@ pub struct App {
 }
 
 impl App {
-    /// Compiles steps. An agent that is unknown here may have just been registered at another instance: that is
-    /// checked before a fault is reported.
+    /// Compiles steps, unless a task in memory has the same. An agent that is unknown here may have just been
+    /// registered at another instance: that is checked before a fault is reported.
     pub async fn compile(
         &self,
-        steps: &Payload,
+        steps: &RawValue,
         policies: &Policies,
         permit: Option<&EvaluationPermit<'_>>,
     ) -> Result<Compiled, Problem> {
-        let compiled = self.compile_as_known(steps, policies, permit).await?;
-        if compiled.is_ok() {
-            return Ok(compiled);
+        let inline = &self.store.definitions.inline;
+        let text = inline.text(steps.get(), policies.as_json());
+        if let Some(known) = inline.get(&text, Validation::Submitted)
+            && known.is_still_allowed(self)
+        {
+            return Ok(Ok(known));
         }
-        self.registered.refresh(&self.store.reader).await?;
-        self.compile_as_known(steps, policies, permit).await
+        let steps = Payload::new(steps.to_owned());
+        let mut compiled = self.compile_as_known(&steps, policies, permit).await?;
+        if compiled.is_err() {
+            self.registered.refresh(&self.store.reader).await?;
+            compiled = self.compile_as_known(&steps, policies, permit).await?;
+        }
+        Ok(compiled.map(|definition| {
+            let definition = Arc::new(definition);
+            inline.put(&text, &definition, Validation::Submitted);
+            definition
+        }))
     }
 
     async fn compile_as_known(
@@ -82,7 +95,7 @@ impl App {
         steps: &Payload,
         policies: &Policies,
         permit: Option<&EvaluationPermit<'_>>,
-    ) -> Result<Compiled, Problem> {
+    ) -> Result<Result<Definition, Vec<FieldFault>>, Problem> {
         let compile = |budget: &Budget| {
             parse_steps_within(steps, "/steps", policies, &self.limits, self, budget)
         };
@@ -102,7 +115,7 @@ impl App {
 }
 
 /// The definition, or all its faults.
-type Compiled = Result<Definition, Vec<FieldFault>>;
+type Compiled = Result<Arc<Definition>, Vec<FieldFault>>;
 
 /// Which URLs may be called under the current policy and registrations.
 impl KnownAgents for App {

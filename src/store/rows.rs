@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::{
     AgentRecord, Alert, AlertId, AlertState, Definitions, EndedAt, EndedTask, ExpiredStep,
     HeldStep, KnownKey, MessageId, MessageState, NextMessage, SavedChange, StoreError, TaskSummary,
-    UnreadableTask, WorkflowRecord,
+    UnreadableTask, Validation, WorkflowRecord,
     error::corrupt,
     sqlite::SqliteRow,
     stored_workflow::{StoredWorkflow, compile},
@@ -241,13 +241,30 @@ impl<'d, R: Columns> Loading<'d, R> {
 
     fn definition(&self, row: &R) -> Result<Arc<Definition>, StoreError> {
         if let Some(steps) = row.text("steps")? {
-            return compile(row.text("policies")?.as_deref(), steps).map(Arc::new);
+            return inline(row.text("policies")?.as_deref(), &steps, self.definitions);
         }
         let workflow = workflow_ref(row)?.and_then(|workflow| self.workflows.get(&workflow));
         let workflow = workflow.cloned();
         let workflow = workflow.ok_or_else(|| corrupt("it has neither steps nor a workflow"))?;
         workflow.map_err(StoreError::Corrupt)
     }
+}
+
+/// Tasks in memory with the same steps share their definition.
+fn inline(
+    policies: Option<&str>,
+    steps: &str,
+    definitions: &Definitions,
+) -> Result<Arc<Definition>, StoreError> {
+    let text = definitions.inline.text(steps, policies);
+    if let Some(known) = definitions.inline.get(&text, Validation::Stored) {
+        return Ok(known);
+    }
+    let definition = Arc::new(compile(policies, steps)?);
+    definitions
+        .inline
+        .put(&text, &definition, Validation::Stored);
+    Ok(definition)
 }
 
 /// A task of its row and those of its steps.

@@ -105,7 +105,7 @@ fn stand_in(steps: &[impl Columns]) -> Result<Definition, StoreError> {
         step
     });
     let steps: Vec<_> = steps.collect();
-    compile(None, serde_json::Value::from(steps).to_string())
+    compile(None, &serde_json::Value::from(steps).to_string())
 }
 
 /// A row whose payloads read as null where they are damaged.

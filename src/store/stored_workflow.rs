@@ -30,7 +30,7 @@ impl StoredWorkflow {
     /// It was validated when it was registered: it is compiled without checking whether its agents exist now.
     pub fn definition(&self) -> Result<Definition, StoreError> {
         let policies = self.policies.as_deref().map(RawValue::get);
-        compile(policies, self.steps.get().to_owned())
+        compile(policies, self.steps.get())
     }
 }
 
@@ -47,8 +47,9 @@ impl WorkflowRecord {
 }
 
 /// A definition that was accepted once is compiled again without asking who is known today.
-pub fn compile(policies: Option<&str>, steps: String) -> Result<Definition, StoreError> {
-    let source = Payload::parse(steps).ok_or_else(|| corrupt("a definition is not JSON"))?;
+pub fn compile(policies: Option<&str>, steps: &str) -> Result<Definition, StoreError> {
+    let source =
+        Payload::parse(steps.to_owned()).ok_or_else(|| corrupt("a definition is not JSON"))?;
     let policies = policies.map_or_else(|| Ok(Policies::default()), Policies::parse);
     let compiled = policies
         .and_then(|policies| parse_steps(&source, "", &policies, &Limits::stored(), &Accepted));

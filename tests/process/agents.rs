@@ -56,7 +56,7 @@ async fn a_replaced_agent_is_called_at_its_new_address() {
 }
 
 #[tokio::test]
-async fn a_step_of_a_deleted_agent_waits_until_the_agent_is_back() {
+async fn a_step_of_a_deleted_agent_waits_until_the_agent_is_back_and_new_ones_are_refused() {
     let gone = Remote::script([Act::Hang]).await;
     let provost = Provost::start().await;
     let mut narrow = spec(&gone);
@@ -75,6 +75,9 @@ async fn a_step_of_a_deleted_agent_waits_until_the_agent_is_back() {
         .delete("/v1/agents/payments")
         .await
         .expect_problem(404, "no-such-agent");
+    // Two tasks in memory have these very steps; a new one is refused all the same.
+    let refused = provost.post("/v1/tasks", &charge()).await;
+    assert_eq!(refused.expect_faults(), ["/steps/0/agent"]);
     let task = provost.task(&id).await;
     assert_eq!(
         step(&task, "charge")["blocked_by"],

@@ -53,6 +53,18 @@ impl Definition {
         (0..self.steps.len() as u16).map(StepIndex)
     }
 
+    /// Whether everything that was asked of `known` when it was compiled is still so.
+    pub fn is_still_allowed(&self, known: &dyn KnownAgents) -> bool {
+        self.steps.iter().all(|step| {
+            let can_be_called = match &step.target {
+                Target::Agent(agent) => known.knows(agent),
+                Target::Url { url, .. } => known.allows_url(url).is_ok(),
+            };
+            can_be_called
+                && (step.reply != ReplyMode::Callback || known.takes_later_replies().is_ok())
+        })
+    }
+
     /// The steps that undo others.
     pub fn undos(&self) -> impl DoubleEndedIterator<Item = StepIndex> + use<> {
         let first = self.steps.len() as u16;

@@ -197,10 +197,10 @@ async fn definition(
         }
         let source = &details.definition.source;
         let compiled = app
-            .compile(source, &details.definition.policies, None)
+            .compile(source.raw(), &details.definition.policies, None)
             .await?;
         let compiled = compiled.map_err(not_accepted)?;
-        return Ok((None, Arc::new(compiled)));
+        return Ok((None, compiled));
     };
     let is_latest = wanted.as_deref().and_then(text).as_deref() == Some("latest");
     let version = match is_latest {

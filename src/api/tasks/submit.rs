@@ -252,7 +252,7 @@ async fn read(
     let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
     let workflow = fields.string("workflow", 64);
     let workflow_version = fields.integer("workflow_version", 1..=i64::from(u32::MAX));
-    let steps = fields.raw("steps");
+    let steps = fields.value("steps");
     let key = fields.string("key", LONGEST_NAME);
     let input = fields.raw("input").map_or_else(Payload::null, Payload::new);
     let priority = priority(&mut fields);
@@ -290,8 +290,8 @@ async fn read(
             if workflow_version.is_some() {
                 fields.fault("workflow_version", "requires workflow: omit it");
             }
-            match app.compile(&Payload::new(steps), &policies, permit).await? {
-                Ok(definition) => chosen = Some((None, Arc::new(definition), None)),
+            match app.compile(steps, &policies, permit).await? {
+                Ok(definition) => chosen = Some((None, definition, None)),
                 Err(faults) => fields.extend(faults),
             }
         }

@@ -138,7 +138,7 @@ impl PoliciesView {
 
 /// A parsed and validated body.
 struct Checked {
-    definition: Definition,
+    definition: Arc<Definition>,
     stored: StoredWorkflow,
 }
 
@@ -154,7 +154,7 @@ async fn check(
     let policies = Policies::read(&mut fields);
     let mut definition = None;
     match fields.value("steps").and_then(|steps| compact(steps.get())) {
-        Some(steps) => match app.compile(&steps, &policies, permit).await? {
+        Some(steps) => match app.compile(steps.raw(), &policies, permit).await? {
             Ok(compiled) => definition = Some(compiled),
             Err(faults) => fields.extend(faults),
         },
@@ -234,7 +234,7 @@ async fn put(
             name: name.clone(),
             version,
         },
-        definition: Arc::new(checked.definition),
+        definition: checked.definition,
         complete_within: checked.stored.complete_within,
     };
     app.store

@@ -50,7 +50,8 @@ const MOST_STEPS: usize = (u16::MAX / 2) as usize;
 /// what one evaluation may cost.
 pub const WHOLE_DEFINITION: u64 = 4 * Budget::EVALUATION;
 
-/// Who may be called, as policy and registration stand now.
+/// Who may be called, as policy and registration stand now. What is asked here is asked again of a definition that was
+/// compiled before: [`Definition::is_still_allowed`].
 pub trait KnownAgents {
     fn knows(&self, agent: &AgentName) -> bool;
 
