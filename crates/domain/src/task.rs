@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::{
     definition::{Definition, StepDefinition},
@@ -311,7 +312,9 @@ impl Task {
 
     /// The key that every attempt of a step carries: a function of the task and the step alone.
     pub fn idempotency_key(&self, index: StepIndex) -> String {
-        format!("{}:{}", self.id(), self.definition(index).name)
+        let mut id = Uuid::encode_buffer();
+        let id = self.id().0.hyphenated().encode_lower(&mut id);
+        [id, ":", self.definition(index).name.as_str()].concat()
     }
 
     /// What the templates of a step see, and what their evaluation may cost.

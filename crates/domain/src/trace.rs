@@ -137,12 +137,25 @@ impl CallTrace {
         let span = hash[..8]
             .iter()
             .fold(0, |span, byte| span << 8 | u64::from(*byte));
-        format!(
-            "00-{:032x}-{:016x}-{:02x}",
-            self.id,
-            span.max(1),
-            self.flags
-        )
+        let mut parent = String::with_capacity(PARENT);
+        parent.push_str("00-");
+        push_hex(&mut parent, &self.id.to_be_bytes());
+        parent.push('-');
+        push_hex(&mut parent, &span.max(1).to_be_bytes());
+        parent.push('-');
+        push_hex(&mut parent, &[self.flags]);
+        parent
+    }
+}
+
+/// The length of a `traceparent`.
+const PARENT: usize = 55;
+
+fn push_hex(text: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        for digit in [byte >> 4, byte & 0xf] {
+            text.push(char::from(b"0123456789abcdef"[usize::from(digit)]));
+        }
     }
 }
 
