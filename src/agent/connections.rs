@@ -235,7 +235,8 @@ impl OriginPool {
             let was_kept = kept.is_some();
             let mut connection = match kept {
                 Some(kept) => kept,
-                None => connector.open(&self.origin).await?,
+                // In a box, so that a call over a kept connection has no room for it.
+                None => Box::pin(connector.open(&self.origin)).await?,
             };
             if was_kept && !connection.is_usable().await {
                 continue;

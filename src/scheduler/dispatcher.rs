@@ -56,11 +56,12 @@ impl Dispatcher {
         let key = (dispatch.call.step, dispatch.call.attempt);
         let (local, store) = (self.local.clone(), self.store.clone());
         self.local.running.start(key, || {
-            calls.spawn(async move {
+            // In a box, because tokio moves what it spawns about ten times, and a call takes kilobytes.
+            calls.spawn(Box::pin(async move {
                 let span = call::span(&dispatch.call);
                 call::run(dispatch, &local, &store).instrument(span).await;
                 local.running.ended(key);
-            })
+            }))
         });
     }
 
