@@ -195,17 +195,14 @@ fn headers(host: &HeaderValue, call: &Call, traceparent: &str) -> Result<HeaderM
     }
     let mut task = Uuid::encode_buffer();
     let task = call.step.task.0.hyphenated().encode_lower(&mut task);
-    headers.insert(PROVOST_TASK, text_or_encoded(task));
+    headers.insert(PROVOST_TASK, plain(task));
     if let Some(key) = &call.task_key {
         headers.insert(PROVOST_TASK_KEY, text_or_encoded(key));
     }
     headers.insert(PROVOST_STEP, text_or_encoded(call.step_name.as_str()));
     headers.insert(PROVOST_ATTEMPT, HeaderValue::from(call.attempt.0));
-    headers.insert(
-        PROVOST_COMPLETE_BY,
-        text_or_encoded(&call.complete_by.to_string()),
-    );
-    headers.insert(TRACEPARENT, text_or_encoded(traceparent));
+    headers.insert(PROVOST_COMPLETE_BY, plain(&call.complete_by.to_string()));
+    headers.insert(TRACEPARENT, plain(traceparent));
     if let Some(state) = &call.trace.state {
         headers.insert(TRACESTATE, text_or_encoded(state));
     }
@@ -247,11 +244,17 @@ fn is_reserved(name: &HeaderName) -> bool {
     FRAMING.contains(name) || name.as_str().starts_with("provost-")
 }
 
+/// Text that is made of letters, digits, `-`, `:` and `.` only.
+fn plain(text: &str) -> HeaderValue {
+    // A header always holds these.
+    HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
 /// The text itself where a header can hold it; otherwise its UTF-8 bytes percent-encoded.
 fn text_or_encoded(text: &str) -> HeaderValue {
     let holds = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
     // Blanks at the ends would be lost on the way.
-    let kept = text.bytes().all(holds) && text.trim_matches(' ').len() == text.len();
+    let kept = text.bytes().all(holds) && !text.starts_with(' ') && !text.ends_with(' ');
     let value = if kept {
         HeaderValue::from_str(text)
     } else {

@@ -1,12 +1,7 @@
 //! Reads a JSON object field by field and collects every fault with its JSON pointer, so that the caller can fix
 //! all of them at once. An unknown field is refused by name: a typing error never changes behaviour.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, HashSet},
-    fmt,
-    ops::RangeInclusive,
-};
+use std::{borrow::Cow, collections::BTreeMap, fmt, ops::RangeInclusive};
 
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -87,10 +82,8 @@ impl<'a> Fields<'a> {
             asked: Vec::new(),
             faults: Vec::new(),
         };
-        // There may be as many as the body has room for.
-        let mut names = HashSet::with_capacity(entries.len());
         for entry in entries {
-            if names.insert(entry.name.clone()) {
+            if !fields.has(&entry.name) {
                 fields.entries.push(entry);
             } else if fields.faults.len() < MOST_FAULTS {
                 fields.fault(&entry.name, "is given twice: remove one");
@@ -187,7 +180,7 @@ impl<'a> Fields<'a> {
     }
 
     pub fn integer(&mut self, name: &str, range: RangeInclusive<i64>) -> Option<i64> {
-        let must_be = format!("a whole number from {} to {}", range.start(), range.end());
+        let must_be = format_args!("a whole number from {} to {}", range.start(), range.end());
         self.read(name, must_be, |json| {
             serde_json::from_str(json)
                 .ok()
@@ -196,7 +189,7 @@ impl<'a> Fields<'a> {
     }
 
     pub fn span(&mut self, name: &str, range: RangeInclusive<Span>) -> Option<Span> {
-        let must_be = format!("{SPAN_FORMS}, from {} to {}", range.start(), range.end());
+        let must_be = format_args!("{SPAN_FORMS}, from {} to {}", range.start(), range.end());
         self.read(name, must_be, |json| {
             Span::parse(&text(json)?).filter(|span| range.contains(span))
         })
@@ -204,11 +197,14 @@ impl<'a> Fields<'a> {
 
     /// One of the words that stand for something.
     pub fn choice<T: Copy + Into<&'static str>>(&mut self, name: &str, choices: &[T]) -> Option<T> {
-        let words: Vec<_> = choices
-            .iter()
-            .map(|choice| format!("{:?}", (*choice).into()))
-            .collect();
-        self.read(name, words.join(" or "), |json| {
+        let words = fmt::from_fn(|f| {
+            for (at, choice) in choices.iter().enumerate() {
+                let or = if at == 0 { "" } else { " or " };
+                write!(f, "{or}{:?}", (*choice).into())?;
+            }
+            Ok(())
+        });
+        self.read(name, words, |json| {
             let word = text(json)?;
             choices
                 .iter()

@@ -113,10 +113,12 @@ pub(super) fn path_fault(path: &str) -> Option<&'static str> {
 
 /// URL parsers take an encoded dot for a dot.
 fn is_dots(segment: &str) -> bool {
-    matches!(
-        segment.to_ascii_lowercase().replace("%2e", ".").as_str(),
-        "." | ".."
-    )
+    fn after_dot(text: &str) -> Option<&str> {
+        let dots = [".", "%2e", "%2E"];
+        dots.iter().find_map(|dot| text.strip_prefix(dot))
+    }
+    let rest = after_dot(segment);
+    rest.is_some_and(|rest| rest.is_empty() || after_dot(rest).is_some_and(str::is_empty))
 }
 
 #[cfg(test)]
