@@ -69,7 +69,10 @@ fn paths(history: &History, task: &str) -> Vec<String> {
     let state = |state: &str| ("state", format!("state={state}"));
     let of_task = ("task", format!("task={task}"));
     let alerts = ["open", "acknowledged", "closed"].map(state);
-    with("alerts", &[&alerts[..], &[of_task.clone()]].concat());
+    with(
+        "alerts",
+        &[&alerts[..], std::slice::from_ref(&of_task)].concat(),
+    );
     let messages = ["pending", "dead"].map(state);
     let receiver = ("receiver", "receiver=unknown".to_owned());
     with("messages", &[&messages[..], &[receiver, of_task]].concat());

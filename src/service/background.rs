@@ -31,7 +31,6 @@ pub(super) fn start(
     local: &Arc<Local>,
     store: &Store,
     local_lease: &Arc<LocalLease>,
-    is_notified: bool,
     hold: &Arc<Hold>,
     metrics: &Metrics,
     components: &Components,
@@ -39,7 +38,7 @@ pub(super) fn start(
     let stop = &components.stop;
     let settings = ClaimerSettings {
         poll: config.scheduler.poll.duration(),
-        is_notified: is_notified || !store.is_shared,
+        is_notified: config.postgres.listen || !store.is_shared,
     };
     let claimer = scheduler::run_claimer(local.clone(), store.clone(), settings, stop.clone());
     let mut running = vec![

@@ -197,7 +197,6 @@ impl Service {
             &local,
             &store,
             &local_lease,
-            database.listener.is_some(),
             &hold,
             &metrics,
             &components,

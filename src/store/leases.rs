@@ -152,7 +152,7 @@ pub fn prolong(before: &Leases, after: &Leases) -> Option<Statement> {
 /// What [`prolong`] has found: the supervisors' lease before it; `None` if another instance was faster.
 pub fn prolonged(row: &impl Columns) -> Result<Option<Lease>, StoreError> {
     let done = row.get::<u64>("prolonged")? > 0 && row.get::<u64>("led")? > 0;
-    Ok(done.then(|| lease(row)).transpose()?)
+    done.then(|| lease(row)).transpose()
 }
 
 fn with_lease(statement: Statement, lease: &Lease) -> Statement {
