@@ -19,6 +19,7 @@ WORKDIR /build
 
 # The dependencies are a separate layer, which is rebuilt only when they change.
 COPY Cargo.toml Cargo.lock ./
+COPY .cargo .cargo
 COPY crates/domain/Cargo.toml crates/domain/
 COPY vendor vendor
 RUN mkdir src crates/domain/src && echo 'fn main() {}' > src/main.rs && touch crates/domain/src/lib.rs \

@@ -26,6 +26,8 @@ pub struct TaskChange {
     pub task: Arc<Task>,
     /// The version that must still be in the database; `None`: the task is new.
     pub base: Option<u64>,
+    /// Nothing of the task's own row changes but its version.
+    pub is_row_kept: bool,
     pub steps: Vec<StepIndex>,
     pub events: Vec<Event>,
     /// Each with the id that a raised alert gets.

@@ -9,7 +9,8 @@ use super::{
     batch::{NewKey, TaskChange},
 };
 use crate::domain::{
-    Event, InstanceId, Message, ReplyLog, SavedReplies, Step, StepIndex, StepState, Task, Timestamp,
+    Event, InstanceId, Message, ReplyLog, SavedReplies, Step, StepIndex, StepState, Task,
+    TaskStatus, Timestamp,
 };
 
 /// The rows that a batch is saved as: their columns, each with the kind of its value. The structs here, the statements that
@@ -171,6 +172,33 @@ impl TaskRow {
             error: task.error().map(json),
             undo: task.undo.as_ref().map(json),
         }
+    }
+}
+
+/// What tells whether a change touches more of a [`TaskRow`] than the version. Most do not.
+#[derive(PartialEq, Eq, Debug)]
+pub struct TaskRowState {
+    status: TaskStatus,
+    paused: bool,
+    complete_by: Option<Timestamp>,
+    overdue_at: Option<Timestamp>,
+    /// It has an error, or is undone: such rows are compared no further.
+    has_more: bool,
+}
+
+impl TaskRowState {
+    pub fn of(task: &Task) -> Self {
+        Self {
+            status: task.status(),
+            paused: task.paused,
+            complete_by: task.complete_by,
+            overdue_at: task.overdue_at(),
+            has_more: task.error().is_some() || task.undo.is_some() || task.is_ended(),
+        }
+    }
+
+    pub fn is_kept(&self, task: &Task) -> bool {
+        !self.has_more && *self == Self::of(task)
     }
 }
 

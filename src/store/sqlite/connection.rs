@@ -282,6 +282,21 @@ mod tests {
         assert!(failed.to_string().contains("overflow"), "{failed}");
     }
 
+    #[test]
+    fn sqlite_is_built_with_the_flags_of_cargos_configuration() {
+        let database = Connection::open_in_memory().unwrap();
+        let count = |option: &str| {
+            let find = "SELECT count(*) FROM pragma_compile_options WHERE compile_options = ?1";
+            database.query_row::<i64, _, _>(find, [option], |row| row.get(0))
+        };
+        assert_eq!(count("ENABLE_DBSTAT_VTAB").unwrap(), 1);
+        assert_eq!(
+            count("ENABLE_MEMORY_MANAGEMENT").unwrap(),
+            0,
+            "see .cargo/config.toml"
+        );
+    }
+
     #[tokio::test]
     async fn what_cannot_be_opened_says_why() {
         let folder = tempfile::tempdir().unwrap();

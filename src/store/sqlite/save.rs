@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, sync::LazyLock};
 
-use rusqlite::{CachedStatement, Connection};
+use rusqlite::{CachedStatement, Connection, ToSql};
 
 use crate::{
     domain::{Message, Timestamp},
@@ -23,6 +23,9 @@ static UPDATE_TASK: LazyLock<String> = LazyLock::new(|| {
     let set = set(&TaskRow::COLUMNS[2..], 3);
     format!("UPDATE tasks SET version = ?2 + 1, {set} WHERE id = ?1 AND version = ?2")
 });
+
+/// SQLite writes the entries of every index anew that has a column of the list, whether its value changes or not.
+const UPDATE_VERSION: &str = "UPDATE tasks SET version = ?2 + 1 WHERE id = ?1 AND version = ?2";
 
 static INSERT_DETAILS: LazyLock<String> =
     LazyLock::new(|| insert("task_details", &[DetailsRow::COLUMNS]));
@@ -79,6 +82,10 @@ impl<'c> RowsStatement<'c> {
         Ok(Self(connection.prepare_cached(sql)?))
     }
 
+    fn bind(&mut self, at: usize, value: impl ToSql) -> Result<(), StoreError> {
+        Ok(self.0.raw_bind_parameter(at, value)?)
+    }
+
     /// Returns how many rows were affected.
     fn run(&mut self) -> Result<usize, StoreError> {
         Ok(self.0.raw_execute()?)
@@ -91,7 +98,7 @@ macro_rules! bind_rows {
             /// Binds the columns to the parameters from number `at` on.
             fn bind_to(&self, rows: &mut RowsStatement<'_>, mut at: usize) -> Result<(), StoreError> {
                 $(
-                    rows.0.raw_bind_parameter(at, bound!(self.$column, $kind))?;
+                    rows.bind(at, bound!(self.$column, $kind))?;
                     at += 1;
                 )*
                 let _ = at;
@@ -137,10 +144,18 @@ pub(super) fn save(
     let created = || changes().filter(|change| change.base.is_none());
 
     let mut task = RowsStatement::prepare(connection, &UPDATE_TASK)?;
+    let mut version = RowsStatement::prepare(connection, UPDATE_VERSION)?;
     for change in changes() {
         let Some(base) = change.base else { continue };
-        TaskRow::of(&change.task, base).bind_to(&mut task, 1)?;
-        if task.run()? == 0 {
+        let saved = if change.is_row_kept {
+            version.bind(1, &change.task.id().0.as_bytes()[..])?;
+            version.bind(2, base as i64)?;
+            version.run()?
+        } else {
+            TaskRow::of(&change.task, base).bind_to(&mut task, 1)?;
+            task.run()?
+        };
+        if saved == 0 {
             return Ok(Saved::Conflict);
         }
     }

@@ -23,7 +23,7 @@ use crate::{
     planted,
     store::{
         Batch, CommandError, Dispatch, KnownKey, LocalScheduler, StoreError, Transaction,
-        UnreadableTask, batch::NewKey,
+        UnreadableTask, batch::NewKey, record::TaskRowState,
     },
 };
 
@@ -63,6 +63,8 @@ pub(super) struct BatchDraft {
 
 struct LoadedTask {
     base: Option<u64>,
+    /// How its own row is; `None` where there is none yet.
+    row: Option<TaskRowState>,
     draft: Draft,
     /// Not read in this transaction: another instance may have moved it on.
     cached: bool,
@@ -196,6 +198,7 @@ impl BatchDraft {
                 let draft = Draft::submit(details.clone(), self.now).because(reason.clone());
                 let new = LoadedTask {
                     base: None,
+                    row: None,
                     draft,
                     cached: false,
                 };
@@ -311,6 +314,7 @@ impl LoadedTask {
     fn on(task: Task, cached: bool) -> Self {
         Self {
             base: Some(task.version),
+            row: Some(TaskRowState::of(&task)),
             draft: Draft::on(task),
             cached,
         }

@@ -45,7 +45,10 @@ impl BatchDraft {
 
     fn collect_one(&mut self, loaded: LoadedTask, sender: &Sender, local: &dyn LocalScheduler) {
         let LoadedTask {
-            base, mut draft, ..
+            base,
+            row,
+            mut draft,
+            ..
         } = loaded;
         if draft.events.is_empty() && draft.changed.is_empty() {
             return;
@@ -67,9 +70,11 @@ impl BatchDraft {
         });
         self.dropped.extend(own);
         let alerts = draft.alerts.into_iter();
+        let is_row_kept = row.is_some_and(|row| row.is_kept(&draft.task));
         self.batch.changes.push(TaskChange {
             task: Arc::new(draft.task),
             base,
+            is_row_kept,
             steps: draft.changed,
             events: draft.events,
             alerts: alerts.map(|alert| (Uuid::now_v7(), alert)).collect(),
