@@ -1,10 +1,37 @@
 //! Which queued steps an instance claims next: from each agent's queue as many as the agent has free slots, in the
 //! order of the queue. Steps of tasks that are left alone stay queued and take no slot.
 
-use crate::{AgentName, StepRef, TaskId};
+use std::cmp::Reverse;
+
+use crate::{AgentName, Priority, StepRef, TaskId};
 
 /// The most steps claimed from one queue in one transaction.
 const MOST: usize = 64;
+
+/// The order of a queue: the most important step first, then that of the oldest task.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct QueuePosition {
+    priority: Reverse<Priority>,
+    step: StepRef,
+}
+
+impl QueuePosition {
+    pub fn new(step: StepRef, priority: Priority) -> Self {
+        Self {
+            priority: Reverse(priority),
+            step,
+        }
+    }
+
+    pub fn step(self) -> StepRef {
+        self.step
+    }
+
+    /// Whether its priority alone puts it before the other.
+    pub fn is_more_important(self, other: Self) -> bool {
+        self.priority < other.priority
+    }
+}
 
 /// The queued steps to claim, queue by queue.
 #[derive(Debug)]
@@ -16,11 +43,21 @@ pub struct ClaimPlan {
 #[derive(Debug)]
 struct QueuedSteps {
     agent: AgentName,
-    steps: Vec<StepRef>,
+    /// In order.
+    steps: Vec<PlannedClaim>,
     /// The queue was read, and holds no other steps.
     is_whole: bool,
+    /// The queue may hold steps after the last of these.
+    continues: bool,
     /// Some steps were left out, because their tasks were too large to load.
     is_cut: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PlannedClaim {
+    position: QueuePosition,
+    /// It became ready in this transaction: the record does not have it in the queue.
+    is_new: bool,
 }
 
 /// How much to read of one queue.
@@ -84,36 +121,52 @@ impl ClaimPlan {
         &mut self,
         agent: &AgentName,
         read: QueueRead,
-        mut steps: Vec<StepRef>,
+        mut steps: Vec<QueuePosition>,
         is_left_alone: impl Fn(TaskId) -> bool,
     ) {
         let mut is_whole = steps.len() < read.limit;
-        steps.retain(|step| !is_left_alone(step.task));
+        steps.retain(|position| !is_left_alone(position.step.task));
         is_whole &= steps.len() <= read.free;
         steps.truncate(read.free);
         self.queues.push(QueuedSteps {
             agent: agent.clone(),
-            steps,
+            steps: planned(steps),
             is_whole,
+            continues: !is_whole,
             is_cut: false,
         });
     }
 
-    /// Adds steps of a queue that was not read.
+    /// Adds steps of a queue that was not read. `are_all`: of those that may be claimed now.
     pub fn add_known(
         &mut self,
         agent: &AgentName,
         read: QueueRead,
-        steps: impl Iterator<Item = StepRef>,
+        mut steps: impl Iterator<Item = QueuePosition>,
+        are_all: bool,
     ) {
-        let steps: Vec<_> = steps.take(read.free).collect();
-        if !steps.is_empty() {
-            self.queues.push(QueuedSteps {
-                agent: agent.clone(),
-                steps,
-                is_whole: false,
-                is_cut: false,
-            });
+        let known = planned(steps.by_ref().take(read.free));
+        self.queues.push(QueuedSteps {
+            agent: agent.clone(),
+            steps: known,
+            is_whole: false,
+            continues: !are_all || steps.next().is_some(),
+            is_cut: false,
+        });
+    }
+
+    /// A step that has just become ready, whose agent has steps in its queue: it is claimed in its turn, where the plan
+    /// knows it. Most often it is the first, because its task is older than those that wait to begin.
+    pub fn enqueue(&mut self, agent: &AgentName, position: QueuePosition) {
+        let queue = self.queues.iter_mut().find(|queue| queue.agent == *agent);
+        let Some(queue) = queue.filter(|_| self.most > 1) else {
+            return;
+        };
+        let steps = &mut queue.steps;
+        let at = steps.partition_point(|other| other.position < position);
+        if at < steps.len() || !queue.continues && !queue.is_cut {
+            let is_new = true;
+            steps.insert(at, PlannedClaim { position, is_new });
         }
     }
 
@@ -122,7 +175,8 @@ impl ClaimPlan {
     }
 
     pub fn steps(&self) -> impl Iterator<Item = StepRef> {
-        self.queues.iter().flat_map(|queue| &queue.steps).copied()
+        let planned = self.queues.iter().flat_map(|queue| &queue.steps);
+        planned.map(|claim| claim.position.step)
     }
 
     /// Nothing is claimed in this transaction.
@@ -135,7 +189,8 @@ impl ClaimPlan {
         let (mut wanted, mut taken) = (0, 0);
         for queue in &mut self.queues {
             wanted += queue.steps.len();
-            let fitting = queue.steps.iter().take_while(|step| fits(step.task));
+            let tasks = queue.steps.iter().map(|claim| claim.position.step.task);
+            let fitting = tasks.take_while(|task| fits(*task));
             let fitting = fitting.count();
             if fitting < queue.steps.len() {
                 queue.steps.truncate(fitting);
@@ -157,18 +212,20 @@ impl ClaimPlan {
             }
             is_more |= queue.is_cut;
             let mut is_drained = queue.is_whole && !queue.is_cut;
-            for step in queue.steps {
+            for PlannedClaim { position, is_new } in queue.steps {
                 if steps.is_spent() {
                     is_more = true;
                     is_drained = false;
                     break;
                 }
-                match steps.claim(&queue.agent, step) {
+                match steps.claim(&queue.agent, position.step) {
                     ClaimAttempt::Claimed => claimed += 1,
                     ClaimAttempt::NotClaimed => {}
                     ClaimAttempt::NoSlot => break,
                 }
-                result.gone.push((queue.agent.clone(), step));
+                if !is_new {
+                    result.gone.push((queue.agent.clone(), position.step));
+                }
             }
             if is_drained {
                 result.drained.push(queue.agent);
@@ -177,6 +234,14 @@ impl ClaimPlan {
         result.claimed = claimed.max(usize::from(is_more));
         result
     }
+}
+
+fn planned(steps: impl IntoIterator<Item = QueuePosition>) -> Vec<PlannedClaim> {
+    let planned = steps.into_iter().map(|position| PlannedClaim {
+        position,
+        is_new: false,
+    });
+    planned.collect()
 }
 
 #[cfg(test)]
@@ -201,6 +266,13 @@ mod tests {
                 task: task(number),
                 step,
             })
+            .collect()
+    }
+
+    fn positions(tasks: std::ops::Range<u128>) -> Vec<QueuePosition> {
+        let steps = steps(tasks).into_iter();
+        steps
+            .map(|step| QueuePosition::new(step, Priority::default()))
             .collect()
     }
 
@@ -244,7 +316,10 @@ mod tests {
         let mut plan = ClaimPlan::new(false);
         for (name, free, tasks) in agents {
             let read = plan.read(&agent(name), *free, 0).unwrap();
-            let read_steps = steps(tasks.clone()).into_iter().take(read.limit).collect();
+            let read_steps = positions(tasks.clone())
+                .into_iter()
+                .take(read.limit)
+                .collect();
             plan.add(&agent(name), read, read_steps, |_| false);
         }
         plan
@@ -285,7 +360,7 @@ mod tests {
         let mut plan = ClaimPlan::new(false);
         let mut read = plan.read(&agent("x"), 2, 0).unwrap();
         read.limit = 100;
-        plan.add(&agent("x"), read, steps(0..5), |_| false);
+        plan.add(&agent("x"), read, positions(0..5), |_| false);
         let result = plan.claim(&mut TestSlots::new(9));
         assert_eq!((result.claimed, result.drained), (2, Vec::new()));
     }
@@ -295,7 +370,7 @@ mod tests {
         let mut plan = ClaimPlan::new(false);
         let read = plan.read(&agent("x"), 2, 1).unwrap();
         assert_eq!(read.limit, 3);
-        plan.add(&agent("x"), read, steps(0..3), |id| id == task(0));
+        plan.add(&agent("x"), read, positions(0..3), |id| id == task(0));
         let mut slots = TestSlots::new(9);
         plan.claim(&mut slots);
         assert_eq!(slots.claimed, [task(1), task(2)]);
@@ -305,7 +380,7 @@ mod tests {
     fn of_a_queue_that_was_not_read_nobody_knows_whether_it_is_drained() {
         let mut plan = ClaimPlan::new(false);
         let read = plan.read(&agent("x"), 3, 0).unwrap();
-        plan.add_known(&agent("x"), read, steps(0..2).into_iter());
+        plan.add_known(&agent("x"), read, positions(0..2).into_iter(), true);
         let result = plan.claim(&mut TestSlots::new(9));
         assert_eq!(
             result,
@@ -317,12 +392,56 @@ mod tests {
         );
     }
 
+    /// Of a queue with the tasks 5 and 6, known as far as told, so many slots and these new steps.
+    fn claimed_with_new(
+        are_all: bool,
+        free: usize,
+        new: &[(u128, i64)],
+    ) -> (Vec<TaskId>, ClaimResult) {
+        let mut plan = ClaimPlan::new(false);
+        let read = plan.read(&agent("x"), free, 0).unwrap();
+        plan.add_known(&agent("x"), read, positions(5..7).into_iter(), are_all);
+        for (number, priority) in new {
+            let step = steps(*number..number + 1)[0];
+            let position = QueuePosition::new(step, Priority::new(*priority).unwrap());
+            plan.enqueue(&agent("x"), position);
+            plan.enqueue(&agent("not planned"), position);
+        }
+        let mut slots = TestSlots::new(free);
+        let result = plan.claim(&mut slots);
+        (slots.claimed, result)
+    }
+
+    #[test]
+    fn a_step_that_has_become_ready_is_claimed_in_its_turn() {
+        let (claimed, result) = claimed_with_new(true, 2, &[(1, 0), (9, 0)]);
+        assert_eq!(claimed, [task(1), task(5)]);
+        assert_eq!(
+            result.gone,
+            gone("x", 5..6),
+            "the record has only this one in the queue"
+        );
+        let (claimed, _) = claimed_with_new(true, 2, &[(1, -1), (9, 1)]);
+        assert_eq!(claimed, [task(9), task(5)]);
+        let (claimed, _) = claimed_with_new(true, 9, &[(9, 0), (1, 0)]);
+        assert_eq!(claimed, [task(1), task(5), task(6), task(9)]);
+    }
+
+    #[test]
+    fn a_step_that_has_become_ready_does_not_overtake_what_is_not_known() {
+        let (claimed, _) = claimed_with_new(false, 9, &[(1, 0), (9, 0)]);
+        assert_eq!(claimed, [task(1), task(5), task(6)]);
+        // The sixth has no slot in the plan, and stands before the ninth all the same.
+        let (claimed, _) = claimed_with_new(true, 1, &[(9, 0)]);
+        assert_eq!(claimed, [task(5)]);
+    }
+
     #[test]
     fn one_by_one_means_one_step_of_one_queue() {
         let mut plan = ClaimPlan::new(true);
         let read = plan.read(&agent("x"), 9, 0).unwrap();
         assert_eq!(read.limit, 1);
-        plan.add(&agent("x"), read, steps(0..1), |_| false);
+        plan.add(&agent("x"), read, positions(0..1), |_| false);
         assert!(plan.read(&agent("y"), 9, 0).is_none());
     }
 

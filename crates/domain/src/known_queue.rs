@@ -4,9 +4,9 @@
 //! fence. It holds the steps that the instance enqueued itself. Steps of other instances are met when the record is
 //! read: at every poll, and whenever the head has run out.
 
-use std::{cmp::Reverse, collections::BTreeSet};
+use std::collections::BTreeSet;
 
-use crate::{Priority, Span, StepRef, Timestamp};
+use crate::{Priority, QueuePosition, Span, StepRef, Timestamp};
 
 /// The most steps of one queue.
 const MOST: usize = 1024;
@@ -23,13 +23,15 @@ pub struct QueuedStep {
     pub due_at: Timestamp,
 }
 
-/// The order of a queue: the most important step first, then that of the oldest task.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Position(Reverse<Priority>, StepRef);
+impl QueuedStep {
+    pub fn position(&self) -> QueuePosition {
+        QueuePosition::new(self.step, self.priority)
+    }
+}
 
 #[derive(Debug)]
 pub struct KnownQueue {
-    steps: BTreeSet<Position>,
+    steps: BTreeSet<QueuePosition>,
     /// There may be steps behind the last one.
     is_cut: bool,
     /// The record is read before the next claim.
@@ -49,7 +51,7 @@ impl Default for KnownQueue {
 impl KnownQueue {
     /// A step was enqueued by this instance.
     pub fn add(&mut self, step: StepRef, priority: Priority) {
-        let position = Position(Reverse(priority), step);
+        let position = QueuePosition::new(step, priority);
         let is_behind = self.steps.last().is_none_or(|last| position > *last);
         if self.is_cut && is_behind && !self.is_doubtful {
             return;
@@ -63,12 +65,12 @@ impl KnownQueue {
 
     /// The step is not in the queue any more.
     pub fn remove(&mut self, step: StepRef, priority: Priority) {
-        self.steps.remove(&Position(Reverse(priority), step));
+        self.steps.remove(&QueuePosition::new(step, priority));
     }
 
     /// [`KnownQueue::remove`] of one of the first steps, of which no more is known.
     pub fn remove_first(&mut self, step: StepRef) {
-        let found = self.steps.iter().find(|position| position.1 == step);
+        let found = self.steps.iter().find(|position| position.step() == step);
         if let Some(position) = found.copied() {
             self.steps.remove(&position);
         }
@@ -77,6 +79,17 @@ impl KnownQueue {
     /// The record is to be read: the queue may have changed otherwise.
     pub fn doubt(&mut self) {
         self.is_doubtful = true;
+    }
+
+    /// Whether the order of what is to be claimed next is known. Other instances may have enqueued steps since, which do
+    /// not wait for long.
+    pub fn is_known(&self) -> bool {
+        !self.is_doubtful
+    }
+
+    /// Whether there are no steps behind those that are known.
+    pub fn is_whole(&self) -> bool {
+        !self.is_cut
     }
 
     /// Whether steps can be claimed without reading the record.
@@ -90,16 +103,13 @@ impl KnownQueue {
     }
 
     /// The steps in order.
-    pub fn steps(&self) -> impl Iterator<Item = StepRef> {
-        self.steps.iter().map(|Position(_, step)| *step)
+    pub fn steps(&self) -> impl Iterator<Item = QueuePosition> {
+        self.steps.iter().copied()
     }
 
     /// The record was read, and no other instance shares it. `is_whole`: those are all.
     pub fn replace(&mut self, found: &[QueuedStep], is_whole: bool) {
-        let positions = found
-            .iter()
-            .map(|found| Position(Reverse(found.priority), found.step));
-        self.steps = positions.collect();
+        self.steps = found.iter().map(QueuedStep::position).collect();
         self.is_cut = !is_whole;
         self.is_doubtful = false;
     }
@@ -111,10 +121,10 @@ impl KnownQueue {
             // Those that had no room are met as if others had enqueued them.
             self.is_cut = false;
         }
-        let first = self.steps.first().map(|Position(priority, _)| *priority);
+        let first = self.steps.first();
         self.is_doubtful = found.iter().any(|found| {
-            let position = Position(Reverse(found.priority), found.step);
-            let is_more_important = first.is_some_and(|first| position.0 < first);
+            let position = found.position();
+            let is_more_important = first.is_some_and(|first| position.is_more_important(*first));
             let waits = found.due_at + OTHERS_WAIT < now;
             (is_more_important || waits) && !self.steps.contains(&position)
         });
@@ -155,7 +165,7 @@ mod tests {
     }
 
     fn order(head: &KnownQueue) -> Vec<StepRef> {
-        head.steps().collect()
+        head.steps().map(QueuePosition::step).collect()
     }
 
     #[test]

@@ -43,11 +43,11 @@ impl KnownQueues {
             .any(|agent| !heads.get(agent).is_some_and(KnownQueue::is_usable))
     }
 
-    /// Visits each queue that can be claimed from without reading the record, with its steps in order.
-    pub fn usable(&self, mut visit: impl FnMut(&AgentName, &mut dyn Iterator<Item = StepRef>)) {
+    /// Visits each queue that can be claimed from without reading the record.
+    pub fn known(&self, mut visit: impl FnMut(&AgentName, &KnownQueue)) {
         for (agent, head) in &*self.0.lock() {
-            if head.is_usable() {
-                visit(agent, &mut head.steps());
+            if head.is_known() {
+                visit(agent, head);
             }
         }
     }

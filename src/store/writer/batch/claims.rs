@@ -6,7 +6,7 @@ use super::{BatchDraft, LoadedTask};
 use crate::{
     domain::{
         AgentName, AlertChange, Call, ClaimAttempt, ClaimPlan, ClaimSteps, Command, CommandOutput,
-        Refusal, StepIndex, StepRef, TaskId, Timestamp, template::Budget,
+        QueuePosition, Refusal, StepIndex, StepRef, TaskId, Timestamp, template::Budget,
     },
     planted,
     store::{Dispatch, LocalScheduler, SlotPermit, writer::faults::Culprit},
@@ -35,6 +35,9 @@ impl BatchDraft {
                     continue;
                 }
                 let Some(permit) = local.try_take(definition.agent()) else {
+                    let priority = loaded.draft.task.details.priority;
+                    let position = QueuePosition::new(claim, priority);
+                    self.claims.enqueue(definition.agent(), position);
                     continue;
                 };
                 self.claiming = Some(claim);

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 
 use super::{BatchDraft, LoadedTask, Unreadable};
 use crate::{
-    domain::{AgentName, Command, StepRef, Task, TaskId},
+    domain::{AgentName, Command, QueuePosition, QueuedStep, StepRef, Task, TaskId},
     store::{
         LocalScheduler, StoreError, Transaction, UnreadableTask,
         writer::{
@@ -56,11 +56,13 @@ impl BatchDraft {
             }
         }
         let (claims, faults) = (&mut self.claims, &self.faults);
-        queues.heads.usable(|agent, steps| {
+        queues.heads.known(|agent, head| {
             if let Some(read) = claims.read(agent, local.free(agent), 0) {
-                let steps = steps
-                    .filter(|step| !faults.rests(step.task) && queues.taken.take_task(step.task));
-                claims.add_known(agent, read, steps);
+                let task = |position: &QueuePosition| position.step().task;
+                let steps = head.steps().filter(|position| {
+                    !faults.rests(task(position)) && queues.taken.take_task(task(position))
+                });
+                claims.add_known(agent, read, steps, head.is_whole());
             }
         });
         Ok(())
@@ -95,7 +97,7 @@ impl BatchDraft {
             steps => steps?,
         };
         let is_left_alone = |task| self.faults.rests(task);
-        let found = steps.iter().map(|found| found.step).collect();
+        let found = steps.iter().map(QueuedStep::position).collect();
         self.claims.add(agent, read, found, is_left_alone);
         self.claimed.found.push(FoundQueue {
             agent: agent.clone(),
