@@ -3,7 +3,10 @@
 use std::{
     collections::{BTreeMap, HashMap},
     num::NonZeroUsize,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use parking_lot::Mutex;
@@ -120,6 +123,8 @@ pub struct Notes {
     instance: InstanceId,
     actor: Actor,
     slots: TestSlots,
+    /// A step that becomes ready finds others in its agent's queue.
+    pub has_queued: AtomicBool,
     pub dispatched: Mutex<Vec<Dispatch>>,
     pub pending: Mutex<Vec<AgentName>>,
     pub drained: Mutex<Vec<AgentName>>,
@@ -136,6 +141,9 @@ impl LocalScheduler for Notes {
     }
 
     fn try_take(&self, agent: &AgentName) -> Option<SlotPermit> {
+        if self.has_queued.load(Ordering::Relaxed) {
+            return None;
+        }
         self.take_for_queued(agent)
     }
 
@@ -221,6 +229,7 @@ impl Harness {
             actor: Actor::scheduler("node-1"),
             instance,
             slots: TestSlots::default(),
+            has_queued: AtomicBool::default(),
             dispatched: Mutex::default(),
             pending: Mutex::default(),
             drained: Mutex::default(),

@@ -40,6 +40,7 @@ suite!([sqlite postgres] {
     writes::a_step_is_claimed_in_the_transaction_that_made_it_ready,
     writes::without_a_free_slot_a_step_stays_queued,
     writes::a_reply_claims_the_next_queued_step,
+    writes::a_step_that_becomes_ready_is_claimed_in_its_turn,
     writes::batches_with_alerts_and_without_are_saved_side_by_side,
     writes::a_pipeline_runs_through_the_writer,
     writes::one_refused_command_does_not_fail_the_others,

@@ -1,6 +1,6 @@
 //! Commands through the writer.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::atomic::Ordering};
 
 use futures::future::join_all;
 use serde_json::json;
@@ -96,6 +96,49 @@ pub async fn a_reply_claims_the_next_queued_step(h: Harness) {
     h.slots("x", 1);
     let task = h.submit(New::default()).await;
     assert_eq!(h.calls(), [(task.id(), 0, 1)]);
+}
+
+/// The transaction that makes a step ready also claims it, if its turn comes before that of all queued steps.
+pub async fn a_step_that_becomes_ready_is_claimed_in_its_turn(h: Harness) {
+    let two = || New {
+        steps: json!([{ "name": "a", "agent": "x" }, { "name": "b", "agent": "x" }]),
+        ..New::default()
+    };
+    let older = h.submit(two()).await.id();
+    let younger = h.submit(two()).await.id();
+    let youngest = h.submit(two()).await.id();
+    let x = vec![crate::domain::AgentName::new("x")];
+    h.slots("x", 2);
+    assert_eq!(h.store.claim_queued(x).await.unwrap(), 2);
+    assert_eq!(h.calls(), [(older, 0, 1), (younger, 0, 1)]);
+    h.notes.has_queued.store(true, Ordering::Relaxed);
+    for (task, step, next) in [
+        (older, 0, (older, 1, 1)),
+        (older, 1, (youngest, 0, 1)),
+        (younger, 0, (younger, 1, 1)),
+    ] {
+        h.slots("x", 1);
+        h.reply(task, step, 1, success(json!(1))).await.unwrap();
+        assert_eq!(h.calls(), [next]);
+    }
+    // A more important one is queued: the step waits behind it.
+    let important = New {
+        priority: 5,
+        ..two()
+    };
+    h.slots("x", 0);
+    let important = h.submit(important).await.id();
+    h.slots("x", 1);
+    h.reply(youngest, 0, 1, success(json!(1))).await.unwrap();
+    assert_eq!(h.calls(), [(important, 0, 1)]);
+    let waits = h.read(youngest).await;
+    assert_eq!(waits.step(StepIndex(1)).status(), StepStatus::Pending);
+    h.slots("x", 1);
+    h.reply(important, 0, 1, success(json!(1))).await.unwrap();
+    assert_eq!(h.calls(), [(important, 1, 1)]);
+    h.slots("x", 1);
+    h.reply(important, 1, 1, success(json!(1))).await.unwrap();
+    assert_eq!(h.calls(), [(youngest, 1, 1)]);
 }
 
 /// An alert takes statements of its own, between which no other batch may come.
