@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use ::http::{HeaderMap, StatusCode, header};
 use serde_json::value::RawValue;
+use url::Url;
 
 use super::retry::retry_after;
-use crate::domain::{BODY_EXCERPT, DEEPEST, Payload, ReplyMode, Timestamp, is_json, too_deep};
+use crate::domain::{
+    BODY_EXCERPT, DEEPEST, Payload, ReplyMode, Timestamp, WebAddress, is_json, too_deep,
+};
 
 /// What the head of an answer says, before any of its body is read.
 #[derive(PartialEq, Debug)]
@@ -44,6 +47,39 @@ pub(super) fn classify(
             message: answered(status),
         },
     }
+}
+
+/// Where the service says that its reply will be found: relative to the URL that was called.
+pub(super) fn operation_address(
+    status: StatusCode,
+    headers: &HeaderMap,
+    called: &Url,
+) -> Option<Result<String, String>> {
+    let promises = status == StatusCode::ACCEPTED;
+    let named = headers
+        .get("operation-location")
+        .or_else(|| headers.get(header::LOCATION).filter(|_| promises))
+        .or_else(|| headers.get(header::CONTENT_LOCATION).filter(|_| promises))?;
+    let address = named
+        .to_str()
+        .ok()
+        .and_then(|named| called.join(named).ok());
+    let Some(mut address) = address else {
+        return Some(Err(
+            "the service named an address for polling that is not a URL".to_owned(),
+        ));
+    };
+    address.set_fragment(None);
+    // The step's headers go along, and what they contain is for this service alone.
+    if address.origin() != called.origin() {
+        return Some(Err(format!(
+            "the service named an address for polling at another origin, {}: only the origin that was called is polled",
+            address.origin().ascii_serialization()
+        )));
+    }
+    let checked = WebAddress::parse(address.as_str());
+    let checked = checked.map_err(|why| format!("the address for polling {why}"));
+    Some(checked.map(|_| address.into()))
 }
 
 /// Whether the service may have done the work although it answered so: it, or a gateway before it,

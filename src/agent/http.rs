@@ -20,6 +20,7 @@ const PROVOST_TASK: HeaderName = HeaderName::from_static("provost-task");
 const PROVOST_TASK_KEY: HeaderName = HeaderName::from_static("provost-task-key");
 const PROVOST_UNDOES: HeaderName = HeaderName::from_static("provost-undoes");
 const PROVOST_PROBES: HeaderName = HeaderName::from_static("provost-probes");
+const PROVOST_CANCELS: HeaderName = HeaderName::from_static("provost-cancels");
 const PROVOST_STEP: HeaderName = HeaderName::from_static("provost-step");
 const PROVOST_ATTEMPT: HeaderName = HeaderName::from_static("provost-attempt");
 const PROVOST_COMPLETE_BY: HeaderName = HeaderName::from_static("provost-complete-by");
@@ -73,15 +74,13 @@ pub(super) fn request(
     traceparent: &str,
     replies: Option<&ReplyAddress>,
 ) -> Result<Request<RequestBody>, Unmakeable> {
-    let url = match &call.target {
-        Target::Agent(_) => join(base, &call.path)?,
-        Target::Url { url, .. } => join(&own_base(base, url)?, &call.path)?,
-    };
+    let url = url(base, call)?;
     let target = &url[Position::BeforePath..Position::AfterQuery];
     let target = PathAndQuery::try_from(target)
         .map_err(|error| format!("{target:?} is not a valid request target: {error}"))?;
     let mut headers = headers(host, call, traceparent)?;
-    if let Some(replies) = replies.filter(|_| !matches!(call.purpose, Purpose::Probe(_))) {
+    let may_be_deferred = matches!(call.purpose, Purpose::Work | Purpose::Undo(_));
+    if let Some(replies) = replies.filter(|_| may_be_deferred) {
         let mut address = text_or_encoded(&replies.of(call.step, call.attempt));
         // It is a credential.
         address.set_sensitive(true);
@@ -102,6 +101,14 @@ pub(super) fn request(
     *request.uri_mut() = target.into();
     *request.headers_mut() = headers;
     Ok(request)
+}
+
+/// What a call goes to.
+pub(super) fn url(base: &Url, call: &Call) -> Result<Url, Unmakeable> {
+    match &call.target {
+        Target::Agent(_) => join(base, &call.path),
+        Target::Url { url, .. } => join(&own_base(base, url)?, &call.path),
+    }
 }
 
 /// Sent from where it is held anyway.
@@ -181,7 +188,10 @@ fn headers(host: &HeaderValue, call: &Call, traceparent: &str) -> Result<HeaderM
     headers.insert(header::ACCEPT, JSON);
     headers.insert(header::USER_AGENT, USER_AGENT);
     match &call.purpose {
-        Purpose::Work => {}
+        Purpose::Work | Purpose::Poll => {}
+        Purpose::Cancel(key) => {
+            headers.insert(PROVOST_CANCELS, text_or_encoded(key));
+        }
         Purpose::Undo(key) => {
             headers.insert(PROVOST_UNDOES, text_or_encoded(key));
         }
@@ -189,8 +199,9 @@ fn headers(host: &HeaderValue, call: &Call, traceparent: &str) -> Result<HeaderM
             headers.insert(PROVOST_PROBES, text_or_encoded(key));
         }
     }
-    // A probe changes nothing, so nothing is to be deduplicated.
-    if !matches!(call.purpose, Purpose::Probe(_)) {
+    // The others change nothing that is to be deduplicated.
+    let is_work = matches!(call.purpose, Purpose::Work | Purpose::Undo(_));
+    if is_work {
         headers.insert(IDEMPOTENCY_KEY, text_or_encoded(&call.idempotency_key));
     }
     let mut task = Uuid::encode_buffer();

@@ -39,7 +39,7 @@ impl ReplyAddress {
         }
     }
 
-    /// A credential: whoever has it can end the attempt.
+    /// A credential: it is enough to end the attempt.
     pub(super) fn of(&self, step: StepRef, attempt: Attempt) -> String {
         let token = self.key.token(step, attempt);
         format!("{}{token}", self.base)

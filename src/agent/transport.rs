@@ -22,8 +22,12 @@ use super::{
     settings::ReplyAddress,
 };
 use crate::domain::{
-    AgentName, Call, CallBody, CallOutcome, Effect, Fault, FaultKind, Purpose, RetrySpec, Timestamp,
+    AgentName, Call, CallBody, CallOutcome, Effect, Fault, FaultKind, Method, Purpose, ReplyMode,
+    RetrySpec, Timestamp,
 };
+
+/// A service cannot put the next poll off for longer.
+const LONGEST_POLL_WAIT: Duration = Duration::from_secs(3600);
 
 /// Asked before a call is made.
 #[async_trait]
@@ -106,9 +110,13 @@ impl Transport {
         let mut meter = self.meters.begin_try();
         let result = self.send(request, body).await;
         match &result {
-            Ok(CallOutcome::Success(_) | CallOutcome::Deferred | CallOutcome::Probed { .. }) => {
-                meter.success();
-            }
+            Ok(
+                CallOutcome::Success(_)
+                | CallOutcome::Deferred
+                | CallOutcome::PollAt { .. }
+                | CallOutcome::Polled { .. }
+                | CallOutcome::Probed { .. },
+            ) => meter.success(),
             Ok(CallOutcome::Failed(_)) => meter.permanent(),
             Ok(CallOutcome::Crashed(_) | CallOutcome::Transient { .. }) | Err(_) => {
                 meter.transient()
@@ -168,9 +176,11 @@ impl Transport {
     ) -> Result<CallOutcome, Transient> {
         let status = answer.head.status;
         let probes = matches!(request.call.purpose, Purpose::Probe(_));
+        let polls = matches!(request.call.purpose, Purpose::Poll | Purpose::Cancel(_));
         let class = match status {
             // To a probe this is an answer like any other.
             StatusCode::NOT_FOUND | StatusCode::GONE if probes => ResponseClass::Success,
+            _ if polls && status.is_success() => ResponseClass::Success,
             _ => {
                 let (headers, mode) = (&answer.head.headers, request.call.reply_mode);
                 answer::classify(status, headers, mode, request.store_time())
@@ -178,6 +188,18 @@ impl Transport {
         };
         match class {
             ResponseClass::Success => {
+                let is_polled = !probes && request.call.reply_mode == ReplyMode::Poll;
+                if is_polled && !polls {
+                    match self.operation(endpoint, request, &answer) {
+                        Ok(Some(outcome)) => return Ok(outcome),
+                        Ok(None) => {}
+                        Err(why) => {
+                            let fault = request.answered(FaultKind::Permanent, why, status);
+                            return Ok(CallOutcome::Failed(fault));
+                        }
+                    }
+                }
+                let retry_after = retry::retry_after(&answer.head.headers, request.store_time());
                 let body = match body::whole(&mut answer, self.max_output).await {
                     Ok(body) => body,
                     Err(BodyError::Broken(error)) => return broken(endpoint, request, &error),
@@ -192,6 +214,13 @@ impl Transport {
                         status: status.as_u16(),
                         body,
                     },
+                    Ok(body) if is_polled && request.call.method == Method::Get => {
+                        CallOutcome::Polled {
+                            status: status.as_u16(),
+                            body,
+                            retry_after: retry_after.map(|wait| wait.min(LONGEST_POLL_WAIT)),
+                        }
+                    }
                     Ok(output) => CallOutcome::Success(output),
                     Err(why) => {
                         let mut fault = request.answered(FaultKind::Permanent, why, status);
@@ -219,6 +248,35 @@ impl Transport {
                 fault.body = answer::excerpt(&body::start(answer).await);
                 Ok(CallOutcome::Failed(fault))
             }
+        }
+    }
+}
+
+impl Transport {
+    /// The promise of a service that is polled. `None`: its response is the reply, or the first poll.
+    fn operation(
+        &self,
+        endpoint: &RoutedEndpoint,
+        request: CallAttempt<'_>,
+        answer: &ResponseStream,
+    ) -> Result<Option<CallOutcome>, String> {
+        let (status, headers) = (answer.head.status, &answer.head.headers);
+        let Ok(way) = &endpoint.way else {
+            return Ok(None);
+        };
+        let called = http::url(&way.base, request.call)?;
+        match answer::operation_address(status, headers, &called) {
+            Some(address) => {
+                let retry_after = retry::retry_after(headers, request.store_time());
+                Ok(Some(CallOutcome::PollAt {
+                    address: address?,
+                    retry_after: retry_after.map(|wait| wait.min(LONGEST_POLL_WAIT)),
+                }))
+            }
+            None if status == StatusCode::ACCEPTED && request.call.method != Method::Get => Err(
+                "the service responded 202, but named no address for polling: send Operation-Location or Location".to_owned(),
+            ),
+            None => Ok(None),
         }
     }
 }

@@ -62,17 +62,68 @@ pub struct StepBody {
     /// its outcome is known, or `drop` it at once.
     #[schema(default = "wait", example = "wait")]
     on_undo: Option<OnUndoSchema>,
-    /// `callback`: a 202 means that the service replies later, to the address in the header `Provost-Reply-To`. With
-    /// `response`, only a 202 with `Provost-Async: true` means that.
+    /// How the service replies, if not with its response.
     #[schema(default = "response", example = "callback")]
-    reply: Option<ReplyModeSchema>,
+    reply: Option<ReplyRuleBody>,
     /// While the service has promised a later reply: if it sends no heartbeat for so long, that is a failure. 1s to
     /// 30d.
     #[schema(example = "30s")]
     heartbeat_within: Option<DurationSchema>,
+    /// The request that asks the service to cancel its work, with `on_undo: drop`: sent when an undo drops a promised
+    /// reply.
+    cancel: Option<CancelBody>,
     /// The point of no return: once this step is done, the task can no longer be undone, only completed.
     #[schema(default = false)]
     pivot: Option<bool>,
+}
+
+/// Asks a service to cancel work whose reply is no longer awaited.
+#[derive(ToSchema)]
+#[schema(as = Cancel, example = json!({ "request": { "path": "/jobs/{{ task.id }}" } }))]
+pub struct CancelBody {
+    /// Default: a DELETE to the address at which the service is polled. The default method is DELETE.
+    request: Option<StepRequest>,
+}
+
+/// How a service replies.
+#[derive(ToSchema)]
+#[schema(as = ReplyRule, example = "callback")]
+#[serde(untagged)]
+pub enum ReplyRuleBody {
+    Word(ReplyModeSchema),
+    Poll(PollReplyBody),
+}
+
+/// The service is polled for its reply.
+#[derive(ToSchema)]
+#[schema(as = PollReply)]
+pub struct PollReplyBody {
+    poll: PollRuleBody,
+}
+
+/// How a service is polled: at the address in `Operation-Location`, or in `Location` or `Content-Location` of a 202; a
+/// step whose method is GET without such an address by its own request. Its expressions can also use `response`, with
+/// its `status` and `body`.
+#[derive(ToSchema)]
+#[schema(as = PollRule, example = json!({
+    "until": "response.body.status == 'succeeded'",
+    "failed": "response.body.status == 'failed'",
+    "output": "response.body.result",
+    "every": "5s"
+}))]
+pub struct PollRuleBody {
+    /// True: the reply is there.
+    #[schema(example = "response.body.status == 'succeeded'")]
+    until: String,
+    /// True: the service has failed permanently. Evaluated before `until`.
+    #[schema(example = "response.body.status == 'failed'")]
+    failed: Option<String>,
+    /// The step's output. Default: the body of the response.
+    #[schema(example = "response.body.result")]
+    output: Option<String>,
+    /// The time between two polls, 1s to 24h. `Retry-After` of a response can make it longer.
+    #[schema(default = "5s", example = "5s")]
+    every: Option<DurationSchema>,
 }
 
 /// The action that undoes a step. Its expressions can also use the step's own `output`, and `request`: the step's

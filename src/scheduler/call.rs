@@ -11,7 +11,7 @@ use tracing::{Span, debug, debug_span, error};
 use super::Local;
 use crate::{
     agent::{Permission, Slot},
-    domain::{Actor, Call, CallOutcome, Command, Effect, Fault, FaultKind},
+    domain::{Actor, Call, CallOutcome, Command, Effect, Fault, FaultKind, Purpose},
     planted,
     store::{Apply, CommandError, Dispatch, LocalScheduler, Store, StoreError},
 };
@@ -49,6 +49,11 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     });
     let answered = answered.catch_unwind().await;
     let answered = answered.unwrap_or_else(|_| Some(panicked(&call, store)));
+    // One poll may take less time than the attempt has left.
+    let answered = answered.or_else(|| {
+        matches!(call.purpose, Purpose::Poll | Purpose::Cancel(_))
+            .then(|| poll_timed_out(&call, store))
+    });
     // Nothing comes back once complete-by has passed: the supervisor takes it from there.
     let Some(outcome) = answered else {
         debug!(task = %step.task, step = %call.step_name, attempt = attempt.0, "complete-by passed; the call was dropped");
@@ -69,6 +74,24 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     };
     save(store, &call, command, &by, deadline).await;
     local.agent_queues.capacity_freed(call.target.agent());
+}
+
+fn poll_timed_out(call: &Call, store: &Store) -> CallOutcome {
+    CallOutcome::Transient {
+        fault: Fault {
+            kind: FaultKind::Transient,
+            message: "a poll got no response in time".to_owned(),
+            status: None,
+            body: None,
+            at: store
+                .housekeeping
+                .estimated_now()
+                .unwrap_or(call.complete_by),
+            effect: Effect::Known,
+            step: None,
+        },
+        wait: Duration::ZERO,
+    }
 }
 
 fn panicked(call: &Call, store: &Store) -> CallOutcome {

@@ -408,7 +408,10 @@ fn processing(
     open: Option<(Box<OpenReply>, Timestamp)>,
 ) -> Result<StepState, StoreError> {
     let (held_by, complete_by) = match (row.get("locked_by")?, open) {
-        (Some(instance), _) => (StepHolder::Instance(instance), row.get("complete_by")?),
+        (Some(instance), Some((open, complete_by))) => {
+            (StepHolder::Poll(instance, open), complete_by)
+        }
+        (Some(instance), None) => (StepHolder::Instance(instance), row.get("complete_by")?),
         (None, Some((open, complete_by))) => (StepHolder::Service(open), complete_by),
         (None, None) => return Err(corrupt("nobody holds a step that is processing")),
     };

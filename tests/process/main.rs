@@ -59,6 +59,7 @@ mod outage;
 mod pages;
 mod panics;
 mod plans;
+mod polling;
 mod pooler;
 mod preconditions;
 mod purge;

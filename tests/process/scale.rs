@@ -25,6 +25,11 @@ const EXPIRED: &str = "EXPLAIN QUERY PLAN
 SELECT task_id, idx, attempt FROM steps INDEXED BY steps_processing
 WHERE state = 'processing' AND locked_by IS NOT NULL AND complete_by <= 1 ORDER BY complete_by LIMIT 500";
 
+/// Its look at replies that services have promised, and that did not come.
+const AWAITED: &str = "EXPLAIN QUERY PLAN
+SELECT task_id, idx, attempt FROM steps INDEXED BY steps_awaited
+WHERE state = 'processing' AND locked_by IS NULL AND complete_by <= 1 ORDER BY complete_by LIMIT 500";
+
 /// Its look at who holds what: it reads all of an index, but that holds only what runs.
 const HOLDERS: &str = "EXPLAIN QUERY PLAN
 SELECT DISTINCT locked_by FROM steps INDEXED BY steps_processing
@@ -77,7 +82,11 @@ async fn ten_thousand_ended_tasks_do_not_slow_claims() {
     assert_eq!(ended.len(), TASKS + MEASURED);
     assert!(ended.iter().all(|step| step.state == "processed"));
     // With all of them ended, each look is one search of an index that holds none of them.
-    for (look, index) in [(CLAIM, "steps_line"), (EXPIRED, "steps_processing")] {
+    for (look, index) in [
+        (CLAIM, "steps_line"),
+        (EXPIRED, "steps_processing"),
+        (AWAITED, "steps_awaited"),
+    ] {
         let plan = database.plan(look);
         assert!(plan.contains(index), "{plan}");
         for slow in ["SCAN", "TEMP B-TREE"] {

@@ -59,7 +59,10 @@ impl Task {
     /// store knows it, and counting it costs a read.
     pub fn blocked_by(&self, index: StepIndex, now: Timestamp) -> Option<Blocked> {
         match self.step(index).state {
-            StepState::Waiting if self.is_to_be_dropped(self.subject(index)) => {
+            StepState::Waiting
+                if self.is_to_be_dropped(self.subject(index))
+                    && !self.is_awaited(self.subject(index)) =>
+            {
                 let step = self.subject(index);
                 Some(Blocked::Drop {
                     step: self.definition(step).name.clone(),

@@ -75,6 +75,10 @@ pub enum Purpose {
     Undo(String),
     /// To ask whether the calls under this key took effect.
     Probe(String),
+    /// To ask whether the reply is there that the service has promised.
+    Poll,
+    /// To ask the service to cancel the work for the calls under this key: its reply is no longer awaited.
+    Cancel(String),
 }
 
 /// How a call ended. An agent that ran out of time returns none of these.
@@ -92,6 +96,17 @@ pub enum CallOutcome {
     Crashed(Fault),
     /// The service has promised to reply later.
     Deferred,
+    /// The same, and that the reply will be found at this address.
+    PollAt {
+        address: String,
+        retry_after: Option<Duration>,
+    },
+    /// A response that may be the reply: the step's rule for polling says whether it is.
+    Polled {
+        status: u16,
+        body: Payload,
+        retry_after: Option<Duration>,
+    },
     /// The answer to a probe: a success, 404 or 410.
     Probed {
         status: u16,

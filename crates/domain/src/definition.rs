@@ -1,8 +1,10 @@
 //! A definition: the business logic of a task, apart from the scheduler that runs it.
 
+mod cancel_rule;
 mod graph;
 mod parse;
 mod policies;
+mod poll_rule;
 mod probe;
 mod request;
 mod step;
@@ -19,8 +21,10 @@ use crate::{
     template::{Expression, JsonTemplate, Template},
     time::Span,
 };
+pub use cancel_rule::CancelRule;
 pub use parse::*;
 pub use policies::*;
+pub use poll_rule::{PollFinding, PollRule};
 pub use probe::*;
 
 /// A checked, compiled definition. It can only be made by [`parse_steps`], so every index in it is
@@ -100,7 +104,9 @@ pub struct StepDefinition {
     /// The step that this one undoes.
     pub undoes: Option<StepIndex>,
     /// When the service replies.
-    pub reply: ReplyMode,
+    pub reply: ReplyRule,
+    /// What is asked of the service if an undo drops its promised reply.
+    pub cancel: Option<CancelRule>,
     /// Silence of a service that replies later is a failure after so long.
     pub heartbeat_within: Option<Span>,
     /// Whether an expression looks at the recorded request of the step that this one undoes.
@@ -130,7 +136,7 @@ impl Target {
 }
 
 /// What a 202 means.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, strum::IntoStaticStr, strum::VariantArray)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum ReplyMode {
     /// A response like any other, unless it has `Provost-Async: true`: then the service replies later.
@@ -138,10 +144,32 @@ pub enum ReplyMode {
     Response,
     /// The service replies later.
     Callback,
+    /// The service is polled for its reply.
+    Poll,
+}
+
+/// How a service replies, with all that the step says of it.
+#[derive(Debug, Default)]
+pub enum ReplyRule {
+    #[default]
+    Response,
+    Callback,
+    Poll(Box<PollRule>),
+}
+
+impl ReplyRule {
+    pub fn mode(&self) -> ReplyMode {
+        match self {
+            ReplyRule::Response => ReplyMode::Response,
+            ReplyRule::Callback => ReplyMode::Callback,
+            ReplyRule::Poll(_) => ReplyMode::Poll,
+        }
+    }
 }
 
 impl ReplyMode {
-    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+    /// Those that a step can name by a word.
+    pub const WORDS: &[Self] = &[Self::Response, Self::Callback];
 
     pub const fn as_str(self) -> &'static str {
         self.into_str()

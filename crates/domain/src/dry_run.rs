@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::{
     agent_spec::RetrySpec,
-    definition::{Body, Definition, Extend, Method, RequestTemplate, StepDefinition},
+    definition::{Body, Definition, Extend, Method, ReplyRule, RequestTemplate, StepDefinition},
     ids::{AgentName, StepIndex, StepName},
     payload::Payload,
     policy::backoff,
@@ -105,6 +105,8 @@ pub enum WarningCode {
     CannotRender,
     /// The agent's first backoff may be longer than the attempt.
     NoTimeToRetry,
+    /// A service that replies later may be dead for long before anybody notices.
+    NoHeartbeat,
     /// The task may be undone, but some of its effects remain.
     NotUndoable,
     /// A policy undoes the task although none of its steps can be undone.
@@ -136,6 +138,9 @@ const WHOLE_VERDICT: u64 = 4 * Budget::EVALUATION;
 
 /// The most warnings of a report: a definition may have tens of thousands of expressions.
 const MOST_WARNINGS: usize = 1000;
+
+/// A service that replies later should send heartbeats if it has so much time.
+const LONG_SILENCE: Span = Span::from_secs(86_400);
 
 /// The known data of the task, in addition to its definition.
 #[derive(Clone, Copy, Default)]
@@ -196,7 +201,12 @@ pub fn dry_run(
                 message,
             });
         };
-        if step.request.method == Method::Get && !read.contains(&StepIndex(*index as u16)) {
+        // A GET that is polled waits for a condition, which is of use by itself.
+        let is_polled = matches!(step.reply, ReplyRule::Poll(_));
+        if step.request.method == Method::Get
+            && !is_polled
+            && !read.contains(&StepIndex(*index as u16))
+        {
             let message =
                 "no step reads the output of this GET: remove the step, or read its output";
             warn(WarningCode::OutputUnread, message.to_owned());
@@ -220,6 +230,16 @@ pub fn dry_run(
                 step.complete_within
             );
             warn(WarningCode::NoTimeToRetry, message);
+        }
+        if matches!(step.reply, ReplyRule::Callback)
+            && step.heartbeat_within.is_none()
+            && step.complete_within >= LONG_SILENCE
+        {
+            let message = format!(
+                "its service replies later: if it dies, that is noticed only after {}; set heartbeat_within and have the service send heartbeats",
+                step.complete_within
+            );
+            warn(WarningCode::NoHeartbeat, message);
         }
         for pointer in constants(step) {
             let message = format!(

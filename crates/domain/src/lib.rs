@@ -65,9 +65,9 @@ pub use claim_order::{ClaimAttempt, ClaimPlan, ClaimSteps, QueuePosition};
 pub use command::{Command, Expiry, Refusal, Release};
 pub use decide::{CommandOutput, Draft, Dropped};
 pub use definition::{
-    Accepted, Body, Definition, Extend, KnownAgents, Limits, Method, OnExhausted, OnUndo, Policies,
-    Policy, Probe, ReplyMode, StepDefinition, Target, WHOLE_DEFINITION, parse_steps,
-    parse_steps_within,
+    Accepted, Body, CancelRule, Definition, Extend, KnownAgents, Limits, Method, OnExhausted,
+    OnUndo, Policies, Policy, PollRule, Probe, ReplyMode, ReplyRule, StepDefinition, Target,
+    WHOLE_DEFINITION, parse_steps, parse_steps_within,
 };
 pub use delivery::{
     DeliveryDecision, DeliveryPolicy, DeliveryResult, DestinationResponse, LONGEST_ASKED,
@@ -97,7 +97,7 @@ pub use memory::memory_of;
 pub use message::{Message, ReplyData, Sender, destination_of};
 pub use nearest::nearest;
 pub use open_reply::{
-    AcceptedReply, OpenReply, Progress, ReplyDigest, ReplyLog, SavedReplies, StepHolder,
+    AcceptedReply, OpenReply, PollState, Progress, ReplyDigest, ReplyLog, SavedReplies, StepHolder,
 };
 pub use payload::Payload;
 pub use purge_pace::PurgePace;

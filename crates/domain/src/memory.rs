@@ -53,7 +53,9 @@ impl OpenReply {
         let Progress {
             message, details, ..
         } = &self.progress;
+        let address = self.poll.as_ref().and_then(|poll| poll.address.as_ref());
         size_of::<Self>()
+            + address.map_or(0, |address| address.len())
             + message.as_ref().map_or(0, String::len)
             + details.as_ref().map_or(0, Payload::memory)
     }

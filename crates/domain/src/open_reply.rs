@@ -1,5 +1,7 @@
 //! A reply that a service has promised for later: what is known of it meanwhile, and what is kept of it afterwards.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -15,12 +17,14 @@ pub enum StepHolder {
     Instance(InstanceId),
     /// The service works on it, and replies later. No instance has it in memory.
     Service(Box<OpenReply>),
+    /// This instance is asking the service whether the reply is there.
+    Poll(InstanceId, Box<OpenReply>),
 }
 
 impl StepHolder {
     pub fn instance(&self) -> Option<&InstanceId> {
         match self {
-            StepHolder::Instance(instance) => Some(instance),
+            StepHolder::Instance(instance) | StepHolder::Poll(instance, _) => Some(instance),
             StepHolder::Service(_) => None,
         }
     }
@@ -28,7 +32,7 @@ impl StepHolder {
     pub fn open_reply(&self) -> Option<&OpenReply> {
         match self {
             StepHolder::Instance(_) => None,
-            StepHolder::Service(open) => Some(open),
+            StepHolder::Service(open) | StepHolder::Poll(_, open) => Some(open),
         }
     }
 
@@ -55,6 +59,27 @@ pub struct OpenReply {
     pub recorded_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Progress::is_empty")]
     pub progress: Progress,
+    /// Where the service is polled. `None`: it sends its reply by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poll: Option<PollState>,
+}
+
+impl OpenReply {
+    /// The service is only asked to cancel its work.
+    pub fn is_cancelled(&self) -> bool {
+        self.poll.as_ref().is_some_and(|poll| poll.cancels)
+    }
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PollState {
+    /// As the service named it. `None`: the step's own request is made again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<Arc<str>>,
+    pub next_at: Timestamp,
+    /// The reply is no longer awaited: the service is asked to cancel its work.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cancels: bool,
 }
 
 impl OpenReply {
@@ -65,6 +90,7 @@ impl OpenReply {
             heartbeat_at: None,
             recorded_at: None,
             progress: Progress::default(),
+            poll: None,
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::{
     fault::Fault,
     history::Actor,
     ids::{Priority, StepIndex, TaskId, WorkflowName},
+    open_reply::StepHolder,
     payload::Payload,
     reply_to::ReplyTo,
     step::{Step, StepState},
@@ -269,10 +270,16 @@ impl Task {
             .find(|index| self.definition(*index).name.as_str() == name)
     }
 
-    /// From when a step may be claimed. Nothing of a task that is paused or ended may be.
+    /// From when a step may be claimed, or a promised reply be polled. No step of a task that is paused or ended may be
+    /// claimed.
     pub fn due_at(&self, index: StepIndex) -> Option<Timestamp> {
-        match self.step(index).state {
-            StepState::Pending { ready_at } if !self.paused && !self.is_ended() => Some(ready_at),
+        match &self.step(index).state {
+            StepState::Pending { ready_at } if !self.paused && !self.is_ended() => Some(*ready_at),
+            // A poll goes on for a call that was made: a pause lets calls finish.
+            StepState::Processing {
+                held_by: StepHolder::Service(open),
+                ..
+            } => open.poll.as_ref().map(|poll| poll.next_at),
             _ => None,
         }
     }

@@ -427,7 +427,7 @@ impl PlannedRequest {
         let mut headers = call.headers;
         hide_secrets(&mut headers);
         let (undoes_key, probes_key) = match call.purpose {
-            Purpose::Work => (None, None),
+            Purpose::Work | Purpose::Poll | Purpose::Cancel(_) => (None, None),
             Purpose::Undo(key) => (Some(key), None),
             Purpose::Probe(key) => (None, Some(key)),
         };

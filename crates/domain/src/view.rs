@@ -142,6 +142,16 @@ struct AwaitedReplyView<'a> {
     /// What the service last reported that it is doing.
     message: Option<&'a str>,
     details: Option<&'a RawValue>,
+    /// The next poll; null if the service sends its reply by itself.
+    poll: Option<PollView<'a>>,
+}
+
+#[derive(Serialize)]
+struct PollView<'a> {
+    /// Where the service said that the reply will be; null if the step's own request is repeated. `***` replaces its
+    /// query.
+    url: Option<Cow<'a, str>>,
+    next_at: Timestamp,
 }
 
 impl<'a> AwaitedReplyView<'a> {
@@ -153,6 +163,10 @@ impl<'a> AwaitedReplyView<'a> {
             progress: open.progress.fraction,
             message: open.progress.message.as_deref(),
             details: open.progress.details.as_ref().map(Payload::raw),
+            poll: open.poll.as_ref().map(|poll| PollView {
+                url: poll.address.as_deref().map(without_query),
+                next_at: poll.next_at,
+            }),
         }
     }
 }

@@ -174,6 +174,21 @@ pub struct AwaitedReplySchema {
     message: Option<String>,
     #[schema(required, example = json!({"page": 4}))]
     details: JsonSchema,
+    /// The next poll; null if the service sends its reply by itself.
+    #[schema(required)]
+    poll: Option<PollSchema>,
+}
+
+/// The next poll for a promised reply.
+#[derive(ToSchema)]
+#[schema(as = NextPoll)]
+pub struct PollSchema {
+    /// Where the service said that the reply will be; null if the step's own request is repeated. `***` replaces its
+    /// query.
+    #[schema(required, example = "https://print.example/operations/7")]
+    url: Option<String>,
+    #[schema(format = DateTime)]
+    next_at: String,
 }
 
 /// The receiver of messages about the task.

@@ -68,7 +68,6 @@ enumerations! {
     AlertKindSchema("AlertKind") = AlertKind, "The cause of an alert";
     PolicySchema("Policy") = Policy, "`error` stops the task until an operator acts, `undo` undoes the whole task, `skip` continues without the step";
     OnUndoSchema("OnUndo") = OnUndo, "`wait` for a call in flight until its complete-by, so that its outcome is known, or `drop` it at once";
-    ReplyModeSchema("ReplyMode") = ReplyMode, "What a 202 means";
     FaultKindSchema("FaultKind") = FaultKind, "The kind of fault.";
     StepRunsSchema("StepRuns") = Runs, "Whether a step runs.";
     WarningCodeSchema("WarningCode") = WarningCode, "What a warning is about.";
@@ -86,12 +85,15 @@ pub struct UndoPolicySchema;
 pub struct DeadlinePolicySchema;
 /// The events that a submitter can receive about a task.
 pub struct ReplyEventSchema;
+/// When a service replies.
+pub struct ReplyModeSchema;
 
 fn policies(allowed: &'static [Policy]) -> impl Iterator<Item = &'static str> {
     allowed.iter().map(|policy| policy.as_str())
 }
 
 words! {
+    ReplyModeSchema = "ReplyMode", "`callback`: a 202 means that the service replies later, to the address in the header `Provost-Reply-To`; `response`: only a 202 with `Provost-Async: true` means that", ReplyMode::WORDS.iter().map(|mode| mode.as_str());
     ReplyEventSchema = "ReplyEvent", "An event about a task", REPLIES;
     UndoPolicySchema = "UndoPolicy", "`error` stops the task until an operator acts, `skip` leaves the effect of the step", policies(&[Policy::Error, Policy::Skip]);
     DeadlinePolicySchema = "DeadlinePolicy", "`error` stops the task until an operator acts, `undo` undoes the whole task", policies(&[Policy::Error, Policy::Undo]);

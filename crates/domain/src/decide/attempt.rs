@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Draft, fault};
+use super::{Draft, fault, poll::Polled};
 use crate::{
     alert::{AlertChange, AlertKind},
     call::{Call, CallOutcome, Purpose},
@@ -32,6 +32,9 @@ impl Draft {
         by: &Actor,
         now: Timestamp,
     ) -> Result<Option<Call>, Refusal> {
+        if self.task.is_awaited(index) {
+            return self.claim_poll(index, instance, by, now);
+        }
         let Some(due_at) = self.task.due_at(index) else {
             return Err(self.refuse_step(
                 index,
@@ -113,6 +116,13 @@ impl Draft {
         now: Timestamp,
     ) -> Result<(), Refusal> {
         self.check_fence(index, attempt)?;
+        if self.is_cancelling(index) {
+            match outcome {
+                CallOutcome::Transient { wait, .. } => self.poll_again(index, None, wait, by, now),
+                _ => self.end_cancel(index, by, now),
+            }
+            return Ok(());
+        }
         match (outcome, self.is_probing(index)) {
             (CallOutcome::Success(body), true) => self.probed(index, 200, &body, by, now),
             (CallOutcome::Probed { status, body }, true) => {
@@ -120,6 +130,20 @@ impl Draft {
             }
             (CallOutcome::Success(output) | CallOutcome::Probed { body: output, .. }, false) => {
                 self.succeed(index, output, None, by, now);
+            }
+            (CallOutcome::Failed(fault), false) if self.is_polled(index) => {
+                let message = format!("its reply could not be polled: {}", fault.message);
+                let at = now;
+                self.poll_failed(
+                    index,
+                    Fault {
+                        message,
+                        at,
+                        ..fault
+                    },
+                    by,
+                    now,
+                );
             }
             (CallOutcome::Failed(fault), probing) => {
                 let fault = Fault {
@@ -134,10 +158,46 @@ impl Draft {
                     self.refused(index, fault, by, now);
                 }
             }
+            (CallOutcome::Transient { fault, wait }, false) if self.is_polled(index) => {
+                self.task.step_mut(index).last_fault = Some(fault);
+                self.poll_again(index, None, wait, by, now);
+            }
+            (CallOutcome::Crashed(fault), false) if self.is_polled(index) => {
+                self.task.step_mut(index).last_fault = Some(fault);
+                self.poll_again(index, None, Duration::ZERO, by, now);
+            }
             (CallOutcome::Transient { fault, wait }, _) => {
                 self.try_later(index, fault, wait, by, now)
             }
-            (CallOutcome::Deferred, _) => self.defer(index, by, now),
+            (
+                CallOutcome::PollAt {
+                    address,
+                    retry_after,
+                },
+                false,
+            ) => {
+                let wait = retry_after.unwrap_or_default();
+                self.poll_again(index, Some(address.into()), wait, by, now);
+            }
+            (
+                CallOutcome::Polled {
+                    status,
+                    body,
+                    retry_after,
+                },
+                false,
+            ) => {
+                let response = Polled {
+                    status,
+                    body,
+                    retry_after,
+                };
+                self.polled(index, response, by, now);
+            }
+            (
+                CallOutcome::Deferred | CallOutcome::PollAt { .. } | CallOutcome::Polled { .. },
+                _,
+            ) => self.defer(index, by, now),
             (CallOutcome::Crashed(fault), _) => {
                 let reason = fault.message.clone();
                 self.task.step_mut(index).last_fault = Some(fault);
@@ -147,7 +207,7 @@ impl Draft {
         Ok(())
     }
 
-    fn succeed(
+    pub(super) fn succeed(
         &mut self,
         index: StepIndex,
         output: Payload,
@@ -181,7 +241,7 @@ impl Draft {
     }
 
     /// A permanent error: the step's policy decides.
-    fn refused(&mut self, index: StepIndex, fault: Fault, by: &Actor, now: Timestamp) {
+    pub(super) fn refused(&mut self, index: StepIndex, fault: Fault, by: &Actor, now: Timestamp) {
         if self.is_gone_already(index, &fault) {
             let reason = format!("{}: there is nothing left to undo", fault.message);
             self.succeed(index, Payload::null(), Some(reason), by, now);
@@ -341,8 +401,16 @@ impl Draft {
                 "its complete-by has passed, so the supervisor will recover it",
             ));
         }
+        let is_dropped = why == Release::Dropped || self.task.is_to_be_dropped(index);
+        if self.is_polled(index) && (!is_dropped || self.is_cancelling(index)) {
+            self.poll_again(index, None, Duration::ZERO, by, now);
+            return Ok(());
+        }
         let reason = why.reason();
         // Even a call that was not seen to start may start after the check that missed it.
+        if self.is_polled(index) && self.begin_cancel(index, now) {
+            return Ok(());
+        }
         self.effect_is_unknown(index);
         if self.is_left_behind(index) {
             self.abandon(index, reason, by, now);
@@ -426,7 +494,7 @@ pub(crate) fn call(
         trace: CallTrace::of(task.details.trace.as_ref(), at, step.attempt),
         purpose,
         is_dropped_by_undo: definition.is_dropped_by_undo(),
-        reply_mode: definition.reply,
+        reply_mode: definition.reply.mode(),
     })
 }
 

@@ -23,6 +23,9 @@ const MOST_ENTRIES: i64 = 100;
 impl Draft {
     /// The service has promised to reply later: from now on no instance holds the attempt.
     pub(super) fn defer(&mut self, index: StepIndex, by: &Actor, now: Timestamp) {
+        if self.task.is_awaited(index) || self.is_polled(index) {
+            return;
+        }
         if self.is_probing(index) {
             let message = "its probe failed: the service promised a later reply, but a probe needs its response at once";
             let fault = fault(FaultKind::Permanent, message.to_owned(), now);
@@ -47,8 +50,12 @@ impl Draft {
         self.change(index, "step.deferred", open, by, Some(reason));
     }
 
-    /// The task is undone, and no instance has a call to drop: the reply is no longer awaited.
+    /// The task is undone, and no instance has a call to drop: the reply is no longer awaited. Where the step says how,
+    /// the service is asked to cancel its work before that is undone.
     pub(super) fn drop_open_reply(&mut self, index: StepIndex, by: &Actor, now: Timestamp) {
+        if self.begin_cancel(index, now) {
+            return;
+        }
         self.effect_is_unknown(index);
         let reason = "the task is undone; the promised reply is no longer awaited";
         self.abandon(index, reason, by, now);

@@ -8,6 +8,7 @@ mod attempt;
 mod graph;
 mod later;
 mod operator;
+mod poll;
 mod probe;
 mod rerun;
 mod supervisor;

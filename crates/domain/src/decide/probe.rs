@@ -22,6 +22,15 @@ impl Task {
     }
 }
 
+/// What expressions see as `response`.
+pub(super) fn response(status: u16, body: &Payload) -> Option<Payload> {
+    // A number and JSON under fixed names are JSON.
+    Payload::parse(format!(
+        r#"{{"status":{status},"body":{}}}"#,
+        body.as_json()
+    ))
+}
+
 impl Draft {
     pub(super) fn is_probing(&self, index: StepIndex) -> bool {
         self.task.step(index).is_probing
@@ -65,11 +74,7 @@ impl Draft {
         let Some(probe) = &self.task.definition(subject).probe else {
             return Err("it has no probe".to_owned());
         };
-        // A number and JSON under fixed names are JSON.
-        let response = Payload::parse(format!(
-            r#"{{"status":{status},"body":{}}}"#,
-            body.as_json()
-        ));
+        let response = response(status, body);
         let mut scope = self.task.scope(subject, &self.budget);
         scope.response = response.as_ref();
         probe.judge(status, body, &scope)

@@ -1,5 +1,7 @@
 //! Recovery, as the supervisor asks for it.
 
+use std::time::Duration;
+
 use super::{Draft, fault};
 use crate::{
     command::Refusal,
@@ -148,6 +150,12 @@ impl Draft {
         now: Timestamp,
     ) -> Result<(), Refusal> {
         self.check_holder(index, attempt)?;
+        let is_awaited = !self.task.is_to_be_dropped(index) || self.is_cancelling(index);
+        if self.is_polled(index) && is_awaited {
+            self.drop_call(index);
+            self.poll_again(index, None, Duration::ZERO, by, now);
+            return Ok(());
+        }
         let reason = match &self.task.step(index).state {
             StepState::Processing {
                 held_by: StepHolder::Instance(instance),

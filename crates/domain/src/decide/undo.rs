@@ -228,7 +228,7 @@ impl Task {
     /// Whether a service has promised a later reply to the current attempt.
     pub fn is_awaited(&self, index: StepIndex) -> bool {
         match &self.step(index).state {
-            StepState::Processing { held_by, .. } => held_by.open_reply().is_some(),
+            StepState::Processing { held_by, .. } => held_by.instance().is_none(),
             _ => false,
         }
     }

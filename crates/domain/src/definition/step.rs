@@ -5,10 +5,11 @@ use std::ops::RangeInclusive;
 use serde_json::value::RawValue;
 
 use super::{
-    Method, OnExhausted, OnUndo, Policies, Policy, Probe, ReplyMode, StepDefinition, Target,
+    CancelRule, Method, OnExhausted, OnUndo, Policies, Policy, Probe, ReplyRule, StepDefinition,
+    Target, cancel_rule,
     parse::KnownAgents,
     policies::{on_exhausted, on_permanent},
-    probe,
+    poll_rule, probe,
     request::{self, RequestDraft},
     undo::{self, UndoDraft},
 };
@@ -50,8 +51,9 @@ pub(super) struct ParsedStep {
     pub pivot: bool,
     probe: Option<Probe>,
     pub undo: Option<UndoDraft>,
-    reply: ReplyMode,
+    reply: ReplyRule,
     heartbeat_within: Option<Span>,
+    cancel: Option<CancelRule>,
 }
 
 pub(super) enum After {
@@ -90,8 +92,9 @@ impl ParsedStep {
             pivot: false,
             probe: None,
             undo: None,
-            reply: ReplyMode::Response,
+            reply: ReplyRule::Response,
             heartbeat_within: None,
+            cancel: None,
         };
         match Fields::of(value, &draft.pointer) {
             Ok(fields) => {
@@ -147,15 +150,28 @@ impl ParsedStep {
         self.pivot = fields.boolean("pivot").unwrap_or_default();
         self.probe = probe::read(&mut fields, origin, &mut self.probe_reads);
         self.undo = undo::read(&mut fields, origin);
-        if let Some(reply) = fields.choice("reply", ReplyMode::ALL) {
+        if let Some(reply) = poll_rule::read(&mut fields, origin, &mut self.probe_reads) {
             self.reply = reply;
-            if reply == ReplyMode::Callback
+            if let ReplyRule::Callback = self.reply
                 && let Err(why) = known.takes_later_replies()
             {
                 fields.fault("reply", why);
             }
         }
         self.heartbeat_within = fields.span("heartbeat_within", HEARTBEAT);
+        self.cancel = cancel_rule::read(&mut fields, &self.reply, origin, &mut self.reads);
+        if self.cancel.is_some() && self.on_undo == OnUndo::Wait {
+            fields.fault(
+                "cancel",
+                "is sent when an undo drops the promised reply: set on_undo to \"drop\", or remove it",
+            );
+        }
+        if let (ReplyRule::Poll(_), Some(_)) = (&self.reply, self.heartbeat_within) {
+            fields.fault(
+                "heartbeat_within",
+                "is for services that reply by themselves: one that is polled sends no heartbeats; remove it",
+            );
+        }
         if self.pivot && self.undo.is_some() {
             fields.fault(
                 "undo",
@@ -214,8 +230,9 @@ impl ParsedStep {
             probe: None,
             undo: None,
             undoes: Some(index),
-            reply: ReplyMode::Response,
+            reply: ReplyRule::Response,
             heartbeat_within: None,
+            cancel: None,
         });
         let step = StepDefinition {
             name,
@@ -236,6 +253,7 @@ impl ParsedStep {
             undoes: None,
             reply: self.reply,
             heartbeat_within: self.heartbeat_within,
+            cancel: self.cancel,
             reads_request: false,
         };
         Some((step, undo))

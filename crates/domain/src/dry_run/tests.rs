@@ -157,6 +157,25 @@ fn a_get_that_nobody_reads_is_worth_a_warning() {
 }
 
 #[test]
+fn a_service_that_replies_after_days_should_send_heartbeats() {
+    let step = |name: &str, within: &str| {
+        json!({ "name": name, "agent": "x", "reply": "callback", "complete_within": within,
+            "request": { "method": "PUT" } })
+    };
+    let mut quiet = step("told", "3d");
+    quiet["heartbeat_within"] = json!("1m");
+    let polled = json!({ "name": "polled", "agent": "x", "complete_within": "3d",
+        "request": { "method": "GET" }, "reply": { "poll": { "until": "response.body.done" } } });
+    let report = of(&json!([
+        step("silent", "3d"),
+        quiet,
+        step("short", "23h"),
+        polled
+    ]));
+    assert_eq!(warnings(&report), [(WarningCode::NoHeartbeat, "silent")]);
+}
+
+#[test]
 fn what_never_changes_or_cannot_be_in_time_is_worth_a_warning() {
     let steps = json!([
         { "name": "a", "agent": "x", "when": "1 > 0", "request": { "method": "PUT", "path": "/{{ 'x' }}", "body": { "n": ["{{ 1 + 1 }}", "plain"] } } },

@@ -260,3 +260,230 @@ fn a_probe_cannot_be_answered_later() {
     bench.reply("a", attempt, CallOutcome::Deferred).unwrap();
     assert_eq!(bench.status("a"), StepStatus::Error);
 }
+
+fn polled(status: &str) -> CallOutcome {
+    CallOutcome::Polled {
+        status: 200,
+        body: Payload::from_value(&json!({ "status": status, "pages": 3 })),
+        retry_after: None,
+    }
+}
+
+/// Its service has named an address for polling.
+fn polling(extra: Value) -> (Bench, Attempt) {
+    let mut step = json!({ "reply": { "poll": { "until": "response.body.status == 'done'",
+        "failed": "response.body.status == 'failed'", "output": "response.body.pages", "every": "10s" } } });
+    let fields = step.as_object_mut().unwrap();
+    fields.extend(extra.as_object().unwrap().clone());
+    let mut bench = Bench::new(one(step));
+    let attempt = bench.claim("a").unwrap();
+    let promise = CallOutcome::PollAt {
+        address: "http://x:1/jobs/7".to_owned(),
+        retry_after: None,
+    };
+    bench.reply("a", attempt, promise).unwrap();
+    (bench, attempt)
+}
+
+#[test]
+fn a_poll_is_claimed_when_it_is_due_and_is_no_new_attempt() {
+    let (mut bench, attempt) = polling(json!({}));
+    assert!(bench.is_held_by_nobody());
+    let early = bench.claim("a");
+    assert!(matches!(early, Err(Refusal::NotDue { .. })), "{early:?}");
+    for _ in 0..3 {
+        bench.later(Span::from_secs(10));
+        assert_eq!(bench.claim("a").unwrap(), attempt);
+        assert!(!bench.is_held_by_nobody());
+        let again = bench.claim("a");
+        assert!(again.is_err(), "one instance polls");
+        bench.reply("a", attempt, polled("running")).unwrap();
+    }
+    bench.later(Span::from_secs(10));
+    bench.claim("a").unwrap();
+    bench.reply("a", attempt, polled("done")).unwrap();
+    assert_eq!(bench.record("a").output().unwrap().as_json(), "3");
+    let claims = bench
+        .events()
+        .iter()
+        .filter(|kind| **kind == "step.claimed")
+        .count();
+    assert_eq!(claims, 1, "the history has no polls");
+}
+
+#[test]
+fn a_service_asks_for_more_time_and_a_fault_costs_nothing() {
+    let (mut bench, attempt) = polling(json!({}));
+    bench.later(Span::from_secs(10));
+    bench.claim("a").unwrap();
+    let busy = bench.transient(503, Duration::from_secs(60));
+    bench.reply("a", attempt, busy).unwrap();
+    bench.later(Span::from_secs(59));
+    assert!(bench.claim("a").is_err());
+    bench.later(Span::from_secs(1));
+    bench.claim("a").unwrap();
+    assert_eq!(bench.record("a").failure_count, 0);
+    assert_eq!(bench.record("a").tries, 0);
+    assert!(bench.record("a").last_fault.is_some());
+}
+
+#[test]
+fn an_instance_that_is_lost_while_it_polls_leaves_the_promise_as_it_was() {
+    let (mut bench, attempt) = polling(json!({}));
+    bench.later(Span::from_secs(10));
+    bench.claim("a").unwrap();
+    bench.lose("a", attempt).unwrap();
+    assert!(bench.is_held_by_nobody());
+    assert_eq!(bench.record("a").failure_count, 0);
+    bench.later(Span::from_secs(10));
+    bench.claim("a").unwrap();
+    let step = bench.step("a");
+    let why = crate::command::Release::Restart;
+    bench
+        .apply(Command::Release { step, attempt, why })
+        .unwrap();
+    assert!(bench.is_held_by_nobody());
+    // What the lost instance heard comes late, and changes nothing.
+    assert!(bench.reply("a", attempt, polled("done")).is_err());
+    bench.later(Span::from_secs(10));
+    bench.claim("a").unwrap();
+    bench.reply("a", attempt, polled("done")).unwrap();
+    assert_eq!(bench.status("a"), StepStatus::Processed);
+}
+
+#[test]
+fn a_failed_operation_had_no_effect_and_a_poll_that_cannot_be_judged_leaves_it_unknown() {
+    for (outcome, effect) in [
+        (polled("failed"), Effect::Known),
+        (refusal(404), Effect::Unknown),
+        (success(json!({})), Effect::Unknown),
+    ] {
+        let (mut bench, attempt) = polling(json!({}));
+        bench.later(Span::from_secs(10));
+        bench.claim("a").unwrap();
+        let outcome = match outcome {
+            // No status at all.
+            CallOutcome::Success(_) => CallOutcome::Polled {
+                status: 200,
+                body: Payload::null(),
+                retry_after: None,
+            },
+            outcome => outcome,
+        };
+        bench.reply("a", attempt, outcome).unwrap();
+        assert_eq!(bench.status("a"), StepStatus::Error);
+        assert_eq!(bench.record("a").effect, effect);
+    }
+}
+
+#[test]
+fn polls_go_on_while_the_task_is_paused_or_its_undo_waits_and_end_if_the_undo_drops_them() {
+    let undo = json!({ "request": { "path": "/undo" } });
+    let (mut bench, attempt) = polling(json!({ "undo": undo }));
+    bench.apply(Command::Pause { reason: None }).unwrap();
+    bench.later(Span::from_secs(10));
+    bench.claim("a").unwrap();
+    bench.reply("a", attempt, polled("running")).unwrap();
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    bench.later(Span::from_secs(10));
+    bench.claim("a").unwrap();
+    bench.reply("a", attempt, polled("done")).unwrap();
+    assert_eq!(bench.status("a.undo"), StepStatus::Pending);
+
+    // Between two polls, and during one.
+    let (mut bench, _) = polling(json!({ "undo": undo, "on_undo": "drop" }));
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    assert_eq!(bench.status("a"), StepStatus::Cancelled);
+    let (mut bench, attempt) = polling(json!({ "undo": undo, "on_undo": "drop" }));
+    bench.later(Span::from_secs(10));
+    bench.claim("a").unwrap();
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    assert_eq!(bench.draft.dropped.len(), 1);
+    let step = bench.step("a");
+    let why = crate::command::Release::Dropped;
+    bench
+        .apply(Command::Release { step, attempt, why })
+        .unwrap();
+    assert_eq!(bench.status("a"), StepStatus::Cancelled);
+    assert_eq!(bench.record("a").effect, Effect::Unknown);
+}
+
+#[test]
+fn what_is_polled_for_too_long_expires() {
+    let (mut bench, _) = polling(json!({}));
+    bench.later(Span::from_secs(3600));
+    let late = bench.claim("a");
+    assert!(late.is_err(), "{late:?}");
+    bench.expire("a").unwrap();
+    assert_eq!(bench.record("a").failure_count, 1);
+    assert_eq!(bench.status("a"), StepStatus::Pending);
+}
+
+/// Claims what cancels the work of the step.
+fn cancellation(bench: &mut Bench) -> (Attempt, Box<Call>) {
+    bench.later(Span::from_secs(1));
+    let step = bench.step("a");
+    let by = InstanceId::new("node-1");
+    match bench.apply(Command::Claim { step, by }).unwrap() {
+        CommandOutput::Call(call) => (call.attempt, call),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_undo_that_drops_a_reply_asks_the_service_to_cancel_its_work_first() {
+    let undo = json!({ "request": { "path": "/undo" } });
+    let (mut bench, _) = polling(json!({ "undo": undo, "on_undo": "drop", "cancel": {} }));
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    assert_eq!(bench.status("a.undo"), StepStatus::Waiting);
+    let (attempt, call) = cancellation(&mut bench);
+    assert_eq!(call.method, crate::definition::Method::Delete);
+    assert!(
+        matches!(&call.target, crate::definition::Target::Url { url, .. } if **url == *"http://x:1/jobs/7")
+    );
+    assert!(!call.is_dropped_by_undo);
+    // A fault that may pass, a lost instance: it is asked again soon, however seldom it is polled.
+    let busy = bench.transient(503, Duration::ZERO);
+    bench.reply("a", attempt, busy).unwrap();
+    cancellation(&mut bench);
+    bench.lose("a", attempt).unwrap();
+    assert_eq!(bench.status("a.undo"), StepStatus::Waiting);
+    cancellation(&mut bench);
+    bench.reply("a", attempt, refusal(404)).unwrap();
+    assert_eq!(bench.status("a"), StepStatus::Cancelled);
+    assert_eq!(bench.record("a").effect, Effect::Unknown);
+    assert_eq!(bench.status("a.undo"), StepStatus::Pending);
+
+    let cancel = json!({ "request": { "path": "/jobs/{{ task.key }}/cancel", "method": "POST", "body": null } });
+    let (mut bench, _) = deferred(json!({ "undo": undo, "on_undo": "drop", "cancel": cancel }));
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    let (attempt, call) = cancellation(&mut bench);
+    assert_eq!(call.path, "/jobs/order-1/cancel");
+    assert_eq!(call.body, None);
+    bench.reply("a", attempt, ok()).unwrap();
+    assert_eq!(bench.status("a"), StepStatus::Cancelled);
+    assert_eq!(bench.status("a.undo"), StepStatus::Pending);
+}
+
+#[test]
+fn a_reply_that_comes_before_the_work_is_cancelled_counts() {
+    let undo = json!({ "request": { "path": "/undo" } });
+    let cancel = json!({ "request": { "path": "/cancel" } });
+    let (mut bench, attempt) =
+        deferred(json!({ "undo": undo, "on_undo": "drop", "cancel": cancel }));
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    bench.later_reply(attempt, ok(), "1");
+    assert_eq!(bench.status("a"), StepStatus::Processed);
+    assert_eq!(bench.status("a.undo"), StepStatus::Pending);
+}
+
+#[test]
+fn a_cancellation_that_never_succeeds_ends_with_complete_by() {
+    let undo = json!({ "request": { "path": "/undo" } });
+    let (mut bench, _) = polling(json!({ "undo": undo, "on_undo": "drop", "cancel": {} }));
+    bench.apply(Command::Undo { reason: None }).unwrap();
+    bench.later(Span::from_secs(3600));
+    bench.expire("a").unwrap();
+    assert_eq!(bench.status("a"), StepStatus::Cancelled);
+    assert_eq!(bench.status("a.undo"), StepStatus::Pending);
+}

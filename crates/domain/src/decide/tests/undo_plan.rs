@@ -136,7 +136,9 @@ fn follow(bench: &mut Bench, plan: &UndoPlan) {
                 assert_eq!(shown.idempotency_key.as_ref(), Some(&call.idempotency_key));
                 (&**shown, success(json!(null)))
             }
-            Purpose::Work => panic!("{name} is done although the task is undone"),
+            Purpose::Work | Purpose::Poll | Purpose::Cancel(_) => {
+                panic!("{name} is done although the task is undone")
+            }
         };
         assert_eq!(shown.path, call.path);
         assert_eq!(shown.method, call.method.as_str());

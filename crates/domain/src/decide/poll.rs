@@ -1,0 +1,322 @@
+//! Polling: the attempt is held by no instance between two polls. A poll is claimed from the agent's queue when it is
+//! due, as a step is, and under the same attempt.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Draft, attempt, fault};
+use crate::{
+    call::{Call, Purpose},
+    command::Refusal,
+    definition::{Method, PollFinding, ReplyRule, Target},
+    fault::{Effect, Fault, FaultKind},
+    history::Actor,
+    ids::{AgentName, InstanceId, StepIndex},
+    open_reply::{OpenReply, PollState, StepHolder},
+    payload::Payload,
+    render::render_request,
+    step::StepState,
+    time::{Span, Timestamp},
+    web_address::WebAddress,
+};
+
+/// The longest that one poll may take.
+const POLL_WITHIN: Span = Span::from_secs(30);
+/// Between two polls, or two tries of a cancellation, whatever the service asks for.
+const SHORTEST_WAIT: Span = Span::from_secs(1);
+
+impl Draft {
+    /// Takes a poll that is due for an instance. `None`: its request could not be made.
+    pub(super) fn claim_poll(
+        &mut self,
+        index: StepIndex,
+        instance: InstanceId,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<Option<Call>, Refusal> {
+        let Some(due_at) = self.task.due_at(index) else {
+            return Err(self.refuse_step(index, "its service replies by itself"));
+        };
+        if due_at > now {
+            return Err(Refusal::NotDue {
+                step: self.task.definition(index).name.clone(),
+                at: due_at,
+            });
+        }
+        let StepState::Processing {
+            held_by: StepHolder::Service(open),
+            complete_by,
+        } = self.task.step(index).state.clone()
+        else {
+            return Err(self.refuse_step(index, "another instance polls"));
+        };
+        if complete_by <= now {
+            return Err(self.refuse_step(index, "its complete-by has passed"));
+        }
+        let until = complete_by.min(now + POLL_WITHIN);
+        let call = self.poll_call(index, &open, until, now);
+        match call {
+            Ok(call) => {
+                self.task.step_mut(index).state = StepState::Processing {
+                    held_by: StepHolder::Poll(instance, open),
+                    complete_by,
+                };
+                self.touch(index);
+                Ok(Some(call))
+            }
+            // There is nothing to cancel by; so the undo goes on.
+            Err(_) if open.is_cancelled() => {
+                self.end_cancel(index, by, now);
+                Ok(None)
+            }
+            Err(error) => {
+                let message = format!("its reply could not be polled: {error}");
+                self.poll_failed(index, fault(FaultKind::Permanent, message, now), by, now);
+                Ok(None)
+            }
+        }
+    }
+
+    fn poll_call(
+        &self,
+        index: StepIndex,
+        open: &OpenReply,
+        until: Timestamp,
+        now: Timestamp,
+    ) -> Result<Call, String> {
+        let secrets = attempt::Secrets::Sent;
+        let call = attempt::call(&self.task, index, until, now, &self.budget, secrets);
+        let mut call = call.map_err(|error| error.to_string())?;
+        let address = open.poll.as_ref().and_then(|poll| poll.address.clone());
+        if !open.is_cancelled() {
+            return poll_of(call, address);
+        }
+        let rule = self.task.definition(index).cancel.as_ref();
+        let purpose = Purpose::Cancel(call.idempotency_key.clone());
+        // The undo waits for this one.
+        call.is_dropped_by_undo = false;
+        let Some(request) = rule.and_then(|rule| rule.request.as_ref()) else {
+            let address = address.ok_or("the service has named no address")?;
+            let call = poll_of(call, Some(address))?;
+            return Ok(Call {
+                purpose,
+                method: Method::Delete,
+                ..call
+            });
+        };
+        let scope = self.task.scope(index, &self.budget);
+        let rendered = render_request(request, &scope, None).map_err(|error| error.to_string())?;
+        Ok(Call {
+            purpose,
+            method: rendered.method,
+            path: rendered.path,
+            headers: rendered.headers,
+            body: rendered.body,
+            ..call
+        })
+    }
+
+    /// Has the service asked to cancel its work, where the step says how. Until it has responded, what undoes the step
+    /// waits.
+    pub(super) fn begin_cancel(&mut self, index: StepIndex, now: Timestamp) -> bool {
+        if self.task.definition(index).cancel.is_none() {
+            return false;
+        }
+        let StepState::Processing {
+            held_by,
+            complete_by,
+        } = self.task.step(index).state.clone()
+        else {
+            return false;
+        };
+        let mut open = held_by
+            .open_reply()
+            .map_or_else(|| OpenReply::new(now, None), Clone::clone);
+        if open.is_cancelled() || complete_by <= now {
+            return false;
+        }
+        let address = open.poll.take().and_then(|poll| poll.address);
+        open.silent_at = None;
+        open.poll = Some(PollState {
+            address,
+            // The call that was dropped, or has ended just now, may not be over yet at its instance.
+            next_at: now + SHORTEST_WAIT,
+            cancels: true,
+        });
+        self.task.step_mut(index).state = StepState::Processing {
+            held_by: StepHolder::Service(Box::new(open)),
+            complete_by,
+        };
+        self.touch(index);
+        true
+    }
+
+    /// Whether an instance asks the service to cancel its work.
+    pub(super) fn is_cancelling(&self, index: StepIndex) -> bool {
+        match &self.task.step(index).state {
+            StepState::Processing {
+                held_by: StepHolder::Poll(_, open),
+                ..
+            } => open.is_cancelled(),
+            _ => false,
+        }
+    }
+
+    /// Whatever the service said: its work may have taken effect, and is undone.
+    pub(super) fn end_cancel(&mut self, index: StepIndex, by: &Actor, now: Timestamp) {
+        self.effect_is_unknown(index);
+        let reason = "the task is undone; the service was asked to cancel its work";
+        self.abandon(index, reason, by, now);
+        self.open_undos(by, now);
+        self.settle(by, None, now);
+    }
+
+    /// Whether an instance is asking for the reply that the service has promised.
+    pub(super) fn is_polled(&self, index: StepIndex) -> bool {
+        matches!(
+            &self.task.step(index).state,
+            StepState::Processing {
+                held_by: StepHolder::Poll(..),
+                ..
+            }
+        )
+    }
+
+    /// A response that may be the reply.
+    pub(super) fn polled(
+        &mut self,
+        index: StepIndex,
+        response: Polled,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        let Polled {
+            status,
+            body,
+            retry_after,
+        } = response;
+        let definition = self.task.details.definition.clone();
+        let ReplyRule::Poll(rule) = &definition.step(index).reply else {
+            return self.succeed(index, body, None, by, now);
+        };
+        let response = super::probe::response(status, &body);
+        let mut scope = self.task.scope(index, &self.budget);
+        scope.response = response.as_ref();
+        match rule.judge(&body, &scope) {
+            Ok(PollFinding::Done(output)) => self.succeed(index, output, None, by, now),
+            Ok(PollFinding::NotYet) => {
+                self.poll_again(index, None, retry_after.unwrap_or_default(), by, now);
+            }
+            Ok(PollFinding::Failed) => {
+                let message = "the service reported that it failed".to_owned();
+                let fault = Fault {
+                    status: Some(status),
+                    body: Some(excerpt(&body)),
+                    ..fault(FaultKind::Permanent, message, now)
+                };
+                self.refused(index, fault, by, now);
+            }
+            Err(message) => {
+                self.poll_failed(index, fault(FaultKind::Permanent, message, now), by, now);
+            }
+        }
+    }
+
+    /// The reply is not there yet, or could not be asked for: once more, when the time has come.
+    pub(super) fn poll_again(
+        &mut self,
+        index: StepIndex,
+        address: Option<Arc<str>>,
+        wait: Duration,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        let cancels = self.is_cancelling(index);
+        if self.task.is_to_be_dropped(index) && !cancels {
+            self.drop_open_reply(index, by, now);
+            self.open_undos(by, now);
+            self.settle(by, None, now);
+            return;
+        }
+        let every = match &self.task.definition(index).reply {
+            ReplyRule::Poll(rule) if !cancels => rule.every,
+            _ => SHORTEST_WAIT,
+        };
+        let StepState::Processing {
+            held_by,
+            complete_by,
+        } = self.task.step(index).state.clone()
+        else {
+            return;
+        };
+        let is_first = held_by.open_reply().is_none();
+        let mut open = held_by
+            .open_reply()
+            .map_or_else(|| OpenReply::new(now, None), Clone::clone);
+        let known = open.poll.take().and_then(|poll| poll.address);
+        open.poll = Some(PollState {
+            address: address.or(known),
+            next_at: now + every.max(Span::from(wait)),
+            cancels,
+        });
+        let state = StepState::Processing {
+            held_by: StepHolder::Service(Box::new(open)),
+            complete_by,
+        };
+        if is_first {
+            let reason = "the service is polled for its reply".to_owned();
+            self.change(index, "step.deferred", state, by, Some(reason));
+        } else {
+            self.task.step_mut(index).state = state;
+            self.touch(index);
+        }
+    }
+
+    /// Polling is over. What the service did is not known.
+    pub(super) fn poll_failed(
+        &mut self,
+        index: StepIndex,
+        fault: Fault,
+        by: &Actor,
+        now: Timestamp,
+    ) {
+        let fault = Fault {
+            effect: Effect::Unknown,
+            ..fault
+        };
+        self.refused(index, fault, by, now);
+    }
+}
+
+/// The response to a poll, or to a GET that is its own poll.
+pub(super) struct Polled {
+    pub status: u16,
+    pub body: Payload,
+    pub retry_after: Option<Duration>,
+}
+
+/// A GET at the address that the service named, or else the step's own request again.
+fn poll_of(call: Call, address: Option<Arc<str>>) -> Result<Call, String> {
+    let mut call = Call {
+        purpose: Purpose::Poll,
+        ..call
+    };
+    if let Some(address) = address {
+        let address = WebAddress::parse(&address)?;
+        call.method = Method::Get;
+        call.path = String::new();
+        call.body = None;
+        call.headers.retain(|(name, _)| name != "content-type");
+        call.target = Target::Url {
+            url: address.url,
+            origin: AgentName::new(address.origin),
+        };
+    }
+    Ok(call)
+}
+
+/// The beginning of a response's body.
+fn excerpt(body: &Payload) -> String {
+    let json = body.as_json();
+    let end = json.floor_char_boundary(crate::fault::BODY_EXCERPT);
+    json[..end].replace('\0', "\u{fffd}")
+}

@@ -1,0 +1,41 @@
+//! What Provost asks of a service whose promised reply is no longer awaited.
+
+use super::{Method, ReplyRule, RequestTemplate, request};
+use crate::{
+    fields::Fields,
+    template::{Origin, Reads},
+};
+
+#[derive(Debug)]
+pub struct CancelRule {
+    /// `None`: a DELETE to the address at which the service is polled.
+    pub request: Option<RequestTemplate>,
+}
+
+/// Reads the field `cancel` of a step, and notes what its expressions look at.
+pub(super) fn read(
+    step: &mut Fields<'_>,
+    reply: &ReplyRule,
+    origin: Origin<'_>,
+    reads: &mut Vec<(String, Reads)>,
+) -> Option<CancelRule> {
+    let mut fields = step.object("cancel")?;
+    let is_given = fields.has("request");
+    let request = match is_given {
+        true => request::read(&mut fields, Method::Delete, origin, reads),
+        false => None,
+    };
+    if let Err(faults) = fields.finish() {
+        step.extend(faults);
+        return None;
+    }
+    if !is_given && !matches!(reply, ReplyRule::Poll(_)) {
+        step.fault(
+            "cancel",
+            "needs the request that cancels the work, such as { \"request\": { \"path\": \"/jobs/{{ task.id }}\" } }: only an operation that is polled has an address",
+        );
+    }
+    Some(CancelRule {
+        request: request.map(|request| request.finish()),
+    })
+}
