@@ -130,7 +130,8 @@ async fn show(
         api.put(&format!("/v1/agents/{agent}"), &spec).await?;
     }
     api.put("/v1/workflows/order", &orders::workflow()).await?;
-    let plan = "Twenty orders, each with three steps: reserve, charge, ship.";
+    let plan =
+        "Twenty orders, each with three steps: reserve, charge, ship. Shipping replies later.";
     println!("{}\n", width::wrapped(plan, 0, 0, columns));
 
     let mut screen = Screen::new();

@@ -65,7 +65,7 @@ impl Definition {
                 Target::Url { url, .. } => known.allows_url(url).is_ok(),
             };
             can_be_called
-                && (step.reply != ReplyMode::Callback || known.takes_later_replies().is_ok())
+                && (step.reply.mode() != ReplyMode::Callback || known.takes_later_replies().is_ok())
         })
     }
 

@@ -1,6 +1,6 @@
 //! The remote services of the demo, which Provost calls, each on its own socket. They know only Provost's headers,
 //! and do what any service should do that is called at least once: they remember the result for each
-//! `Idempotency-Key`.
+//! `Idempotency-Key`. Shipping replies later.
 
 mod ledger;
 mod line;
@@ -30,6 +30,7 @@ use tokio::net::TcpListener;
 
 use self::line::WaitingLine;
 use super::orders::{DECLINED_CARD, InjectedFault, Order, Remote, STOLEN_CARD};
+use crate::plain_http;
 pub use ledger::Ledger;
 
 /// A running remote service; it runs until the process ends.
@@ -53,6 +54,8 @@ struct Desk {
     declined_cards: Mutex<HashSet<String>>,
     /// Responds with 503 to every request for work.
     is_down: AtomicBool,
+    /// For replies that come later.
+    client: reqwest::Client,
 }
 
 /// Starts one on a free port of the loopback interface.
@@ -65,6 +68,7 @@ pub async fn start(remote: Remote, orders: &[Order]) -> io::Result<RunningServic
         troubles: Mutex::new(troubles(remote, orders)),
         declined_cards: Mutex::new([DECLINED_CARD, STOLEN_CARD].map(str::to_owned).into()),
         is_down: AtomicBool::new(false),
+        client: plain_http::client().map_err(io::Error::other)?,
     });
     let path = remote.path();
     let mut router = Router::new()
@@ -135,11 +139,36 @@ async fn work(
     let Some(answer) = done else {
         return refusal(StatusCode::CONFLICT, "withdrawn", "it was undone before");
     };
+    if trouble.is_none()
+        && desk.remote == Remote::Shipping
+        && let Some(address) = header("provost-reply-to")
+    {
+        let wait = desk.thinking_time(order);
+        tokio::spawn(reply_later(
+            desk.client.clone(),
+            address.to_owned(),
+            answer,
+            wait,
+        ));
+        return (StatusCode::ACCEPTED, [("provost-async", "true")]).into_response();
+    }
     match trouble {
         Some(InjectedFault::HangsUpAfterwards) => line.hang_up().await,
         Some(InjectedFault::NeverAnswers) => std::future::pending().await,
         Some(InjectedFault::Busy | InjectedFault::HangsUp) | None => {
             (StatusCode::CREATED, Json(answer)).into_response()
+        }
+    }
+}
+
+/// A parcel is collected some time after it was ordered. The same reply again is safe, so it is sent until it arrives.
+async fn reply_later(client: reqwest::Client, address: String, answer: Value, wait: Duration) {
+    let reply = json!({ "output": answer });
+    loop {
+        tokio::time::sleep(wait).await;
+        let sent = client.post(&address).json(&reply).send().await;
+        if sent.is_ok_and(|response| !response.status().is_server_error()) {
+            return;
         }
     }
 }

@@ -21,10 +21,7 @@ pub(super) fn read(
 ) -> Option<CancelRule> {
     let mut fields = step.object("cancel")?;
     let is_given = fields.has("request");
-    let request = match is_given {
-        true => request::read(&mut fields, Method::Delete, origin, reads),
-        false => None,
-    };
+    let request = request::read(&mut fields, Method::Delete, origin, reads).filter(|_| is_given);
     if let Err(faults) = fields.finish() {
         step.extend(faults);
         return None;
