@@ -10,12 +10,12 @@ const MOST: usize = 64;
 
 /// The order of a queue: the most important step first, then that of the oldest task.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct QueuePosition {
+pub struct QueueRank {
     priority: Reverse<Priority>,
     step: StepRef,
 }
 
-impl QueuePosition {
+impl QueueRank {
     pub fn new(step: StepRef, priority: Priority) -> Self {
         Self {
             priority: Reverse(priority),
@@ -55,7 +55,7 @@ struct QueuedSteps {
 
 #[derive(Clone, Copy, Debug)]
 struct PlannedClaim {
-    position: QueuePosition,
+    position: QueueRank,
     /// It became ready in this transaction: the record does not have it in the queue.
     is_new: bool,
 }
@@ -121,7 +121,7 @@ impl ClaimPlan {
         &mut self,
         agent: &AgentName,
         read: QueueRead,
-        mut steps: Vec<QueuePosition>,
+        mut steps: Vec<QueueRank>,
         is_left_alone: impl Fn(TaskId) -> bool,
     ) {
         let mut is_whole = steps.len() < read.limit;
@@ -142,7 +142,7 @@ impl ClaimPlan {
         &mut self,
         agent: &AgentName,
         read: QueueRead,
-        mut steps: impl Iterator<Item = QueuePosition>,
+        mut steps: impl Iterator<Item = QueueRank>,
         are_all: bool,
     ) {
         let known = planned(steps.by_ref().take(read.free));
@@ -157,7 +157,7 @@ impl ClaimPlan {
 
     /// A step that has just become ready, whose agent has steps in its queue: it is claimed in its turn, where the plan
     /// knows it. Most often it is the first, because its task is older than those that wait to begin.
-    pub fn enqueue(&mut self, agent: &AgentName, position: QueuePosition) {
+    pub fn enqueue(&mut self, agent: &AgentName, position: QueueRank) {
         let queue = self.queues.iter_mut().find(|queue| queue.agent == *agent);
         let Some(queue) = queue.filter(|_| self.most > 1) else {
             return;
@@ -236,7 +236,7 @@ impl ClaimPlan {
     }
 }
 
-fn planned(steps: impl IntoIterator<Item = QueuePosition>) -> Vec<PlannedClaim> {
+fn planned(steps: impl IntoIterator<Item = QueueRank>) -> Vec<PlannedClaim> {
     let planned = steps.into_iter().map(|position| PlannedClaim {
         position,
         is_new: false,
@@ -269,10 +269,10 @@ mod tests {
             .collect()
     }
 
-    fn positions(tasks: std::ops::Range<u128>) -> Vec<QueuePosition> {
+    fn positions(tasks: std::ops::Range<u128>) -> Vec<QueueRank> {
         let steps = steps(tasks).into_iter();
         steps
-            .map(|step| QueuePosition::new(step, Priority::default()))
+            .map(|step| QueueRank::new(step, Priority::default()))
             .collect()
     }
 
@@ -403,7 +403,7 @@ mod tests {
         plan.add_known(&agent("x"), read, positions(5..7).into_iter(), are_all);
         for (number, priority) in new {
             let step = steps(*number..number + 1)[0];
-            let position = QueuePosition::new(step, Priority::new(*priority).unwrap());
+            let position = QueueRank::new(step, Priority::new(*priority).unwrap());
             plan.enqueue(&agent("x"), position);
             plan.enqueue(&agent("not planned"), position);
         }

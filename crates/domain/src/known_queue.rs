@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{Priority, QueuePosition, Span, StepRef, Timestamp};
+use crate::{Priority, QueueRank, Span, StepRef, Timestamp};
 
 /// The most steps of one queue.
 const MOST: usize = 1024;
@@ -24,14 +24,14 @@ pub struct QueuedStep {
 }
 
 impl QueuedStep {
-    pub fn position(&self) -> QueuePosition {
-        QueuePosition::new(self.step, self.priority)
+    pub fn position(&self) -> QueueRank {
+        QueueRank::new(self.step, self.priority)
     }
 }
 
 #[derive(Debug)]
 pub struct KnownQueue {
-    steps: BTreeSet<QueuePosition>,
+    steps: BTreeSet<QueueRank>,
     /// There may be steps behind the last one.
     is_cut: bool,
     /// The record is read before the next claim.
@@ -51,7 +51,7 @@ impl Default for KnownQueue {
 impl KnownQueue {
     /// A step was enqueued by this instance.
     pub fn add(&mut self, step: StepRef, priority: Priority) {
-        let position = QueuePosition::new(step, priority);
+        let position = QueueRank::new(step, priority);
         let is_behind = self.steps.last().is_none_or(|last| position > *last);
         if self.is_cut && is_behind && !self.is_doubtful {
             return;
@@ -65,7 +65,7 @@ impl KnownQueue {
 
     /// The step is not in the queue any more.
     pub fn remove(&mut self, step: StepRef, priority: Priority) {
-        self.steps.remove(&QueuePosition::new(step, priority));
+        self.steps.remove(&QueueRank::new(step, priority));
     }
 
     /// [`KnownQueue::remove`] of one of the first steps, of which no more is known.
@@ -103,7 +103,7 @@ impl KnownQueue {
     }
 
     /// The steps in order.
-    pub fn steps(&self) -> impl Iterator<Item = QueuePosition> {
+    pub fn steps(&self) -> impl Iterator<Item = QueueRank> {
         self.steps.iter().copied()
     }
 
@@ -165,7 +165,7 @@ mod tests {
     }
 
     fn order(head: &KnownQueue) -> Vec<StepRef> {
-        head.steps().map(QueuePosition::step).collect()
+        head.steps().map(QueueRank::step).collect()
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub use blocked::Blocked;
 pub use bulk::BulkAction;
 pub use call::{Call, CallBody, CallOutcome, Purpose};
 pub use circuit::{BacklogClaim, BacklogState, Circuit, DestinationFailure, ExpiredMessages};
-pub use claim_order::{ClaimAttempt, ClaimPlan, ClaimSteps, QueuePosition};
+pub use claim_order::{ClaimAttempt, ClaimPlan, ClaimSteps, QueueRank};
 pub use command::{Command, Expiry, Refusal, Release};
 pub use decide::{CommandOutput, Draft, Dropped};
 pub use definition::{

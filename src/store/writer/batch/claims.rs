@@ -6,7 +6,7 @@ use super::{BatchDraft, LoadedTask};
 use crate::{
     domain::{
         AgentName, AlertChange, Call, ClaimAttempt, ClaimPlan, ClaimSteps, Command, CommandOutput,
-        QueuePosition, Refusal, StepIndex, StepRef, TaskId, Timestamp, template::Budget,
+        QueueRank, Refusal, StepIndex, StepRef, TaskId, Timestamp, template::Budget,
     },
     planted,
     store::{Dispatch, LocalScheduler, SlotPermit, writer::faults::Culprit},
@@ -36,7 +36,7 @@ impl BatchDraft {
                 }
                 let Some(permit) = local.try_take(definition.agent()) else {
                     let priority = loaded.draft.task.details.priority;
-                    let position = QueuePosition::new(claim, priority);
+                    let position = QueueRank::new(claim, priority);
                     self.claims.enqueue(definition.agent(), position);
                     continue;
                 };

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 
 use super::{BatchDraft, LoadedTask, Unreadable};
 use crate::{
-    domain::{AgentName, Command, QueuePosition, QueuedStep, StepRef, Task, TaskId},
+    domain::{AgentName, Command, QueueRank, QueuedStep, StepRef, Task, TaskId},
     store::{
         LocalScheduler, StoreError, Transaction, UnreadableTask,
         writer::{
@@ -58,7 +58,7 @@ impl BatchDraft {
         let (claims, faults) = (&mut self.claims, &self.faults);
         queues.heads.known(|agent, head| {
             if let Some(read) = claims.read(agent, local.free(agent), 0) {
-                let task = |position: &QueuePosition| position.step().task;
+                let task = |position: &QueueRank| position.step().task;
                 let steps = head.steps().filter(|position| {
                     !faults.rests(task(position)) && queues.taken.take_task(task(position))
                 });
