@@ -43,6 +43,7 @@ fn body(operation: &str) -> Option<Value> {
         "POST /v1/messages/redeliver" | "POST /v1/messages/discard" => {
             Some(json!({ "receiver": "known" }))
         }
+        "POST /v1/replies/{token}" => Some(json!({ "output": null })),
         operation if operation.ends_with("/skip") || operation.ends_with("/resolve") => {
             Some(json!({ "output": null, "reason": "as the test wants it" }))
         }
@@ -62,10 +63,11 @@ async fn operations(api: &Api) -> BTreeSet<String> {
         .collect()
 }
 
-async fn ask(api: &Api, operation: &str, task: &str) -> Answer {
+async fn ask(api: &Api, operation: &str, task: &str, token: &str) -> Answer {
     let (method, path) = operation.split_once(' ').unwrap();
     let path = path
         .replace("{id}", task)
+        .replace("{token}", token)
         .replace("{name}", "one")
         .replace("{version}", "1");
     let call = api.call(Method::from_bytes(method.as_bytes()).unwrap(), &path);
@@ -83,14 +85,16 @@ async fn without_its_database_it_says_so_everywhere_and_keeps_what_calls_answer(
     let provost = Provost::setup().database_url(&database.url()).start().await;
     provost.register("known", &remote.url(), 4).await;
     let task = provost.submit(&pipeline(&remote.url(), &["one"])).await;
-    remote.requests(1).await;
+    let seen = remote.requests(1).await;
+    let address = seen[0].header("provost-reply-to").to_owned();
+    let token = address.rsplit('/').next().unwrap();
 
     database.crash().await;
     gate.open();
     let operations: Vec<_> = operations(&provost).await.into_iter().collect();
     let asked = operations
         .iter()
-        .map(|operation| ask(&provost, operation, &task));
+        .map(|operation| ask(&provost, operation, &task, token));
     for (operation, answer) in operations.iter().zip(join_all(asked).await) {
         if WITHOUT.contains(&operation.as_str()) {
             continue;
