@@ -91,7 +91,10 @@ async fn no_route(method: Method, uri: Uri) -> Response {
     }
     Problem::new(
         ProblemKind::NotFound,
-        format!("no resource at {}: /docs lists all routes", uri.path()),
+        format!(
+            "no resource at {}: /docs lists all routes",
+            shown_path(&uri)
+        ),
     )
     .into_response()
 }
@@ -105,8 +108,16 @@ async fn wrong_method(method: Method, uri: Uri) -> Response {
         ProblemKind::MethodNotAllowed,
         format!(
             "{method} is not supported at {}: the Allow header lists the supported methods",
-            uri.path()
+            shown_path(&uri)
         ),
     )
     .into_response()
+}
+
+/// The path of a request, without the credential in it: clients log what they are told.
+fn shown_path(uri: &Uri) -> &str {
+    match uri.path() {
+        path if path.starts_with("/v1/replies/") => "/v1/replies/{token}",
+        path => path,
+    }
 }

@@ -222,7 +222,7 @@ fn parse(app: &App, body: &RawValue) -> Result<(CallOutcome, ReplyDigest), Probl
     let output = fields.raw("output");
     let output = output.filter(|output| !given || output.get() != "null");
     let error = fields.object("error").map(|mut error| {
-        if !error.has("message") {
+        if error.peek("message").is_none() {
             error.missing("message", "say why the service failed");
         }
         let message = error.string("message", LONGEST_ERROR);
@@ -292,8 +292,14 @@ fn failure(message: String, permanent: bool) -> CallOutcome {
 
 /// Of the content: blanks and the order of names make no difference.
 fn digest(kind: &str, json: &str) -> ReplyDigest {
-    let mut content: Value = serde_json::from_str(json).unwrap_or_default();
-    content.sort_all_objects();
+    let content = match serde_json::from_str::<Value>(json) {
+        Ok(mut content) => {
+            content.sort_all_objects();
+            content.to_string()
+        }
+        // It has a number or a text that has no value here: by the letter.
+        Err(_) => format!("as written: {json}"),
+    };
     let hash = Sha256::digest(format!("{kind} {content}"));
     let mut text = String::new();
     for byte in &hash[..16] {
@@ -342,6 +348,15 @@ mod tests {
             ("permanent", r#"{"b":{"c":null,"d":[1,2]},"a":1}"#),
         ] {
             assert_ne!(one, digest(kind, other));
+        }
+    }
+
+    #[test]
+    fn content_that_has_no_value_is_told_apart_all_the_same() {
+        let far = digest("output", "1e400");
+        assert_eq!(far, digest("output", "1e400"));
+        for other in ["null", "[1e999]", r#""\ud800""#] {
+            assert_ne!(far, digest("output", other), "{other}");
         }
     }
 }

@@ -289,6 +289,11 @@ async fn a_token_that_was_not_given_out_is_unknown_and_no_body_of_it_is_read() {
         .expect_problem(413, "body-too-large");
     assert_eq!(provost.task(&id).await["state"], "processing");
     let token = path.rsplit('/').next().unwrap();
+    for (path, status) in [(path.as_str(), 405), (&format!("{path}/x"), 404)] {
+        let refused = provost.get(path).await;
+        assert_eq!(refused.status, status, "{refused:?}");
+        assert!(!format!("{refused:?}").contains(token), "{refused:?}");
+    }
     assert!(!provost.log().contains(token), "a token is a credential");
 }
 

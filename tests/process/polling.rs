@@ -253,7 +253,12 @@ async fn faults_of_a_rule_are_refused_by_name() {
     let provost = Provost::start().await;
     for (reply, pointer) in [
         (json!({}), "/steps/0/reply/poll"),
+        (json!({ "poll": null }), "/steps/0/reply/poll"),
         (json!({ "poll": {} }), "/steps/0/reply/poll/until"),
+        (
+            json!({ "poll": { "until": null } }),
+            "/steps/0/reply/poll/until",
+        ),
         (
             json!({ "poll": { "until": "respons.body" } }),
             "/steps/0/reply/poll/until",

@@ -81,8 +81,16 @@ impl Draft {
             self.record_late_reply(index, attempt, by);
             return Ok(CommandOutput::Late(late));
         }
+        let is_cancelling = self.is_cancelling(index);
         let step = self.task.step_mut(index);
         step.reply_log.accepted = Some(accepted);
+        // The reply itself has come: it is not what an instance that polls just now has found.
+        if !is_cancelling
+            && let StepState::Processing { held_by, .. } = &mut step.state
+            && let StepHolder::Poll(_, open) = held_by
+        {
+            *held_by = StepHolder::Service(open.clone());
+        }
         let outcome = match outcome {
             CallOutcome::Transient { fault, .. } => CallOutcome::Transient {
                 fault: Fault { at: now, ..fault },

@@ -255,7 +255,7 @@ impl Draft {
         let known = open.poll.take().and_then(|poll| poll.address);
         open.poll = Some(PollState {
             address: address.or(known),
-            next_at: now + every.max(Span::from(wait)),
+            next_at: next_poll(now, every.max(Span::from(wait)), complete_by),
             cancels,
         });
         let state = StepState::Processing {
@@ -285,6 +285,18 @@ impl Draft {
         };
         self.refused(index, fault, by, now);
     }
+}
+
+/// However long the wait is to be, there is one more poll before complete-by: the reply may be there.
+fn next_poll(now: Timestamp, wait: Span, complete_by: Timestamp) -> Timestamp {
+    let next_at = now + wait;
+    if next_at < complete_by {
+        return next_at;
+    }
+    let tenth = (complete_by.as_millis() - now.as_millis()).max(0) as u64 / 10;
+    let before = Span::from_millis(tenth).clamp(SHORTEST_WAIT, POLL_WITHIN);
+    let last = Timestamp::from_millis(complete_by.as_millis() - before.as_millis());
+    last.max(now + SHORTEST_WAIT)
 }
 
 /// The response to a poll, or to a GET that is its own poll.

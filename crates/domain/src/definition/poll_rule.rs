@@ -76,14 +76,14 @@ pub(super) fn read(
             });
     }
     let mut reply = step.object("reply")?;
-    if !reply.has("poll") {
+    if reply.peek("poll").is_none() {
         reply.missing(
             "poll",
             "say how to poll, such as { \"until\": \"response.body.done\" }",
         );
     }
     let rule = reply.object("poll").map(|mut fields| {
-        if !fields.has("until") {
+        if fields.peek("until").is_none() {
             fields.missing(
                 "until",
                 "give the condition under which the reply is there, such as \"response.body.status == 'done'\"",

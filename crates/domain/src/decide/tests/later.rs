@@ -409,6 +409,50 @@ fn polls_go_on_while_the_task_is_paused_or_its_undo_waits_and_end_if_the_undo_dr
 }
 
 #[test]
+fn however_long_a_service_asks_to_wait_it_is_polled_once_more_before_complete_by() {
+    let (mut bench, attempt) = polling(json!({}));
+    bench.later(Span::from_secs(10));
+    bench.claim("a").unwrap();
+    let busy = bench.transient(503, Duration::from_secs(1_000_000));
+    bench.reply("a", attempt, busy).unwrap();
+    bench.later(Span::from_secs(3559));
+    assert!(bench.claim("a").is_err());
+    bench.later(Span::from_secs(1));
+    bench.claim("a").unwrap();
+    bench.reply("a", attempt, polled("done")).unwrap();
+    assert_eq!(bench.status("a"), StepStatus::Processed);
+
+    // The step itself is polled less often than it has time.
+    let (mut bench, attempt) = polling(json!({ "complete_within": "6s" }));
+    bench.later(Span::from_secs(5));
+    bench.claim("a").unwrap();
+    bench.reply("a", attempt, polled("running")).unwrap();
+    bench.later(Span::from_secs(1));
+    bench.expire("a").unwrap();
+}
+
+#[test]
+fn a_reply_that_comes_while_an_instance_polls_is_the_reply() {
+    let (mut bench, attempt) = polling(json!({}));
+    bench.later(Span::from_secs(10));
+    bench.claim("a").unwrap();
+    let failed = bench.transient(500, Duration::ZERO);
+    bench.later_reply(attempt, failed, "1");
+    assert_eq!(bench.status("a"), StepStatus::Pending);
+    let other = bench.later_reply(attempt, ok(), "2");
+    assert!(matches!(other, CommandOutput::Late(_)));
+    let found = bench.reply("a", attempt, polled("done"));
+    assert!(found.is_err(), "{found:?}");
+
+    let (mut bench, attempt) = polling(json!({}));
+    bench.later(Span::from_secs(10));
+    bench.claim("a").unwrap();
+    bench.later_reply(attempt, refusal(422), "1");
+    assert_eq!(bench.status("a"), StepStatus::Error);
+    assert_eq!(bench.record("a").effect, Effect::Known);
+}
+
+#[test]
 fn what_is_polled_for_too_long_expires() {
     let (mut bench, _) = polling(json!({}));
     bench.later(Span::from_secs(3600));
