@@ -114,7 +114,7 @@ async fn wrong_method(method: Method, uri: Uri) -> Response {
     .into_response()
 }
 
-/// The path of a request, without the credential in it: clients log what they are told.
+/// The path of a request, without the credential in it: clients log their responses.
 fn shown_path(uri: &Uri) -> &str {
     match uri.path() {
         path if path.starts_with("/v1/replies/") => "/v1/replies/{token}",
