@@ -19,7 +19,7 @@ use crate::domain::{
 macro_rules! saved_rows {
     ($with:ident) => {
         $with! {
-            /// What a save may change of a task.
+            /// What a save may change of a task. `TaskRowState` compares it: a new column is added there as well.
             TaskRow {
                 id: id, version: number, state: word, paused: boolean, complete_by: maybe_number,
                 overdue_at: maybe_number, ended_at: maybe_number, error: maybe_owned,

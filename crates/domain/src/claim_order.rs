@@ -1,7 +1,7 @@
 //! Which queued steps an instance claims next: from each agent's queue as many as the agent has free slots, in the
 //! order of the queue. Steps of tasks that are left alone stay queued and take no slot.
 
-use std::cmp::Reverse;
+use std::{cmp::Reverse, collections::HashMap};
 
 use crate::{AgentName, Priority, StepRef, TaskId};
 
@@ -37,6 +37,8 @@ impl QueueRank {
 #[derive(Debug)]
 pub struct ClaimPlan {
     queues: Vec<QueuedSteps>,
+    /// Where the queue of an agent is in `queues`: there may be a thousand.
+    by_agent: HashMap<AgentName, usize>,
     most: usize,
 }
 
@@ -98,6 +100,7 @@ impl ClaimPlan {
     pub fn new(one_by_one: bool) -> Self {
         Self {
             queues: Vec::new(),
+            by_agent: HashMap::new(),
             most: if one_by_one { 1 } else { MOST },
         }
     }
@@ -106,7 +109,7 @@ impl ClaimPlan {
     /// nothing can be claimed from it.
     pub fn read(&self, agent: &AgentName, free: usize, left_alone: usize) -> Option<QueueRead> {
         let free = free.min(self.most);
-        let is_known = self.queues.iter().any(|queue| queue.agent == *agent);
+        let is_known = self.by_agent.contains_key(agent);
         let is_full = self.most == 1 && self.first().is_some();
         if free == 0 || is_known || is_full {
             return None;
@@ -128,13 +131,18 @@ impl ClaimPlan {
         steps.retain(|position| !is_left_alone(position.step.task));
         is_whole &= steps.len() <= read.free;
         steps.truncate(read.free);
-        self.queues.push(QueuedSteps {
+        self.push(QueuedSteps {
             agent: agent.clone(),
             steps: planned(steps),
             is_whole,
             continues: !is_whole,
             is_cut: false,
         });
+    }
+
+    fn push(&mut self, queue: QueuedSteps) {
+        self.by_agent.insert(queue.agent.clone(), self.queues.len());
+        self.queues.push(queue);
     }
 
     /// Adds steps of a queue that was not read. `are_all`: of those that may be claimed now.
@@ -146,7 +154,7 @@ impl ClaimPlan {
         are_all: bool,
     ) {
         let known = planned(steps.by_ref().take(read.free));
-        self.queues.push(QueuedSteps {
+        self.push(QueuedSteps {
             agent: agent.clone(),
             steps: known,
             is_whole: false,
@@ -158,8 +166,8 @@ impl ClaimPlan {
     /// A step that has just become ready, whose agent has steps in its queue: it is claimed in its turn, where the plan
     /// knows it. Most often it is the first, because its task is older than those that wait to begin.
     pub fn enqueue(&mut self, agent: &AgentName, position: QueueRank) {
-        let queue = self.queues.iter_mut().find(|queue| queue.agent == *agent);
-        let Some(queue) = queue.filter(|_| self.most > 1) else {
+        let at = self.by_agent.get(agent).filter(|_| self.most > 1);
+        let Some(queue) = at.and_then(|at| self.queues.get_mut(*at)) else {
             return;
         };
         let steps = &mut queue.steps;
@@ -182,6 +190,7 @@ impl ClaimPlan {
     /// Nothing is claimed in this transaction.
     pub fn clear(&mut self) {
         self.queues.clear();
+        self.by_agent.clear();
     }
 
     /// Leaves out the steps after the first of each queue whose task does not fit. False if no task fits.
@@ -205,6 +214,7 @@ impl ClaimPlan {
     pub fn claim(&mut self, steps: &mut impl ClaimSteps) -> ClaimResult {
         let mut result = ClaimResult::default();
         let (mut claimed, mut is_more) = (0, false);
+        self.by_agent.clear();
         for queue in std::mem::take(&mut self.queues) {
             if steps.is_spent() {
                 is_more = true;
