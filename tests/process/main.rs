@@ -30,6 +30,7 @@ mod chaos;
 mod commands;
 mod conditions;
 mod crash;
+mod crash_later;
 mod damaged;
 mod database_file;
 mod database_tls;
