@@ -12,6 +12,7 @@ mod harm;
 mod operated;
 mod operators;
 mod orders;
+mod promises;
 mod receiver;
 mod schedule;
 mod services;

@@ -227,7 +227,7 @@ async fn errors_are_retried_or_end_the_step() {
     let (id, path) = open(&provost, &remote, &submission(&remote.url(), "1h")).await;
     let busy = json!({ "error": { "message": "no printer is free" } });
     reply(provost.api(), &path, busy.clone()).await.expect(204);
-    reply(provost.api(), &path, busy).await.expect(204);
+    reply(provost.api(), &path, busy.clone()).await.expect(204);
     let seen = remote.requests(2).await;
     let task = provost.task(&id).await;
     let message = step(&task, "slow")["last_fault"]["message"]
@@ -243,6 +243,11 @@ async fn errors_are_retried_or_end_the_step() {
     let task = provost.settled(&id).await;
     assert_eq!(task["state"], "error");
     assert_eq!(task["error"]["kind"], "permanent");
+    // The 204 to the first may have been lost, whatever has happened since.
+    reply(provost.api(), &path, busy).await.expect(204);
+    reply(provost.api(), &path, done())
+        .await
+        .expect_problem(409, "late-reply");
 }
 
 #[tokio::test]

@@ -144,9 +144,9 @@ impl Progress {
 /// What is kept of the replies that came later, to recognise a repeated one.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ReplyLog {
-    /// The last one that ended an attempt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub accepted: Option<AcceptedReply>,
+    /// Those that ended an attempt, the last of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub accepted: Vec<AcceptedReply>,
     /// The last attempt that got a reply after its end. The history has one entry for each such attempt, however
     /// many replies come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -154,6 +154,16 @@ pub struct ReplyLog {
 }
 
 impl ReplyLog {
+    /// So many are kept: who repeats a reply does so soon, and a step that is retried without end must not grow.
+    pub const MOST_ACCEPTED: usize = 8;
+
+    pub fn accept(&mut self, reply: AcceptedReply) {
+        if self.accepted.len() >= Self::MOST_ACCEPTED {
+            self.accepted.remove(0);
+        }
+        self.accepted.push(reply);
+    }
+
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

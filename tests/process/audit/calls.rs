@@ -75,12 +75,12 @@ fn keys(evidence: &Evidence, findings: &mut Vec<Finding>) {
     let work = |call: &Call| -> Option<String> {
         match call.kind {
             Kind::Work => None,
-            Kind::Probe => Some(call.key.clone()),
             Kind::Undo => call.undoes.clone(),
+            Kind::Probe | Kind::Poll | Kind::Cancel => Some(call.key.clone()),
         }
     };
     for call in &evidence.ledger.calls {
-        if call.kind != Kind::Probe {
+        if let Kind::Work | Kind::Undo = call.kind {
             let owner = (call.task.as_str(), call.step.as_str());
             of_steps.entry(owner).or_default().insert(&call.key);
             let other = *owners.entry(&call.key).or_insert(owner);

@@ -43,6 +43,10 @@ pub enum Kind {
     Work,
     Undo,
     Probe,
+    /// Whether the reply that was promised is there.
+    Poll,
+    /// The reply is no longer awaited.
+    Cancel,
 }
 
 /// What a service had for a key when a call came.
@@ -66,7 +70,7 @@ pub struct Call {
     /// As the call names it: `charge`, or `charge.undo`.
     pub step: String,
     pub attempt: usize,
-    /// The key that it carries; of a probe the one that it asks about.
+    /// The key that it carries; of a probe, a poll or a cancellation the one that it is about.
     pub key: String,
     /// Of an undo: the key of the work.
     pub undoes: Option<String>,
@@ -88,11 +92,41 @@ pub struct Effect {
     pub deed: Deed,
 }
 
-/// All that the services wrote down, each list in the order of time.
+/// The attempt to which a service promised a reply.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Promised {
+    pub task: String,
+    pub step: String,
+    pub attempt: usize,
+}
+
+/// A reply that was promised, as its service sent it until there was a response.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    pub of: Promised,
+    /// When it was taken or refused for the first time.
+    pub answered: At,
+    pub status: u16,
+    /// What the same reply got when it was sent again.
+    pub again: Vec<u16>,
+}
+
+/// A heartbeat to which there was a response.
+#[derive(Clone, Debug)]
+pub struct Heartbeat {
+    pub of: Promised,
+    pub sent: At,
+    pub answered: At,
+    pub status: u16,
+}
+
+/// All that the services wrote down: calls and effects in the order of time.
 #[derive(Clone, Default, Debug)]
 pub struct Ledger {
     pub calls: Vec<Call>,
     pub effects: Vec<Effect>,
+    pub replies: Vec<Reply>,
+    pub heartbeats: Vec<Heartbeat>,
 }
 
 /// What was asked for, of a step.
@@ -103,6 +137,7 @@ pub struct PlannedStep {
     pub undo: bool,
     pub probe: bool,
     pub pivot: bool,
+    pub heartbeat_within: Option<Duration>,
 }
 
 /// What was asked for, of a task.
@@ -245,6 +280,10 @@ impl Plan {
             undo: step["undo"].is_object(),
             probe: step["probe"].is_object(),
             pivot: step["pivot"] == true,
+            heartbeat_within: step["heartbeat_within"].as_str().map(|within| {
+                let seconds = within.strip_suffix('s').expect("whole seconds");
+                Duration::from_secs(seconds.parse().expect("whole seconds"))
+            }),
         });
         Self {
             steps: steps.collect(),
@@ -339,8 +378,8 @@ impl Ledger {
         let mut owners = HashMap::new();
         for call in &self.calls {
             let of_work = match call.kind {
-                Kind::Work | Kind::Probe => Some(call.key.as_str()),
                 Kind::Undo => call.undoes.as_deref(),
+                _ => Some(call.key.as_str()),
             };
             let owner = (call.task.as_str(), subject(&call.step));
             if let Some(key) = of_work {

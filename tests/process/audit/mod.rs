@@ -10,6 +10,8 @@
 //! - nothing is done before what it follows, nor undone before what followed it;
 //! - nothing is undone once a pivot is done;
 //! - every message came, in the order of the record, each under one id;
+//! - a reply that came later and was taken ended its attempt, once; one that was refused came after the end;
+//! - a reply that was promised is awaited through every crash, and no heartbeat is ignored;
 //! - no process ended by itself, and none panicked.
 //!
 //! What it allows, and why:
@@ -24,6 +26,7 @@ mod calls;
 mod effects;
 mod evidence;
 mod order;
+mod promises;
 mod reader;
 mod replies;
 mod rest;
@@ -33,8 +36,8 @@ mod tests;
 use std::fmt;
 
 pub use evidence::{
-    Accepted, At, Call, Deed, Delivery, Effect, Evidence, Exit, Found, Kind, Ledger, Plan, Record,
-    Stalls, Suspension, subject,
+    Accepted, At, Call, Deed, Delivery, Effect, Evidence, Exit, Found, Heartbeat, Kind, Ledger,
+    Plan, Promised, Record, Reply, Stalls, Suspension, subject,
 };
 pub use reader::{Reader, items};
 pub use story::story;
@@ -90,6 +93,18 @@ pub enum Rule {
     MessageUnexplained,
     /// A message came before one that precedes it.
     MessageOrder,
+    /// A reply was taken, and its attempt ended in another way or not at all.
+    ReplyLost,
+    /// A reply was refused although its attempt was not over, or although it was taken before.
+    ReplyRefused,
+    /// The same reply again got another response.
+    ReplyRepeated,
+    /// An attempt ended twice.
+    AttemptEndedTwice,
+    /// An attempt whose reply was promised was handed back.
+    PromiseBroken,
+    /// A heartbeat was taken, and the attempt ended for silence before the next one was due.
+    HeartbeatIgnored,
     /// An instance ended by itself.
     ProcessEnded,
     /// An instance panicked.
@@ -106,6 +121,7 @@ pub fn audit(evidence: &Evidence) -> Vec<Finding> {
     effects::check(evidence, &mut findings);
     order::check(evidence, &mut findings);
     replies::check(evidence, &mut findings);
+    promises::check(evidence, &mut findings);
     findings.sort_by_key(|finding| finding.rule);
     findings
 }

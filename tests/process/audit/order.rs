@@ -27,7 +27,7 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
         findings.extend(match call.kind {
             Kind::Work => forward(task, record, call, &happened),
             Kind::Undo => back(task, record, call, &happened),
-            Kind::Probe => None,
+            Kind::Probe | Kind::Poll | Kind::Cancel => None,
         });
     }
 }

@@ -28,6 +28,11 @@ pub fn story(evidence: &Evidence, task: &str) -> String {
             lines.push((effect.at, what));
         }
     }
+    for reply in &evidence.ledger.replies {
+        if reply.of.task == task {
+            lines.push((reply.answered, format!("service {reply:?}")));
+        }
+    }
     for delivery in &evidence.deliveries {
         if delivery.task == task {
             let what = format!(

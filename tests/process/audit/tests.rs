@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    At, Call, Deed, Delivery, Effect, Evidence, Exit, Found, Kind, Plan, Record, Rule, Suspension,
-    audit,
+    At, Call, Deed, Delivery, Effect, Evidence, Exit, Found, Heartbeat, Kind, Plan, Promised,
+    Record, Reply, Rule, Suspension, audit,
     evidence::{Accepted, Entry, PlannedStep},
 };
 
@@ -38,8 +38,8 @@ fn call(millis: i64, kind: Kind, step: &str, found: Found) -> Call {
         step: step.to_owned(),
         attempt: 1,
         key: match kind {
-            Kind::Work | Kind::Probe => work.clone(),
             Kind::Undo => format!("t:{step}"),
+            _ => work.clone(),
         },
         undoes: (kind == Kind::Undo).then_some(work),
         found,
@@ -466,6 +466,129 @@ fn a_message_that_overtakes_another_is_found() {
     finds(&[Rule::MessageOrder], |evidence| {
         evidence.deliveries.reverse();
     });
+}
+
+/// The reply to `one`, which was promised to its first attempt.
+fn promised(evidence: &mut Evidence, status: u16, again: &[u16]) {
+    processed(evidence);
+    let record = record(evidence);
+    let mut deferred = entry(60, 2, "step.deferred", "one", "processing>processing");
+    record.history[4].by = "service".to_owned();
+    for entry in &mut record.history[4..] {
+        entry.version += 1;
+    }
+    deferred.reason = "the service will reply later".to_owned();
+    record.history.insert(4, deferred);
+    record.version += 1;
+    evidence.ledger.replies.push(Reply {
+        of: to_one(),
+        answered: at(101),
+        status,
+        again: again.to_vec(),
+    });
+}
+
+fn to_one() -> Promised {
+    Promised {
+        task: "t".to_owned(),
+        step: "one".to_owned(),
+        attempt: 1,
+    }
+}
+
+#[test]
+fn a_reply_that_was_taken_and_does_not_count_is_found() {
+    finds(&[], |evidence| promised(evidence, 204, &[204]));
+    finds(&[Rule::ReplyLost], |evidence| {
+        promised(evidence, 204, &[]);
+        record(evidence).history[5].by = "scheduler:node-0".to_owned();
+    });
+    finds(&[Rule::ReplyLost], |evidence| {
+        promised(evidence, 204, &[]);
+        evidence.ledger.replies[0].of.attempt = 2;
+    });
+}
+
+#[test]
+fn a_reply_that_was_refused_too_early_or_after_it_was_taken_is_found() {
+    finds(&[Rule::ReplyRefused], |evidence| {
+        promised(evidence, 409, &[])
+    });
+    finds(&[Rule::ReplyRepeated], |evidence| {
+        promised(evidence, 204, &[204, 409])
+    });
+    let expired = |evidence: &mut Evidence| {
+        promised(evidence, 409, &[409]);
+        record(evidence).history[5].by = "supervisor".to_owned();
+    };
+    finds(&[], expired);
+    finds(&[Rule::ReplyRefused], |evidence| {
+        expired(evidence);
+        evidence.ledger.replies[0].answered = at(-900);
+    });
+    finds(&[Rule::AnswerUnexpected], |evidence| {
+        promised(evidence, 404, &[])
+    });
+}
+
+#[test]
+fn an_attempt_that_ends_twice_is_found() {
+    finds(&[Rule::AttemptEndedTwice], |evidence| {
+        promised(evidence, 204, &[]);
+        let mut again = entry(300, 5, "step.processed", "one", "processed>processed");
+        again.by = "service".to_owned();
+        let record = record(evidence);
+        record.history.push(again);
+        record.version = 5;
+    });
+}
+
+#[test]
+fn a_promise_that_a_restart_or_a_lost_instance_breaks_is_found() {
+    for (kind, reason) in [
+        ("step.released", "the instance that held it restarted"),
+        (
+            "step.expired",
+            "instance node-1, which held attempt 1, was lost",
+        ),
+    ] {
+        finds(&[Rule::PromiseBroken], |evidence| {
+            promised(evidence, 204, &[]);
+            evidence.ledger.replies.clear();
+            let record = record(evidence);
+            let mut broken = entry(80, 2, kind, "one", "processing>pending");
+            broken.reason = reason.to_owned();
+            record.history.insert(5, broken);
+            let mut again = entry(80, 2, "step.claimed", "one", "pending>processing");
+            again.attempt = 2;
+            record.history.insert(6, again);
+            record.history[7].attempt = 2;
+        });
+    }
+}
+
+#[test]
+fn a_heartbeat_that_is_ignored_is_found() {
+    let silent = |evidence: &mut Evidence, sent: i64| {
+        promised(evidence, 409, &[]);
+        evidence.ledger.replies.clear();
+        evidence.accepted[0].plan.steps[0].heartbeat_within = Some(Duration::from_secs(1));
+        evidence.ledger.heartbeats.push(Heartbeat {
+            of: to_one(),
+            sent: at(sent),
+            answered: at(sent + 1),
+            status: 204,
+        });
+        record(evidence).history[5].reason = "attempt 1 sent no heartbeat within 1s".to_owned();
+    };
+    finds(&[Rule::HeartbeatIgnored], |evidence| silent(evidence, 0));
+    finds(&[], |evidence| silent(evidence, -901));
+    for (sent, rules) in [(105, &[][..]), (-900, &[Rule::ReplyRefused])] {
+        finds(rules, |evidence| {
+            silent(evidence, sent);
+            evidence.ledger.heartbeats[0].status = 409;
+        });
+    }
 }
 
 #[test]

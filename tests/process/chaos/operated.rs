@@ -35,7 +35,7 @@ use super::{
     services::Services,
 };
 use crate::{
-    audit::{self, Accepted, At, Evidence, Finding, Plan, Reader, Stalls, items},
+    audit::{self, Accepted, At, Evidence, Finding, Kind, Plan, Reader, Stalls, items},
     cluster::Server,
     harness::Api,
 };
@@ -68,6 +68,7 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
     };
     let harm = Harm::start(&server, INSTANCES, log).await;
     let apis = harm.apis();
+    services.reply_to(Arc::clone(&apis));
     register(&apis[0], "services", &services.url(), 500).await;
     register(&apis[0], "narrow", &services.url(), 4).await;
 
@@ -364,13 +365,25 @@ fn summarise(evidence: &Evidence) {
     for record in evidence.records.values() {
         *states.entry(&record.state).or_default() += 1;
     }
+    let ledger = &evidence.ledger;
     println!(
         "{states:?}; {} calls, {} effects, {} deliveries, {} suspensions",
-        evidence.ledger.calls.len(),
-        evidence.ledger.effects.len(),
+        ledger.calls.len(),
+        ledger.effects.len(),
         evidence.deliveries.len(),
         evidence.suspensions.len()
     );
+    let of = |kind: Kind| ledger.calls.iter().filter(|call| call.kind == kind).count();
+    let taken = ledger.replies.iter().filter(|reply| reply.status == 204);
+    let taken = taken.count();
+    println!(
+        "{} replies came later, {taken} of them in time; {} heartbeats, {} polls, {} cancellations",
+        ledger.replies.len(),
+        ledger.heartbeats.len(),
+        of(Kind::Poll),
+        of(Kind::Cancel)
+    );
+    assert!(taken > 0 && of(Kind::Poll) > 0, "too little was shown");
 }
 
 /// Fails with all that was found, and the stories of the first few tasks.

@@ -111,12 +111,48 @@ fn step(random: &mut StdRng, name: &str, after: &[&str], undoable: bool) -> Valu
             });
         }
     }
+    let way = later(random, name, &mut step);
     if undoable && random.random_ratio(9, 10) {
         step["undo"] = json!({
-            "request": { "method": one_of(random, &["POST", "DELETE"]), "path": format!("/{name}/undo") },
+            "request": { "method": one_of(random, &["POST", "DELETE"]), "path": format!("{way}/{name}/undo") },
             "complete_within": one_of(random, &["1500ms", "3s"]),
             "max_failures": random.random_range(0..4),
         });
     }
     step
+}
+
+/// Lets a third of the services reply later, and some be polled. Gives the beginning of their paths, by which they know.
+fn later(random: &mut StdRng, name: &str, step: &mut Value) -> &'static str {
+    let way = match random.random_range(0..12) {
+        // The step says so, or the service does.
+        0..2 => {
+            step["reply"] = json!("callback");
+            if random.random_ratio(1, 2) {
+                step["heartbeat_within"] = json!("1s");
+            }
+            "/later"
+        }
+        2..4 => "/later",
+        4..6 => {
+            step["reply"] = json!({ "poll": {
+                "until": "response.body.state in ['done', 'failed']",
+                "failed": "response.body.state == 'failed'",
+                "output": "response.body.receipt",
+                "every": "1s",
+            } });
+            "/polled"
+        }
+        _ => return "",
+    };
+    step["request"]["path"] = json!(format!("{way}/{name}"));
+    step["complete_within"] = json!(one_of(random, &["3s", "6s", "6s"]));
+    if step["on_undo"] == "drop" && random.random_ratio(1, 2) {
+        let path = format!("{way}/{name}/cancel");
+        step["cancel"] = match way {
+            "/polled" => json!({}),
+            _ => json!({ "request": { "method": "DELETE", "path": path } }),
+        };
+    }
+    way
 }

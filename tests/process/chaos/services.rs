@@ -1,9 +1,10 @@
 //! The remote services of the operated chaos, on one socket: good services, which do once what carries a key,
 //! remember what was undone, and tell the truth to a probe. They are overloaded, refuse, hang, break
-//! connections and take their time as the seed has it, and write down every call and every effect.
+//! connections and take their time as the seed has it, and write down every call and every effect. Those whose path
+//! begins with `/later` reply later, and those at `/polled` are polled.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
@@ -11,10 +12,12 @@ use std::{
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
 
+use super::promises::{Outbox, Promise};
 use crate::{
     audit::{At, Call, Deed, Effect, Found, Kind, Ledger, subject},
-    harness::{Act, Hook, Remote, Seen},
+    harness::{Act, Api, Hook, Remote, Seen},
 };
 
 #[derive(Clone)]
@@ -26,6 +29,7 @@ pub struct Services {
 struct Desk {
     seed: u64,
     books: Mutex<Books>,
+    outbox: Outbox,
 }
 
 #[derive(Default)]
@@ -34,6 +38,8 @@ struct Books {
     entries: HashMap<String, Entry>,
     /// How many calls of a kind were made under a key.
     counts: HashMap<(String, Kind), u32>,
+    /// Operations that are polled, and failed.
+    failed: HashSet<String>,
     ledger: Ledger,
     /// From now on nothing goes wrong.
     well: bool,
@@ -60,11 +66,25 @@ enum Luck {
     Takes(Duration),
 }
 
+/// What becomes of a promise to reply later.
+#[derive(Clone, Copy, PartialEq)]
+enum Fate {
+    Kept,
+    /// The work is done, and nobody is told.
+    Silent,
+    /// The work is lost.
+    Forgotten,
+    Fails {
+        permanent: bool,
+    },
+}
+
 impl Services {
     pub async fn start(seed: u64) -> Self {
         let desk = Arc::new(Desk {
             seed,
             books: Mutex::default(),
+            outbox: Outbox::default(),
         });
         let serving = Arc::clone(&desk);
         let remote = Remote::with(move |seen| Desk::serve(&serving, seen)).await;
@@ -75,6 +95,11 @@ impl Services {
         self.remote.url()
     }
 
+    /// Where replies that come later are sent.
+    pub fn reply_to(&self, apis: Arc<Vec<Api>>) {
+        self.desk.outbox.reaches(apis);
+    }
+
     pub fn be_well(&self) {
         self.desk.books().well = true;
     }
@@ -82,14 +107,16 @@ impl Services {
     /// Whether anything is still being done.
     pub fn are_busy(&self) -> bool {
         let books = self.desk.books();
-        books
-            .entries
-            .values()
-            .any(|entry| matches!(entry, Entry::UnderWay(_)))
+        let mut entries = books.entries.values();
+        self.desk.outbox.is_busy() || entries.any(|entry| matches!(entry, Entry::UnderWay(_)))
     }
 
     pub fn ledger(&self) -> Ledger {
-        self.desk.books().ledger.clone()
+        Ledger {
+            replies: self.desk.outbox.replies(),
+            heartbeats: self.desk.outbox.heartbeats(),
+            ..self.desk.books().ledger.clone()
+        }
     }
 }
 
@@ -100,10 +127,18 @@ impl Desk {
 
     fn serve(self: &Arc<Self>, seen: &Seen) -> Act {
         let header = |name: &str| seen.headers.get(name).cloned();
-        let (kind, key, undoes) = match (header("provost-probes"), header("provost-undoes")) {
-            (Some(asked), _) => (Kind::Probe, asked, None),
-            (None, Some(undoes)) => (Kind::Undo, seen.key().to_owned(), Some(undoes)),
-            (None, None) => (Kind::Work, seen.key().to_owned(), None),
+        let operation = seen.path.split_once("/operations/");
+        let (kind, key, undoes) = if let Some(key) = header("provost-cancels") {
+            (Kind::Cancel, key, None)
+        } else if let Some((_, key)) = operation {
+            (Kind::Poll, key.to_owned(), None)
+        } else if let Some(key) = header("provost-probes") {
+            (Kind::Probe, key, None)
+        } else {
+            match header("provost-undoes") {
+                Some(undoes) => (Kind::Undo, seen.key().to_owned(), Some(undoes)),
+                None => (Kind::Work, seen.key().to_owned(), None),
+            }
         };
         let work = undoes.clone().unwrap_or_else(|| key.clone());
         let mut books = self.books();
@@ -135,8 +170,20 @@ impl Desk {
             Kind::Work => books.work(&work),
             Kind::Undo => books.undo(&work),
             Kind::Probe => probed(entry),
+            Kind::Poll => books.polled(&work, entry),
+            Kind::Cancel => books.cancel(&work, entry),
         };
-        if let Entry::UnderWay(_) = entry {
+        let promises = match kind {
+            Kind::Work => seen.path.starts_with("/later") || seen.path.starts_with("/polled"),
+            Kind::Undo => seen.path.starts_with("/later"),
+            _ => false,
+        };
+        if let Entry::UnderWay(_) = entry
+            && !matches!(kind, Kind::Poll | Kind::Cancel)
+        {
+            if promises && kind == Kind::Work && random.random_ratio(1, 2) {
+                return self.promise(kind, &work, None, Fate::Kept, seen, &mut random);
+            }
             // It cannot say yet what will have become of it.
             return match (kind, seen.path.ends_with("/state")) {
                 (Kind::Probe, true) => answer(200, &json!({ "state": "in_progress" })),
@@ -144,6 +191,30 @@ impl Desk {
             };
         }
         match luck {
+            Luck::Well | Luck::Takes(_) if promises => {
+                let fate = match books.well {
+                    true => Fate::Kept,
+                    false => fate(&mut random, kind, entry),
+                };
+                let begins = match (kind, entry, fate) {
+                    (_, _, Fate::Forgotten) => false,
+                    (Kind::Work, Entry::Absent, _) => true,
+                    (kind, ..) => kind == Kind::Undo,
+                };
+                if begins {
+                    let under_way = Entry::UnderWay(entry.found());
+                    books.entries.insert(work.clone(), under_way);
+                }
+                drop(books);
+                self.promise(
+                    kind,
+                    &work,
+                    begins.then_some(entry),
+                    fate,
+                    seen,
+                    &mut random,
+                )
+            }
             Luck::Well => works(&mut books),
             Luck::Overloaded => busy(one_in(&mut random)),
             Luck::Refused => Act::status(402),
@@ -178,9 +249,12 @@ impl Desk {
         time: Duration,
     ) -> Act {
         let nothing: Hook = Arc::new(|| {});
-        if kind == Kind::Probe || kind == Kind::Work && entry != Entry::Absent {
+        if !matches!(kind, Kind::Work | Kind::Undo) || kind == Kind::Work && entry != Entry::Absent
+        {
             let act = match kind {
                 Kind::Probe => probed(entry),
+                Kind::Poll => books.polled(work, entry),
+                Kind::Cancel => books.cancel(work, entry),
                 _ => books.work(work),
             };
             return Act::Then(time, nothing, Box::new(act));
@@ -206,11 +280,137 @@ impl Desk {
         Act::Then(time, happens, Box::new(act))
     }
 
+    /// Accepts the work. `before` is what was known of it, where it begins with this; else another call has it done.
+    fn promise(
+        self: &Arc<Self>,
+        kind: Kind,
+        work: &str,
+        before: Option<Entry>,
+        fate: Fate,
+        seen: &Seen,
+        random: &mut StdRng,
+    ) -> Act {
+        let time = Duration::from_millis(random.random_range(10..2_500));
+        let is_polled = seen.path.starts_with("/polled");
+        let job = Job {
+            desk: Arc::clone(self),
+            kind,
+            work: work.to_owned(),
+            before,
+            fate,
+            ends_at: Instant::now() + time,
+            beats: random.random_ratio(1, 2),
+            promise: (!is_polled).then(|| Promise::of(seen, random.random())),
+        };
+        self.outbox.opened();
+        tokio::spawn(job.run());
+        let location = format!("{}/operations/{work}", seen.path);
+        let promise = match is_polled {
+            true => Act::answer(202, &[("operation-location", &location)], ""),
+            false => Act::answer(202, &[("provost-async", "true")], ""),
+        };
+        let nothing: Hook = Arc::new(|| {});
+        match random.random_range(0..20) {
+            // Nobody hears of it.
+            0 => Act::Close,
+            // The reply may come first.
+            1..8 if time < Duration::from_millis(800) => {
+                Act::Then(time + time / 2, nothing, Box::new(promise))
+            }
+            _ => promise,
+        }
+    }
+
     /// The same call of the same order meets the same in every run of a seed.
     fn random(&self, place: &str, kind: Kind, count: u32) -> StdRng {
         let mut hasher = DefaultHasher::new();
         (self.seed, place, kind, count).hash(&mut hasher);
         StdRng::seed_from_u64(hasher.finish())
+    }
+}
+
+/// Work that was promised.
+struct Job {
+    desk: Arc<Desk>,
+    kind: Kind,
+    work: String,
+    before: Option<Entry>,
+    fate: Fate,
+    ends_at: Instant,
+    beats: bool,
+    /// `None`: it is polled.
+    promise: Option<Promise>,
+}
+
+impl Job {
+    async fn run(self) {
+        const BEAT: Duration = Duration::from_millis(250);
+        let outbox = &self.desk.outbox;
+        let mut beaten = 0.0;
+        while timeout(BEAT, tokio::time::sleep_until(self.ends_at))
+            .await
+            .is_err()
+        {
+            if let Some(promise) = self.promise.as_ref().filter(|_| self.beats) {
+                beaten += 0.01;
+                outbox.beat(promise, beaten).await;
+            }
+        }
+        let reply = loop {
+            match self.end() {
+                // An earlier attempt has it done.
+                None => sleep(Duration::from_millis(50)).await,
+                Some(reply) => break reply,
+            }
+        };
+        if let (Some(promise), Some(reply)) = (&self.promise, reply) {
+            outbox.reply(promise, &reply).await;
+        }
+        outbox.closed();
+    }
+
+    /// What is replied, if anything is. `None`: not yet.
+    fn end(&self) -> Option<Option<Value>> {
+        let mut books = self.desk.books();
+        if self.fate == Fate::Forgotten {
+            return Some(None);
+        }
+        // It may have been cancelled.
+        if let (Entry::UnderWay(found), Some(before)) = (books.entries[&self.work], self.before)
+            && found == before.found()
+        {
+            books.entries.insert(self.work.clone(), before);
+            match (self.fate, self.kind) {
+                (Fate::Fails { permanent }, _) => {
+                    books.failed.insert(self.work.clone());
+                    let message = "no paper";
+                    return Some(Some(
+                        json!({ "error": { "message": message, "permanent": permanent } }),
+                    ));
+                }
+                (_, Kind::Work) => books.work(&self.work),
+                _ => books.undo(&self.work),
+            };
+        }
+        let reply = match (books.entries[&self.work], self.kind) {
+            (Entry::UnderWay(_), _) => return None,
+            (Entry::Done, Kind::Work) => json!({ "output": { "receipt": 7 } }),
+            (Entry::Absent, Kind::Work) => json!({ "error": { "message": "not done" } }),
+            (_, Kind::Work) => json!({ "error": { "message": "withdrawn", "permanent": true } }),
+            _ => json!({ "output": null }),
+        };
+        Some((self.fate == Fate::Kept).then_some(reply))
+    }
+}
+
+fn fate(random: &mut StdRng, kind: Kind, entry: Entry) -> Fate {
+    match random.random_range(0..100) {
+        0..6 => Fate::Silent,
+        6..12 if kind == Kind::Undo || entry == Entry::Absent => Fate::Forgotten,
+        12..24 if kind == Kind::Work && entry == Entry::Absent => Fate::Fails {
+            permanent: random.random_ratio(1, 3),
+        },
+        _ => Fate::Kept,
     }
 }
 
@@ -236,7 +436,10 @@ fn luck(random: &mut StdRng, kind: Kind, entry: Entry) -> Luck {
         (Kind::Probe, 0..8) => Luck::Overloaded,
         (Kind::Probe, 8..11) => Luck::Hangs { works: false },
         (Kind::Probe, 11..14) => Luck::Breaks { works: false },
-        (Kind::Probe, 14..30) => Luck::Takes(millis(random, 5, 200)),
+        (Kind::Probe | Kind::Poll | Kind::Cancel, 14..30) => Luck::Takes(millis(random, 5, 200)),
+        (Kind::Poll | Kind::Cancel, 0..5) => Luck::Overloaded,
+        (Kind::Poll | Kind::Cancel, 5..7) => Luck::Hangs { works: false },
+        (Kind::Poll | Kind::Cancel, 7..11) => Luck::Breaks { works: true },
         _ => Luck::Well,
     }
 }
@@ -280,7 +483,9 @@ impl Entry {
     fn found(self) -> Found {
         match self {
             Entry::Absent => Found::Nothing,
-            Entry::UnderWay(_) => Found::UnderWay,
+            Entry::UnderWay(Found::Nothing) => Found::UnderWay,
+            // It is being undone.
+            Entry::UnderWay(found) => found,
             Entry::Done => Found::Done,
             Entry::Undone => Found::Undone,
             Entry::Withdrawn => Found::Withdrawn,
@@ -307,6 +512,32 @@ impl Books {
             Entry::Done => done(),
             Entry::UnderWay(_) => busy(0),
             Entry::Undone | Entry::Withdrawn => answer(410, &json!({ "error": "withdrawn" })),
+        }
+    }
+
+    /// The state of an operation.
+    fn polled(&self, work: &str, entry: Entry) -> Act {
+        match entry {
+            Entry::UnderWay(_) => answer(200, &json!({ "state": "running" })),
+            Entry::Done => answer(
+                200,
+                &json!({ "state": "done", "receipt": { "receipt": 7 } }),
+            ),
+            Entry::Absent if !self.failed.contains(work) => Act::status(404),
+            _ => answer(200, &json!({ "state": "failed" })),
+        }
+    }
+
+    /// What has not been done yet never will be.
+    fn cancel(&mut self, work: &str, entry: Entry) -> Act {
+        match entry {
+            Entry::UnderWay(Found::Nothing) => {
+                self.happened(work, Entry::Withdrawn, Deed::Withdrawn);
+                Act::status(204)
+            }
+            Entry::UnderWay(_) => Act::status(409),
+            Entry::Absent => Act::status(404),
+            _ => Act::status(204),
         }
     }
 

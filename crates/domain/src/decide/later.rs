@@ -75,7 +75,7 @@ impl Draft {
         let accepted = AcceptedReply { attempt, digest };
         if let Err(late) = self.check_fence(index, attempt) {
             let log = &self.task.step(index).reply_log;
-            if log.accepted.as_ref() == Some(&accepted) {
+            if log.accepted.contains(&accepted) {
                 return Ok(CommandOutput::Unchanged);
             }
             self.record_late_reply(index, attempt, by);
@@ -83,7 +83,7 @@ impl Draft {
         }
         let is_cancelling = self.is_cancelling(index);
         let step = self.task.step_mut(index);
-        step.reply_log.accepted = Some(accepted);
+        step.reply_log.accept(accepted);
         // The reply itself has come: it is not what an instance that polls just now has found.
         if !is_cancelling
             && let StepState::Processing { held_by, .. } = &mut step.state

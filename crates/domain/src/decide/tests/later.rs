@@ -1,7 +1,7 @@
 //! A reply that comes later.
 
 use super::*;
-use crate::open_reply::{Progress, ReplyDigest, StepHolder};
+use crate::open_reply::{Progress, ReplyDigest, ReplyLog, StepHolder};
 
 fn one(extra: Value) -> Value {
     let mut step = json!({ "name": "a", "agent": "x", "complete_within": "1h" });
@@ -197,6 +197,40 @@ fn errors_count_as_those_of_a_response() {
     bench.reply("a", attempt, CallOutcome::Deferred).unwrap();
     bench.later_reply(attempt, refusal(400), "2");
     assert_eq!(bench.status("a"), StepStatus::Error);
+}
+
+#[test]
+fn the_same_reply_to_an_earlier_attempt_is_known_too_and_what_is_kept_is_bounded() {
+    let most = ReplyLog::MOST_ACCEPTED as u32;
+    let (mut bench, first) = deferred(json!({ "complete_within": "30d" }));
+    let busy = |now| CallOutcome::Transient {
+        fault: fault(FaultKind::Transient, "busy".to_owned(), now),
+        wait: Duration::ZERO,
+    };
+    bench.later_reply(first, busy(bench.now), "1");
+    for _ in 1..most {
+        bench.later(Span::from_secs(3600));
+        let attempt = bench.claim("a").unwrap();
+        let again = bench.later_reply(first, busy(bench.now), "1");
+        assert!(matches!(again, CommandOutput::Unchanged), "{again:?}");
+        bench.reply("a", attempt, CallOutcome::Deferred).unwrap();
+        bench.later_reply(attempt, busy(bench.now), "1");
+    }
+    bench.later(Span::from_secs(3600));
+    let last = bench.claim("a").unwrap();
+    bench.later_reply(last, ok(), "2");
+    assert_eq!(bench.status("a"), StepStatus::Processed);
+    assert_eq!(bench.record("a").reply_log.accepted.len(), most as usize);
+    let second = Attempt(first.0 + 1);
+    for (attempt, digest, is_known) in [(last, "2", true), (second, "1", true), (first, "1", false)]
+    {
+        let again = bench.later_reply(attempt, ok(), digest);
+        assert_eq!(
+            matches!(again, CommandOutput::Unchanged),
+            is_known,
+            "{again:?}"
+        );
+    }
 }
 
 #[test]
