@@ -137,6 +137,7 @@ pub struct PlannedStep {
     pub undo: bool,
     pub probe: bool,
     pub pivot: bool,
+    pub cancel: bool,
     pub heartbeat_within: Option<Duration>,
 }
 
@@ -280,6 +281,7 @@ impl Plan {
             undo: step["undo"].is_object(),
             probe: step["probe"].is_object(),
             pivot: step["pivot"] == true,
+            cancel: step["cancel"].is_object(),
             heartbeat_within: step["heartbeat_within"].as_str().map(|within| {
                 let seconds = within.strip_suffix('s').expect("whole seconds");
                 Duration::from_secs(seconds.parse().expect("whole seconds"))

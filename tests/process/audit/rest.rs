@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Evidence, Finding, Record, Rule};
+use super::{Accepted, Evidence, Finding, Plan, Record, Rule};
 
 pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
     let mut asked = BTreeMap::new();
@@ -22,7 +22,7 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
                 let what = format!("it was accepted as {}, and is {}", task.key, record.key);
                 findings.push(Rule::TaskMissing.of(id, what));
             }
-            Some(record) => of_task(id, record, findings),
+            Some(record) => of_task(task, record, findings),
         }
     }
     for (id, record) in &evidence.records {
@@ -41,7 +41,8 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
     findings.extend(answers.map(|answer| Rule::AnswerUnexpected.of_all(answer)));
 }
 
-fn of_task(id: &str, record: &Record, findings: &mut Vec<Finding>) {
+fn of_task(task: &Accepted, record: &Record, findings: &mut Vec<Finding>) {
+    let id = &task.id;
     let live = record.steps.iter().find(|(_, state)| {
         let still = ["pending", "processing"].contains(&state.as_str());
         still && record.state != "cancelled"
@@ -56,7 +57,7 @@ fn of_task(id: &str, record: &Record, findings: &mut Vec<Finding>) {
     if record.state == "error" && record.open_alerts == 0 {
         findings.push(Rule::ErrorWithoutAlert.of(id, "nobody is told"));
     }
-    if let Err(what) = whole(record) {
+    if let Err(what) = whole(&task.plan, record) {
         findings.push(Rule::HistoryBroken.of(id, what));
     }
     if let Some(what) = claimed_too_late(record) {
@@ -66,7 +67,7 @@ fn of_task(id: &str, record: &Record, findings: &mut Vec<Finding>) {
 
 /// Every entry goes on from the state that the one before it left. Versions without an entry are heartbeats, polls and
 /// cancellations: a promised reply is open then.
-fn whole(record: &Record) -> Result<(), String> {
+fn whole(plan: &Plan, record: &Record) -> Result<(), String> {
     let mut version = 0;
     let mut task = None;
     let mut steps: BTreeMap<&str, &str> = BTreeMap::new();
@@ -75,8 +76,11 @@ fn whole(record: &Record) -> Result<(), String> {
     for entry in &record.history {
         let number = entry.version;
         undoing |= entry.kind == "task.undoing";
-        let is_silent =
-            !open.is_empty() || undoing && steps.values().any(|state| *state == "processing");
+        let is_cancelled = plan
+            .steps
+            .iter()
+            .any(|step| step.cancel && steps.get(step.name.as_str()) == Some(&"processing"));
+        let is_silent = !open.is_empty() || undoing && is_cancelled;
         let follows = number == version || number == version + 1;
         if !follows && !(is_silent && number > version) {
             return Err(format!("version {number} comes after {version}"));
