@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use ::http::{HeaderMap, StatusCode, header};
+use ::http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::value::RawValue;
 use url::Url;
 
 use super::retry::retry_after;
 use crate::domain::{
-    BODY_EXCERPT, DEEPEST, Payload, ReplyMode, Timestamp, WebAddress, is_json, too_deep,
+    BODY_EXCERPT, DEEPEST, LONGEST_URL, Payload, ReplyMode, Timestamp, WebAddress, is_json,
+    too_deep,
 };
 
 /// What the head of an answer says, before any of its body is read.
@@ -60,26 +61,39 @@ pub(super) fn operation_address(
         .get("operation-location")
         .or_else(|| headers.get(header::LOCATION).filter(|_| promises))
         .or_else(|| headers.get(header::CONTENT_LOCATION).filter(|_| promises))?;
+    Some(address_at(named, called, "the address for polling"))
+}
+
+/// Where the result of an operation is: 303 says that it is over.
+pub(super) fn result_address(headers: &HeaderMap, called: &Url) -> Result<String, String> {
+    let named = headers
+        .get(header::LOCATION)
+        .ok_or("the service responded 303 See Other without the Location of the result")?;
+    address_at(named, called, "the address of the result")
+}
+
+/// An address that a service named. The step's headers go along, and what they contain is for this service alone.
+fn address_at(named: &HeaderValue, called: &Url, what: &str) -> Result<String, String> {
+    if named.len() > LONGEST_URL {
+        return Err(format!(
+            "{what} that the service named is longer than {LONGEST_URL} bytes: let it name a shorter one"
+        ));
+    }
     let address = named
         .to_str()
         .ok()
         .and_then(|named| called.join(named).ok());
-    let Some(mut address) = address else {
-        return Some(Err(
-            "the service named an address for polling that is not a URL".to_owned(),
-        ));
-    };
+    let mut address =
+        address.ok_or_else(|| format!("{what} that the service named is not a URL"))?;
     address.set_fragment(None);
-    // The step's headers go along, and what they contain is for this service alone.
     if address.origin() != called.origin() {
-        return Some(Err(format!(
-            "the service named an address for polling at another origin, {}: only the origin that was called is polled",
+        return Err(format!(
+            "{what} that the service named is at another origin, {}: only the origin that was called is polled",
             address.origin().ascii_serialization()
-        )));
+        ));
     }
-    let checked = WebAddress::parse(address.as_str());
-    let checked = checked.map_err(|why| format!("the address for polling {why}"));
-    Some(checked.map(|_| address.into()))
+    WebAddress::parse(address.as_str()).map_err(|why| format!("{what} {why}"))?;
+    Ok(address.into())
 }
 
 /// Whether the service may have done the work although it answered so: it, or a gateway before it,
@@ -167,8 +181,6 @@ pub(super) fn excerpt(body: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use ::http::HeaderValue;
-
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_millis(0);

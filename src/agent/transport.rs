@@ -23,7 +23,7 @@ use super::{
 };
 use crate::domain::{
     AgentName, Call, CallBody, CallOutcome, Effect, Fault, FaultKind, Method, Purpose, ReplyMode,
-    RetrySpec, Timestamp,
+    RetrySpec, Target, Timestamp,
 };
 
 /// A service cannot put the next poll off for longer.
@@ -177,6 +177,12 @@ impl Transport {
         let status = answer.head.status;
         let probes = matches!(request.call.purpose, Purpose::Probe(_));
         let polls = matches!(request.call.purpose, Purpose::Poll | Purpose::Cancel(_));
+        let repeats = !probes
+            && request.call.reply_mode == ReplyMode::Poll
+            && request.call.method == Method::Get;
+        if status == StatusCode::SEE_OTHER && repeats {
+            return self.result(endpoint, request, &answer).await;
+        }
         let class = match status {
             // To a probe this is an answer like any other.
             StatusCode::NOT_FOUND | StatusCode::GONE if probes => ResponseClass::Success,
@@ -214,13 +220,11 @@ impl Transport {
                         status: status.as_u16(),
                         body,
                     },
-                    Ok(body) if is_polled && request.call.method == Method::Get => {
-                        CallOutcome::Polled {
-                            status: status.as_u16(),
-                            body,
-                            retry_after: retry_after.map(|wait| wait.min(LONGEST_POLL_WAIT)),
-                        }
-                    }
+                    Ok(body) if repeats => CallOutcome::Polled {
+                        status: status.as_u16(),
+                        body,
+                        retry_after: retry_after.map(|wait| wait.min(LONGEST_POLL_WAIT)),
+                    },
                     Ok(output) => CallOutcome::Success(output),
                     Err(why) => {
                         let mut fault = request.answered(FaultKind::Permanent, why, status);
@@ -253,6 +257,67 @@ impl Transport {
 }
 
 impl Transport {
+    /// The operation is over, and its result is elsewhere (303): fetched once, from the origin that was polled.
+    async fn result(
+        &self,
+        endpoint: &RoutedEndpoint,
+        request: CallAttempt<'_>,
+        answer: &ResponseStream,
+    ) -> Result<CallOutcome, Transient> {
+        let refused = |why: String, status| {
+            CallOutcome::Failed(request.answered(FaultKind::Permanent, why, status))
+        };
+        let (status, headers) = (answer.head.status, &answer.head.headers);
+        let Ok(way) = &endpoint.way else {
+            return Ok(refused("the agent has no endpoint".to_owned(), status));
+        };
+        let made = http::url(&way.base, request.call)
+            .and_then(|called| answer::result_address(headers, &called))
+            .and_then(|address| {
+                let call = Call {
+                    target: Target::Url {
+                        url: address.into(),
+                        origin: self.agent.clone(),
+                    },
+                    path: String::new(),
+                    ..request.call.clone()
+                };
+                let traceparent = call.trace.parent();
+                http::request(&way.base, &way.host, &call, None, &traceparent, None)
+            });
+        let made = match made {
+            Ok(made) => made,
+            Err(why) => return Ok(refused(why, status)),
+        };
+        let mut answer = match way.connections.send(&self.connector, made).await {
+            Ok(answer) => answer,
+            Err(error) => return broken(endpoint, request, &error),
+        };
+        let (status, headers) = (answer.head.status, &answer.head.headers);
+        match answer::classify(status, headers, ReplyMode::Poll, request.store_time()) {
+            ResponseClass::Success | ResponseClass::Deferred => {}
+            ResponseClass::Transient {
+                message,
+                retry_after,
+            } => {
+                let fault = request.answered(FaultKind::Transient, message, status);
+                return Err(Transient { fault, retry_after });
+            }
+            ResponseClass::Permanent { message } => {
+                let why = format!("its result could not be fetched: {message}");
+                return Ok(refused(why, status));
+            }
+        }
+        match body::whole(&mut answer, self.max_output).await {
+            Ok(body) => Ok(match answer::output(&answer.head.headers, &body) {
+                Ok(output) => CallOutcome::Success(output),
+                Err(why) => refused(why, status),
+            }),
+            Err(BodyError::Broken(error)) => broken(endpoint, request, &error),
+            Err(BodyError::TooLarge) => Ok(refused(answer::too_large(self.max_output), status)),
+        }
+    }
+
     /// The promise of a service that is polled. `None`: its response is the reply, or the first poll.
     fn operation(
         &self,

@@ -142,6 +142,11 @@ pub struct UndoBody {
     on_exhausted: Option<OnUndoExhaustedBody>,
     #[schema(default = "error", example = "error")]
     on_permanent: Option<UndoPolicySchema>,
+    /// How the service replies, if not with its response.
+    #[schema(default = "response", example = "callback")]
+    reply: Option<ReplyRuleBody>,
+    #[schema(example = "30s")]
+    heartbeat_within: Option<DurationSchema>,
 }
 
 /// A GET that finds out whether a step took effect. Its expressions can also use `response`, with its `status` and

@@ -220,13 +220,14 @@ impl GaugeSnapshot {
         for (state, count) in [
             (StepStatus::Waiting, counts.waiting),
             (StepStatus::Pending, queued + counts.delayed),
-            (StepStatus::Processing, counts.processing),
+            (StepStatus::Processing, counts.held + counts.awaited),
             // A step in error has exactly one open alert.
             (StepStatus::Error, of_steps),
         ] {
             gauge!("provost_steps", "state" => state.as_str()).set(count as f64);
         }
         gauge!("provost_steps_delayed").set(counts.delayed as f64);
+        gauge!("provost_replies_awaited").set(counts.awaited as f64);
         for &kind in AlertKind::ALL {
             // Reported even when it is zero, so that a monitoring rule can refer to it from the start.
             self.alerts.insert(kind.as_str().to_owned());
@@ -272,7 +273,11 @@ fn describe() {
     );
     metrics::describe_gauge!(
         "provost_steps_delayed",
-        "Steps that are delayed and join the queue of their agent later"
+        "Steps that are delayed and join the queue of their agent later, also to be polled again"
+    );
+    metrics::describe_gauge!(
+        "provost_replies_awaited",
+        "Steps whose service has promised to reply later"
     );
     metrics::describe_gauge!(
         "provost_steps",
@@ -307,7 +312,8 @@ mod tests {
             ],
             waiting: 5,
             delayed: 1,
-            processing: 3,
+            held: 3,
+            awaited: 6,
             open_alerts: vec![("task.error".to_owned(), 2)],
             messages_pending: 4,
             messages_dead: 1,
@@ -325,7 +331,8 @@ mod tests {
             "provost_queue_depth{agent=\"(url)\"} 3",
             "provost_steps_delayed 1",
             "provost_steps{state=\"waiting\"} 5",
-            "provost_steps{state=\"processing\"} 3",
+            "provost_steps{state=\"processing\"} 9",
+            "provost_replies_awaited 6",
             "provost_steps{state=\"pending\"} 11",
             "provost_alerts_open{kind=\"task.error\"} 2",
             "provost_alerts_open{kind=\"message.undeliverable\"} 0",

@@ -19,8 +19,8 @@ WHERE due_at IS NOT NULL AND queued = 1 GROUP BY agent"#;
 
 const COUNT_OTHERS: &str = r#"
 SELECT (SELECT count(*) FROM steps WHERE due_at IS NOT NULL AND queued = 0) AS delayed,
-       (SELECT count(*) FROM steps WHERE state = 'processing' AND locked_by IS NOT NULL)
-       + (SELECT count(*) FROM steps WHERE state = 'processing' AND locked_by IS NULL) AS processing"#;
+       (SELECT count(*) FROM steps WHERE state = 'processing' AND locked_by IS NOT NULL) AS held,
+       (SELECT count(*) FROM steps WHERE state = 'processing' AND locked_by IS NULL) AS awaited"#;
 
 /// Goes from the tasks that have not ended, by tasks_by_state, to their steps.
 const COUNT_WAITING: &str = r#"
@@ -68,7 +68,8 @@ impl Reader {
         };
         if let Some(row) = self.fetch(Statement::new(COUNT_OTHERS)).await?.first() {
             counts.delayed = row.get("delayed")?;
-            counts.processing = row.get("processing")?;
+            counts.held = row.get("held")?;
+            counts.awaited = row.get("awaited")?;
         }
         if let Some(row) = self.fetch(of_live(COUNT_WAITING)).await?.first() {
             counts.waiting = row.get("waiting")?;

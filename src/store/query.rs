@@ -238,7 +238,10 @@ pub struct StoreCounts {
     pub queued: Vec<(AgentName, u64)>,
     pub waiting: u64,
     pub delayed: u64,
-    pub processing: u64,
+    /// Processing steps that an instance holds.
+    pub held: u64,
+    /// Processing steps whose service has promised a reply.
+    pub awaited: u64,
     /// Alerts that are not closed, by kind.
     pub open_alerts: Vec<(String, u64)>,
     pub messages_pending: u64,

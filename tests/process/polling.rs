@@ -194,6 +194,11 @@ async fn only_the_origin_that_was_called_is_polled() {
             "another origin",
         ),
         ("location", "http://[".to_owned(), "not a URL"),
+        (
+            "location",
+            format!("/jobs/{}", "7".repeat(3000)),
+            "longer than 2000 bytes",
+        ),
         ("x-location", "/jobs/7".to_owned(), "named no address"),
     ] {
         let remote = Remote::script([promise(header, &address)]).await;
@@ -204,6 +209,70 @@ async fn only_the_origin_that_was_called_is_polled() {
         assert_eq!(print["outcome"], "unknown");
     }
     assert_eq!(elsewhere.count(), 0);
+}
+
+#[tokio::test]
+async fn a_303_leads_to_the_result_once_and_to_no_other_origin() {
+    let provost = Provost::start().await;
+    let elsewhere = Remote::quick().await;
+    let service = |to: String, result: Act| {
+        Remote::with(
+            move |seen| match (seen.method.as_str(), seen.path.as_str()) {
+                ("POST", _) => promise("location", "/jobs/7"),
+                (_, "/jobs/7") => Act::answer(303, &[("location", &to)], ""),
+                _ => result.clone(),
+            },
+        )
+    };
+    let remote = service("/results/7".to_owned(), Act::Ok(json!([1, 2]))).await;
+    let task = provost.run(&polls(&remote.url())).await;
+    assert_eq!(step(&task, "print")["output"], json!([1, 2]), "{task:#}");
+    let seen = remote.ledger();
+    assert_eq!(
+        paths(&seen),
+        ["POST /jobs", "GET /jobs/7", "GET /results/7"]
+    );
+    assert_eq!(seen[2].header("x-tenant"), "acme");
+
+    let again = Act::answer(303, &[("location", "/results/8")], "");
+    for (to, result, why) in [
+        (format!("{}/x", elsewhere.url()), done(), "another origin"),
+        ("/results/7".to_owned(), again, "never follows redirects"),
+        (
+            "/results/7".to_owned(),
+            Act::status(404),
+            "could not be fetched",
+        ),
+    ] {
+        let remote = service(to, result).await;
+        let task = provost.run(&polls(&remote.url())).await;
+        let print = step(&task, "print");
+        let message = print["error"]["message"].as_str().unwrap();
+        assert!(message.contains(why), "{message}");
+        assert_eq!(print["outcome"], "unknown");
+    }
+    assert_eq!(elsewhere.count(), 0);
+}
+
+#[tokio::test]
+async fn a_result_that_cannot_be_fetched_for_now_is_fetched_later() {
+    let results = AtomicUsize::new(0);
+    let remote = Remote::with(
+        move |seen| match (seen.method.as_str(), seen.path.as_str()) {
+            ("POST", _) => promise("location", "/jobs/7"),
+            (_, "/jobs/7") => Act::answer(303, &[("location", "/results/7")], ""),
+            _ if results.fetch_add(1, Ordering::SeqCst) == 0 => Act::status(503),
+            _ => Act::Ok(json!(3)),
+        },
+    )
+    .await;
+    let provost = Provost::start().await;
+    let task = provost.run(&polls(&remote.url())).await;
+    let print = step(&task, "print");
+    assert_eq!(
+        (&print["output"], &print["failure_count"]),
+        (&json!(3), &json!(0))
+    );
 }
 
 #[tokio::test]
@@ -323,4 +392,73 @@ async fn an_undo_that_drops_a_reply_has_the_operation_cancelled_before_it_is_und
         assert_eq!(paths, ["/jobs/7", "/undo"]);
         assert_eq!(deletes[0].header("provost-cancels"), seen[0].key());
     }
+}
+
+/// A task that is being undone, once its service has promised the reply to the undo; with the request of that undo.
+async fn undoing(provost: &Provost, remote: &Remote, reply: Value) -> (String, Seen) {
+    let mut submission = json!({ "on_permanent": "undo", "steps": [
+        { "name": "print", "url": remote.url(), "request": { "path": "/print" },
+          "undo": { "request": { "path": "/jobs" }, "complete_within": "1h" } },
+        { "name": "refused", "url": remote.url(), "request": { "path": "/refused" } },
+    ] });
+    let undo = submission["steps"][0]["undo"].as_object_mut().unwrap();
+    undo.extend(reply.as_object().unwrap().clone());
+    let id = provost.submit(&submission).await;
+    provost.events(&id).await.until("step.deferred").await;
+    let mut ledger = remote.ledger().into_iter();
+    let sent = ledger.rfind(|seen| seen.path == "/jobs");
+    (id, sent.expect("the undo was sent"))
+}
+
+#[tokio::test]
+async fn an_undo_may_have_its_reply_later_and_may_be_polled() {
+    for setup in setups().await {
+        let poll = json!({ "reply": { "poll": { "until": "response.body.status == 'done'", "every": "1s",
+            "output": "response.body.pages" } } });
+        let remote = Remote::with(|seen| match (seen.method.as_str(), seen.path.as_str()) {
+            (_, "/print") => Act::Ok(json!({})),
+            (_, "/refused") => Act::status(402),
+            ("POST", _) => promise("location", "/jobs/7"),
+            _ => done(),
+        })
+        .await;
+        let provost = setup.start().await;
+        let (id, _) = undoing(&provost, &remote, poll).await;
+        assert_eq!(provost.settled(&id).await["state"], "undone");
+        assert_eq!(step(&provost.task(&id).await, "print.undo")["output"], 3);
+
+        let callback = json!({ "reply": "callback", "heartbeat_within": "30s" });
+        let (id, sent) = undoing(&provost, &remote, callback).await;
+        let task = provost.task(&id).await;
+        let awaited = &step(&task, "print.undo")["awaited_reply"];
+        assert!(awaited["silent_at"].is_string(), "{awaited:#}");
+        let address = sent.header("provost-reply-to");
+        let path = &address[address.find("/v1/replies/").unwrap()..];
+        provost
+            .post(path, &json!({ "output": null }))
+            .await
+            .expect(204);
+        assert_eq!(provost.settled(&id).await["state"], "undone");
+    }
+}
+
+#[tokio::test]
+async fn an_operation_that_is_gone_does_not_mean_that_there_is_nothing_left_to_undo() {
+    let remote = Remote::with(|seen| match (seen.method.as_str(), seen.path.as_str()) {
+        (_, "/print") => Act::Ok(json!({})),
+        (_, "/refused") => Act::status(402),
+        ("DELETE", "/jobs") => promise("location", "/jobs/7"),
+        _ => Act::status(404),
+    })
+    .await;
+    let provost = Provost::start().await;
+    // To a DELETE itself 404 would mean that.
+    let poll = json!({ "request": { "method": "DELETE", "path": "/jobs" },
+        "reply": { "poll": { "until": "response.body.done", "every": "1s" } } });
+    let (id, _) = undoing(&provost, &remote, poll).await;
+    let task = provost.settled(&id).await;
+    assert_eq!(task["state"], "error", "{task:#}");
+    let undo = step(&task, "print.undo");
+    let message = undo["error"]["message"].as_str().unwrap();
+    assert!(message.contains("could not be polled"), "{message}");
 }

@@ -6,6 +6,7 @@ mod parse;
 mod policies;
 mod poll_rule;
 mod probe;
+mod reply_rule;
 mod request;
 mod step;
 mod undo;

@@ -107,6 +107,8 @@ pub enum WarningCode {
     NoTimeToRetry,
     /// A service that replies later may be dead for long before anybody notices.
     NoHeartbeat,
+    /// The wait for a heartbeat or between polls is as long as the whole attempt.
+    OutlivesAttempt,
     /// The task may be undone, but some of its effects remain.
     NotUndoable,
     /// A policy undoes the task although none of its steps can be undone.
@@ -240,6 +242,24 @@ pub fn dry_run(
                 step.complete_within
             );
             warn(WarningCode::NoHeartbeat, message);
+        }
+        let within = step.complete_within;
+        if let Some(silence) = step.heartbeat_within
+            && silence >= within
+        {
+            let message = format!(
+                "heartbeat_within is {silence}, but an attempt ends after {within} anyway: shorten it, or remove it"
+            );
+            warn(WarningCode::OutlivesAttempt, message);
+        }
+        if let ReplyRule::Poll(rule) = &step.reply
+            && rule.every >= within
+        {
+            let message = format!(
+                "it is polled every {}, but an attempt ends after {within}: it is polled once, shortly before that; shorten `every` or lengthen complete_within",
+                rule.every
+            );
+            warn(WarningCode::OutlivesAttempt, message);
         }
         for pointer in constants(step) {
             let message = format!(

@@ -56,7 +56,7 @@ pub async fn a_promised_reply_is_read_back_and_held_by_no_instance(h: Harness) {
     let held = h.store.reader.processing(None, None, 10).await.unwrap();
     assert_eq!(held, [], "a restart hands nothing of it back");
     assert_eq!(h.store.reader.expired(h.instance(), 10).await.unwrap(), []);
-    assert_eq!(h.store.reader.counts().await.unwrap().processing, 1);
+    assert_eq!(h.store.reader.counts().await.unwrap().awaited, 1);
 
     let task = h.apply(id, reply(json!(1))).await.unwrap();
     assert_eq!(task.status(), TaskStatus::Processed);

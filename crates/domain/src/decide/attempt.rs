@@ -273,7 +273,9 @@ impl Draft {
         let Some(undone) = definition.undoes else {
             return false;
         };
+        // One of unknown effect is about the operation that is polled, not about what it undoes.
         matches!(fault.status, Some(404 | 410))
+            && fault.effect == Effect::Known
             && (definition.request.method == Method::Delete
                 || self.task.step(undone).effect == Effect::Unknown)
     }

@@ -272,6 +272,8 @@ fn no_step(name: &str, names: &Names<'_>) -> String {
 const SEEN: [&str; 3] = ["input", "task", "steps"];
 /// What those of an undo see.
 const SEEN_BY_UNDO: [&str; 5] = ["input", "task", "steps", "output", "request"];
+/// What those of a poll for the reply to an undo see.
+const SEEN_BY_UNDO_POLL: [&str; 5] = ["input", "task", "steps", "output", "response"];
 /// What those of a probe see.
 const SEEN_BY_PROBE: [&str; 4] = ["input", "task", "steps", "response"];
 
@@ -334,6 +336,7 @@ fn check_reads(
     check(&draft.probe_reads, &SEEN_BY_PROBE, false, &mut reads);
     if let Some(undo) = &draft.undo {
         check(&undo.reads, &SEEN_BY_UNDO, true, &mut undo_reads);
+        check(&undo.reply_reads, &SEEN_BY_UNDO_POLL, true, &mut undo_reads);
     }
     (reads, undo_reads)
 }

@@ -9,7 +9,7 @@ use super::{
     Target, cancel_rule,
     parse::KnownAgents,
     policies::{on_exhausted, on_permanent},
-    poll_rule, probe,
+    probe, reply_rule,
     request::{self, RequestDraft},
     undo::{self, UndoDraft},
 };
@@ -24,8 +24,6 @@ use crate::{
 const LONGEST_NAME: usize = 64;
 /// How long a try may take.
 pub(super) const TRY: RangeInclusive<Span> = Span::from_millis(100)..=Span::from_secs(30 * 86_400);
-/// How long a service that replies later may be silent.
-const HEARTBEAT: RangeInclusive<Span> = Span::from_secs(1)..=Span::from_secs(30 * 86_400);
 pub(super) const DEFAULT_TRY: Span = Span::from_secs(30);
 pub(super) const DEFAULT_MAX_FAILURES: u32 = 3;
 
@@ -149,27 +147,15 @@ impl ParsedStep {
         }
         self.pivot = fields.boolean("pivot").unwrap_or_default();
         self.probe = probe::read(&mut fields, origin, &mut self.probe_reads);
-        self.undo = undo::read(&mut fields, origin);
-        if let Some(reply) = poll_rule::read(&mut fields, origin, &mut self.probe_reads) {
-            self.reply = reply;
-            if let ReplyRule::Callback = self.reply
-                && let Err(why) = known.takes_later_replies()
-            {
-                fields.fault("reply", why);
-            }
-        }
-        self.heartbeat_within = fields.span("heartbeat_within", HEARTBEAT);
+        let later = || known.takes_later_replies();
+        self.undo = undo::read(&mut fields, origin, later);
+        (self.reply, self.heartbeat_within) =
+            reply_rule::read(&mut fields, origin, &mut self.probe_reads, later);
         self.cancel = cancel_rule::read(&mut fields, &self.reply, origin, &mut self.reads);
         if self.cancel.is_some() && self.on_undo == OnUndo::Wait {
             fields.fault(
                 "cancel",
                 "is sent when an undo drops the promised reply: set on_undo to \"drop\", or remove it",
-            );
-        }
-        if let (ReplyRule::Poll(_), Some(_)) = (&self.reply, self.heartbeat_within) {
-            fields.fault(
-                "heartbeat_within",
-                "is for services that reply by themselves: one that is polled sends no heartbeats; remove it",
             );
         }
         if self.pivot && self.undo.is_some() {
@@ -230,8 +216,8 @@ impl ParsedStep {
             probe: None,
             undo: None,
             undoes: Some(index),
-            reply: ReplyRule::Response,
-            heartbeat_within: None,
+            reply: undo.reply,
+            heartbeat_within: undo.heartbeat_within,
             cancel: None,
         });
         let step = StepDefinition {

@@ -176,6 +176,27 @@ fn a_service_that_replies_after_days_should_send_heartbeats() {
 }
 
 #[test]
+fn a_wait_for_a_reply_that_is_as_long_as_the_attempt_is_worth_a_warning() {
+    let step = |name: &str, extra: Value| {
+        let mut step = json!({ "name": name, "agent": "x", "complete_within": "10m",
+            "request": { "method": "PUT" } });
+        let extra = extra.as_object().unwrap().clone();
+        step.as_object_mut().unwrap().extend(extra);
+        step
+    };
+    let polled = |every: &str| json!({ "reply": { "poll": { "until": "response.body.done", "every": every } } });
+    let later = |within: &str| json!({ "reply": "callback", "heartbeat_within": within });
+    let report = of(&json!([
+        step("a", later("10m")),
+        step("b", later("9m")),
+        step("c", polled("10m")),
+        step("d", polled("9m")),
+    ]));
+    let outlives = WarningCode::OutlivesAttempt;
+    assert_eq!(warnings(&report), [(outlives, "a"), (outlives, "c")]);
+}
+
+#[test]
 fn what_never_changes_or_cannot_be_in_time_is_worth_a_warning() {
     let steps = json!([
         { "name": "a", "agent": "x", "when": "1 > 0", "request": { "method": "PUT", "path": "/{{ 'x' }}", "body": { "n": ["{{ 1 + 1 }}", "plain"] } } },

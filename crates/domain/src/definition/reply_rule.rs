@@ -1,0 +1,37 @@
+//! How the reply to a call comes, and how long its service may be silent until then: for a step, and for what undoes it.
+
+use std::ops::RangeInclusive;
+
+use super::{ReplyRule, poll_rule};
+use crate::{
+    fields::Fields,
+    template::{Origin, Reads},
+    time::Span,
+};
+
+/// How long a service that replies later may be silent.
+const HEARTBEAT: RangeInclusive<Span> = Span::from_secs(1)..=Span::from_secs(30 * 86_400);
+
+/// Reads the fields `reply` and `heartbeat_within`, and notes what the expressions look at. `takes_later_replies`: or
+/// why not.
+pub(super) fn read(
+    fields: &mut Fields<'_>,
+    origin: Origin<'_>,
+    reads: &mut Vec<(String, Reads)>,
+    takes_later_replies: impl Fn() -> Result<(), String>,
+) -> (ReplyRule, Option<Span>) {
+    let reply = poll_rule::read(fields, origin, reads).unwrap_or(ReplyRule::Response);
+    if let ReplyRule::Callback = reply
+        && let Err(why) = takes_later_replies()
+    {
+        fields.fault("reply", why);
+    }
+    let heartbeat_within = fields.span("heartbeat_within", HEARTBEAT);
+    if let (ReplyRule::Poll(_), Some(_)) = (&reply, heartbeat_within) {
+        fields.fault(
+            "heartbeat_within",
+            "is for services that reply by themselves: one that is polled sends no heartbeats; remove it",
+        );
+    }
+    (reply, heartbeat_within)
+}
