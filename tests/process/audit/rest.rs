@@ -82,7 +82,7 @@ fn whole(plan: &Plan, record: &Record) -> Result<(), String> {
             .any(|step| step.cancel && steps.get(step.name.as_str()) == Some(&"processing"));
         let is_silent = !open.is_empty() || undoing && is_cancelled;
         let follows = number == version || number == version + 1;
-        if !follows && !(is_silent && number > version) {
+        if !(follows || is_silent && number > version) {
             return Err(format!("version {number} comes after {version}"));
         }
         version = number;
