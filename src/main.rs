@@ -1,11 +1,13 @@
 mod agent;
 mod api;
 mod bench;
+mod broker;
 mod cli;
 mod config;
 mod delivery;
 mod demo;
 mod instance;
+mod intake;
 mod interrupt;
 mod listener;
 mod output;

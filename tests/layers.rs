@@ -19,6 +19,7 @@ const LAYERS: &[&[&str]] = &[
     &["demo", "bench"],
     &["cli"],
     &["service"],
+    &["intake"],
     &["api"],
     &[
         "listener",
@@ -30,6 +31,7 @@ const LAYERS: &[&[&str]] = &[
     ],
     &["instance"],
     &["agent"],
+    &["broker"],
     &["config"],
     &["store"],
     &["telemetry", "planted", "output", "interrupt"],

@@ -61,6 +61,11 @@ impl Post {
         }
     }
 
+    /// How long a message may take.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// What can be said of an address before it is resolved.
     pub fn check(&self, url: &str) -> Result<(), String> {
         self.find(url).map(drop)

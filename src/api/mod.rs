@@ -43,6 +43,7 @@ pub use bulkhead::EvaluationBulkhead;
 pub use problem::{Problem, refuse};
 pub use starting::starting;
 pub use state::{App, EndedTasks, Gauges, WorkflowCache};
+pub use tasks::submit_message;
 
 use self::problem::ProblemKind;
 

@@ -212,7 +212,11 @@ impl Problem {
         self.kind
     }
 
-    #[cfg(test)]
+    /// The problem document, for other ways than an HTTP response.
+    pub fn document(self) -> String {
+        self.body(None)
+    }
+
     pub fn detail(&self) -> &str {
         &self.detail
     }

@@ -80,6 +80,13 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
     );
     let webhook = config.alert_webhooks.remove(0);
     assert_eq!(webhook.format, crate::domain::AlertFormat::default());
+    assert!(config.broker.url.take().is_some());
+    let intake = config.intake.remove(0);
+    assert_eq!(
+        intake.dead_letter_routing_key(),
+        format!("{}.dead", intake.queue)
+    );
+    assert_eq!(intake.prefetch, super::intake::default_prefetch());
     assert_eq!(config.tokens.len(), 1);
     config.tokens.clear();
     let AgentSpec { endpoints, retry } = config.agents.remove("payments").unwrap();

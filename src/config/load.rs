@@ -5,7 +5,7 @@ use std::{fs, io, path::PathBuf};
 use serde_json::Value;
 
 use super::{
-    Config, ConfigError, SettingFault, agents,
+    Config, ConfigError, SettingFault, agents, intake,
     layers::{Layers, find},
     receivers,
     settings::{LISTS, PLAIN_NAME, SETTINGS, Setting, is_plain_name},
@@ -308,6 +308,8 @@ fn malformed(
         (tokens::HIDDEN.to_owned(), tokens::ALLOWED.to_owned())
     } else if let Some(list @ ("receivers" | "alert_webhooks")) = list {
         (tokens::HIDDEN.to_owned(), receivers::allowed(list))
+    } else if list == Some("intake") {
+        (tokens::HIDDEN.to_owned(), intake::allowed())
     } else {
         let value = find(layers.values(), &path).map(|value| match value {
             // Somewhere in it may be a secret.
@@ -348,7 +350,9 @@ fn contradictions(config: &Config, layers: &Layers) -> Vec<SettingFault> {
             }
         })
         .collect();
-    for (setting, found, allowed) in receivers::faults(&config.receivers, &config.alert_webhooks) {
+    let of_lists = receivers::faults(&config.receivers, &config.alert_webhooks).into_iter();
+    let of_lists = of_lists.chain(intake::faults(&config.broker, &config.intake));
+    for (setting, found, allowed) in of_lists {
         faults.push(SettingFault {
             origin: origin(layers, &setting),
             setting,

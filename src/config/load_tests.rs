@@ -216,7 +216,7 @@ fn an_unknown_setting_is_refused_by_name_with_those_that_exist_beside_it() {
             .starts_with("listen, insecure, database_url,"),
         "{unknown}"
     );
-    assert!(unknown.allowed.contains("supervisor") && unknown.allowed.ends_with("alert_webhooks"));
+    assert!(unknown.allowed.contains("supervisor") && unknown.allowed.ends_with("intake"));
     assert!(!unknown.to_string().contains("s3cret"), "{unknown}");
 
     assert_eq!(

@@ -4,7 +4,9 @@
 
 mod agents;
 mod allow_list;
+mod broker;
 mod error;
+mod intake;
 mod layers;
 mod listen;
 mod load;
@@ -24,7 +26,9 @@ use crate::domain::{
 };
 
 pub use allow_list::AllowList;
+pub use broker::{BrokerConfig, BrokerUrl, QueuePatterns};
 pub use error::{ConfigError, SettingFault};
+pub use intake::IntakeConfig;
 pub use listen::{Listen, UnixMode};
 pub use load::{FlagValue, Sources, describe, ignored_variables, load};
 #[cfg(test)]
@@ -69,6 +73,9 @@ pub struct Config {
     /// The receivers of messages, with the secrets that sign them.
     pub receivers: Vec<ReceiverConfig>,
     pub alert_webhooks: Vec<AlertWebhookConfig>,
+    pub broker: BrokerConfig,
+    /// The queues whose messages are submissions.
+    pub intake: Vec<IntakeConfig>,
 }
 
 impl Default for Config {
@@ -98,6 +105,8 @@ impl Default for Config {
             agents: BTreeMap::new(),
             receivers: Vec::new(),
             alert_webhooks: Vec::new(),
+            broker: BrokerConfig::default(),
+            intake: Vec::new(),
         }
     }
 }

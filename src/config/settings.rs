@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{
     allow_list,
+    broker::{BROKER_URL, BrokerUrl, QueuePatterns},
     listen::{Listen, UnixMode},
     values::{ByteSize, DatabaseUrl, LogFilter},
 };
@@ -22,12 +23,15 @@ pub enum Rule {
     Address,
     /// A list of addresses that may be called.
     Addresses,
+    Broker,
     Database,
     /// The path of a file.
     File,
     Instance,
     Log,
     PublicUrl,
+    /// A list of names of queues.
+    Queues,
     UnixMode,
     Switch,
     SwitchOrAuto,
@@ -50,7 +54,7 @@ const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(86_400);
 
 /// In the order of `provost.toml.example`.
-pub static SETTINGS: [Setting; 49] = [
+pub static SETTINGS: [Setting; 51] = [
     setting("listen", Rule::Address),
     setting("insecure", Rule::Switch),
     setting("database_url", Rule::Database),
@@ -130,14 +134,17 @@ pub static SETTINGS: [Setting; 49] = [
     setting("postgres.max_connections", Rule::Count(1, 1000)),
     setting("postgres.listen", Rule::Switch),
     setting("postgres.migrate", Rule::Switch),
+    setting("broker.url", Rule::Broker),
+    setting("broker.reply_queues", Rule::Queues),
 ];
 
 /// Settings with many values, validated by their own types.
-pub const LISTS: [&str; 5] = [
+pub const LISTS: [&str; 6] = [
     "tokens",
     "agents",
     "receivers",
     "alert_webhooks",
+    "intake",
     "retention.workflows",
 ];
 
@@ -152,6 +159,8 @@ impl Rule {
         match self {
             Rule::Address => text.is_some_and(|text| text.parse::<Listen>().is_ok()),
             Rule::Addresses => allow_list::faults(value).is_empty(),
+            Rule::Broker => text.is_some_and(|text| text.parse::<BrokerUrl>().is_ok()),
+            Rule::Queues => QueuePatterns::accepts(value),
             Rule::Database => text.is_some_and(|text| text.parse::<DatabaseUrl>().is_ok()),
             Rule::File => text.is_some_and(|text| !text.is_empty() && !text.contains('\0')),
             Rule::Instance => text.is_some_and(is_plain_name),
@@ -184,6 +193,7 @@ impl Rule {
         matches!(
             self,
             Rule::Address
+                | Rule::Broker
                 | Rule::Database
                 | Rule::File
                 | Rule::Instance
@@ -217,6 +227,10 @@ impl fmt::Display for Rule {
                 "permissions in octal that let the owner read and write, such as \"0600\" or \"0660\"",
             ),
             Rule::Addresses => write!(f, "a list of {ALLOWED_ADDRESSES}"),
+            Rule::Broker => f.write_str(BROKER_URL),
+            Rule::Queues => f.write_str(
+                "a list of names of queues, of which each may end with a *, such as [\"shop.replies\", \"amq.gen-*\"]",
+            ),
             Rule::Database => f.write_str(
                 "the URL of an SQLite file without parameters, such as \"sqlite://provost.db\" or \
                  \"sqlite:///data/provost.db\", or of a PostgreSQL database, such as \

@@ -12,6 +12,11 @@ pub fn found(path: &str, value: &Value) -> String {
     }
     match value {
         Value::String(text) if path == "database_url" => database_without_secrets(text),
+        // A password with a special character that is not encoded may be anywhere in it.
+        Value::String(text) if path == "broker.url" => match text.split_once("://") {
+            Some((scheme, _)) => quoted(&format!("{scheme}://{HIDDEN}")),
+            None => quoted(HIDDEN),
+        },
         Value::String(text) => url_without_secrets(text),
         value => toml(value),
     }

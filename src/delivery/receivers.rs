@@ -1,10 +1,13 @@
 //! Who receives messages, where, and which secrets sign them: as the configuration has it now. Nothing
 //! of it is kept with a message, so that a secret is rotated for those already waiting too.
 
+use std::sync::Arc;
+
 use crate::{
     agent::Post,
-    config::{AlertWebhookConfig, Config, ReceiverConfig},
-    domain::{AlertWebhook, KnownReceivers, ReceiverName, Secret, WebAddress},
+    broker::Brokers,
+    config::{AlertWebhookConfig, Config, QueuePatterns, ReceiverConfig},
+    domain::{AlertWebhook, KnownReceivers, QueueAddress, ReceiverName, Secret, WebAddress},
 };
 
 pub struct Receivers {
@@ -13,6 +16,8 @@ pub struct Receivers {
     allow_urls: bool,
     allow_unsigned: bool,
     post: Post,
+    pub brokers: Arc<Brokers>,
+    reply_queues: QueuePatterns,
 }
 
 struct Known {
@@ -29,13 +34,15 @@ pub struct Route<'r> {
 }
 
 impl Receivers {
-    pub fn new(config: &Config, post: Post) -> Self {
+    pub fn new(config: &Config, post: Post, brokers: Arc<Brokers>) -> Self {
         Self {
             known: config.receivers.iter().map(Known::new).collect(),
             webhooks: config.alert_webhooks.clone(),
             allow_urls: config.allows_reply_urls(),
             allow_unsigned: config.allows_unsigned(),
             post,
+            brokers,
+            reply_queues: config.broker.reply_queues.clone(),
         }
     }
 
@@ -138,6 +145,22 @@ impl KnownReceivers for Receivers {
         self.post.check(&address.url)?;
         Ok(covering.map(|known| ReceiverName::new(known.name.as_str())))
     }
+
+    fn allows_queue(&self, address: &QueueAddress, is_own: bool) -> Result<(), String> {
+        if !self.brokers.has(&address.broker) {
+            return Err(
+                "needs a message broker: give its address in broker.url, or use a `url`".to_owned(),
+            );
+        }
+        let is_open = match is_own {
+            true => self.reply_queues.0.is_empty(),
+            false => self.allow_urls,
+        };
+        match is_open || self.reply_queues.allow(&address.queue) {
+            true => Ok(()),
+            false => Err("is not allowed: add the queue to broker.reply_queues".to_owned()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -178,7 +201,12 @@ mod tests {
         };
         change(&mut config);
         let settings = AgentSettings::default();
-        Receivers::new(&config, Post::new(&settings, Duration::from_secs(1)))
+        let brokers = Arc::new(Brokers::new(&config, "test"));
+        Receivers::new(
+            &config,
+            Post::new(&settings, Duration::from_secs(1)),
+            brokers,
+        )
     }
 
     fn allows(receivers: &Receivers, url: &str) -> Result<Option<ReceiverName>, String> {
@@ -237,5 +265,30 @@ mod tests {
         assert!(refused.contains("never called"), "{refused}");
         let refused = allows(&local, "http://10.0.0.5").unwrap_err();
         assert!(refused.contains("calls.allow"), "{refused}");
+    }
+
+    #[test]
+    fn a_queue_needs_a_broker_and_where_others_submit_an_entry() {
+        let queue = |name| QueueAddress::parse(&format!("amqp://broker/{name}")).unwrap();
+        let refused = receivers(|_| {}).allows_queue(&queue("shop.replies"), false);
+        assert!(refused.unwrap_err().contains("broker.url"));
+        let with_broker = |listen: &str, allowed: &[&str]| {
+            receivers(|config| {
+                config.listen = listen.parse().unwrap();
+                config.broker.url = Some("amqp://rabbit.example".parse().unwrap());
+                config.broker.reply_queues.0 = allowed.iter().map(|name| (*name).into()).collect();
+            })
+        };
+        let local = with_broker("127.0.0.1:80", &[]);
+        assert_eq!(local.allows_queue(&queue("any"), false), Ok(()));
+        let open = with_broker("0.0.0.0:80", &[]);
+        let refused = open.allows_queue(&queue("any"), false).unwrap_err();
+        assert!(refused.contains("broker.reply_queues"), "{refused}");
+        assert_eq!(open.allows_queue(&queue("any"), true), Ok(()));
+        let some = with_broker("0.0.0.0:80", &["shop.*"]);
+        for is_own in [true, false] {
+            assert_eq!(some.allows_queue(&queue("shop.replies"), is_own), Ok(()));
+            assert!(some.allows_queue(&queue("any"), is_own).is_err());
+        }
     }
 }

@@ -1,12 +1,15 @@
 //! The request of one attempt: its route, signature and headers, and the class of the response.
 
+use std::time::Duration;
+
 use ::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use uuid::Uuid;
 
 use super::Receivers;
 use crate::{
     agent::{Post, PostError, PostResponse},
-    domain::{DeliveryResult, Timestamp, signatures},
+    broker::{BrokerError, Outgoing},
+    domain::{DeliveryResult, QUEUE_SCHEME, QueueAddress, Timestamp, signatures},
     store::{NextMessage, QueueClaim},
 };
 
@@ -18,6 +21,54 @@ const TRY: HeaderName = HeaderName::from_static("provost-try");
 const CLOUD_EVENT: HeaderValue = HeaderValue::from_static("application/cloudevents+json");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
+/// The attribute of a message's envelope that becomes a property.
+#[derive(serde::Deserialize)]
+struct QueueEnvelope {
+    correlationid: Option<String>,
+}
+
+/// Publishes a message to a queue. The broker knows who publishes, so it needs no signature.
+async fn publish(
+    receivers: &Receivers,
+    url: &str,
+    claim: &QueueClaim,
+    message: NextMessage,
+    within: Duration,
+) -> DeliveryResult {
+    let address = match QueueAddress::parse(url) {
+        Ok(address) => address,
+        Err(fault) => {
+            return DeliveryResult::Refused {
+                reason: format!("the address {fault}"),
+            };
+        }
+    };
+    let envelope: Option<QueueEnvelope> = serde_json::from_str(&message.body).ok();
+    let outgoing = Outgoing {
+        routing_key: address.queue.to_string(),
+        content_type: "application/cloudevents+json",
+        message_id: message.id.to_string(),
+        correlation_id: envelope.and_then(|envelope| envelope.correlationid),
+        kind: message.kind,
+        headers: vec![("provost-try", claim.tries.to_string())],
+        body: message.body.into(),
+        ..Outgoing::default()
+    };
+    let published = match receivers.brokers.get(&address.broker) {
+        Ok(broker) => broker.publish(&outgoing, within).await,
+        Err(unknown) => Err(unknown),
+    };
+    match published {
+        Ok(()) => DeliveryResult::Delivered,
+        Err(error) => DeliveryResult::Failed {
+            reason: error.to_string(),
+            retry_after: None,
+            // What the broker refuses may be this one message.
+            receiver_failing: !matches!(error, BrokerError::Refused(_)),
+        },
+    }
+}
+
 pub(super) async fn send(
     receivers: &Receivers,
     post: &Post,
@@ -25,6 +76,11 @@ pub(super) async fn send(
     message: NextMessage,
     now: Timestamp,
 ) -> DeliveryResult {
+    if let Some(url) = message.url.clone()
+        && url.starts_with(QUEUE_SCHEME)
+    {
+        return publish(receivers, &url, claim, message, post.timeout()).await;
+    }
     let route = match receivers.route(&claim.receiver, message.url.as_deref()) {
         Ok(route) => route,
         // The configuration may be corrected.

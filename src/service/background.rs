@@ -15,10 +15,13 @@ use super::{
 };
 use crate::{
     agent::Post,
+    api::App,
+    broker::{Broker, Brokers},
     config::Config,
     delivery::{DeliveryLoop, DeliverySettings, Receivers},
     domain::{DeliveryPolicy, InstanceId, Retention, renew_after},
     instance::{Hold, LocalLease, Membership},
+    intake::Intake,
     retention::{self, Pacing, Sweep},
     scheduler::{self, ClaimerSettings, Local},
     store::{LocalScheduler, Store},
@@ -116,6 +119,31 @@ pub(super) fn delivery(
     };
     let (store, receivers) = (store.clone(), receivers.clone());
     DeliveryLoop::new(store, instance.clone(), receivers, post, settings)
+}
+
+/// The connections to the message brokers, and the queues that are read. Nothing where no broker is configured.
+pub(super) fn brokers(
+    app: &Arc<App>,
+    brokers: &Arc<Brokers>,
+    components: &Components,
+) -> Vec<JoinHandle<()>> {
+    let stop = &components.stop;
+    let keep = |broker: Arc<dyn Broker>| {
+        let stop = stop.clone();
+        components.spawn("broker", async move {
+            stop.run_until_cancelled(broker.keep()).await;
+        })
+    };
+    let mut running: Vec<_> = brokers
+        .all()
+        .map(|(_, broker)| keep(broker.clone()))
+        .collect();
+    for config in &app.config.intake {
+        let intake = Intake::new(app.clone(), brokers.clone(), config.clone());
+        let intake = once_released(&app.hold, stop, intake.run(stop.clone()));
+        running.push(components.spawn("intake", intake));
+    }
+    running
 }
 
 /// Keeps this instance registered until `left`; after `stop` it no longer supervises.

@@ -32,6 +32,7 @@ use crate::{
         self, AddressPolicy, AgentSettings, Agents, OwnAddresses, Post, Registered, ReplyAddress,
     },
     api::{self, App, EndedTasks, Gauges, WorkflowCache},
+    broker::Brokers,
     config::{Config, DatabaseUrl, Listen},
     delivery::{Receivers, StoreAlerts},
     domain::{InstanceId, Limits, ReplyKey, Sender},
@@ -102,7 +103,8 @@ impl Service {
         };
         let replies = calls.replies.clone();
         let post = Post::new(&calls, config.courier.timeout.duration());
-        let receivers = Receivers::new(&config, post.clone());
+        let brokers = Arc::new(Brokers::new(&config, instance.as_str()));
+        let receivers = Receivers::new(&config, post.clone(), brokers.clone());
         let receivers = Arc::new(ArcSwap::from_pointee(receivers));
         let tokens = Arc::new(ArcSwap::from_pointee(config.tokens.clone()));
         let agents = Arc::new(Agents::new(calls));
@@ -129,6 +131,7 @@ impl Service {
             receivers: receivers.clone(),
             sender: sender.clone(),
             post: post.clone(),
+            brokers: brokers.clone(),
             tls,
         };
         let alerts = StoreAlerts {
@@ -242,6 +245,7 @@ impl Service {
             hold,
             waits: Arc::new(Semaphore::new(server.most_waiting())),
         });
+        background.extend(background::brokers(&app, &brokers, &components));
         server.switch(api::router(app));
         let server = components.spawn("server", server.run(goodbye.clone(), GOODBYE));
         info!(%address, %instance, %database, "provost is ready");

@@ -10,6 +10,7 @@ use tracing::{info, warn};
 
 use crate::{
     agent::Post,
+    broker::Brokers,
     config::{AccessToken, Config, setting_paths},
     delivery::Receivers,
     domain::Sender,
@@ -36,6 +37,7 @@ pub(super) struct Live {
     pub receivers: Arc<ArcSwap<Receivers>>,
     pub sender: Arc<ArcSwap<Sender>>,
     pub post: Post,
+    pub brokers: Arc<Brokers>,
     pub tls: Option<Arc<Tls>>,
 }
 
@@ -57,7 +59,7 @@ impl Live {
             tls.reload()?;
         }
         self.tokens.store(Arc::new(config.tokens.clone()));
-        let receivers = Receivers::new(&config, self.post.clone());
+        let receivers = Receivers::new(&config, self.post.clone(), self.brokers.clone());
         self.receivers.store(Arc::new(receivers));
         self.sender.store(Arc::new(Sender {
             public_url: self.sender.load().public_url.clone(),
@@ -88,6 +90,8 @@ impl Live {
         let differs = |path: &str| match path {
             // Shown without its password.
             "database_url" => self.config.database_url != new.database_url,
+            "broker.url" => self.config.broker.url != new.broker.url,
+            "intake" => self.config.intake != new.intake,
             _ => at(&old_values, path) != at(&new_values, path),
         };
         setting_paths()

@@ -10,7 +10,12 @@ use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 use tracing_subscriber::{
-    Layer, filter::Targets, fmt, fmt::MakeWriter, layer::SubscriberExt, util::SubscriberInitExt,
+    Layer,
+    filter::{LevelFilter, Targets},
+    fmt,
+    fmt::MakeWriter,
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
 };
 
 use one_line::OneLine;
@@ -48,7 +53,17 @@ where
     } else {
         lines.with_writer(OneLine(to)).boxed()
     };
-    tracing_subscriber::registry().with(lines.with_filter(filter.clone()))
+    tracing_subscriber::registry().with(lines.with_filter(of_operators(filter)))
+}
+
+/// The AMQP client reports what Provost expects and reports in its own words, such as a queue that does not exist yet.
+/// It is silent unless the filter names it.
+fn of_operators(filter: &Targets) -> Targets {
+    const CLIENT: &str = "lapin";
+    match filter.iter().any(|(target, _)| target.starts_with(CLIENT)) {
+        true => filter.clone(),
+        false => filter.clone().with_target(CLIENT, LevelFilter::OFF),
+    }
 }
 
 /// As <https://no-color.org> asks.

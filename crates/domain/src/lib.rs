@@ -35,6 +35,7 @@ mod open_reply;
 mod payload;
 mod policy;
 mod purge_pace;
+mod queue_address;
 pub mod render;
 mod reply_to;
 mod reply_token;
@@ -101,7 +102,8 @@ pub use open_reply::{
 };
 pub use payload::Payload;
 pub use purge_pace::PurgePace;
-pub use reply_to::{KnownReceivers, REPLIES, ReplyTo};
+pub use queue_address::{LONGEST_QUEUE, MAIN_BROKER, QUEUE_SCHEME, QueueAddress, queue_fault};
+pub use reply_to::{KnownReceivers, REPLIES, ReplyQueue, ReplyTo};
 pub use reply_token::ReplyKey;
 pub use retention::{Keep, KeepRule, Retention};
 pub use signature::{SECRET_FORM, Secret, signatures};

@@ -76,6 +76,9 @@ pub(super) struct CloudEvent<'a, D> {
     subject: String,
     time: Timestamp,
     datacontenttype: &'static str,
+    /// An extension: what the receiver knows the subject by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub correlationid: Option<&'a str>,
     data: D,
 }
 
@@ -96,6 +99,7 @@ impl<'a, D: Serialize> CloudEvent<'a, D> {
             subject,
             time,
             datacontenttype: "application/json",
+            correlationid: None,
             data,
         }
     }
@@ -165,7 +169,9 @@ impl Sender {
                 task: &view,
             };
             let source = self.link("/v1/tasks");
-            let envelope = CloudEvent::new(id, source, kind, task.id().to_string(), at, data);
+            let subject = task.id().to_string();
+            let mut envelope = CloudEvent::new(id, source, kind, subject, at, data);
+            envelope.correlationid = reply_to.correlation_id.as_deref();
             Message {
                 id,
                 receiver: queue.clone(),
@@ -173,7 +179,7 @@ impl Sender {
                 position: position(task.version, index),
                 task: Some(task.id()),
                 kind: kind.to_owned(),
-                url: reply_to.url.as_deref().map(str::to_owned),
+                url: reply_to.address(),
                 body: envelope.into_json(),
                 at,
             }
@@ -229,8 +235,8 @@ mod tests {
             trace: None,
             reply_to: Some(Box::new(ReplyTo {
                 url: Some("http://shop:9000/r".into()),
-                receiver: None,
                 events: events.iter().map(|event| Arc::from(*event)).collect(),
+                ..ReplyTo::default()
             })),
         })
     }

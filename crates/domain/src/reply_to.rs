@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     fields::{FieldFault, Fields},
     ids::ReceiverName,
+    queue_address::{LONGEST_QUEUE, MAIN_BROKER, QueueAddress, queue_fault},
     web_address::{LONGEST_URL, WebAddress},
 };
 
@@ -33,7 +34,7 @@ const DEFAULT_REPLIES: [&str; 4] = [
 const MOST_EVENTS: usize = 32;
 
 /// `reply_to` of a task, as it is stored.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ReplyTo {
     /// An address; empty if a receiver is named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,8 +42,24 @@ pub struct ReplyTo {
     /// Also set for an address that a configured receiver covers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receiver: Option<ReceiverName>,
+    /// A queue of a broker, instead of an address.
+    #[serde(rename = "queue", default, skip_serializing_if = "Option::is_none")]
+    pub queue_name: Option<Arc<str>>,
+    /// The broker, where it is not the one of the configuration's `[broker]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker: Option<Arc<str>>,
+    /// For messages to a queue: what the submitter knows them by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<Arc<str>>,
     /// Of [`REPLIES`].
     pub events: Vec<Arc<str>>,
+}
+
+/// A queue for replies, as the message of a submission names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReplyQueue {
+    pub address: QueueAddress,
+    pub correlation_id: Option<Arc<str>>,
 }
 
 /// The receivers that the configuration and its policy allow now.
@@ -51,21 +68,50 @@ pub trait KnownReceivers {
     fn knows(&self, receiver: &str) -> bool;
     /// The configured receiver that covers this address, if any; or why messages to it are not allowed.
     fn allows(&self, address: &WebAddress) -> Result<Option<ReceiverName>, String>;
+    /// Why messages to this queue are not allowed, if they are not. `is_own`: a user of the broker
+    /// names it.
+    fn allows_queue(&self, address: &QueueAddress, is_own: bool) -> Result<(), String>;
 }
 
 impl ReplyTo {
-    /// Reads the field `reply_to`. Its faults are added to those of `fields`.
-    pub fn read(fields: &mut Fields<'_>, known: &dyn KnownReceivers) -> Option<Self> {
-        let mut reply = fields.object("reply_to")?;
+    /// Reads the field `reply_to`. Its faults are added to those of `fields`. `own`: the queue of the message that is
+    /// read, for a body that names no other target.
+    pub fn read(
+        fields: &mut Fields<'_>,
+        known: &dyn KnownReceivers,
+        own: Option<ReplyQueue>,
+    ) -> Option<Self> {
+        if let Some(own) = &own
+            && let Err(message) = known.allows_queue(&own.address, true)
+        {
+            let queue = &own.address.queue;
+            fields.fault(
+                "reply_to",
+                format!("{queue:?}, from the properties of the message, {message}"),
+            );
+        }
+        let Some(mut reply) = fields.object("reply_to") else {
+            // A `reply_to` that is no object is a fault already.
+            return own.map(|own| Self::to_queue(own, DEFAULT_REPLIES.map(Arc::from).into()));
+        };
+        let own = own.filter(|_| !TARGETS.iter().any(|target| reply.has(target)));
+        if own.is_none() {
+            one_target(&mut reply);
+        }
         let named = receiver(&mut reply, known);
         let (url, covering) = url(&mut reply, known).unzip();
         let receiver = named.or(covering.flatten());
+        let queue = queue(&mut reply, known).or(own);
         let events = events(&mut reply);
         match reply.finish() {
-            Ok(()) => Some(Self {
-                url,
-                receiver,
-                events,
+            Ok(()) => Some(match queue {
+                Some(queue) => Self::to_queue(queue, events),
+                None => Self {
+                    url,
+                    receiver,
+                    events,
+                    ..Self::default()
+                },
             }),
             Err(faults) => {
                 fields.extend(faults);
@@ -74,13 +120,43 @@ impl ReplyTo {
         }
     }
 
+    fn to_queue(queue: ReplyQueue, events: Vec<Arc<str>>) -> Self {
+        let QueueAddress {
+            broker,
+            queue: name,
+        } = queue.address;
+        Self {
+            queue_name: Some(name),
+            broker: Some(broker).filter(|broker| **broker != *MAIN_BROKER),
+            correlation_id: queue.correlation_id,
+            events,
+            ..Self::default()
+        }
+    }
+
+    fn queue_address(&self) -> Option<QueueAddress> {
+        let queue = self.queue_name.clone()?;
+        let broker = self.broker.clone();
+        let broker = broker.unwrap_or_else(|| MAIN_BROKER.into());
+        Some(QueueAddress { broker, queue })
+    }
+
+    /// Where the messages go, unless the configuration says where; of a queue its whole address.
+    pub fn address(&self) -> Option<String> {
+        let queue = || self.queue_address().map(|queue| queue.to_string());
+        self.url.as_deref().map(str::to_owned).or_else(queue)
+    }
+
     pub fn wants(&self, kind: &str) -> bool {
         self.events.iter().any(|event| &**event == kind)
     }
 
-    /// The receiver of the messages, and so their queue: the one that was named, or the origin of the address. No
-    /// name contains a `:`, every origin does.
+    /// The receiver of the messages, and so their queue: the one that was named, or the origin of the address; for
+    /// a queue of a broker, the broker. No name contains a `:`, every origin does.
     pub fn queue(&self) -> ReceiverName {
+        if let Some(queue) = self.queue_address() {
+            return ReceiverName::new(queue.origin());
+        }
         let origin = || {
             let address = WebAddress::parse(self.url.as_deref().unwrap_or_default());
             // It was parsed when it was accepted.
@@ -110,13 +186,6 @@ fn url(
 }
 
 fn receiver(reply: &mut Fields<'_>, known: &dyn KnownReceivers) -> Option<ReceiverName> {
-    match (reply.has("url"), reply.has("receiver")) {
-        (true, true) => reply.fault("url", "give either `url` or `receiver`, not both"),
-        (false, false) => {
-            reply.missing("url", "give a URL, or the name of a configured `receiver`")
-        }
-        _ => {}
-    }
     let name = reply.string("receiver", 64)?;
     if known.knows(&name) {
         return Some(ReceiverName::new(name));
@@ -126,6 +195,62 @@ fn receiver(reply: &mut Fields<'_>, known: &dyn KnownReceivers) -> Option<Receiv
         format!("no receiver {name:?} is configured: add it to [[receivers]], or give a `url`"),
     );
     None
+}
+
+/// The fields of which `reply_to` has one.
+const TARGETS: [&str; 3] = ["url", "receiver", "queue"];
+
+fn one_target(reply: &mut Fields<'_>) {
+    let given = TARGETS.iter().filter(|target| reply.has(target));
+    match given.count() {
+        1 => {}
+        0 => reply.missing(
+            "url",
+            "give a URL, the name of a configured `receiver`, or a `queue` of the broker",
+        ),
+        _ => {
+            let given = TARGETS.into_iter().find(|target| reply.has(target));
+            let field = given.unwrap_or("url");
+            reply.fault(
+                field,
+                "give one of `url`, `receiver` and `queue`, not several",
+            );
+        }
+    }
+}
+
+fn queue(reply: &mut Fields<'_>, known: &dyn KnownReceivers) -> Option<ReplyQueue> {
+    if !reply.has("queue") && reply.has("correlation_id") {
+        reply.fault("correlation_id", "is for messages to a `queue` only");
+    }
+    let queue = reply.string("queue", LONGEST_QUEUE);
+    let correlation_id = reply.string("correlation_id", LONGEST_QUEUE);
+    let queue = queue?;
+    if correlation_id
+        .as_ref()
+        .is_some_and(|id| id.len() > LONGEST_QUEUE)
+    {
+        reply.fault(
+            "correlation_id",
+            "is longer than 255 bytes, the most that AMQP allows",
+        );
+    }
+    let address = QueueAddress {
+        broker: MAIN_BROKER.into(),
+        queue: queue.as_str().into(),
+    };
+    let allowed = match queue_fault(&queue) {
+        Some(fault) => Err(fault.to_owned()),
+        None => known.allows_queue(&address, false),
+    };
+    if let Err(message) = allowed {
+        reply.fault("queue", message);
+        return None;
+    }
+    Some(ReplyQueue {
+        address,
+        correlation_id: correlation_id.map(Into::into),
+    })
 }
 
 fn events(reply: &mut Fields<'_>) -> Vec<Arc<str>> {
@@ -171,12 +296,24 @@ mod tests {
                 _ => Err("is not allowed here".to_owned()),
             }
         }
+
+        fn allows_queue(&self, address: &QueueAddress, is_own: bool) -> Result<(), String> {
+            match &*address.queue {
+                "shop.replies" => Ok(()),
+                _ if is_own => Ok(()),
+                _ => Err("is not allowed here".to_owned()),
+            }
+        }
     }
 
     fn read(reply_to: Value) -> Result<ReplyTo, Vec<String>> {
-        let body = to_raw_value(&json!({ "reply_to": reply_to })).unwrap();
+        read_with(json!({ "reply_to": reply_to }), None)
+    }
+
+    fn read_with(body: Value, own: Option<ReplyQueue>) -> Result<ReplyTo, Vec<String>> {
+        let body = to_raw_value(&body).unwrap();
         let mut fields = Fields::of(&body, "").unwrap();
-        let read = ReplyTo::read(&mut fields, &Policy);
+        let read = ReplyTo::read(&mut fields, &Policy, own);
         match fields.finish() {
             Ok(()) => Ok(read.unwrap()),
             Err(faults) => Err(faults.iter().map(ToString::to_string).collect()),
@@ -198,6 +335,30 @@ mod tests {
         let named = read(json!({ "receiver": "shop" })).unwrap();
         assert_eq!(named.queue().as_str(), "shop");
         assert!(named.wants("task.error") && !named.wants("task.accepted"));
+    }
+
+    #[test]
+    fn a_reply_goes_to_a_queue_that_the_body_or_the_message_names() {
+        let named = json!({ "queue": "shop.replies", "correlation_id": "7" });
+        let named = read(named).unwrap();
+        assert_eq!(named.queue().as_str(), "amqp://broker");
+        assert_eq!(named.address().unwrap(), "amqp://broker/shop.replies");
+        let own = ReplyQueue {
+            address: QueueAddress::parse("amqp://eu/amq.gen-7").unwrap(),
+            correlation_id: Some("9".into()),
+        };
+        let default = read_with(json!({}), Some(own.clone())).unwrap();
+        assert_eq!(default.address().unwrap(), "amqp://eu/amq.gen-7");
+        assert_eq!(default.queue().as_str(), "amqp://eu");
+        assert_eq!(default.correlation_id.as_deref(), Some("9"));
+        assert!(default.wants("task.processed"));
+        let chosen = json!({ "reply_to": { "events": ["step.error"] } });
+        let chosen = read_with(chosen, Some(own.clone())).unwrap();
+        assert_eq!(chosen.address(), default.address());
+        assert!(chosen.wants("step.error") && !chosen.wants("task.processed"));
+        let other = json!({ "reply_to": { "receiver": "shop" } });
+        let other = read_with(other, Some(own)).unwrap();
+        assert_eq!((other.queue().as_str(), other.address()), ("shop", None));
     }
 
     #[test]
@@ -236,7 +397,21 @@ mod tests {
             ),
             (
                 json!({ "receiver": "shop", "url": "https://a" }),
-                "/reply_to/url: give either",
+                "/reply_to/url: give one of",
+            ),
+            (
+                json!({ "receiver": "shop", "queue": "shop.replies" }),
+                "/reply_to/receiver: give one of",
+            ),
+            (
+                json!({ "queue": "secret" }),
+                "/reply_to/queue: is not allowed here",
+            ),
+            (json!({ "queue": "" }), "/reply_to/queue: "),
+            (json!({ "queue": "q".repeat(300) }), "/reply_to/queue: "),
+            (
+                json!({ "receiver": "shop", "correlation_id": "7" }),
+                "/reply_to/correlation_id: is for messages to a `queue`",
             ),
             (
                 json!({ "receiver": "shop", "events": ["task.done"] }),

@@ -148,16 +148,16 @@ async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Problem> {
     }
 }
 
+/// The problem of a body that is longer than so many bytes.
+pub fn too_large(limit: usize) -> Problem {
+    let detail =
+        format!("the body is longer than {limit} bytes: send less, or raise limits.max_request");
+    Problem::new(ProblemKind::BodyTooLarge, detail).with("limit", limit)
+}
+
 impl BodyLimit {
     fn too_large(&self) -> Problem {
-        Problem::new(
-            ProblemKind::BodyTooLarge,
-            format!(
-                "the body is longer than {} bytes: send less, or raise limits.max_request",
-                self.length
-            ),
-        )
-        .with("limit", self.length)
+        too_large(self.length)
     }
 
     fn too_slow(&self, length: usize) -> Problem {
@@ -201,7 +201,7 @@ impl Pieces {
     }
 }
 
-fn parse(bytes: Bytes) -> Result<Box<RawValue>, Problem> {
+pub fn parse(bytes: Bytes) -> Result<Box<RawValue>, Problem> {
     let text = match String::from_utf8(bytes.into()) {
         Ok(text) => text,
         Err(error) => {

@@ -195,12 +195,21 @@ pub struct PollSchema {
 #[derive(ToSchema)]
 #[schema(as = ReplyTo)]
 pub struct ReplyToSchema {
-    /// A URL; alternatively a `receiver`. `***` replaces its query.
+    /// A URL; alternatively a `receiver` or a `queue`. `***` replaces its query.
     #[schema(example = "http://127.0.0.1:9000/replies")]
     url: Option<String>,
     /// A configured receiver.
     #[schema(example = "shop")]
     receiver: Option<String>,
+    /// A queue of the message broker that is configured.
+    #[schema(example = "shop.replies", max_length = 255)]
+    queue: Option<String>,
+    /// The broker of the queue, if the task was submitted through an intake with a broker of its own. Only shown.
+    #[schema(example = "shop")]
+    broker: Option<String>,
+    /// For messages to a queue: the correlation id that they have.
+    #[schema(example = "order-1001", max_length = 255)]
+    correlation_id: Option<String>,
     /// Default: `task.processed`, `task.error`, `task.undone` and `task.cancelled`.
     #[schema(min_items = 1, example = json!(["task.processed", "task.error"]))]
     events: Option<Vec<ReplyEventSchema>>,
@@ -448,8 +457,8 @@ mod tests {
             trace: None,
             reply_to: Some(Box::new(ReplyTo {
                 url: Some("http://shop:9000/r".into()),
-                receiver: None,
                 events: [Arc::from("task.processed")].into(),
+                ..ReplyTo::default()
             })),
         };
         let by = Actor::operator("test");
@@ -500,6 +509,9 @@ mod tests {
         describes::<AwaitedReplySchema>(&[deferred["steps"][0]["awaited_reply"].clone()]);
         let mut by_receiver = view["reply_to"].clone();
         by_receiver["receiver"] = json!("shop");
+        by_receiver["queue"] = json!("shop.replies");
+        by_receiver["broker"] = json!("shop");
+        by_receiver["correlation_id"] = json!("order-1001");
         describes::<ReplyToSchema>(&[by_receiver]);
     }
 

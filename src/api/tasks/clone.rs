@@ -135,7 +135,7 @@ async fn changed(
     let priority = priority(&mut fields);
     let complete_within = complete_within(&mut fields);
     let keeps_reply_to = !fields.has("reply_to");
-    let mut reply_to = ReplyTo::read(&mut fields, &**app.receivers.load());
+    let mut reply_to = ReplyTo::read(&mut fields, &**app.receivers.load(), None);
     if keeps_reply_to {
         reply_to = details.reply_to.as_deref().cloned();
     }

@@ -5,6 +5,7 @@ mod clone;
 mod commands;
 mod events;
 mod graph;
+mod message;
 mod queue_position;
 mod read;
 mod submit;
@@ -21,6 +22,7 @@ use axum::{
 use tracing::debug;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+pub use self::message::submit_message;
 use self::queue_position::{count_ahead, explain_other_reasons};
 use super::{App, Problem, extract::LONGEST_WAIT};
 use crate::{

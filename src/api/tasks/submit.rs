@@ -27,7 +27,7 @@ use crate::{
     },
     domain::{
         Definition, Details, FieldFault, Fields, LONGEST_NAME, MOST_LABELS, Payload, Policies,
-        Priority, ReplyTo, Span, TaskFields, TaskId, WorkflowName, WorkflowRef,
+        Priority, ReplyQueue, ReplyTo, Span, TaskFields, TaskId, WorkflowName, WorkflowRef,
     },
     store::{Idempotency, Submitted},
 };
@@ -128,7 +128,7 @@ pub(super) async fn submit(
     query.finish()?;
     if dry_run {
         let permit = app.bulkhead.enter().await?;
-        let submission = read(&app, &body, Some(&permit)).await?;
+        let submission = read(&app, &body, Some(&permit), None).await?;
         let fields = TaskFields {
             complete_within: submission.complete_within,
             input: Some(&submission.input),
@@ -142,7 +142,7 @@ pub(super) async fn submit(
             &permit,
         ));
     }
-    let submission = read(&app, &body, None).await?;
+    let submission = read(&app, &body, None, None).await?;
     let idempotency = idempotency(
         &conditions,
         &caller,
@@ -227,7 +227,13 @@ async fn store(
     conditions: &Conditions,
     idempotency: Option<Idempotency>,
 ) -> Result<Submitted, Problem> {
-    let details = Details {
+    let reason = submission.reason.clone();
+    let details = new_details(submission, id, conditions);
+    Ok(app.store.submit(details, reason, idempotency).await?)
+}
+
+pub(super) fn new_details(submission: Submission, id: TaskId, conditions: &Conditions) -> Details {
+    Details {
         id,
         key: submission.key.map(Into::into),
         workflow: submission.workflow,
@@ -238,27 +244,39 @@ async fn store(
         complete_within: submission.complete_within,
         trace: conditions.trace.clone(),
         reply_to: submission.reply_to.map(Box::new),
-    };
-    let reason = submission.reason;
-    Ok(app.store.submit(details, reason, idempotency).await?)
+    }
+}
+
+/// What a submission has from the queue that it came through.
+#[derive(Default)]
+pub(super) struct MessageSource {
+    /// The only workflow that it may submit.
+    pub workflow: Option<WorkflowName>,
+    /// Where its replies go, unless its body says so.
+    pub reply_to: Option<ReplyQueue>,
 }
 
 /// Parses a submission and reports all its faults at once.
-async fn read(
+pub(super) async fn read(
     app: &App,
     body: &RawValue,
     permit: Option<&EvaluationPermit<'_>>,
+    source: Option<MessageSource>,
 ) -> Result<Submission, Problem> {
     let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
+    let source = source.unwrap_or_default();
     let workflow = fields.string("workflow", 64);
+    let only = source.workflow;
+    let workflow = only_workflow(&mut fields, workflow, only.as_ref());
     let workflow_version = fields.integer("workflow_version", 1..=i64::from(u32::MAX));
-    let steps = fields.value("steps");
+    // Where there is only one workflow, steps are a fault already.
+    let steps = fields.value("steps").filter(|_| only.is_none());
     let key = fields.string("key", LONGEST_NAME);
     let input = fields.raw("input").map_or_else(Payload::null, Payload::new);
     let priority = priority(&mut fields);
     let complete_within = complete_within(&mut fields);
     let labels = labels(&mut fields);
-    let reply_to = ReplyTo::read(&mut fields, &**app.receivers.load());
+    let reply_to = ReplyTo::read(&mut fields, &**app.receivers.load(), source.reply_to);
     let policies = Policies::read(&mut fields);
 
     let mut chosen = None;
@@ -318,6 +336,28 @@ async fn read(
         reply_to,
         reason: None,
     })
+}
+
+/// The workflow of a submission that may name only one.
+fn only_workflow(
+    fields: &mut Fields<'_>,
+    named: Option<String>,
+    only: Option<&WorkflowName>,
+) -> Option<String> {
+    let Some(only) = only else { return named };
+    if fields.has("steps") {
+        fields.fault(
+            "steps",
+            format!("are not allowed here: this queue is for the workflow {only:?} alone"),
+        );
+    }
+    if named.is_some_and(|named| named != only.as_str()) {
+        fields.fault(
+            "workflow",
+            format!("is not allowed here: this queue is for the workflow {only:?} alone"),
+        );
+    }
+    Some(only.as_str().to_owned())
 }
 
 pub(super) fn priority(fields: &mut Fields<'_>) -> Option<Priority> {

@@ -26,8 +26,8 @@ async fn submit(h: &Harness, path: &str, count: usize) {
         let messages = New {
             reply_to: Some(ReplyTo {
                 url: Some(format!("{SHOP}{path}").into()),
-                receiver: None,
                 events: ["task.accepted"].map(Into::into).into(),
+                ..ReplyTo::default()
             }),
             ..New::default()
         };

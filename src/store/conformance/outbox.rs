@@ -23,8 +23,8 @@ fn with_replies() -> New {
     New {
         reply_to: Some(ReplyTo {
             url: Some(format!("{SHOP}/r").into()),
-            receiver: None,
             events: ["task.accepted", "task.processed"].map(Into::into).into(),
+            ..ReplyTo::default()
         }),
         ..New::default()
     }

@@ -22,8 +22,8 @@ fn three() -> serde_json::Value {
 pub async fn a_task_is_read_back_as_it_was_submitted(h: Harness) {
     let reply_to = crate::domain::ReplyTo {
         url: Some("http://shop:9000/r?x=ü".into()),
-        receiver: None,
         events: vec!["task.error".into()],
+        ..crate::domain::ReplyTo::default()
     };
     let task = h
         .submit(New {

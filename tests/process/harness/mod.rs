@@ -1,12 +1,14 @@
 //! What the tests stand on: the binary as a child process, a client for its API, remote services
 //! that misbehave as told, and the database as another reader sees it.
 
+mod amqp_frames;
 mod api;
 mod database;
 mod load;
 mod messages;
 mod postgres;
 mod provost;
+mod rabbit;
 mod remote;
 mod small_disk;
 mod tasks;
@@ -14,12 +16,14 @@ pub mod wire;
 
 use std::time::Duration;
 
+pub use amqp_frames::{FramePublisher, nested_table};
 pub use api::{Answer, Api, Call, Events, id_of};
 pub use database::Database;
 pub use load::Load;
 pub use messages::{alerts, messages, until, until_messages, verify};
 pub use postgres::{Postgres, lasting_port, sql};
 pub use provost::{Provost, Setup, binary};
+pub use rabbit::{Queued, Rabbit};
 pub use remote::{Act, Gate, Hook, Remote, Seen};
 pub use small_disk::SmallDisk;
 pub use tasks::{kinds, one_step, pipeline, step};

@@ -1,0 +1,79 @@
+//! The dead letter of a refused message: the message as it was, with the problem in its headers.
+
+use super::DeadLetter;
+use crate::{api::Problem, broker::Outgoing, config::IntakeConfig};
+
+/// Of the problem document, in bytes. All headers must fit into one frame of the protocol.
+const LONGEST_PROBLEM: usize = 16 << 10;
+/// Of its detail.
+const LONGEST_DETAIL: usize = 2 << 10;
+
+pub fn dead_letter(intake: &IntakeConfig, problem: Problem) -> DeadLetter {
+    let kind = problem.kind();
+    let detail = shortened(problem.detail(), LONGEST_DETAIL);
+    let mut document = problem.document();
+    if document.len() > LONGEST_PROBLEM {
+        // Without its members: thousands of faults say no more than the first.
+        document = Problem::new(kind, detail.clone()).document();
+    }
+    let headers = vec![
+        ("provost-problem", document),
+        ("provost-problem-type", kind.slug().to_owned()),
+        ("provost-problem-detail", detail.clone()),
+        ("provost-intake", intake.name.clone()),
+        ("provost-queue", intake.queue.clone()),
+    ];
+    DeadLetter {
+        to: Outgoing {
+            exchange: intake.dead_letter_exchange.clone(),
+            routing_key: intake.dead_letter_routing_key(),
+            declare: true,
+            headers,
+            ..Outgoing::default()
+        },
+        slug: kind.slug(),
+        detail,
+    }
+}
+
+fn shortened(text: &str, longest: usize) -> String {
+    match text.len() > longest {
+        true => format!("{}…", &text[..text.floor_char_boundary(longest)]),
+        false => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::domain::FieldFault;
+
+    #[test]
+    fn the_headers_have_the_problem_however_many_faults_there_are() {
+        let intake = IntakeConfig {
+            name: "shop".to_owned(),
+            url: None,
+            queue: "orders".to_owned(),
+            prefetch: 1,
+            workflow: None,
+            dead_letter_exchange: String::new(),
+            dead_letter_routing_key: None,
+        };
+        for (count, members) in [(2, true), (5000, false)] {
+            let fault = |at| FieldFault::new(format!("/steps/{at}"), "is wrong".to_owned());
+            let faults = (0..count).map(fault).collect();
+            let letter = dead_letter(&intake, Problem::invalid(faults));
+            assert_eq!(letter.to.routing_key, "orders.dead");
+            let (name, document) = &letter.to.headers[0];
+            assert!(document.len() <= LONGEST_PROBLEM);
+            let document: Value = serde_json::from_str(document).unwrap();
+            assert_eq!(
+                (*name, document["type"].as_str()),
+                ("provost-problem", Some("/problems/invalid"))
+            );
+            assert_eq!(document.get("errors").is_some(), members);
+        }
+    }
+}

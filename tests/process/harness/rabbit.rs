@@ -1,0 +1,367 @@
+//! RabbitMQ servers of a test's own, which it may stop, kill and restart; and their queues as another client sees
+//! them. `scripts/prepare` unpacks RabbitMQ below `target/tools`. Each server has its own node name, ports, cookie,
+//! folder and `epmd`: nothing of the system's is used.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use futures::StreamExt;
+use lapin::{
+    BasicProperties, Channel, Confirmation, Connection, ConnectionProperties,
+    options::{
+        BasicAckOptions, BasicConsumeOptions, BasicGetOptions, BasicPublishOptions,
+        ConfirmSelectOptions, QueueDeclareOptions,
+    },
+    types::{AMQPValue, FieldTable},
+};
+use serde_json::Value;
+use tokio::time::{sleep, timeout};
+
+use super::{PATIENCE, lasting_port};
+
+/// A message as it was taken from a queue.
+#[derive(Clone, Debug)]
+pub struct Queued {
+    pub body: Value,
+    pub raw: String,
+    pub properties: BasicProperties,
+    pub headers: BTreeMap<String, String>,
+}
+
+impl Queued {
+    pub fn message_id(&self) -> String {
+        let id = self.properties.message_id().as_ref();
+        id.map(ToString::to_string).unwrap_or_default()
+    }
+
+    pub fn correlation_id(&self) -> String {
+        let id = self.properties.correlation_id().as_ref();
+        id.map(ToString::to_string).unwrap_or_default()
+    }
+
+    fn new(data: Vec<u8>, properties: BasicProperties) -> Self {
+        let headers = properties.headers().iter().flat_map(FieldTable::inner);
+        let text = |value: &AMQPValue| match value {
+            AMQPValue::LongString(text) => text.to_string(),
+            other => format!("{other:?}"),
+        };
+        let headers = headers.map(|(name, value)| (name.to_string(), text(value)));
+        let raw = String::from_utf8_lossy(&data).into_owned();
+        Self {
+            body: serde_json::from_str(&raw).unwrap_or_default(),
+            raw,
+            headers: headers.collect(),
+            properties,
+        }
+    }
+}
+
+/// A server. It ends with the test, however that ends.
+pub struct Rabbit {
+    folder: PathBuf,
+    port: u16,
+    distribution: u16,
+    epmd: u16,
+    server: Option<Child>,
+    /// Ends the server and its epmd, and removes the folder, as soon as this process holds its input no longer.
+    keeper: Child,
+}
+
+const KEEPER: &str = r#"
+"$1" -port "$2" -address 127.0.0.1 &
+epmd=$!
+cat
+[ -s "$0/pid" ] && kill -9 "$(cat "$0/pid")"
+kill "$epmd"
+sleep 0.2
+rm -rf "$0"
+"#;
+
+fn tools() -> PathBuf {
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/rabbitmq");
+    assert!(
+        tools.join("complete").exists(),
+        "RabbitMQ is not in {}: scripts/prepare unpacks it",
+        tools.display()
+    );
+    tools
+}
+
+impl Rabbit {
+    pub async fn start() -> Self {
+        let mut rabbit = Self::prepare();
+        rabbit.start_again().await;
+        rabbit
+    }
+
+    /// A server that does not run yet.
+    pub fn prepare() -> Self {
+        let folder = format!("provost-rabbit-{:032x}", rand::random::<u128>());
+        let folder = std::env::temp_dir().join(folder);
+        fs::create_dir(&folder).unwrap();
+        let epmd = lasting_port();
+        let keeper = Command::new("setsid")
+            .args(["sh", "-c", KEEPER])
+            .arg(&folder)
+            .arg(tools().join("usr/lib/erlang/bin/epmd"))
+            .arg(epmd.to_string())
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self {
+            folder,
+            port: lasting_port(),
+            distribution: lasting_port(),
+            epmd,
+            server: None,
+            keeper,
+        }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn url(&self) -> String {
+        self.url_through(self.port)
+    }
+
+    /// Its URL behind a proxy at this port.
+    pub fn url_through(&self, port: u16) -> String {
+        format!("amqp://guest:guest@127.0.0.1:{port}")
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let tools = tools();
+        let installed = fs::read_dir(tools.join("usr/lib/rabbitmq/lib")).unwrap();
+        let version = installed.filter_map(Result::ok).next().unwrap().path();
+        let path = std::env::var("PATH").unwrap_or_default();
+        let erlang = tools.join("usr/lib/erlang/bin");
+        let mut command = Command::new(version.join("sbin").join(program));
+        let file = |name: &str| self.folder.join(name);
+        command
+            .env("PATH", format!("{}:{path}", erlang.display()))
+            .env("HOME", &self.folder)
+            .env("RABBITMQ_NODENAME", format!("t{}@localhost", self.port))
+            .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
+            .env("RABBITMQ_NODE_PORT", self.port.to_string())
+            .env("RABBITMQ_DIST_PORT", self.distribution.to_string())
+            .env("ERL_EPMD_PORT", self.epmd.to_string())
+            .env("ERL_EPMD_ADDRESS", "127.0.0.1")
+            .env("RABBITMQ_MNESIA_BASE", file("mnesia"))
+            .env("RABBITMQ_LOG_BASE", file("log"))
+            .env("RABBITMQ_LOGS", file("rabbit.log"))
+            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
+            .env("RABBITMQ_CONFIG_FILE", file("rabbitmq"))
+            .env("RABBITMQ_ADVANCED_CONFIG_FILE", file("advanced"))
+            .env("RABBITMQ_ENABLED_PLUGINS_FILE", file("plugins"))
+            .env("RABBITMQ_PID_FILE", file("pid"))
+            .env(
+                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
+                "+S 1:1 -kernel inet_dist_use_interface {127,0,0,1}",
+            )
+            .current_dir(&self.folder)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Starts it after a stop or a crash, with the queues that it had.
+    pub async fn start_again(&mut self) {
+        let server = self
+            .command("rabbitmq-server")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        self.server = Some(server.unwrap());
+        let ready = async {
+            while self.connect().await.is_none() {
+                sleep(Duration::from_millis(100)).await;
+            }
+        };
+        if timeout(PATIENCE, ready).await.is_err() {
+            panic!("RabbitMQ did not start:\n{}", self.log());
+        }
+    }
+
+    /// SIGKILL.
+    pub async fn kill(&mut self) {
+        let pid = fs::read_to_string(self.folder.join("pid")).unwrap();
+        let killed = Command::new("sh")
+            .args(["-c", &format!("kill -9 {}", pid.trim())])
+            .status();
+        assert!(killed.unwrap().success());
+        if let Some(mut server) = self.server.take() {
+            let ended = tokio::task::spawn_blocking(move || server.wait());
+            ended.await.unwrap().unwrap();
+        }
+    }
+
+    /// `rabbitmqctl`.
+    pub async fn control(&self, arguments: &[&str]) -> String {
+        let mut command = self.command("rabbitmqctl");
+        command.args(arguments);
+        let output = tokio::task::spawn_blocking(move || command.output());
+        let output = output.await.unwrap().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        text
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("rabbit.log")).unwrap_or_default()
+    }
+
+    async fn connect(&self) -> Option<Connection> {
+        let url = self.url();
+        let connected = Connection::connect(&url, ConnectionProperties::default());
+        let connected = timeout(Duration::from_secs(5), connected).await;
+        connected.ok()?.ok()
+    }
+
+    pub async fn client(&self) -> RabbitClient {
+        let connection = self.connect().await.expect("RabbitMQ runs");
+        let channel = connection.create_channel().await.unwrap();
+        let confirms = ConfirmSelectOptions::default();
+        channel.confirm_select(confirms).await.unwrap();
+        RabbitClient {
+            connection,
+            channel,
+        }
+    }
+}
+
+impl Drop for Rabbit {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<_> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(20)..];
+            eprintln!("the last that RabbitMQ said:\n{}", last.join("\n"));
+        }
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+        if let Some(mut server) = self.server.take() {
+            let _ = server.wait();
+        }
+    }
+}
+
+/// A publisher and reader of queues, apart from Provost.
+pub struct RabbitClient {
+    pub connection: Connection,
+    pub channel: Channel,
+}
+
+impl RabbitClient {
+    pub async fn declare(&self, queue: &str) {
+        self.declare_with(queue, &[]).await;
+    }
+
+    /// With arguments such as `x-max-length`.
+    pub async fn declare_with(&self, queue: &str, arguments: &[(&str, AMQPValue)]) {
+        let mut table = FieldTable::default();
+        for (name, value) in arguments {
+            table.insert((*name).into(), value.clone());
+        }
+        let options = QueueDeclareOptions {
+            durable: true,
+            ..QueueDeclareOptions::default()
+        };
+        let declared = self.channel.queue_declare(queue.into(), options, table);
+        declared.await.unwrap();
+    }
+
+    /// Publishes durably, and waits for the confirm.
+    pub async fn publish(&self, queue: &str, body: &[u8], properties: BasicProperties) {
+        let (options, properties) = (
+            BasicPublishOptions {
+                mandatory: true,
+                ..BasicPublishOptions::default()
+            },
+            properties.with_delivery_mode(2),
+        );
+        let published = self
+            .channel
+            .basic_publish("".into(), queue.into(), options, body, properties)
+            .await
+            .unwrap();
+        assert_eq!(published.await.unwrap(), Confirmation::Ack(None));
+    }
+
+    /// A submission under a message id.
+    pub async fn submit(&self, queue: &str, id: &str, submission: &Value) {
+        let properties = BasicProperties::default()
+            .with_message_id(id.into())
+            .with_content_type("application/json".into());
+        let body = submission.to_string();
+        self.publish(queue, body.as_bytes(), properties).await;
+    }
+
+    /// How many messages a queue has that wait; `None` where there is no such queue.
+    pub async fn depth(&self, queue: &str) -> Option<u32> {
+        let channel = self.connection.create_channel().await.unwrap();
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
+        let declared = channel.queue_declare(queue.into(), options, FieldTable::default());
+        let queue = declared.await.ok()?;
+        let count = queue.message_count();
+        channel.close(200, "".into()).await.unwrap();
+        Some(count)
+    }
+
+    /// Waits for the next message of a queue, and takes it.
+    pub async fn take(&self, queue: &str) -> Queued {
+        let taken = async {
+            loop {
+                // Nobody may have declared it yet.
+                if self.depth(queue).await.is_some_and(|depth| depth > 0) {
+                    let options = BasicGetOptions { no_ack: true };
+                    let got = self.channel.basic_get(queue.into(), options).await.unwrap();
+                    if let Some(message) = got {
+                        let delivery = message.delivery;
+                        return Queued::new(delivery.data, delivery.properties);
+                    }
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let taken = timeout(PATIENCE, taken).await;
+        taken.unwrap_or_else(|_| panic!("nothing came to {queue}"))
+    }
+
+    /// Takes this many messages.
+    pub async fn take_all(&self, queue: &str, count: usize) -> Vec<Queued> {
+        let options = BasicConsumeOptions::default();
+        let consumer =
+            self.channel
+                .basic_consume(queue.into(), "".into(), options, FieldTable::default());
+        let mut consumer = consumer.await.unwrap();
+        let mut all = Vec::new();
+        while all.len() < count {
+            let next = timeout(PATIENCE, consumer.next()).await;
+            let next = next.unwrap_or_else(|_| panic!("{} of {count} came to {queue}", all.len()));
+            let delivery = next.unwrap().unwrap();
+            delivery
+                .acker
+                .ack(BasicAckOptions::default())
+                .await
+                .unwrap();
+            all.push(Queued::new(delivery.data, delivery.properties));
+        }
+        all
+    }
+}
