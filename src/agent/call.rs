@@ -1,8 +1,10 @@
 //! One call: one try at an endpoint, and the deadline around it.
 
+use ::http::HeaderMap;
 use tokio::time::Instant;
 
 use super::{
+    http,
     registry::{Agent, Agents},
     transport::{CallAttempt, Permission},
 };
@@ -37,6 +39,11 @@ impl Agent {
 }
 
 impl Agents {
+    /// The headers of a step that a worker fetches; an error says why there can be none.
+    pub fn worker_headers(&self, call: &Call) -> Result<HeaderMap, String> {
+        http::worker_headers(call, self.reply_address())
+    }
+
     /// [`Agent::call`] on the agent that the call is for.
     pub async fn call(
         &self,

@@ -78,13 +78,14 @@ pub(super) fn request(
     let target = &url[Position::BeforePath..Position::AfterQuery];
     let target = PathAndQuery::try_from(target)
         .map_err(|error| format!("{target:?} is not a valid request target: {error}"))?;
-    let mut headers = headers(host, call, traceparent)?;
+    let mut headers = HeaderMap::with_capacity(16);
+    headers.insert(header::HOST, host.clone());
+    headers.insert(header::ACCEPT, JSON);
+    headers.insert(header::USER_AGENT, USER_AGENT);
+    add_headers(&mut headers, call, traceparent)?;
     let may_be_deferred = matches!(call.purpose, Purpose::Work | Purpose::Undo(_));
     if let Some(replies) = replies.filter(|_| may_be_deferred) {
-        let mut address = text_or_encoded(&replies.of(call.step, call.attempt));
-        // It is a credential.
-        address.set_sensitive(true);
-        headers.insert(PROVOST_REPLY_TO, address);
+        add_reply_address(&mut headers, call, replies);
     }
     let body = match body {
         Some(body) => {
@@ -182,11 +183,30 @@ fn own_base(origin: &Url, url: &str) -> Result<Url, Unmakeable> {
     }
 }
 
-fn headers(host: &HeaderValue, call: &Call, traceparent: &str) -> Result<HeaderMap, Unmakeable> {
+/// The headers of a step that a worker fetches: those of a call, but for what only a connection needs.
+pub(super) fn worker_headers(
+    call: &Call,
+    replies: Option<&ReplyAddress>,
+) -> Result<HeaderMap, Unmakeable> {
     let mut headers = HeaderMap::with_capacity(16);
-    headers.insert(header::HOST, host.clone());
-    headers.insert(header::ACCEPT, JSON);
-    headers.insert(header::USER_AGENT, USER_AGENT);
+    add_headers(&mut headers, call, &call.trace.parent())?;
+    if let Some(replies) = replies {
+        add_reply_address(&mut headers, call, replies);
+    }
+    if call.body.is_some() {
+        headers.entry(header::CONTENT_TYPE).or_insert(JSON);
+    }
+    Ok(headers)
+}
+
+fn add_reply_address(headers: &mut HeaderMap, call: &Call, replies: &ReplyAddress) {
+    let mut address = text_or_encoded(&replies.of(call.step, call.attempt));
+    // It is a credential.
+    address.set_sensitive(true);
+    headers.insert(PROVOST_REPLY_TO, address);
+}
+
+fn add_headers(headers: &mut HeaderMap, call: &Call, traceparent: &str) -> Result<(), Unmakeable> {
     match &call.purpose {
         Purpose::Work | Purpose::Poll => {}
         Purpose::Cancel(key) => {
@@ -221,7 +241,7 @@ fn headers(host: &HeaderValue, call: &Call, traceparent: &str) -> Result<HeaderM
         let (name, value) = own_header(name, value)?;
         headers.insert(name, value);
     }
-    Ok(headers)
+    Ok(())
 }
 
 fn own_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), Unmakeable> {

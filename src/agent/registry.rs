@@ -13,10 +13,10 @@ use super::{
     http,
     meters::{CallMetrics, MADE_FOR_URLS},
     routing::Endpoints,
-    settings::AgentSettings,
+    settings::{AgentSettings, ReplyAddress},
     transport::Transport,
 };
-use crate::domain::{AgentName, AgentSpec, Endpoint, RetrySpec};
+use crate::domain::{AgentMode, AgentName, AgentSpec, Endpoint, RetrySpec};
 
 /// How many origins of step URLs are remembered while no call to them is in flight.
 const ORIGINS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
@@ -151,6 +151,15 @@ impl Agents {
         self.gate.close();
     }
 
+    /// Whether nothing is given out any more.
+    pub fn is_closed(&self) -> bool {
+        self.gate.is_closed()
+    }
+
+    pub(super) fn reply_address(&self) -> Option<&ReplyAddress> {
+        self.settings.replies.get()
+    }
+
     #[cfg(test)]
     pub(super) fn origins_known(&self) -> usize {
         self.origins.lock().len()
@@ -218,6 +227,7 @@ impl Agents {
             origins.pop(&idle);
         }
         let spec = AgentSpec {
+            mode: AgentMode::Call,
             endpoints: vec![Endpoint {
                 url: origin.as_str().to_owned(),
                 max_in_flight: self.settings.default_max_in_flight,

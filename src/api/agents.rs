@@ -1,6 +1,6 @@
 //! Agents: the remote services that steps call, registered here or defined in the configuration file.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     extract::State,
@@ -20,10 +20,13 @@ use super::{
     problem::{ProblemBody, ProblemKind},
     response::{Page, json, tagged},
 };
-use crate::api::openapi::words::DurationSchema;
+use crate::api::openapi::words::{AgentModeSchema, DurationSchema};
 use crate::{
     agent::Agent,
-    domain::{AgentName, AgentSpec, ETag, Endpoint, FieldFault, Fields, RetrySpec, Span},
+    domain::{
+        AgentMode, AgentName, AgentSpec, ETag, Endpoint, FieldFault, Fields, RetrySpec, Span,
+        Timestamp, WorkerName,
+    },
 };
 
 const LONGEST_URL: usize = 2000;
@@ -34,14 +37,15 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(put, get, delete))
 }
 
-/// The endpoints of an agent's service, and its retry policy.
+/// The endpoints of an agent's service, and its retry policy; or the mode `pull`, with nothing else.
 #[derive(ToSchema)]
 #[schema(as = AgentSpec)]
 #[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct SpecBody {
-    /// Each call goes to the endpoint with the fewest calls in flight.
+    mode: Option<AgentModeSchema>,
+    /// Required unless the mode is `pull`. Each call goes to the endpoint with the fewest calls in flight.
     #[schema(min_items = 1, max_items = 32)]
-    endpoints: Vec<EndpointBody>,
+    endpoints: Option<Vec<EndpointBody>>,
     retry: Option<RetryBody>,
 }
 
@@ -96,6 +100,89 @@ pub struct AgentView {
     /// The most calls that this instance may have in flight.
     #[schema(example = 64)]
     capacity: u64,
+    /// Only where a single agent with the mode `pull` is read: the workers that were seen in the last day, and those
+    /// that hold steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 2000)]
+    workers: Option<Vec<WorkerView>>,
+}
+
+/// A worker that fetches the steps of an agent.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Worker)]
+pub struct WorkerView {
+    #[schema(example = "w-1")]
+    name: String,
+    /// When it last asked for work or sent a heartbeat, to about a quarter of a minute; null if that is not known any
+    /// more.
+    #[schema(value_type = Option<String>, required, format = DateTime)]
+    seen_at: Option<Timestamp>,
+    /// What it holds: of all workers of the agent together the first 1000 steps.
+    #[schema(max_items = 1000)]
+    steps: Vec<HeldStepView>,
+}
+
+/// A step that a worker works on.
+#[derive(Serialize, ToSchema)]
+#[schema(as = HeldStep)]
+pub struct HeldStepView {
+    #[schema(format = Uuid)]
+    task: String,
+    #[schema(example = "render")]
+    step: String,
+    #[schema(example = 1)]
+    attempt: u32,
+    /// When the worker fetched it.
+    #[schema(value_type = Option<String>, required, format = DateTime)]
+    since: Option<Timestamp>,
+    /// The last heartbeat that was recorded; null before the first.
+    #[schema(value_type = Option<String>, required, format = DateTime)]
+    heartbeat_at: Option<Timestamp>,
+    /// When the attempt ends unless a reply comes, or a heartbeat if the step requires them.
+    #[schema(value_type = String, format = DateTime)]
+    ends_at: Timestamp,
+}
+
+/// The most workers that a response lists, besides those that hold steps.
+const MOST_WORKERS: usize = 1000;
+/// The most steps that a response lists.
+const MOST_HELD: usize = 1000;
+
+/// The workers of an agent: as this instance saw them, as others did, and those that hold steps.
+async fn workers(app: &App, agent: &AgentName) -> Result<Vec<WorkerView>, Problem> {
+    let reader = &app.store.reader;
+    let now = reader.now().await?;
+    let mut workers: BTreeMap<WorkerName, WorkerView> = BTreeMap::new();
+    let mut see = |name: WorkerName, at: Option<Timestamp>, step: Option<HeldStepView>| {
+        let worker = workers.entry(name.clone()).or_insert_with(|| WorkerView {
+            name: name.to_string(),
+            seen_at: None,
+            steps: Vec::new(),
+        });
+        worker.seen_at = worker.seen_at.max(at);
+        worker.steps.extend(step);
+    };
+    for seen in reader.workers(agent, MOST_WORKERS).await? {
+        see(seen.name, Some(seen.seen_at), None);
+    }
+    for (name, ago) in app.local.seen_workers(agent).into_iter().take(MOST_WORKERS) {
+        let at = Timestamp::from_millis(now.as_millis() - ago.as_millis());
+        see(name, Some(at), None);
+    }
+    for held in reader.fetched(agent, MOST_HELD).await? {
+        let since = held.open.as_ref().map(|open| open.since);
+        let heartbeat_at = held.open.and_then(|open| open.heartbeat_at);
+        let view = HeldStepView {
+            task: held.step.task.to_string(),
+            step: held.step_name.to_string(),
+            attempt: held.attempt.0,
+            since,
+            heartbeat_at,
+            ends_at: held.ends_at,
+        };
+        see(held.worker, heartbeat_at.or(since), Some(view));
+    }
+    Ok(workers.into_values().collect())
 }
 
 impl AgentView {
@@ -116,6 +203,7 @@ impl AgentView {
             capacity: endpoints
                 .map(|endpoint| u64::from(endpoint.max_in_flight))
                 .sum(),
+            workers: None,
         }
     }
 
@@ -140,8 +228,10 @@ fn is_configured(app: &App, name: &AgentName) -> bool {
 fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
     let mut fields = Fields::of(body, "")?;
     let mut endpoints = Vec::new();
-    if !fields.has("endpoints") {
-        let remedy = "give an array such as [{\"url\": \"http://10.0.0.5:8080\"}]";
+    let mode = fields.choice("mode", AgentMode::ALL).unwrap_or_default();
+    if !fields.has("endpoints") && mode == AgentMode::Call {
+        let remedy =
+            "give an array such as [{\"url\": \"http://10.0.0.5:8080\"}], or \"mode\": \"pull\"";
         fields.missing("endpoints", remedy);
     }
     let listed = fields.array("endpoints").unwrap_or_default();
@@ -165,7 +255,11 @@ fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
     }
     // A field that could not be parsed would be reported a second time below, as missing.
     fields.finish()?;
-    let spec = AgentSpec { endpoints, retry };
+    let spec = AgentSpec {
+        mode,
+        endpoints,
+        retry,
+    };
     let wrong = spec.faults("").into_iter();
     let wrong: Vec<_> = wrong
         .map(|(pointer, message)| FieldFault::new(pointer, message))
@@ -268,7 +362,7 @@ async fn get(
     query: Query,
 ) -> Result<Response, Problem> {
     query.finish()?;
-    one(&app, &AgentName::new(name))
+    one(&app, &AgentName::new(name)).await
 }
 
 /// Remove an agent
@@ -300,11 +394,15 @@ async fn delete(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-fn one(app: &App, name: &AgentName) -> Result<Response, Problem> {
+async fn one(app: &App, name: &AgentName) -> Result<Response, Problem> {
     let agents = app.agents.list();
     let agent = agents.iter().find(|agent| agent.name() == name);
     let agent = agent.ok_or_else(|| no_such_agent(name))?;
-    Ok(AgentView::of(app, agent).respond(StatusCode::OK))
+    let mut view = AgentView::of(app, agent);
+    if agent.spec().mode == AgentMode::Pull {
+        view.workers = Some(workers(app, name).await?);
+    }
+    Ok(view.respond(StatusCode::OK))
 }
 
 fn must_be_ours(app: &App, name: &AgentName) -> Result<(), Problem> {
@@ -317,7 +415,7 @@ fn must_be_ours(app: &App, name: &AgentName) -> Result<(), Problem> {
     ))
 }
 
-fn no_such_agent(name: &AgentName) -> Problem {
+pub(super) fn no_such_agent(name: &AgentName) -> Problem {
     Problem::new(
         ProblemKind::NoSuchAgent,
         format!(

@@ -17,13 +17,15 @@ pub enum Access {
     /// Any token: an authenticated caller may learn that a route does not exist.
     AnyToken,
     Submit,
+    /// For workers of certain agents; which, the handler checks.
+    Work,
     ReadTasks,
     Read,
     Operate,
     Admin,
 }
 
-use Access::{Admin, AnyToken, Open, Operate, Read, ReadTasks, Submit};
+use Access::{Admin, AnyToken, Open, Operate, Read, ReadTasks, Submit, Work};
 
 const TABLE: &[(Method, &str, Access)] = &[
     (Method::GET, "/livez", Open),
@@ -54,6 +56,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::POST, "/v1/tasks/{id}/steps/{name}/retry", Operate),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/skip", Operate),
     (Method::POST, "/v1/tasks/{id}/steps/{name}/resolve", Operate),
+    (Method::POST, "/v1/replies", Work),
     // The token in the path is the credential.
     (Method::POST, "/v1/replies/{token}", Open),
     (Method::POST, "/v1/replies/{token}/heartbeat", Open),
@@ -74,6 +77,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::PUT, "/v1/workflows/{name}", Admin),
     (Method::GET, "/v1/agents", Read),
     (Method::GET, "/v1/agents/{name}", Read),
+    (Method::POST, "/v1/agents/{name}/claim", Work),
     (Method::PUT, "/v1/agents/{name}", Admin),
     (Method::DELETE, "/v1/agents/{name}", Admin),
     (Method::GET, "/v1/instances", Read),
@@ -131,9 +135,10 @@ impl Access {
     fn allows(self, role: Role) -> bool {
         match self {
             Access::Open | Access::AnyToken => true,
-            Access::ReadTasks => true,
-            Access::Submit => role != Role::Read,
-            Access::Read => role != Role::Submit,
+            Access::ReadTasks => role != Role::Work,
+            Access::Submit => !matches!(role, Role::Read | Role::Work),
+            Access::Work => matches!(role, Role::Work | Role::Admin),
+            Access::Read => !matches!(role, Role::Submit | Role::Work),
             Access::Operate => matches!(role, Role::Operate | Role::Admin),
             Access::Admin => role == Role::Admin,
         }
@@ -143,7 +148,9 @@ impl Access {
     pub fn role(self) -> &'static str {
         match self {
             Access::Open => "none",
-            Access::AnyToken | Access::ReadTasks => "any",
+            Access::AnyToken => "any",
+            Access::ReadTasks => "submit or read",
+            Access::Work => "work",
             Access::Submit => "submit",
             Access::Read => "read",
             Access::Operate => "operate",
@@ -210,6 +217,7 @@ fn bearer(tokens: &[AccessToken], headers: &HeaderMap) -> Result<Caller, Problem
     met.map(|token| Caller {
         name: token.name.as_str().into(),
         role: token.role,
+        agents: token.agents.clone(),
         is_known: true,
     })
     .ok_or_else(|| {
@@ -226,6 +234,7 @@ fn word(role: Role) -> &'static str {
         Role::Read => "read",
         Role::Operate => "operate",
         Role::Admin => "admin",
+        Role::Work => "work",
     }
 }
 

@@ -28,6 +28,7 @@ pub mod response;
 mod starting;
 mod state;
 mod tasks;
+mod workers;
 pub mod workflows;
 
 use std::sync::Arc;
@@ -56,6 +57,7 @@ fn resources() -> OpenApiRouter<Arc<App>> {
         .merge(messages::routes())
         .merge(workflows::routes())
         .merge(agents::routes())
+        .merge(workers::routes())
         .merge(instances::routes())
         .merge(hold::routes())
         .merge(operations::routes())

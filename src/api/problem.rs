@@ -67,6 +67,7 @@ kinds! {
     PastPivot = "past-pivot", CONFLICT, "Task can no longer be undone";
     MessagePending = "message-pending", CONFLICT, "Message is still being delivered";
     AgentConfigured = "agent-configured", CONFLICT, "Agent is defined in the configuration file";
+    AgentIsCalled = "agent-is-called", CONFLICT, "Agent is called";
     VersionMismatch = "version-mismatch", PRECONDITION_FAILED, "Task has changed";
     PreconditionFailed = "precondition-failed", PRECONDITION_FAILED, "Precondition failed";
     RequestTimeout = "request-timeout", REQUEST_TIMEOUT, "Request timeout";

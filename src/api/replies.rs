@@ -6,7 +6,10 @@ use std::{fmt::Write, sync::Arc};
 use axum::{
     extract::{FromRequestParts, RawPathParams, State},
     http::{HeaderMap, StatusCode, header, request::Parts},
+    response::Response,
 };
+use futures::future::join_all;
+use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 use sha2::{Digest, Sha256};
 use utoipa::{IntoParams, ToSchema};
@@ -16,6 +19,7 @@ use super::{
     App, Problem,
     extract::{JsonBody, OptionalJsonBody, Query},
     problem::{ProblemBody, ProblemKind},
+    response::json,
 };
 use crate::{
     api::openapi::words::JsonSchema,
@@ -26,6 +30,10 @@ use crate::{
     store::{Apply, CommandError},
 };
 
+/// The most replies of one request.
+const MOST_REPLIES: usize = 500;
+/// Longer than any.
+const LONGEST_TOKEN: usize = 200;
 /// The longest message of an error, in characters.
 const LONGEST_ERROR: usize = 4096;
 
@@ -33,6 +41,7 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(reply))
         .routes(routes!(heartbeat))
+        .routes(routes!(reply_to_many))
 }
 
 /// `{token}`: the attempt that it was made for. It is checked before any of the body is read.
@@ -131,7 +140,8 @@ async fn reply(
 ) -> Result<StatusCode, Problem> {
     query.finish()?;
     let reply = data(&headers, body)?;
-    let (outcome, digest) = parse(&app, &reply)?;
+    let fields = Fields::of(&reply, "").map_err(Problem::invalid)?;
+    let (outcome, digest) = parse(&app, fields)?;
     let command = Command::LaterReply {
         step: step.step,
         attempt,
@@ -139,6 +149,116 @@ async fn reply(
         digest,
     };
     send(&app, step, command).await
+}
+
+/// Replies of a worker to several steps.
+#[derive(ToSchema)]
+#[schema(as = ReplyBatch, example = json!({ "replies": [{ "token": "AZc0bXx_cAmAAAAAAAAAAQAAAAAAAQx1mC5q0aS6w0bZ9V4Yd2c", "output": { "id": "ch_1" } }] }))]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct ReplyBatchBody {
+    #[schema(min_items = 1, max_items = 500)]
+    replies: Vec<TokenReplyBody>,
+}
+
+/// The reply to one step: its token, and either `output` or `error`.
+#[derive(ToSchema)]
+#[schema(as = TokenReply)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct TokenReplyBody {
+    /// As it came with the step.
+    #[schema(example = "AZc0bXx_cAmAAAAAAAAAAQAAAAAAAQx1mC5q0aS6w0bZ9V4Yd2c")]
+    token: String,
+    /// The step's output.
+    #[schema(value_type = JsonSchema, required = false, example = json!({ "id": "ch_1" }))]
+    output: Option<String>,
+    error: Option<LaterErrorBody>,
+}
+
+/// What became of several replies.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ReplyResults)]
+pub struct ReplyResultsView {
+    /// One for each reply, in their order.
+    #[schema(min_items = 1, max_items = 500)]
+    results: Vec<ReplyResultView>,
+}
+
+/// What became of one reply.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ReplyResult)]
+pub struct ReplyResultView {
+    /// The status that the reply alone would have had: 204 if it is saved, or was saved before.
+    #[schema(example = 204)]
+    status: u16,
+    /// Why it is not saved; null if it is.
+    #[schema(value_type = Option<ProblemBody>, required)]
+    problem: Option<Box<RawValue>>,
+}
+
+/// Reply to several steps
+///
+/// For workers: each reply has the token that came with its step. The replies are independent of each other; `results`
+/// says what became of each.
+#[utoipa::path(
+    post, path = "/v1/replies", tag = "replies", operation_id = "reply_to_many",
+    request_body(content = ReplyBatchBody),
+    responses((status = 200, description = "Every reply was looked at; the statuses are in the body", body = ReplyResultsView)),
+)]
+async fn reply_to_many(
+    State(app): State<Arc<App>>,
+    query: Query,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Problem> {
+    query.finish()?;
+    let mut fields = Fields::of(&body, "").map_err(Problem::invalid)?;
+    if !fields.has("replies") {
+        fields.missing("replies", "give an array of up to 500 replies");
+    }
+    let replies = fields.array("replies");
+    if let Some(replies) = &replies
+        && !(1..=MOST_REPLIES).contains(&replies.len())
+    {
+        let count = replies.len();
+        let message = format!("must hold 1 to {MOST_REPLIES} replies, holds {count}");
+        fields.fault("replies", message);
+    }
+    fields.finish().map_err(Problem::invalid)?;
+    let replies = replies.into_iter().flatten().enumerate();
+    let replies = replies.map(|(at, reply)| one_of_many(&app, reply, format!("/replies/{at}")));
+    let results = join_all(replies).await.into_iter().map(|saved| {
+        let problem = saved.err();
+        ReplyResultView {
+            status: problem
+                .as_ref()
+                .map_or(204, |problem| problem.kind().status().as_u16()),
+            problem: problem.and_then(|problem| RawValue::from_string(problem.document()).ok()),
+        }
+    });
+    let results = results.collect();
+    Ok(json(StatusCode::OK, &ReplyResultsView { results }))
+}
+
+async fn one_of_many(app: &App, body: &RawValue, at: String) -> Result<StatusCode, Problem> {
+    let mut fields = Fields::of(body, &at).map_err(Problem::invalid)?;
+    if fields.peek("token").is_none() {
+        fields.missing("token", "give the token that came with the step");
+    }
+    let token = fields.string("token", LONGEST_TOKEN);
+    let known = token.as_ref().map(|token| app.reply_key.verify(token));
+    if known == Some(None) {
+        return Err(unknown());
+    }
+    let (outcome, digest) = parse(app, fields)?;
+    let Some((step, attempt)) = known.flatten() else {
+        return Err(unknown());
+    };
+    let command = Command::LaterReply {
+        step: step.step,
+        attempt,
+        outcome,
+        digest,
+    };
+    send(app, step, command).await
 }
 
 /// Send a heartbeat
@@ -215,8 +335,7 @@ fn data(headers: &HeaderMap, body: Box<RawValue>) -> Result<Box<RawValue>, Probl
 }
 
 /// What the reply says, and by what the same one is recognised again.
-fn parse(app: &App, body: &RawValue) -> Result<(CallOutcome, ReplyDigest), Problem> {
-    let mut fields = Fields::of(body, "").map_err(Problem::invalid)?;
+fn parse(app: &App, mut fields: Fields<'_>) -> Result<(CallOutcome, ReplyDigest), Problem> {
     let given = fields.peek("error").is_some();
     // Some libraries write null for what is not there; without an error it is an output.
     let output = fields.raw("output");

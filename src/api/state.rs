@@ -15,6 +15,7 @@ use crate::{
         ReplyKey, WHOLE_DEFINITION, nearest, parse_steps_within, template::Budget,
     },
     instance::Hold,
+    scheduler::Local,
     store::{Store, Validation},
     telemetry::Metrics,
 };
@@ -36,6 +37,8 @@ const AT_ONCE: u64 = Budget::EVALUATION / 16;
 /// Shared by all requests of an instance.
 pub struct App {
     pub store: Store,
+    /// Gives work to workers.
+    pub local: Arc<Local>,
     pub agents: Arc<Agents>,
     pub registered: Arc<Registered>,
     /// The receivers of messages and the tokens of callers, as the last SIGHUP or the start read them.

@@ -10,7 +10,7 @@ use super::{
     load,
     settings::{LISTS, SETTINGS},
 };
-use crate::domain::{AgentSpec, RetrySpec};
+use crate::domain::{AgentMode, AgentSpec, RetrySpec};
 
 const EXAMPLE: &str = include_str!("../../provost.toml.example");
 
@@ -89,7 +89,10 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
     assert_eq!(intake.prefetch, super::intake::default_prefetch());
     assert_eq!(config.tokens.len(), 1);
     config.tokens.clear();
-    let AgentSpec { endpoints, retry } = config.agents.remove("payments").unwrap();
+    let AgentSpec {
+        endpoints, retry, ..
+    } = config.agents.remove("payments").unwrap();
+    assert_eq!(config.agents.remove("video").unwrap().mode, AgentMode::Pull);
     assert_eq!(retry, RetrySpec::default());
     assert_eq!(
         endpoints[0].max_in_flight,

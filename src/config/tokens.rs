@@ -2,11 +2,13 @@
 //! file has to contain it. A plain hash suffices because tokens are random and long, not chosen by people; that is
 //! why short ones are refused.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+
+use crate::domain::AgentName;
 
 /// What the bearer of a token may do.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -16,6 +18,8 @@ pub enum Role {
     Read,
     Operate,
     Admin,
+    /// Fetches the work of certain agents, and nothing else.
+    Work,
 }
 
 /// The shortest token that cannot be guessed from its hash.
@@ -25,7 +29,7 @@ const SHORTEST: usize = 16;
 pub const HIDDEN: &str = "(hidden)";
 
 /// The report about any wrong token. The value is never shown.
-pub const ALLOWED: &str = "each of [[tokens]] needs a `name` of its own, a `role` (submit, read, operate or admin), \
+pub const ALLOWED: &str = "each of [[tokens]] needs a `name` of its own, a `role` (submit, read, operate, admin, or work with `agents`, the names of those whose steps it fetches), \
      and either `token`, random and at least 16 characters, or `sha256`, its SHA-256 as 64 hex digits; \
      make one with: openssl rand -hex 32";
 
@@ -34,6 +38,8 @@ pub const ALLOWED: &str = "each of [[tokens]] needs a `name` of its own, a `role
 pub struct AccessToken {
     pub name: String,
     pub role: Role,
+    /// With the role `work`: the agents whose steps it fetches.
+    pub agents: Arc<[AgentName]>,
     sha256: [u8; 32],
 }
 
@@ -50,6 +56,7 @@ impl fmt::Debug for AccessToken {
         f.debug_struct("Token")
             .field("name", &self.name)
             .field("role", &self.role)
+            .field("agents", &self.agents)
             .finish_non_exhaustive()
     }
 }
@@ -57,9 +64,12 @@ impl fmt::Debug for AccessToken {
 /// For showing settings: without the secret, so the output cannot be parsed back.
 impl Serialize for AccessToken {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = serializer.serialize_struct("Token", 3)?;
+        let mut fields = serializer.serialize_struct("Token", 4)?;
         fields.serialize_field("name", &self.name)?;
         fields.serialize_field("role", &self.role)?;
+        if self.role == Role::Work {
+            fields.serialize_field("agents", &self.agents)?;
+        }
         fields.serialize_field("sha256", HIDDEN)?;
         fields.end()
     }
@@ -75,6 +85,8 @@ fn hash(token: &str) -> [u8; 32] {
 struct TokenEntry {
     name: String,
     role: Role,
+    #[serde(default)]
+    agents: Vec<AgentName>,
     sha256: Option<String>,
     token: Option<String>,
 }
@@ -88,10 +100,13 @@ impl TryFrom<TokenEntry> for AccessToken {
             (None, Some(hex)) => from_hex(&hex),
             _ => None,
         };
+        // Bound to nothing it would be good for nothing, and other roles are bound to no agents.
+        let is_bound = written.agents.is_empty() != (written.role == Role::Work);
         match sha256 {
-            Some(sha256) if !written.name.is_empty() => Ok(Self {
+            Some(sha256) if !written.name.is_empty() && is_bound => Ok(Self {
                 name: written.name,
                 role: written.role,
+                agents: written.agents.into(),
                 sha256,
             }),
             _ => Err(ALLOWED),
@@ -119,7 +134,8 @@ pub fn are_distinct(tokens: &[AccessToken]) -> bool {
     })
 }
 
-/// Parses `PROVOST_TOKENS`: `name:role:token`, several joined by commas. `None` if a part is missing.
+/// Parses `PROVOST_TOKENS`: `name:role:token`, several joined by commas; the agents of a worker follow its role, as in
+/// `name:work/video/audio:token`. `None` if a part is missing.
 pub fn from_env(text: &str) -> Option<Value> {
     text.split(',')
         .map(|entry| {
@@ -127,6 +143,12 @@ pub fn from_env(text: &str) -> Option<Value> {
             let mut fields = Map::new();
             for field in ["name", "role", "token"] {
                 fields.insert(field.into(), Value::from(parts.next()?.to_owned()));
+            }
+            let role = fields.get("role").and_then(Value::as_str)?.to_owned();
+            if let Some((role, agents)) = role.split_once('/') {
+                let agents: Vec<_> = agents.split('/').collect();
+                fields.insert("agents".into(), agents.into());
+                fields.insert("role".into(), role.into());
             }
             Some(Value::from(fields))
         })
@@ -155,6 +177,17 @@ mod tests {
     }
 
     #[test]
+    fn the_environment_binds_a_worker_to_agents() {
+        let read = from_env("w:work/video/audio:0123456789:abcdef,ci:read:fedcba9876543210");
+        let tokens: Vec<AccessToken> = serde_json::from_value(read.unwrap()).unwrap();
+        assert_eq!(tokens[0].role, Role::Work);
+        let agents: Vec<_> = tokens[0].agents.iter().map(AgentName::as_str).collect();
+        assert_eq!(agents, ["video", "audio"]);
+        assert!(tokens[0].is("0123456789:abcdef"));
+        assert!(tokens[1].agents.is_empty());
+    }
+
+    #[test]
     fn a_token_that_could_be_guessed_or_is_not_whole_is_refused() {
         for json in [
             r#"{"name":"ci","role":"submit","token":"short"}"#,
@@ -163,6 +196,9 @@ mod tests {
             r#"{"name":"ci","role":"root","token":"0123456789abcdef"}"#,
             r#"{"name":"ci","role":"submit","sha256":"9f"}"#,
             r#"{"name":"ci","role":"submit","token":"0123456789abcdef","sha256":"9f"}"#,
+            r#"{"name":"ci","role":"work","token":"0123456789abcdef"}"#,
+            r#"{"name":"ci","role":"work","agents":[],"token":"0123456789abcdef"}"#,
+            r#"{"name":"ci","role":"submit","agents":["video"],"token":"0123456789abcdef"}"#,
         ] {
             assert!(token(json).is_err(), "{json}");
         }

@@ -60,7 +60,7 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
         return;
     };
     // The next queued step is claimed in the transaction that saves the reply.
-    if let Ok(slot) = permit.downcast::<Slot>() {
+    if let Some(slot) = permit.into_slot::<Slot>() {
         slot.release();
     }
     if let CallOutcome::Transient { fault, wait } = &outcome {

@@ -6,7 +6,10 @@ use futures::future::join_all;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, info, warn};
 
-use super::{Dispatches, Local, Work, call, recovery::confirm};
+use super::{
+    Dispatches, Local, Work, call,
+    recovery::{confirm, end},
+};
 use crate::{
     domain::{Command, Release},
     store::{Apply, Dispatch, LocalScheduler, Store},
@@ -42,6 +45,14 @@ impl Dispatcher {
                             Work::Confirm(dropped) => {
                                 let (local, store) = (self.local.clone(), self.store.clone());
                                 calls.spawn(async move { confirm(dropped, &local, &store).await });
+                            }
+                            Work::TakeBack(steps) => {
+                                let (local, store) = (self.local.clone(), self.store.clone());
+                                calls.spawn(async move {
+                                    for step in steps {
+                                        end(step, Release::Undelivered, &local, &store).await;
+                                    }
+                                });
                             }
                         }
                     }
@@ -86,6 +97,11 @@ impl Dispatcher {
                 Work::Confirm(dropped) => {
                     left.insert(dropped.key);
                     dropped.over().await;
+                }
+                Work::TakeBack(steps) => {
+                    for step in steps {
+                        end(step, Release::Undelivered, &self.local, &self.store).await;
+                    }
                 }
             }
         }

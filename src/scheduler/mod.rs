@@ -12,6 +12,7 @@ mod recovery;
 mod running;
 #[cfg(test)]
 mod tests;
+mod work_requests;
 
 use std::{
     sync::{
@@ -26,16 +27,21 @@ use tokio::{sync::mpsc, time::Instant};
 pub use claimer::{ClaimerSettings, run as run_claimer};
 pub use dispatcher::Dispatcher;
 pub use recovery::{reconcile, reconcile_drops, resume_interrupted};
+pub use work_requests::WorkRequest;
 
 use self::{
     agent_queues::AgentQueues,
     running::{DroppedCall, Key, Running},
+    work_requests::{WorkRequests, WorkerSlot},
 };
 use crate::{
     agent::Agents,
-    domain::{Actor, AgentName, Attempt, InstanceId, StepRef, Timestamp},
+    domain::{
+        Actor, AgentMode, AgentName, Attempt, Call, InstanceId, Span, StepRef, Timestamp,
+        WorkerName,
+    },
     instance::LocalLease,
-    store::{Dispatch, LocalScheduler, SlotPermit},
+    store::{Dispatch, LocalScheduler, SlotPermit, Store, StoreError},
 };
 
 /// What the writer sees of this instance's scheduler.
@@ -47,6 +53,7 @@ pub struct Local {
     agents: Arc<Agents>,
     agent_queues: AgentQueues,
     running: Running,
+    work_requests: Arc<WorkRequests>,
     work: mpsc::UnboundedSender<Work>,
     start: Instant,
     /// Milliseconds after `start`, and one more: when another instance said last that calls are to be dropped.
@@ -60,6 +67,8 @@ enum Work {
     Call(Vec<Dispatch>),
     /// The call is dropped because its task is undone: to be confirmed once it has ended.
     Confirm(DroppedCall),
+    /// Steps that were claimed for a worker that is gone.
+    TakeBack(Vec<Key>),
 }
 
 pub struct Dispatches(mpsc::UnboundedReceiver<Work>);
@@ -71,6 +80,12 @@ impl Local {
         agents: Arc<Agents>,
     ) -> (Arc<Self>, Dispatches) {
         let (work, receiver) = mpsc::unbounded_channel();
+        let taken_back = work.clone();
+        let work_requests = WorkRequests::new(Box::new(move |calls: Vec<Call>| {
+            let steps = calls.iter().map(|call| (call.step, call.attempt));
+            // Fails only once the dispatcher has ended: at shutdown, and the step expires.
+            let _ = taken_back.send(Work::TakeBack(steps.collect()));
+        }));
         let local = Arc::new(Self {
             actor: Actor::scheduler(instance.as_str()),
             instance,
@@ -78,6 +93,7 @@ impl Local {
             agents,
             agent_queues: AgentQueues::default(),
             running: Running::default(),
+            work_requests,
             work,
             start: Instant::now(),
             heard_of_drops: AtomicU64::new(0),
@@ -104,6 +120,52 @@ impl Local {
         if is_delayed_due {
             self.agent_queues.due_in(Duration::ZERO);
         }
+    }
+
+    /// A worker asks for up to `most` steps of an agent. Where others wait for work already, it takes its turn.
+    pub fn ask_for_work(&self, agent: &AgentName, worker: WorkerName, most: usize) -> WorkRequest {
+        self.work_requests.add(agent.clone(), worker, most)
+    }
+
+    /// The workers of an agent that have asked for work here, and how long ago.
+    pub fn seen_workers(&self, agent: &AgentName) -> Vec<(WorkerName, Span)> {
+        self.work_requests.seen(agent)
+    }
+
+    /// Saves which workers have asked for work since the last time.
+    pub async fn save_workers(&self, store: &Store) -> Result<(), StoreError> {
+        let seen = self.work_requests.take_seen();
+        if seen.is_empty() {
+            return Ok(());
+        }
+        let saved = store.save_workers(seen.clone()).await;
+        if saved.is_err() {
+            self.work_requests.see_again(&seen);
+        }
+        saved
+    }
+
+    /// Whether steps are queued for the agent, as far as this process knows.
+    pub fn has_queued(&self, agent: &AgentName) -> bool {
+        self.agent_queues.has_queued(agent)
+    }
+
+    /// Whether its steps are fetched by workers, and the instance is not stopping.
+    fn is_pulled(&self, agent: &AgentName) -> bool {
+        if self.agents.is_closed() {
+            return false;
+        }
+        let known = self.agents.get(agent);
+        known.is_some_and(|agent| agent.spec().mode == AgentMode::Pull)
+    }
+
+    fn take_for_worker(&self, agent: &AgentName) -> Option<SlotPermit> {
+        let slot = self.work_requests.try_take(agent)?;
+        if !self.is_pulled(agent) {
+            return None;
+        }
+        let worker = slot.worker.clone();
+        Some(SlotPermit::for_worker(slot, worker))
     }
 
     /// Whether no call is running or about to.
@@ -164,10 +226,12 @@ impl LocalScheduler for Local {
     }
 
     fn free(&self, agent: &AgentName) -> usize {
-        if self.may_claim() {
-            self.agents.free(agent)
-        } else {
-            0
+        if !self.may_claim() {
+            return 0;
+        }
+        match self.work_requests.free(agent) {
+            waiting if waiting > 0 && self.is_pulled(agent) => waiting,
+            _ => self.agents.free(agent),
         }
     }
 
@@ -175,15 +239,25 @@ impl LocalScheduler for Local {
         if !self.may_claim() {
             return None;
         }
-        let slot = self.agents.try_take(agent)?;
-        Some(Box::new(slot))
+        match self.agents.try_take(agent) {
+            Some(slot) => Some(SlotPermit::for_call(slot)),
+            None => self.take_for_worker(agent),
+        }
     }
 
     fn queue_drained(&self, agent: &AgentName) {
         self.agent_queues.drained(agent);
     }
 
-    fn dispatch(&self, dispatches: Vec<Dispatch>) {
+    fn dispatch(&self, mut dispatches: Vec<Dispatch>) {
+        for dispatch in dispatches.extract_if(.., |dispatch| dispatch.permit.is_for_worker()) {
+            if let Some(slot) = dispatch.permit.into_slot::<WorkerSlot>() {
+                slot.deliver(dispatch.call);
+            }
+        }
+        if dispatches.is_empty() {
+            return;
+        }
         let calls = dispatches.iter().map(|dispatch| &dispatch.call);
         self.running
             .queue(calls.map(|call| ((call.step, call.attempt), call.is_dropped_by_undo)));

@@ -102,6 +102,12 @@ pub async fn reconcile_drops(local: &Local, store: &Store) -> Result<Vec<Key>, S
 pub(super) async fn confirm(dropped: DroppedCall, local: &Local, store: &Store) {
     let call = dropped.key;
     dropped.over().await;
+    end(call, Release::Dropped, local, store).await;
+    local.running.lift(call);
+}
+
+/// Has the record say that an attempt is over, and tries again while the store is away.
+pub(super) async fn end(call: Key, why: Release, local: &Local, store: &Store) {
     let (step, attempt) = call;
     loop {
         let asked = store.apply(Apply {
@@ -109,7 +115,7 @@ pub(super) async fn confirm(dropped: DroppedCall, local: &Local, store: &Store) 
             command: Command::Release {
                 step: step.step,
                 attempt,
-                why: Release::Dropped,
+                why,
             },
             by: local.actor().clone(),
             if_version: None,
@@ -127,7 +133,6 @@ pub(super) async fn confirm(dropped: DroppedCall, local: &Local, store: &Store) 
             }
         }
     }
-    local.running.lift(call);
 }
 
 fn key(held: &HeldStep) -> Key {

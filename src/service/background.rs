@@ -10,7 +10,9 @@ use tracing::info;
 use super::{
     component::Components,
     loops,
-    maintenance::{LeaseRenewal, MetricsUpkeep, Reconciliation, Supervision, TaskPurge},
+    maintenance::{
+        LeaseRenewal, MetricsUpkeep, Reconciliation, Supervision, TaskPurge, WorkerUpkeep,
+    },
     vacuum::VacuumLoop,
 };
 use crate::{
@@ -64,6 +66,10 @@ pub(super) fn start(
             skipped: 0,
         }),
         components.spawn_loop(MetricsUpkeep(metrics.clone())),
+        components.spawn_loop(WorkerUpkeep {
+            local: local.clone(),
+            store: store.clone(),
+        }),
     ];
     if !store.is_shared {
         let vacuum = VacuumLoop::new(store.clone(), hold.clone());

@@ -159,6 +159,25 @@ impl PeriodicLoop for TaskPurge {
     }
 }
 
+/// Saves when workers were last seen, for the other instances. A worker that waits asks again within a minute.
+pub(super) struct WorkerUpkeep {
+    pub local: Arc<Local>,
+    pub store: Store,
+}
+
+impl PeriodicLoop for WorkerUpkeep {
+    const NAME: &'static str = "workers";
+
+    fn interval(&self) -> Duration {
+        Duration::from_secs(15)
+    }
+
+    async fn round(&mut self) -> Result<NextRound, StoreError> {
+        self.local.save_workers(&self.store).await?;
+        Ok(NextRound::AfterInterval)
+    }
+}
+
 /// Drains histograms: otherwise they would grow forever in a service that nobody scrapes.
 pub(super) struct MetricsUpkeep(pub Metrics);
 

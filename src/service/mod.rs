@@ -214,7 +214,7 @@ impl Service {
         let workflows = Arc::new(WorkflowCache::default());
         if store.is_shared {
             let peers = PeerWatcher {
-                local,
+                local: local.clone(),
                 store: store.clone(),
                 registered: registered.clone(),
                 workflows: workflows.clone(),
@@ -224,6 +224,7 @@ impl Service {
         let database = config.database_url.clone();
         let app = Arc::new(App {
             store: store.clone(),
+            local,
             agents: agents.clone(),
             registered,
             receivers,

@@ -5,12 +5,52 @@ use std::any::Any;
 
 use tokio::time::Instant;
 
-use crate::domain::{Actor, AgentName, Attempt, Call, InstanceId, StepRef, Timestamp};
+use crate::domain::{
+    Actor, AgentName, Attempt, Call, Claimant, InstanceId, StepRef, Timestamp, WorkerName,
+};
 
-/// A slot for one call of an agent; freed when dropped.
-pub type SlotPermit = Box<dyn Any + Send>;
+/// A slot for one step of an agent; freed when dropped.
+#[derive(Debug)]
+pub struct SlotPermit {
+    slot: Box<dyn Any + Send>,
+    /// The step is for this worker, and not for a call.
+    worker: Option<WorkerName>,
+}
 
-/// A saved claim: to be called now.
+impl SlotPermit {
+    pub fn for_call(slot: impl Any + Send) -> Self {
+        Self {
+            slot: Box::new(slot),
+            worker: None,
+        }
+    }
+
+    pub fn for_worker(slot: impl Any + Send, worker: WorkerName) -> Self {
+        Self {
+            slot: Box::new(slot),
+            worker: Some(worker),
+        }
+    }
+
+    pub fn is_for_worker(&self) -> bool {
+        self.worker.is_some()
+    }
+
+    /// Who works on the step then.
+    pub fn claimant(&self, instance: &InstanceId) -> Claimant {
+        match &self.worker {
+            Some(worker) => Claimant::Worker(worker.clone()),
+            None => Claimant::Instance(instance.clone()),
+        }
+    }
+
+    /// What it was made of.
+    pub fn into_slot<T: Any>(self) -> Option<T> {
+        self.slot.downcast().ok().map(|slot| *slot)
+    }
+}
+
+/// A saved claim: to be called now, or to be given to a worker.
 #[derive(Debug)]
 pub struct Dispatch {
     pub call: Call,

@@ -32,6 +32,7 @@ const SQLITE: Scripts = scripts! {
     "0006_destinations",
     "0007_tries",
     "0008_later_replies",
+    "0009_workers",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -44,6 +45,7 @@ const POSTGRES: Scripts = scripts! {
     "0006_tries",
     "0007_storage",
     "0008_later_replies",
+    "0009_workers",
 };
 
 pub fn sqlite() -> Vec<Migration> {

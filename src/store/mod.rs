@@ -36,6 +36,7 @@ mod statement;
 mod stored_workflow;
 mod transaction;
 mod watch;
+mod workers;
 mod writer;
 
 use std::sync::Arc;

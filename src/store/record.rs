@@ -10,7 +10,7 @@ use super::{
 };
 use crate::domain::{
     Event, InstanceId, Message, ReplyLog, SavedReplies, Step, StepIndex, StepState, Task,
-    TaskStatus, Timestamp,
+    TaskStatus, Timestamp, WorkerName,
 };
 
 /// The rows that a batch is saved as: their columns, each with the kind of its value. The structs here, the statements that
@@ -44,7 +44,7 @@ macro_rules! saved_rows {
                 complete_by: maybe_number, ready_at: maybe_number, due_at: maybe_number,
                 queued: flag, started_at: maybe_number, ended_at: maybe_number, body: maybe_text,
                 output: maybe_text, error: maybe_owned, last_fault: maybe_owned,
-                reply: maybe_owned
+                reply: maybe_owned, worker: maybe_shared
             }
             /// The rest of it.
             NewStepRow<'a> { name: shared, agent: shared, priority: number }
@@ -66,7 +66,7 @@ macro_rules! saved_rows {
 pub(super) use saved_rows;
 
 /// Columns that are written only for an index to find rows by.
-const ONLY_FOUND_BY: [&str; 3] = ["overdue_at", "due_at", "queued"];
+const ONLY_FOUND_BY: [&str; 4] = ["overdue_at", "due_at", "queued", "worker"];
 
 /// The name of a column, and its type on PostgreSQL.
 pub type SqlColumn = (&'static str, &'static str);
@@ -297,6 +297,7 @@ impl<'a> StepRow<'a> {
             error,
             last_fault: last_fault.as_ref().map(json),
             reply: replies(state, reply_log),
+            worker: task.worker(index).map(WorkerName::shared),
         }
     }
 }

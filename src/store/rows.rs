@@ -19,8 +19,8 @@ use crate::domain::{
     AgentName, AgentSpec, Attempt, Circuit, Definition, Destination, Details, Effect, Expiry,
     Fault, Incarnation, InstanceId, OpenReply, Payload, Priority, QueuedStep, ReceiverName,
     SavedReplies, Span, Step, StepHolder, StepIndex, StepName, StepRef, StepState, StepStatus,
-    Task, TaskId, TaskState, TaskStatus, Term, Timestamp, Trace, WorkflowName, WorkflowRef,
-    memory_of,
+    Task, TaskId, TaskState, TaskStatus, Term, Timestamp, Trace, WorkerName, WorkflowName,
+    WorkflowRef, memory_of,
 };
 
 /// One row, read by the names of its columns.
@@ -113,7 +113,7 @@ read_as! {
     |row, column| row.uuid(column) => Uuid;
     |row, column| row.flag(column).map(Some) => bool;
     |row, column| Ok(row.text(column)?.map(Self::new)) =>
-        AgentName, Destination, InstanceId, ReceiverName, StepName, WorkflowName;
+        AgentName, Destination, InstanceId, ReceiverName, StepName, WorkerName, WorkflowName;
     |row, column| Ok(row.text(column)?.map(Self::from)) => Arc<str>;
     |row, column| Ok(row.uuid(column)?.map(Self)) => TaskId, AlertId, MessageId, Incarnation;
     |row, column| Ok(row.get::<Option<_>>(column)?.map(Self)) => Attempt, StepIndex, Term;

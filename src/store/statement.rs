@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::{AlertId, MessageId};
 use crate::domain::{
     AgentName, Attempt, Destination, InstanceId, Priority, ReceiverName, StepIndex, StepName,
-    TaskId, Timestamp, WorkflowName,
+    TaskId, Timestamp, WorkerName, WorkflowName,
 };
 
 /// A statement with what it is given.
@@ -73,6 +73,7 @@ bindable! {
     &str, Text: |text| text.to_owned();
     &AgentName, Text: |name| name.to_string();
     &Destination, Text: |name| name.to_string();
+    &WorkerName, Text: |name| name.to_string();
     &InstanceId, Text: |name| name.to_string();
     &ReceiverName, Text: |name| name.to_string();
     &StepName, Text: |name| name.to_string();

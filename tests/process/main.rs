@@ -90,4 +90,5 @@ mod undo_matrix;
 mod unix_socket;
 mod unreadable;
 mod upgrade;
+mod workers;
 mod workflows;

@@ -36,7 +36,7 @@ fn bodies(document: &Value, task: &str, token: &str) -> Vec<Body> {
                         .replace("{name}", "some")
                         .replace("{token}", token),
                     schema: schema.clone(),
-                    base: match path.starts_with("/v1/agents/") {
+                    base: match method == "put" && path.starts_with("/v1/agents/") {
                         true => json!({ "endpoints": [{ "url": "http://127.0.0.1:9" }] }),
                         false => json!({}),
                     },
@@ -150,7 +150,10 @@ async fn faults(provost: &Provost, of: &Body, body: &Value, pointer: &str) -> Ve
         body,
         answer.status
     );
-    let errors = answer.body["errors"].as_array().into_iter().flatten();
+    // Where each of several is judged by itself, its faults are in its result.
+    let of_result = &answer.body["results"][0]["problem"]["errors"];
+    let errors = [&answer.body["errors"], of_result];
+    let errors = errors.into_iter().filter_map(Value::as_array).flatten();
     let below = format!("{pointer}/");
     errors
         .filter(|error| {

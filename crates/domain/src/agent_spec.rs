@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use http::Uri;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, ser::SerializeStruct};
 
 use crate::{backoff::Backoff, time::Span};
 
@@ -13,12 +13,57 @@ const MOST_FACTOR: u32 = 10;
 const SHORTEST_WAIT: Span = Span::from_millis(1);
 
 /// A registered agent, as `PUT /v1/agents/{name}` and the configuration file give it.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentSpec {
+    #[serde(default)]
+    pub mode: AgentMode,
+    #[serde(default)]
     pub endpoints: Vec<Endpoint>,
     #[serde(default)]
     pub retry: RetrySpec,
+}
+
+/// How the service of an agent gets its work.
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Default,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum AgentMode {
+    /// It is called at its endpoints.
+    #[default]
+    Call,
+    /// Its workers fetch it.
+    Pull,
+}
+
+impl AgentMode {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+}
+
+/// An agent that is called says nothing of its mode, and one that is not says nothing else.
+impl Serialize for AgentSpec {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("AgentSpec", 2)?;
+        match self.mode {
+            AgentMode::Call => {
+                fields.serialize_field("endpoints", &self.endpoints)?;
+                fields.serialize_field("retry", &self.retry)?;
+            }
+            AgentMode::Pull => fields.serialize_field("mode", &self.mode)?,
+        }
+        fields.end()
+    }
 }
 
 impl AgentSpec {
@@ -29,6 +74,17 @@ impl AgentSpec {
         let mut fault = |field: String, message: String| {
             faults.push((format!("{pointer}/{field}"), message));
         };
+        if self.mode == AgentMode::Pull {
+            if !self.endpoints.is_empty() {
+                let message = "remove it: an agent with the mode pull is not called";
+                fault("endpoints".to_owned(), message.to_owned());
+            }
+            if self.retry != RetrySpec::default() {
+                let message = "remove it: no call to an agent with the mode pull is retried";
+                fault("retry".to_owned(), message.to_owned());
+            }
+            return faults;
+        }
         let count = self.endpoints.len();
         if !(1..=MOST_ENDPOINTS).contains(&count) {
             let message = format!("must hold 1 to {MOST_ENDPOINTS} endpoints, holds {count}");
@@ -166,6 +222,7 @@ mod tests {
 
     fn spec(url: &str) -> AgentSpec {
         AgentSpec {
+            mode: AgentMode::Call,
             endpoints: vec![Endpoint {
                 url: url.to_owned(),
                 max_in_flight: 64,
@@ -249,5 +306,26 @@ mod tests {
         let many = vec![spec("http://payments").endpoints.remove(0); 33];
         bad.endpoints = many;
         assert_eq!(pointers(&bad), all);
+    }
+
+    #[test]
+    fn an_agent_that_is_not_called_has_no_endpoints_and_no_retry() {
+        let pull: AgentSpec = serde_json::from_str(r#"{"mode": "pull"}"#).unwrap();
+        assert_eq!(pull.faults(""), []);
+        assert_eq!(serde_json::to_string(&pull).unwrap(), r#"{"mode":"pull"}"#);
+        let both = AgentSpec {
+            mode: AgentMode::Pull,
+            retry: RetrySpec {
+                factor: 3,
+                ..RetrySpec::default()
+            },
+            ..spec("http://payments")
+        };
+        assert_eq!(
+            pointers(&both),
+            ["/agents/payments/endpoints", "/agents/payments/retry"]
+        );
+        let called = serde_json::to_string(&spec("http://payments")).unwrap();
+        assert!(!called.contains("mode"), "{called}");
     }
 }

@@ -26,6 +26,13 @@ pub enum Blocked {
         /// Whether the count of `ahead` stopped at a thousand steps of other tasks: there may be more.
         ahead_is_at_least: bool,
     },
+    /// It is in the queue of an agent with the mode `pull`, and no worker has fetched it yet.
+    Worker {
+        agent: AgentName,
+        /// As for `capacity`.
+        ahead: Option<u64>,
+        ahead_is_at_least: bool,
+    },
     /// The instance that returned this response is held: it claims nothing until `POST /v1/hold/release`.
     Held,
     /// Its agent is no longer registered.

@@ -38,6 +38,8 @@ pub struct Call {
     /// The call is dropped when its task is to be undone.
     pub is_dropped_by_undo: bool,
     pub reply_mode: ReplyMode,
+    /// Who works on it gives a sign of life at least so often, if it replies later.
+    pub heartbeat_within: Option<Span>,
 }
 
 /// The body of a call.

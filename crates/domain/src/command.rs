@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::{
     call::CallOutcome,
-    ids::{Attempt, InstanceId, StepIndex, StepName},
+    ids::{Attempt, InstanceId, StepIndex, StepName, WorkerName},
     open_reply::{Progress, ReplyDigest},
     payload::Payload,
     step::StepStatus,
@@ -18,7 +18,7 @@ pub enum Command {
     /// A scheduler takes a pending step.
     Claim {
         step: StepIndex,
-        by: InstanceId,
+        by: Claimant,
     },
     /// An agent's answer for the attempt it was given.
     Reply {
@@ -153,6 +153,15 @@ impl Command {
     }
 }
 
+/// Who works on a claimed step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Claimant {
+    /// This instance, by a call.
+    Instance(InstanceId),
+    /// This worker, which has asked for work and replies later.
+    Worker(WorkerName),
+}
+
 /// Why an attempt is over although nobody answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expiry {
@@ -170,6 +179,8 @@ pub enum Release {
     NeverStarted,
     /// The task is to be undone, and no try can follow any more: the call has ended.
     Dropped,
+    /// The worker that asked for the step was gone before it got it.
+    Undelivered,
 }
 
 impl Release {
@@ -178,6 +189,7 @@ impl Release {
             Release::Shutdown => "the instance shut down before the call ended",
             Release::Restart => "the instance that held it restarted",
             Release::Dropped => "the task is undone; its call was dropped",
+            Release::Undelivered => "the worker that asked for it was gone before it got it",
             Release::NeverStarted => "it was recorded as claimed, but its call never started",
         }
     }

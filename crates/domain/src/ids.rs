@@ -89,6 +89,10 @@ name! {
     ReceiverName
 }
 name! {
+    /// Who fetches steps of an agent that is not called; workers choose their names themselves.
+    WorkerName
+}
+name! {
     /// Where messages are posted: the URL that a submitter named, or the name of the receiver where the
     /// configuration says where. Failures and pauses are kept for each, so that one never delays another.
     Destination

@@ -53,7 +53,7 @@ mod vacuum;
 mod view;
 mod web_address;
 
-pub use agent_spec::{AgentSpec, Endpoint, RetrySpec};
+pub use agent_spec::{AgentMode, AgentSpec, Endpoint, RetrySpec};
 pub use alert::{AlertChange, AlertKind};
 pub use alert_message::{ALERT_EVENTS, AlertData, AlertFormat, AlertNotice, AlertWebhook};
 pub use allowed_address::{ALLOWED_ADDRESSES, AllowedAddress};
@@ -63,7 +63,7 @@ pub use bulk::BulkAction;
 pub use call::{Call, CallBody, CallOutcome, Purpose};
 pub use circuit::{BacklogClaim, BacklogState, Circuit, DestinationFailure, ExpiredMessages};
 pub use claim_order::{ClaimAttempt, ClaimPlan, ClaimSteps, QueueRank};
-pub use command::{Command, Expiry, Refusal, Release};
+pub use command::{Claimant, Command, Expiry, Refusal, Release};
 pub use decide::{CommandOutput, Draft, Dropped};
 pub use definition::{
     Accepted, Body, CancelRule, Definition, Extend, KnownAgents, Limits, Method, OnExhausted,
@@ -88,7 +88,7 @@ pub use hidden::{HIDDEN, without_query, without_secrets};
 pub use history::{Actor, Event};
 pub use ids::{
     AgentName, Attempt, Destination, InstanceId, Priority, ReceiverName, StepIndex, StepName,
-    StepRef, TaskId, WorkflowName,
+    StepRef, TaskId, WorkerName, WorkflowName,
 };
 pub use instance::{IdInUse, InstanceRecord, Leases, Renewal};
 pub use known_queue::{KnownQueue, QueuedStep};

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use crate::{
         call::CallOutcome,
-        command::Command,
+        command::{Claimant, Command},
         decide::Draft,
         definition::{Accepted, Limits, Policies, parse_steps},
         history::Actor,
@@ -247,7 +247,7 @@ mod tests {
         let mut draft = Draft::submit(details(events), NOW);
         let claim = Command::Claim {
             step: StepIndex(0),
-            by: InstanceId::new("node-1"),
+            by: Claimant::Instance(InstanceId::new("node-1")),
         };
         draft.apply(claim, &by, NOW).unwrap();
         let reply = Command::Reply {

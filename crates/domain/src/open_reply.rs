@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ids::{Attempt, InstanceId},
+    ids::{Attempt, InstanceId, WorkerName},
     payload::Payload,
     time::{Span, Timestamp},
 };
@@ -15,7 +15,7 @@ use crate::{
 pub enum StepHolder {
     /// This instance runs the call.
     Instance(InstanceId),
-    /// The service works on it, and replies later. No instance has it in memory.
+    /// The service works on it, or a worker that fetched it, and replies later. No instance has it in memory.
     Service(Box<OpenReply>),
     /// This instance is asking the service whether the reply is there.
     Poll(InstanceId, Box<OpenReply>),
@@ -36,6 +36,10 @@ impl StepHolder {
         }
     }
 
+    pub fn worker(&self) -> Option<&WorkerName> {
+        self.open_reply().and_then(|open| open.worker.as_ref())
+    }
+
     /// The end of the attempt: its complete-by, or the time by which the next heartbeat must have come.
     pub fn ends_at(&self, complete_by: Timestamp) -> Timestamp {
         let silent_at = self.open_reply().and_then(|open| open.silent_at);
@@ -46,8 +50,11 @@ impl StepHolder {
 /// While a reply is awaited.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct OpenReply {
-    /// When the service promised it.
+    /// When the service promised it, or the worker fetched the step.
     pub since: Timestamp,
+    /// Who fetched the step. `None`: the service was called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<WorkerName>,
     /// The attempt ends if no heartbeat comes before. `None`: the step requires no heartbeats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_at: Option<Timestamp>,
@@ -65,6 +72,14 @@ pub struct OpenReply {
 }
 
 impl OpenReply {
+    /// `worker` has fetched the step.
+    pub fn fetched(now: Timestamp, heartbeat_within: Option<Span>, worker: WorkerName) -> Self {
+        Self {
+            worker: Some(worker),
+            ..Self::new(now, heartbeat_within)
+        }
+    }
+
     /// The service is only asked to cancel its work.
     pub fn is_cancelled(&self) -> bool {
         self.poll.as_ref().is_some_and(|poll| poll.cancels)
@@ -86,6 +101,7 @@ impl OpenReply {
     pub fn new(now: Timestamp, heartbeat_within: Option<Span>) -> Self {
         Self {
             since: now,
+            worker: None,
             silent_at: heartbeat_within.map(|within| now + within),
             heartbeat_at: None,
             recorded_at: None,

@@ -11,7 +11,7 @@ use crate::{
     fault::{Effect, Fault},
     hidden::without_query,
     history::Actor,
-    ids::{InstanceId, ReceiverName, StepIndex},
+    ids::{InstanceId, ReceiverName, StepIndex, WorkerName},
     open_reply::{OpenReply, StepHolder},
     payload::Payload,
     reply_to::ReplyTo,
@@ -110,7 +110,7 @@ pub struct StepView<'a> {
     locked_by: Option<&'a str>,
     /// When the current attempt must be finished.
     complete_by: Option<Timestamp>,
-    /// While the service works on a promised reply: what is known of it.
+    /// While the service works on a promised reply, or a worker on the step that it fetched: what is known of it.
     awaited_reply: Option<AwaitedReplyView<'a>>,
     /// Pending: the earliest time of the next claim. After a transient fault, `last_fault` has the reason for the
     /// wait.
@@ -131,8 +131,10 @@ pub struct StepView<'a> {
 /// A reply that the service has promised for later.
 #[derive(Serialize)]
 struct AwaitedReplyView<'a> {
-    /// When the service promised it.
+    /// When the service promised it, or the worker fetched the step.
     since: Timestamp,
+    /// The worker that fetched the step; null if the service was called.
+    worker: Option<&'a str>,
     /// The last heartbeat that was recorded; null before the first.
     heartbeat_at: Option<Timestamp>,
     /// When silence becomes a failure; null if the step has no `heartbeat_within`.
@@ -158,6 +160,7 @@ impl<'a> AwaitedReplyView<'a> {
     fn new(open: &'a OpenReply) -> Self {
         Self {
             since: open.since,
+            worker: open.worker.as_ref().map(WorkerName::as_str),
             heartbeat_at: open.heartbeat_at,
             silent_at: open.silent_at,
             progress: open.progress.fraction,

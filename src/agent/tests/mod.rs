@@ -13,9 +13,9 @@ use tokio::time::Instant;
 
 use super::{AddressPolicy, AgentSettings, Agents, Permission};
 use crate::domain::{
-    AgentName, AgentSpec, Attempt, Call, CallBody, CallOutcome, CallTrace, Endpoint, Fault,
-    FaultKind, Method, Purpose, ReplyMode, RetrySpec, Span, StepIndex, StepName, StepRef, Target,
-    TaskId, Timestamp,
+    AgentMode, AgentName, AgentSpec, Attempt, Call, CallBody, CallOutcome, CallTrace, Endpoint,
+    Fault, FaultKind, Method, Purpose, ReplyMode, RetrySpec, Span, StepIndex, StepName, StepRef,
+    Target, TaskId, Timestamp,
 };
 
 /// Long enough to never be what ends a call on a busy machine.
@@ -36,6 +36,7 @@ fn spec(urls: &[&str]) -> AgentSpec {
         max_in_flight: 4,
     };
     AgentSpec {
+        mode: AgentMode::Call,
         endpoints: urls.iter().map(endpoint).collect(),
         retry: RetrySpec {
             initial: Span::from_millis(1),
@@ -87,6 +88,7 @@ fn a_call() -> Call {
         purpose: Purpose::Work,
         is_dropped_by_undo: false,
         reply_mode: ReplyMode::Response,
+        heartbeat_within: None,
     }
 }
 

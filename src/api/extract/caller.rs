@@ -10,7 +10,7 @@ use axum::{
 use crate::{
     api::problem::{Problem, ProblemKind},
     config::Role,
-    domain::Actor,
+    domain::{Actor, AgentName},
 };
 
 /// If no tokens are configured, callers may give their name in this header. It is recorded in the history and
@@ -26,6 +26,8 @@ pub struct Caller {
     /// The token's name; without tokens the value of `Provost-Actor`.
     pub name: Arc<str>,
     pub role: Role,
+    /// With the role `work`: the agents whose steps the caller may fetch.
+    pub agents: Arc<[AgentName]>,
     /// Whether the name comes from a token.
     pub is_known: bool,
 }
@@ -34,6 +36,21 @@ impl Caller {
     /// The caller's name as the history records it.
     pub fn operator(&self) -> Actor {
         Actor::operator(&self.name)
+    }
+
+    /// Refuses a worker of other agents.
+    pub fn must_work_for(&self, agent: &str) -> Result<(), Problem> {
+        let is_bound = self.role == Role::Work;
+        if !is_bound || self.agents.iter().any(|known| known.as_str() == agent) {
+            return Ok(());
+        }
+        Err(Problem::new(
+            ProblemKind::Forbidden,
+            format!(
+                "the token {:?} does not fetch the steps of agent {agent:?}: add the agent to its `agents`",
+                self.name
+            ),
+        ))
     }
 
     /// The caller if no tokens are configured.
@@ -58,6 +75,7 @@ impl Caller {
         Ok(Self {
             name,
             role: Role::Admin,
+            agents: Arc::default(),
             is_known: false,
         })
     }

@@ -374,6 +374,7 @@ mod tests {
         Caller {
             name: name.into(),
             role: Role::Submit,
+            agents: [].into(),
             is_known,
         }
     }

@@ -222,6 +222,7 @@ fn say_access(operation: &mut Operation, access: Access) {
     }
     let role = match access.role() {
         "any" => "If tokens are configured: any token.".to_owned(),
+        "submit or read" => "If tokens are configured: any role but `work`.".to_owned(),
         role => format!("If tokens are configured: role `{role}`, or one that includes it."),
     };
     let description = operation.description.get_or_insert_default();

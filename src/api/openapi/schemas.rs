@@ -157,9 +157,12 @@ pub struct StepSchema {
 #[derive(ToSchema)]
 #[schema(as = AwaitedReply)]
 pub struct AwaitedReplySchema {
-    /// When the service promised it.
+    /// When the service promised it, or the worker fetched the step.
     #[schema(format = DateTime)]
     since: String,
+    /// The worker that fetched the step; null if the service was called.
+    #[schema(required, example = "w-1")]
+    worker: Option<String>,
     /// The last heartbeat that was recorded; null before the first.
     #[schema(required, format = DateTime)]
     heartbeat_at: Option<String>,
@@ -269,6 +272,18 @@ pub enum BlockedSchema {
         #[schema(example = false)]
         ahead_is_at_least: bool,
     },
+    /// It is in the queue of an agent with the mode `pull`, and no worker has fetched it yet.
+    #[schema(title = "BlockedByWorker")]
+    Worker {
+        #[schema(example = "video")]
+        agent: String,
+        /// As for `capacity`.
+        #[schema(required, example = 12)]
+        ahead: Option<u64>,
+        /// As for `capacity`.
+        #[schema(example = false)]
+        ahead_is_at_least: bool,
+    },
     /// The instance that returned this response is held: it claims nothing until `POST /v1/hold/release`.
     #[schema(title = "BlockedByHeld")]
     Held,
@@ -369,8 +384,8 @@ mod tests {
     use super::*;
     use crate::domain;
     use crate::domain::{
-        Accepted, Actor, AgentName, AlertNotice, Blocked, CallOutcome, Command, Details, Draft,
-        Effect, Fault, FaultKind, InstanceId, Limits, Payload, Policies, Priority, ReplyTo,
+        Accepted, Actor, AgentName, AlertNotice, Blocked, CallOutcome, Claimant, Command, Details,
+        Draft, Effect, Fault, FaultKind, InstanceId, Limits, Payload, Policies, Priority, ReplyTo,
         StepIndex, StepName, Task, TaskId, TaskView, Timestamp, parse_steps,
     };
 
@@ -465,7 +480,7 @@ mod tests {
         let mut draft = Draft::submit(Arc::new(details), NOW);
         let claim = Command::Claim {
             step: StepIndex(0),
-            by: InstanceId::new("node-1"),
+            by: Claimant::Instance(InstanceId::new("node-1")),
         };
         draft.apply(claim, &by, NOW).unwrap();
         (draft, by)
@@ -529,6 +544,11 @@ mod tests {
                 ahead: None,
                 ahead_is_at_least: false,
             },
+            Blocked::Worker {
+                agent: agent.clone(),
+                ahead: Some(3),
+                ahead_is_at_least: false,
+            },
             Blocked::Held,
             Blocked::Agent { agent },
             Blocked::Drop { step, instance },
@@ -544,6 +564,7 @@ mod tests {
                 Blocked::Steps { .. }
                 | Blocked::Time { .. }
                 | Blocked::Capacity { .. }
+                | Blocked::Worker { .. }
                 | Blocked::Held
                 | Blocked::Agent { .. }
                 | Blocked::Drop { .. }

@@ -12,7 +12,7 @@ use utoipa::{
 };
 
 use crate::domain::{
-    AlertKind, AvailableAfter, DURATION, DiagramFormat, Effect, FaultKind, LONGEST_NAME,
+    AgentMode, AlertKind, AvailableAfter, DURATION, DiagramFormat, Effect, FaultKind, LONGEST_NAME,
     MOST_LABELS, Method, NotUndoneReason, OnUndo, Policy, REPLIES, ReplyMode, Runs, StepStatus,
     TaskStatus, UndoReason, WarningCode,
 };
@@ -87,12 +87,15 @@ pub struct DeadlinePolicySchema;
 pub struct ReplyEventSchema;
 /// When a service replies.
 pub struct ReplyModeSchema;
+/// How the service of an agent gets its work.
+pub struct AgentModeSchema;
 
 fn policies(allowed: &'static [Policy]) -> impl Iterator<Item = &'static str> {
     allowed.iter().map(|policy| policy.as_str())
 }
 
 words! {
+    AgentModeSchema = "AgentMode", "`call`, the default: it is called at its endpoints; `pull`: its workers fetch it", AgentMode::ALL.iter().map(|mode| (*mode).into());
     ReplyModeSchema = "ReplyMode", "`callback`: a 202 means that the service replies later, to the address in the header `Provost-Reply-To`; `response`: only a 202 with `Provost-Async: true` means that", ReplyMode::WORDS.iter().map(|mode| mode.as_str());
     ReplyEventSchema = "ReplyEvent", "An event about a task", REPLIES;
     UndoPolicySchema = "UndoPolicy", "`error` stops the task until an operator acts, `skip` leaves the effect of the step", policies(&[Policy::Error, Policy::Skip]);

@@ -50,6 +50,7 @@ pub async fn submit_message(
     // The broker knows who may write to the queue. A name of a token contains no such prefix.
     let caller = Caller {
         name: format!("intake\t{}", intake.name).into(),
+        agents: [].into(),
         role: Role::Submit,
         is_known: true,
     };

@@ -141,8 +141,8 @@ async fn view<'a>(app: &App, task: &'a Task) -> TaskView<'a> {
     // What was committed is returned even if the store has become unreachable.
     let now = app.store.reader.now().await.unwrap_or(task.created_at);
     let mut view = TaskView::new(task, now);
-    let knows = |agent: &AgentName| app.agents.get(agent).is_some();
-    explain_other_reasons(&mut view, knows, app.hold.is_held());
+    let mode = |agent: &AgentName| app.agents.get(agent).map(|agent| agent.spec().mode);
+    explain_other_reasons(&mut view, mode, app.hold.is_held());
     view
 }
 

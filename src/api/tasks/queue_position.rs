@@ -3,7 +3,7 @@
 //! submission.
 
 use crate::{
-    domain::{AgentName, Blocked, Task, TaskView},
+    domain::{AgentMode, AgentName, Blocked, Task, TaskView},
     store::{Reader, StoreError},
 };
 
@@ -12,21 +12,32 @@ const MOST_AHEAD: usize = 1000;
 /// The most queues that are counted for one task.
 const MOST_QUEUES: usize = 4;
 
-/// Explains what a step waits for if it does not wait for a free slot: an agent that is not registered, or the
+/// Explains what a step waits for if it does not wait for a free slot: an agent that is not registered, a worker, or the
 /// release of this instance.
 pub fn explain_other_reasons(
     view: &mut TaskView<'_>,
-    knows: impl Fn(&AgentName) -> bool,
+    mode: impl Fn(&AgentName) -> Option<AgentMode>,
     is_held: bool,
 ) {
     for step in &mut view.steps {
-        if let Some(Blocked::Capacity { agent, .. }) = &step.blocked_by {
-            if !knows(agent) {
-                let agent = agent.clone();
-                step.blocked_by = Some(Blocked::Agent { agent });
-            } else if is_held {
-                step.blocked_by = Some(Blocked::Held);
-            }
+        if let Some(Blocked::Capacity {
+            agent,
+            ahead,
+            ahead_is_at_least,
+        }) = &step.blocked_by
+        {
+            let (agent, ahead) = (agent.clone(), *ahead);
+            let ahead_is_at_least = *ahead_is_at_least;
+            step.blocked_by = match mode(&agent) {
+                None => Some(Blocked::Agent { agent }),
+                Some(_) if is_held => Some(Blocked::Held),
+                Some(AgentMode::Pull) => Some(Blocked::Worker {
+                    agent,
+                    ahead,
+                    ahead_is_at_least,
+                }),
+                Some(AgentMode::Call) => continue,
+            };
         }
     }
 }
@@ -47,7 +58,8 @@ pub async fn count_ahead(
 ) -> Result<(), StoreError> {
     let mut agents: Vec<AgentName> = Vec::new();
     for step in &view.steps {
-        if let Some(Blocked::Capacity { agent, .. }) = &step.blocked_by
+        if let Some(Blocked::Capacity { agent, .. } | Blocked::Worker { agent, .. }) =
+            &step.blocked_by
             && agents.len() < MOST_QUEUES
             && !agents.contains(agent)
         {
@@ -67,11 +79,18 @@ pub async fn count_ahead(
         })
         .collect();
     for step in &mut view.steps {
-        if let Some(Blocked::Capacity {
-            agent,
-            ahead,
-            ahead_is_at_least,
-        }) = &mut step.blocked_by
+        if let Some(
+            Blocked::Capacity {
+                agent,
+                ahead,
+                ahead_is_at_least,
+            }
+            | Blocked::Worker {
+                agent,
+                ahead,
+                ahead_is_at_least,
+            },
+        ) = &mut step.blocked_by
             && let Some(queue) = queues.iter_mut().find(|queue| queue.agent == *agent)
         {
             *ahead = Some(queue.of_others + queue.of_this);

@@ -155,7 +155,7 @@ impl LocalScheduler for Notes {
         let mut slots = self.slots.lock();
         let free = slots.get_mut(agent)?;
         *free = free.checked_sub(1)?;
-        Some(Box::new(TestSlot {
+        Some(SlotPermit::for_call(TestSlot {
             slots: self.slots.clone(),
             agent: agent.clone(),
         }))
@@ -176,7 +176,7 @@ impl LocalScheduler for Notes {
             Dispatch {
                 call,
                 deadline,
-                permit: Box::new(()),
+                permit: SlotPermit::for_call(()),
             }
         });
         self.dispatched.lock().extend(called);

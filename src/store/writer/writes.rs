@@ -14,7 +14,7 @@ use crate::store::{Backend, StoreError, Transaction};
 
 impl Store {
     /// Runs a write in the transaction of the next batch.
-    pub(super) async fn write<T, F>(&self, run: F) -> Result<T, StoreError>
+    pub(in crate::store) async fn write<T, F>(&self, run: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: for<'t> Fn(&'t mut Transaction<'t>) -> BoxFuture<'t, Result<T, StoreError>>

@@ -6,13 +6,13 @@ use super::{Draft, fault, poll::Polled};
 use crate::{
     alert::{AlertChange, AlertKind},
     call::{Call, CallOutcome, Purpose},
-    command::{Refusal, Release},
+    command::{Claimant, Refusal, Release},
     definition::{Method, Policy},
     fault::{Effect, Fault, FaultKind},
     hidden::hide_secrets,
     history::Actor,
-    ids::{Attempt, InstanceId, StepIndex, StepRef},
-    open_reply::StepHolder,
+    ids::{Attempt, StepIndex, StepRef},
+    open_reply::{OpenReply, StepHolder},
     payload::Payload,
     render,
     step::{Step, StepState},
@@ -23,17 +23,17 @@ use crate::{
 };
 
 impl Draft {
-    /// Takes a ready step for an instance. `None`: its request could not be made, and the step's policy for
+    /// Takes a ready step for an instance or a worker. `None`: its request could not be made, and the step's policy for
     /// permanent errors has been applied instead.
     pub(super) fn claim(
         &mut self,
         index: StepIndex,
-        instance: InstanceId,
+        claimant: Claimant,
         by: &Actor,
         now: Timestamp,
     ) -> Result<Option<Call>, Refusal> {
         if self.task.is_awaited(index) {
-            return self.claim_poll(index, instance, by, now);
+            return self.claim_poll(index, claimant, by, now);
         }
         let Some(due_at) = self.task.due_at(index) else {
             return Err(self.refuse_step(
@@ -66,16 +66,24 @@ impl Draft {
         let shown = Secrets::Sent;
         match call(&self.task, index, complete_by, now, &self.budget, shown) {
             Ok(call) => {
-                self.change(
-                    index,
-                    "step.claimed",
-                    StepState::Processing {
-                        held_by: StepHolder::Instance(instance),
-                        complete_by,
-                    },
-                    by,
-                    probed.then(|| "its probe runs to find out whether it took effect".to_owned()),
-                );
+                let probing =
+                    probed.then(|| "its probe runs to find out whether it took effect".to_owned());
+                let (held_by, reason) = match claimant {
+                    Claimant::Instance(instance) => (StepHolder::Instance(instance), probing),
+                    Claimant::Worker(worker) => {
+                        let reason = match probing {
+                            Some(probing) => format!("fetched by worker {worker}: {probing}"),
+                            None => format!("fetched by worker {worker}"),
+                        };
+                        let open = OpenReply::fetched(now, call.heartbeat_within, worker);
+                        (StepHolder::Service(Box::new(open)), Some(reason))
+                    }
+                };
+                let state = StepState::Processing {
+                    held_by,
+                    complete_by,
+                };
+                self.change(index, "step.claimed", state, by, reason);
                 if due_at < now
                     && let Some(claimed) = self.events.last_mut()
                 {
@@ -392,6 +400,9 @@ impl Draft {
         by: &Actor,
         now: Timestamp,
     ) -> Result<(), Refusal> {
+        if why == Release::Undelivered {
+            return self.take_back(index, attempt, by, now);
+        }
         self.check_holder(index, attempt)?;
         if let StepState::Processing { complete_by, .. } = self.task.step(index).state
             && why == Release::NeverStarted
@@ -414,6 +425,34 @@ impl Draft {
             return Ok(());
         }
         self.effect_is_unknown(index);
+        if self.is_left_behind(index) {
+            self.abandon(index, reason, by, now);
+            self.open_undos(by, now);
+            self.settle(by, None, now);
+            return Ok(());
+        }
+        let pending = StepState::Pending { ready_at: now };
+        self.change(index, "step.released", pending, by, Some(reason.to_owned()));
+        self.offer(index);
+        Ok(())
+    }
+
+    /// The worker never got the step, so nothing was done under this attempt.
+    fn take_back(
+        &mut self,
+        index: StepIndex,
+        attempt: Attempt,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        self.check_fence(index, attempt)?;
+        if self.task.worker(index).is_none() {
+            return Err(self.refuse_step(index, "no worker has fetched it"));
+        }
+        if self.is_probing(index) {
+            self.effect_is_unknown(index);
+        }
+        let reason = Release::Undelivered.reason();
         if self.is_left_behind(index) {
             self.abandon(index, reason, by, now);
             self.open_undos(by, now);
@@ -497,6 +536,7 @@ pub(crate) fn call(
         purpose,
         is_dropped_by_undo: definition.is_dropped_by_undo(),
         reply_mode: definition.reply.mode(),
+        heartbeat_within: definition.heartbeat_within,
     })
 }
 

@@ -151,8 +151,8 @@ impl Draft {
         self.spent = self.spent();
         self.budget.refill();
         match command {
-            Command::Claim { step, by: instance } => {
-                return Ok(match self.claim(step, instance, by, now)? {
+            Command::Claim { step, by: claimant } => {
+                return Ok(match self.claim(step, claimant, by, now)? {
                     Some(call) => CommandOutput::Call(Box::new(call)),
                     None => CommandOutput::Done,
                 });

@@ -6,11 +6,11 @@ use std::{sync::Arc, time::Duration};
 use super::{Draft, attempt, fault};
 use crate::{
     call::{Call, Purpose},
-    command::Refusal,
+    command::{Claimant, Refusal},
     definition::{Method, PollFinding, ReplyRule, Target},
     fault::{Effect, Fault, FaultKind},
     history::Actor,
-    ids::{AgentName, InstanceId, StepIndex},
+    ids::{AgentName, StepIndex},
     open_reply::{OpenReply, PollState, StepHolder},
     payload::Payload,
     render::render_request,
@@ -25,11 +25,12 @@ const POLL_WITHIN: Span = Span::from_secs(30);
 const SHORTEST_WAIT: Span = Span::from_secs(1);
 
 impl Draft {
-    /// Takes a poll that is due for an instance. `None`: its request could not be made.
+    /// Takes a poll that is due for an instance. `None`: its request could not be made, or its agent is not called any
+    /// more.
     pub(super) fn claim_poll(
         &mut self,
         index: StepIndex,
-        instance: InstanceId,
+        claimant: Claimant,
         by: &Actor,
         now: Timestamp,
     ) -> Result<Option<Call>, Refusal> {
@@ -53,9 +54,14 @@ impl Draft {
             return Err(self.refuse_step(index, "its complete-by has passed"));
         }
         let until = complete_by.min(now + POLL_WITHIN);
-        let call = self.poll_call(index, &open, until, now);
+        let call = match claimant {
+            Claimant::Instance(instance) => self
+                .poll_call(index, &open, until, now)
+                .map(|call| (call, instance)),
+            Claimant::Worker(_) => Err("its agent has the mode pull now".to_owned()),
+        };
         match call {
-            Ok(call) => {
+            Ok((call, instance)) => {
                 self.task.step_mut(index).state = StepState::Processing {
                     held_by: StepHolder::Poll(instance, open),
                     complete_by,
@@ -118,7 +124,8 @@ impl Draft {
     /// Has the service asked to cancel its work, where the step says how. Until it has responded, what undoes the step
     /// waits.
     pub(super) fn begin_cancel(&mut self, index: StepIndex, now: Timestamp) -> bool {
-        if self.task.definition(index).cancel.is_none() {
+        // A worker learns by its heartbeats that the step is not awaited any more.
+        if self.task.definition(index).cancel.is_none() || self.task.worker(index).is_some() {
             return false;
         }
         let StepState::Processing {

@@ -1,5 +1,6 @@
 //! Every rule by example, and the invariants over random sequences of commands.
 
+mod fetched;
 mod invariants;
 mod later;
 mod rerun;
@@ -16,6 +17,7 @@ use uuid::Uuid;
 use super::*;
 use crate::{
     call::CallOutcome,
+    command::Claimant,
     definition::{Accepted, Definition, Limits, Policies, parse_steps},
     fault::Effect,
     ids::{InstanceId, Priority, TaskId},
@@ -98,7 +100,7 @@ impl Bench {
 
     fn claim(&mut self, name: &str) -> Result<Attempt, Refusal> {
         let step = self.step(name);
-        let by = InstanceId::new("node-1");
+        let by = Claimant::Instance(InstanceId::new("node-1"));
         self.apply(Command::Claim { step, by })?;
         Ok(self.draft.task.step(step).attempt)
     }

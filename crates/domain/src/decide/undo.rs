@@ -7,7 +7,7 @@ use crate::{
     command::Refusal,
     fault::{Effect, Fault, FaultKind},
     history::{Actor, Event},
-    ids::StepIndex,
+    ids::{StepIndex, WorkerName},
     payload::Payload,
     step::{Step, StepState},
     task::{Task, TaskState, Undo},
@@ -230,6 +230,14 @@ impl Task {
         match &self.step(index).state {
             StepState::Processing { held_by, .. } => held_by.instance().is_none(),
             _ => false,
+        }
+    }
+
+    /// The worker that has fetched a step and works on it.
+    pub fn worker(&self, index: StepIndex) -> Option<&WorkerName> {
+        match &self.step(index).state {
+            StepState::Processing { held_by, .. } => held_by.worker(),
+            _ => None,
         }
     }
 

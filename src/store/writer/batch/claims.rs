@@ -5,8 +5,9 @@ use tokio::time::Instant;
 use super::{BatchDraft, LoadedTask};
 use crate::{
     domain::{
-        AgentName, AlertChange, Call, ClaimAttempt, ClaimPlan, ClaimSteps, Command, CommandOutput,
-        QueueRank, Refusal, StepIndex, StepRef, TaskId, Timestamp, template::Budget,
+        Actor, AgentName, AlertChange, Call, ClaimAttempt, ClaimPlan, ClaimSteps, Claimant,
+        Command, CommandOutput, QueueRank, Refusal, StepIndex, StepRef, TaskId, Timestamp,
+        template::Budget,
     },
     planted,
     store::{Dispatch, LocalScheduler, SlotPermit, writer::faults::Culprit},
@@ -41,7 +42,10 @@ impl BatchDraft {
                     continue;
                 };
                 self.claiming = Some(claim);
-                if let Ok(Some(call)) = loaded.claim(step, local, self.now, &mut self.spent) {
+                let claimant = permit.claimant(local.instance());
+                if let Ok(Some(call)) =
+                    loaded.claim(step, claimant, local.actor(), self.now, &mut self.spent)
+                {
                     self.dispatches.push(dispatch(call, self.instant, permit));
                 }
                 self.claiming = None;
@@ -87,7 +91,8 @@ impl ClaimSteps for QueuedClaims<'_> {
             return ClaimAttempt::NoSlot;
         };
         draft.claiming = Some(claim);
-        let claimed = loaded.claim(step, *local, draft.now, &mut draft.spent);
+        let claimant = permit.claimant(local.instance());
+        let claimed = loaded.claim(step, claimant, local.actor(), draft.now, &mut draft.spent);
         draft.claiming = None;
         if claimed.is_ok()
             && let Some(step) = draft.faults.recovered(task, Some(step))
@@ -131,17 +136,15 @@ impl LoadedTask {
     fn claim(
         &mut self,
         step: StepIndex,
-        local: &dyn LocalScheduler,
+        by: Claimant,
+        actor: &Actor,
         now: Timestamp,
         spent: &mut u64,
     ) -> Result<Option<Call>, Refusal> {
         planted::strike(self.draft.task.details.key.as_deref(), "claim");
         let before = self.draft.spent();
-        let command = Command::Claim {
-            step,
-            by: local.instance().clone(),
-        };
-        let applied = self.draft.apply(command, local.actor(), now);
+        let command = Command::Claim { step, by };
+        let applied = self.draft.apply(command, actor, now);
         *spent += self.draft.spent() - before;
         Ok(match applied? {
             CommandOutput::Call(call) => Some(*call),

@@ -8,6 +8,7 @@ use super::*;
 use crate::bulk::BulkAction;
 use crate::command::Release;
 use crate::fault::Effect;
+use crate::ids::WorkerName;
 use crate::open_reply::{Progress, ReplyDigest};
 
 /// A random step: which of the earlier ones it follows, and its policies.
@@ -106,6 +107,8 @@ fn steps(shapes: &[Shape]) -> Value {
 #[derive(Clone, Debug)]
 enum Ask {
     Claim(usize),
+    Fetch(usize),
+    TakeBack(usize, u32),
     Succeed(usize, u32),
     Fail(usize, u32),
     Break(usize, u32),
@@ -137,6 +140,8 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
     let behind = prop_oneof![4 => Just(0u32), 1 => 1..3u32];
     let ask = prop_oneof![
         8 => step.clone().prop_map(Ask::Claim),
+        3 => step.clone().prop_map(Ask::Fetch),
+        1 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::TakeBack(s, b)),
         6 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Succeed(s, b)),
         3 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Fail(s, b)),
         1 => (step.clone(), behind.clone()).prop_map(|(s, b)| Ask::Break(s, b)),
@@ -189,7 +194,16 @@ impl Ask {
         Some(match self {
             Ask::Claim(step) => Command::Claim {
                 step: due(step),
-                by: InstanceId::new("node-1"),
+                by: Claimant::Instance(InstanceId::new("node-1")),
+            },
+            Ask::Fetch(step) => Command::Claim {
+                step: due(step),
+                by: Claimant::Worker(WorkerName::new("w-1")),
+            },
+            Ask::TakeBack(step, behind) => Command::Release {
+                step: at(step),
+                attempt: attempt(at(step), behind),
+                why: Release::Undelivered,
             },
             Ask::Succeed(step, behind) => Command::Reply {
                 step: at(step),

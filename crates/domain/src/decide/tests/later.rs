@@ -501,7 +501,7 @@ fn what_is_polled_for_too_long_expires() {
 fn cancellation(bench: &mut Bench) -> (Attempt, Box<Call>) {
     bench.later(Span::from_secs(1));
     let step = bench.step("a");
-    let by = InstanceId::new("node-1");
+    let by = Claimant::Instance(InstanceId::new("node-1"));
     match bench.apply(Command::Claim { step, by }).unwrap() {
         CommandOutput::Call(call) => (call.attempt, call),
         other => panic!("{other:?}"),

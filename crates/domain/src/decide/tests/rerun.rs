@@ -32,7 +32,7 @@ fn failed(steps: Value) -> Bench {
 
 fn call_of(bench: &mut Bench, name: &str) -> Call {
     let step = bench.step(name);
-    let by = InstanceId::new("node-1");
+    let by = Claimant::Instance(InstanceId::new("node-1"));
     match bench.apply(Command::Claim { step, by }).unwrap() {
         CommandOutput::Call(call) => *call,
         _ => panic!("{name} was not called"),

@@ -46,7 +46,7 @@ fn a_claim_renders_the_request_from_the_outputs_before_it() {
     let mut bench = Bench::new(pipeline());
     bench.process("reserve");
     let step = bench.step("charge");
-    let by = InstanceId::new("node-1");
+    let by = Claimant::Instance(InstanceId::new("node-1"));
     let Ok(CommandOutput::Call(call)) = bench.apply(Command::Claim { step, by }) else {
         panic!("not claimed");
     };
@@ -63,7 +63,7 @@ fn every_attempt_carries_the_same_idempotency_key() {
     let step = bench.step("reserve");
     let mut keys = Vec::new();
     for _ in 0..3 {
-        let by = InstanceId::new("node-1");
+        let by = Claimant::Instance(InstanceId::new("node-1"));
         let Ok(CommandOutput::Call(call)) = bench.apply(Command::Claim { step, by }) else {
             panic!("not claimed");
         };
@@ -281,7 +281,7 @@ fn a_retried_step_starts_anew_and_the_task_goes_on() {
         .unwrap();
     assert_eq!(bench.task(), TaskStatus::Processing);
     assert!(bench.draft.alerts.contains(&AlertChange::Close { step }));
-    let by = InstanceId::new("node-1");
+    let by = Claimant::Instance(InstanceId::new("node-1"));
     let Ok(CommandOutput::Call(call)) = bench.apply(Command::Claim { step, by }) else {
         panic!("not claimed");
     };
@@ -324,7 +324,7 @@ fn a_resolved_step_gives_its_output_to_the_steps_that_follow() {
         .unwrap();
     assert_eq!(bench.status("reserve"), StepStatus::Processed);
     let step = bench.step("charge");
-    let by = InstanceId::new("node-1");
+    let by = Claimant::Instance(InstanceId::new("node-1"));
     let Ok(CommandOutput::Call(call)) = bench.apply(Command::Claim { step, by }) else {
         panic!("not claimed");
     };
@@ -439,7 +439,7 @@ fn a_cancelled_task_drops_its_calls_and_never_changes_again() {
 fn an_overdue_task_ends_in_error_and_a_retry_gives_it_its_time_anew() {
     let mut bench = Bench::limited(pipeline(), Some(Span::from_secs(60)));
     let step = bench.step("reserve");
-    let by = InstanceId::new("node-1");
+    let by = Claimant::Instance(InstanceId::new("node-1"));
     bench.later(Span::from_secs(50));
     let Ok(CommandOutput::Call(call)) = bench.apply(Command::Claim { step, by }) else {
         panic!("not claimed");
@@ -486,7 +486,7 @@ fn a_released_step_is_pending_at_once_and_counts_no_failure() {
 fn the_trace_goes_on_from_the_task_to_each_attempt() {
     let mut bench = Bench::new(pipeline());
     let step = bench.step("reserve");
-    let by = InstanceId::new("node-1");
+    let by = Claimant::Instance(InstanceId::new("node-1"));
     let Ok(CommandOutput::Call(call)) = bench.apply(Command::Claim { step, by }) else {
         panic!("not claimed");
     };

@@ -98,7 +98,7 @@ fn follow(bench: &mut Bench, plan: &UndoPlan) {
         let task = &bench.draft.task;
         let next = task.indexes().find(|index| task.due_at(*index).is_some());
         let step = next.expect("something is to be done");
-        let by = InstanceId::new("node-1");
+        let by = Claimant::Instance(InstanceId::new("node-1"));
         let CommandOutput::Call(call) = bench.apply(Command::Claim { step, by }).unwrap() else {
             panic!("{step:?} could not be called");
         };

@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""A worker: fetches the steps of an agent with the mode "pull", works on them, and replies.
+
+    python3 worker.py http://127.0.0.1:8080 video
+
+The token of the role "work" comes from PROVOST_TOKEN, if there is one. A step is fetched a second time if a reply was
+lost: do the work once for each idempotency_key.
+"""
+import json, os, socket, sys, threading, time, urllib.error, urllib.request
+
+URL, AGENT = sys.argv[1].rstrip("/"), sys.argv[2]
+WORKER = f"{socket.gethostname()}-{os.getpid()}"
+
+
+def post(path, body):
+    """The status and the body of the response; waits as long as Provost cannot be reached."""
+    headers = {"content-type": "application/json"}
+    if "PROVOST_TOKEN" in os.environ:
+        headers["authorization"] = "Bearer " + os.environ["PROVOST_TOKEN"]
+    while True:
+        request = urllib.request.Request(URL + path, json.dumps(body).encode(), headers)
+        try:
+            with urllib.request.urlopen(request, timeout=90) as response:
+                return response.status, json.loads(response.read() or "null")
+        except urllib.error.HTTPError as error:
+            if error.code < 500:
+                return error.code, error.read().decode()
+        except (urllib.error.URLError, OSError):
+            pass
+        time.sleep(1)
+
+
+def work(step):
+    """Here is your own work. What it returns is the output of the step; an exception has the step retried."""
+    return {"done": step["request"]["body"]}
+
+
+def beat(step, done):
+    """Says every second that the step is being worked on."""
+    while not done.wait(1):
+        post(f"/v1/replies/{step['token']}/heartbeat", {})
+
+
+while True:
+    status, answer = post(f"/v1/agents/{AGENT}/claim", {"worker": WORKER, "max": 1, "wait": "30s"})
+    if status != 200:
+        sys.exit(f"no work: {answer}")
+    for step in answer["steps"]:
+        done = threading.Event()
+        if step["heartbeat_within"]:
+            threading.Thread(target=beat, args=(step, done), daemon=True).start()
+        try:
+            reply = {"output": work(step)}
+        except Exception as error:
+            reply = {"error": {"message": str(error) or type(error).__name__}}
+        done.set()
+        post(f"/v1/replies/{step['token']}", reply)
