@@ -81,12 +81,14 @@ impl Draft {
             self.record_late_reply(index, attempt, by);
             return Ok(CommandOutput::Late(late));
         }
-        let is_cancelling = self.is_cancelling(index);
+        if self.is_cancelling(index) {
+            // Its service has ended the work by itself.
+            self.drop_call(index);
+        }
         let step = self.task.step_mut(index);
         step.reply_log.accept(accepted);
-        // The reply itself has come: it is not what an instance that polls just now has found.
-        if !is_cancelling
-            && let StepState::Processing { held_by, .. } = &mut step.state
+        // The reply itself has come: it is not what an instance that polls or cancels just now has found.
+        if let StepState::Processing { held_by, .. } = &mut step.state
             && let StepHolder::Poll(_, open) = held_by
         {
             *held_by = StepHolder::Service(open.clone());

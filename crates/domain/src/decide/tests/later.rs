@@ -547,12 +547,36 @@ fn an_undo_that_drops_a_reply_asks_the_service_to_cancel_its_work_first() {
 fn a_reply_that_comes_before_the_work_is_cancelled_counts() {
     let undo = json!({ "request": { "path": "/undo" } });
     let cancel = json!({ "request": { "path": "/cancel" } });
-    let (mut bench, attempt) =
-        deferred(json!({ "undo": undo, "on_undo": "drop", "cancel": cancel }));
-    bench.apply(Command::Undo { reason: None }).unwrap();
-    bench.later_reply(attempt, ok(), "1");
-    assert_eq!(bench.status("a"), StepStatus::Processed);
-    assert_eq!(bench.status("a.undo"), StepStatus::Pending);
+    let busy = |now| CallOutcome::Transient {
+        fault: fault(FaultKind::Transient, "busy".to_owned(), now),
+        wait: Duration::ZERO,
+    };
+    // Before the service is asked to cancel its work, and while it is asked.
+    for is_asked in [false, true] {
+        for (outcome, status, undone) in [
+            (ok(), StepStatus::Processed, StepStatus::Pending),
+            (
+                busy(Timestamp::from_millis(0)),
+                StepStatus::Cancelled,
+                StepStatus::Skipped,
+            ),
+            (refusal(400), StepStatus::Error, StepStatus::Skipped),
+        ] {
+            let (mut bench, attempt) =
+                deferred(json!({ "undo": undo, "on_undo": "drop", "cancel": cancel }));
+            bench.apply(Command::Undo { reason: None }).unwrap();
+            if is_asked {
+                cancellation(&mut bench);
+            }
+            bench.later_reply(attempt, outcome, "1");
+            assert_eq!(bench.status("a"), status);
+            assert_eq!(bench.status("a.undo"), undone);
+            assert_eq!(bench.draft.dropped.len(), usize::from(is_asked));
+            if is_asked {
+                bench.reply("a", attempt, ok()).unwrap_err();
+            }
+        }
+    }
 }
 
 #[test]
