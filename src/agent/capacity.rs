@@ -9,6 +9,11 @@ use std::sync::{
 use super::meters::InFlight;
 use crate::domain::AgentName;
 
+/// No limit on the replies that are awaited.
+const UNLIMITED: u32 = u32::MAX;
+/// They have not been counted yet: as if there were too many.
+const UNKNOWN: u32 = u32::MAX;
+
 type OnFreed = Box<dyn Fn(&AgentName) + Send + Sync>;
 
 /// What all bulkheads of an instance share.
@@ -47,6 +52,10 @@ pub(super) struct Bulkhead {
     agent: AgentName,
     in_flight: AtomicU32,
     max: AtomicU32,
+    /// The most replies of the agent that are awaited at once, with the calls in flight: each may become one.
+    max_open: AtomicU32,
+    /// How many are awaited. Only kept where that is limited.
+    open: AtomicU32,
     gate: Arc<Gate>,
     gauge: InFlight,
 }
@@ -57,6 +66,8 @@ impl Bulkhead {
             agent,
             in_flight: AtomicU32::new(0),
             max: AtomicU32::new(max),
+            max_open: AtomicU32::new(UNLIMITED),
+            open: AtomicU32::new(UNKNOWN),
             gate,
             gauge,
         }
@@ -67,12 +78,63 @@ impl Bulkhead {
         self.max.store(max, Ordering::Relaxed);
     }
 
+    /// Limits the replies that are awaited. Until they are counted no slot is given out.
+    pub fn limit_open(&self, max: Option<u32>) {
+        let max = max.unwrap_or(UNLIMITED);
+        if self.max_open.swap(max, Ordering::Relaxed) == UNLIMITED {
+            self.open.store(UNKNOWN, Ordering::Relaxed);
+        }
+    }
+
+    pub fn is_open_limited(&self) -> bool {
+        self.max_open.load(Ordering::Relaxed) != UNLIMITED
+    }
+
+    /// By the record.
+    pub fn counted_open(&self, open: u32) {
+        self.open.store(open.min(UNKNOWN - 1), Ordering::Relaxed);
+        self.gate.freed(&self.agent);
+    }
+
+    /// A reply came, or is no longer awaited.
+    pub fn closed_open(&self) {
+        let fewer = |open: u32| (open != UNKNOWN).then(|| open.saturating_sub(1));
+        let _ = self
+            .open
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+        self.gate.freed(&self.agent);
+    }
+
+    fn opened(&self) {
+        let more = |open: u32| (open < UNKNOWN - 1).then(|| open + 1);
+        let _ = self
+            .open
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    }
+
+    /// How many calls may be in flight now.
+    fn most(&self) -> u32 {
+        let max = self.max.load(Ordering::Relaxed);
+        match self.max_open.load(Ordering::Relaxed) {
+            UNLIMITED => max,
+            most => max.min(most.saturating_sub(self.open.load(Ordering::Relaxed))),
+        }
+    }
+
+    /// The limit on replies that are awaited, where it and no other stops the next call.
+    pub fn blocking_limit(&self) -> Option<u32> {
+        let in_flight = self.in_flight();
+        let max = self.max.load(Ordering::Relaxed);
+        let limit = self.max_open.load(Ordering::Relaxed);
+        (in_flight < max && in_flight >= self.most()).then_some(limit)
+    }
+
     pub fn free(&self) -> usize {
         if self.gate.is_closed() {
             return 0;
         }
-        let max = self.max.load(Ordering::Relaxed);
-        max.saturating_sub(self.in_flight.load(Ordering::Relaxed)) as usize
+        self.most()
+            .saturating_sub(self.in_flight.load(Ordering::Relaxed)) as usize
     }
 
     pub fn in_flight(&self) -> u32 {
@@ -83,7 +145,7 @@ impl Bulkhead {
         if self.gate.is_closed() {
             return None;
         }
-        let max = self.max.load(Ordering::Relaxed);
+        let max = self.most();
         self.in_flight
             .try_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
                 (taken < max).then_some(taken + 1)
@@ -109,6 +171,16 @@ impl Slot {
     /// it.
     pub fn release(mut self) {
         self.notifies = false;
+    }
+
+    /// Whether a promise of a later reply takes up room after the call.
+    pub fn is_open_limited(&self) -> bool {
+        self.bulkhead.is_open_limited()
+    }
+
+    /// The promise is saved: from now on the reply takes the room.
+    pub fn becomes_open(self) {
+        self.bulkhead.opened();
     }
 }
 
@@ -194,6 +266,30 @@ mod tests {
         assert!(bulkhead.try_take().is_none());
         drop(slots.next());
         assert!(bulkhead.try_take().is_some());
+    }
+
+    #[test]
+    fn replies_that_are_awaited_take_room_until_they_come() {
+        let (bulkhead, _) = bulkhead(10);
+        bulkhead.limit_open(Some(2));
+        assert_eq!(bulkhead.free(), 0, "they are not counted yet");
+        bulkhead.closed_open();
+        assert_eq!(bulkhead.free(), 0, "still");
+        bulkhead.counted_open(0);
+        let (first, second) = (bulkhead.try_take().unwrap(), bulkhead.try_take().unwrap());
+        assert!(bulkhead.try_take().is_none());
+        first.becomes_open();
+        assert!(bulkhead.try_take().is_none());
+        assert_eq!(bulkhead.blocking_limit(), Some(2));
+        second.release();
+        assert_eq!(bulkhead.free(), 1);
+        assert_eq!(bulkhead.blocking_limit(), None);
+        bulkhead.closed_open();
+        assert_eq!(bulkhead.free(), 2);
+        bulkhead.counted_open(5);
+        assert_eq!(bulkhead.free(), 0);
+        bulkhead.limit_open(None);
+        assert_eq!(bulkhead.free(), 10);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::{collections::HashMap, num::NonZeroUsize, sync::Arc};
 use arc_swap::ArcSwap;
 use lru::LruCache;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::{
     capacity::{Bulkhead, Gate, Slot},
@@ -46,8 +47,18 @@ impl Agent {
         self.bulkhead.free()
     }
 
+    /// So many of its replies are awaited, by the record.
+    pub fn counted_open(&self, open: u32) {
+        self.bulkhead.counted_open(open);
+    }
+
     pub fn in_flight(&self) -> u32 {
         self.bulkhead.in_flight()
+    }
+
+    /// The limit on replies that are awaited, where it stops the next call.
+    pub fn blocking_limit(&self) -> Option<u32> {
+        self.bulkhead.blocking_limit()
     }
 
     pub(super) fn wire(&self) -> &Transport {
@@ -66,6 +77,8 @@ pub struct Agents {
     registered: ArcSwap<HashMap<AgentName, Arc<Agent>>>,
     origins: Mutex<LruCache<AgentName, Arc<Agent>>>,
     url_meters: Arc<CallMetrics>,
+    /// An agent was limited whose awaited replies have to be counted.
+    limited: Notify,
 }
 
 impl Agents {
@@ -78,6 +91,7 @@ impl Agents {
             registered: ArcSwap::default(),
             origins: Mutex::new(LruCache::unbounded()),
             url_meters: Arc::new(CallMetrics::new(MADE_FOR_URLS)),
+            limited: Notify::new(),
         }
     }
 
@@ -91,6 +105,10 @@ impl Agents {
         });
         if let Some(agent) = self.get(&name) {
             agent.bulkhead.resize(most_in_flight(agent.spec()));
+            agent.bulkhead.limit_open(agent.spec().max_open);
+            if agent.spec().max_open.is_some() {
+                self.limited.notify_one();
+            }
         }
         // New capacity is free capacity.
         self.gate.freed(&name);
@@ -138,6 +156,29 @@ impl Agents {
             .load()
             .get(name)
             .map_or(0, |agent| agent.free())
+    }
+
+    /// The agents whose awaited replies are limited.
+    pub fn open_limited(&self) -> Vec<Arc<Agent>> {
+        let registered = self.registered.load();
+        let limited = registered
+            .values()
+            .filter(|agent| agent.bulkhead.is_open_limited());
+        limited.map(Arc::clone).collect()
+    }
+
+    /// Comes back when an agent was limited.
+    pub async fn limited(&self) {
+        self.limited.notified().await;
+    }
+
+    /// A reply of this agent is no longer awaited.
+    pub fn closed_open(&self, name: &AgentName) {
+        if let Some(agent) = self.registered.load().get(name)
+            && agent.bulkhead.is_open_limited()
+        {
+            agent.bulkhead.closed_open();
+        }
     }
 
     /// `notify` is called whenever an agent may have capacity again, on the thread that released it: it must only
@@ -233,6 +274,7 @@ impl Agents {
                 max_in_flight: self.settings.default_max_in_flight,
             }],
             retry: RetrySpec::default(),
+            max_open: None,
         };
         let agent = Arc::new(self.agent(origin, spec, Arc::clone(&self.url_meters), None));
         origins.put(origin.clone(), Arc::clone(&agent));

@@ -47,6 +47,10 @@ pub struct SpecBody {
     #[schema(min_items = 1, max_items = 32)]
     endpoints: Option<Vec<EndpointBody>>,
     retry: Option<RetryBody>,
+    /// The most replies of its service that are awaited at once, by all instances: further steps wait in the queue.
+    /// Calls in flight count too. Default: any number.
+    #[schema(minimum = 1, maximum = 1_000_000, example = 1000)]
+    max_open: Option<u32>,
 }
 
 /// One address of the service.
@@ -253,12 +257,15 @@ fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
             fields.extend(faults);
         }
     }
+    let max_open = fields.integer("max_open", 0..=i64::from(u32::MAX));
+    let max_open = max_open.map(|most| most as u32);
     // A field that could not be parsed would be reported a second time below, as missing.
     fields.finish()?;
     let spec = AgentSpec {
         mode,
         endpoints,
         retry,
+        max_open,
     };
     let wrong = spec.faults("").into_iter();
     let wrong: Vec<_> = wrong

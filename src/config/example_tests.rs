@@ -90,10 +90,14 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
     assert_eq!(config.tokens.len(), 1);
     config.tokens.clear();
     let AgentSpec {
-        endpoints, retry, ..
+        endpoints,
+        retry,
+        max_open,
+        ..
     } = config.agents.remove("payments").unwrap();
     assert_eq!(config.agents.remove("video").unwrap().mode, AgentMode::Pull);
     assert_eq!(retry, RetrySpec::default());
+    assert_eq!(max_open, Some(1000));
     assert_eq!(
         endpoints[0].max_in_flight,
         crate::domain::Endpoint::default_max_in_flight()

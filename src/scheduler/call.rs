@@ -60,8 +60,13 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
         return;
     };
     // The next queued step is claimed in the transaction that saves the reply.
+    let mut kept = None;
     if let Some(slot) = permit.into_slot::<Slot>() {
-        slot.release();
+        match matches!(outcome, CallOutcome::Deferred) && slot.is_open_limited() {
+            // Where awaited replies are limited, the promise takes the place of the call.
+            true => kept = Some(slot),
+            false => slot.release(),
+        }
     }
     if let CallOutcome::Transient { fault, wait } = &outcome {
         debug!(task = %step.task, step = %call.step_name, attempt = attempt.0, status = fault.status,
@@ -72,7 +77,10 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
         attempt,
         outcome,
     };
-    save(store, &call, command, &by, deadline).await;
+    let is_saved = save(store, &call, command, &by, deadline).await;
+    if let Some(slot) = kept.filter(|_| is_saved) {
+        slot.becomes_open();
+    }
     local.agent_queues.capacity_freed(call.target.agent());
 }
 
@@ -113,8 +121,8 @@ fn panicked(call: &Call, store: &Store) -> CallOutcome {
 }
 
 /// Saves a reply, and keeps trying while the store cannot commit: an answer that came in time must
-/// not be lost to a full disk. Once the attempt is over there is nothing left to save.
-async fn save(store: &Store, call: &Call, command: Command, by: &Actor, deadline: Instant) {
+/// not be lost to a full disk. Once the attempt is over there is nothing left to save. Whether it was saved.
+async fn save(store: &Store, call: &Call, command: Command, by: &Actor, deadline: Instant) -> bool {
     loop {
         let saved = store.apply(Apply {
             task: call.step.task,
@@ -124,7 +132,7 @@ async fn save(store: &Store, call: &Call, command: Command, by: &Actor, deadline
             idempotency: None,
         });
         match saved.await {
-            Ok(_) => return,
+            Ok(_) => return true,
             // Saved twice it would be refused: the first ended the attempt.
             Err(CommandError::Store(
                 StoreError::Full | StoreError::Unavailable(_) | StoreError::CommitUnknown(_),
@@ -134,7 +142,7 @@ async fn save(store: &Store, call: &Call, command: Command, by: &Actor, deadline
             Err(error) => {
                 debug!(task = %call.step.task, step = %call.step_name, attempt = call.attempt.0, %error,
                     late = Instant::now() > deadline, "a late reply changed nothing");
-                return;
+                return false;
             }
         }
     }

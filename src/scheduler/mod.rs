@@ -249,6 +249,10 @@ impl LocalScheduler for Local {
         self.agent_queues.drained(agent);
     }
 
+    fn reply_closed(&self, agent: &AgentName) {
+        self.agents.closed_open(agent);
+    }
+
     fn dispatch(&self, mut dispatches: Vec<Dispatch>) {
         for dispatch in dispatches.extract_if(.., |dispatch| dispatch.permit.is_for_worker()) {
             if let Some(slot) = dispatch.permit.into_slot::<WorkerSlot>() {

@@ -7,6 +7,7 @@ mod health;
 mod loops;
 mod maintenance;
 mod notify;
+mod open_replies;
 mod peer_watcher;
 mod reload;
 mod start;
@@ -25,7 +26,9 @@ use tokio::{sync::Semaphore, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::{component::Components, peer_watcher::PeerWatcher, reload::Live};
+use self::{
+    component::Components, open_replies::OpenReplyCount, peer_watcher::PeerWatcher, reload::Live,
+};
 pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
 use crate::{
     agent::{
@@ -204,6 +207,10 @@ impl Service {
             &metrics,
             &components,
         );
+        background.push(components.spawn_loop(OpenReplyCount {
+            agents: agents.clone(),
+            store: store.clone(),
+        }));
         let delivery = background::delivery(&config, &store, &instance, &receivers, post);
         let delivery = delivery.run(components.stop.clone());
         let delivery = background::once_released(&hold, &components.stop, delivery);

@@ -5,7 +5,7 @@ use super::{
     rows::{self, Columns},
     statement::Statement,
 };
-use crate::domain::TaskStatus;
+use crate::domain::{AgentName, TaskStatus};
 
 /// Relies on tasks_by_state. Of tasks that have ended it reads none: see [`EndedCount`].
 const COUNT_TASKS: &str = r#"
@@ -21,6 +21,11 @@ const COUNT_OTHERS: &str = r#"
 SELECT (SELECT count(*) FROM steps WHERE due_at IS NOT NULL AND queued = 0) AS delayed,
        (SELECT count(*) FROM steps WHERE state = 'processing' AND locked_by IS NOT NULL) AS held,
        (SELECT count(*) FROM steps WHERE state = 'processing' AND locked_by IS NULL) AS awaited"#;
+
+/// Relies on steps_awaited, and looks up each of its steps: as often as that is cheap.
+const COUNT_OPEN: &str = r#"
+SELECT agent, count(*) AS count FROM {awaited}
+WHERE state = 'processing' AND locked_by IS NULL AND due_at IS NULL GROUP BY agent"#;
 
 /// Goes from the tasks that have not ended, by tasks_by_state, to their steps.
 const COUNT_WAITING: &str = r#"
@@ -48,6 +53,14 @@ fn live() -> String {
 }
 
 impl Reader {
+    /// The replies that services have promised to send by themselves, by agent.
+    pub async fn open_replies(&self) -> Result<Vec<(AgentName, u64)>, StoreError> {
+        let awaited = self.source.by_index("steps", "steps_awaited");
+        let sql = COUNT_OPEN.replace("{awaited}", &awaited);
+        self.all(Statement::new(sql), |row| rows::count(row, "agent"))
+            .await
+    }
+
     pub async fn counts(&self) -> Result<StoreCounts, StoreError> {
         let of_live = |sql: &str| {
             let tasks = self.source.by_index("tasks", "tasks_by_state");

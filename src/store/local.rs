@@ -72,6 +72,8 @@ pub trait LocalScheduler: Send + Sync + 'static {
     fn take_for_queued(&self, agent: &AgentName) -> Option<SlotPermit>;
     /// The agent's queue is empty, as far as this process knows.
     fn queue_drained(&self, agent: &AgentName);
+    /// A reply of this agent is no longer awaited.
+    fn reply_closed(&self, agent: &AgentName);
     /// Claims that have just been committed.
     fn dispatch(&self, dispatches: Vec<Dispatch>);
     /// A step is pending and nobody claimed it; it may be from `due_at` on, `now` being now.

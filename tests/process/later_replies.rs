@@ -205,6 +205,49 @@ async fn a_promise_holds_no_slot() {
 }
 
 #[tokio::test]
+async fn replies_that_are_awaited_can_be_limited_and_a_restart_keeps_their_count() {
+    for setup in setups().await {
+        let remote = promises().await;
+        let mut provost = setup.set("INSTANCE_ID", "node-1").start().await;
+        let spec = json!({ "endpoints": [{ "url": remote.url() }], "max_open": 2 });
+        let agent = provost.put("/v1/agents/printer", &spec).await.expect(201);
+        assert_eq!(agent["spec"]["max_open"], 2);
+        let submission = json!({ "steps": [{ "name": "slow", "agent": "printer", "reply": "callback",
+            "request": { "path": "/slow" }, "complete_within": "1h" }] });
+        let first = open(&provost, &remote, &submission).await;
+        let second = open(&provost, &remote, &submission).await;
+        let third = provost.submit(&submission).await;
+        let fourth = provost.submit(&submission).await;
+        for _ in 0..2 {
+            for id in [&third, &fourth] {
+                let task = provost.task(id).await;
+                let blocked = &step(&task, "slow")["blocked_by"];
+                let expected =
+                    json!({ "reason": "open_replies", "agent": "printer", "max_open": 2 });
+                assert_eq!(*blocked, expected, "{task:#}");
+            }
+            provost.kill().await;
+            provost.restart().await;
+        }
+        assert_eq!(remote.count(), 2);
+        // Another agent waits for none of them.
+        open(&provost, &remote, &self::submission(&remote.url(), "1h")).await;
+
+        reply(provost.api(), &first.1, done()).await.expect(204);
+        provost.events(&third).await.until("step.deferred").await;
+        let task = provost.task(&fourth).await;
+        let blocked = &step(&task, "slow")["blocked_by"];
+        assert_eq!(blocked["reason"], "open_replies");
+        provost
+            .command(&format!("/v1/tasks/{}/cancel", second.0))
+            .await
+            .expect(200);
+        provost.events(&fourth).await.until("step.deferred").await;
+        assert_eq!(remote.count(), 5);
+    }
+}
+
+#[tokio::test]
 async fn a_202_without_an_agreement_is_a_response_unless_it_says_so() {
     let remote = Remote::with(|seen| match seen.path.as_str() {
         "/slow" => later(),

@@ -9,6 +9,7 @@ use crate::{backoff::Backoff, time::Span};
 
 const MOST_ENDPOINTS: usize = 32;
 const MOST_IN_FLIGHT: u32 = 100_000;
+const MOST_OPEN: u32 = 1_000_000;
 const MOST_FACTOR: u32 = 10;
 const SHORTEST_WAIT: Span = Span::from_millis(1);
 
@@ -22,6 +23,9 @@ pub struct AgentSpec {
     pub endpoints: Vec<Endpoint>,
     #[serde(default)]
     pub retry: RetrySpec,
+    /// The most replies of its service that are awaited at once. `None`: any number.
+    #[serde(default)]
+    pub max_open: Option<u32>,
 }
 
 /// How the service of an agent gets its work.
@@ -59,6 +63,9 @@ impl Serialize for AgentSpec {
             AgentMode::Call => {
                 fields.serialize_field("endpoints", &self.endpoints)?;
                 fields.serialize_field("retry", &self.retry)?;
+                if let Some(most) = &self.max_open {
+                    fields.serialize_field("max_open", most)?;
+                }
             }
             AgentMode::Pull => fields.serialize_field("mode", &self.mode)?,
         }
@@ -83,6 +90,10 @@ impl AgentSpec {
                 let message = "remove it: no call to an agent with the mode pull is retried";
                 fault("retry".to_owned(), message.to_owned());
             }
+            if self.max_open.is_some() {
+                let message = "remove it: the workers of an agent with the mode pull fetch no more than they want";
+                fault("max_open".to_owned(), message.to_owned());
+            }
             return faults;
         }
         let count = self.endpoints.len();
@@ -98,6 +109,11 @@ impl AgentSpec {
                 let message = format!("must be 1 to {MOST_IN_FLIGHT}");
                 fault(format!("endpoints/{i}/max_in_flight"), message);
             }
+        }
+        if let Some(most) = self.max_open
+            && !(1..=MOST_OPEN).contains(&most)
+        {
+            fault("max_open".to_owned(), format!("must be 1 to {MOST_OPEN}"));
         }
         let RetrySpec {
             initial,
@@ -228,6 +244,7 @@ mod tests {
                 max_in_flight: 64,
             }],
             retry: RetrySpec::default(),
+            max_open: None,
         }
     }
 
@@ -284,6 +301,7 @@ mod tests {
     fn every_fault_is_reported_at_once() {
         let mut bad = spec("nowhere");
         bad.endpoints[0].max_in_flight = 0;
+        bad.max_open = Some(0);
         bad.retry = RetrySpec {
             initial: Span::default(),
             max: Span::default(),
@@ -292,11 +310,13 @@ mod tests {
         let all = [
             "/agents/payments/endpoints/0/url",
             "/agents/payments/endpoints/0/max_in_flight",
+            "/agents/payments/max_open",
             "/agents/payments/retry/initial",
             "/agents/payments/retry/factor",
         ];
         assert_eq!(pointers(&bad), all);
         bad.endpoints.clear();
+        bad.max_open = Some(1_000_000);
         bad.retry = RetrySpec {
             max: Span::from_millis(99),
             ..RetrySpec::default()
@@ -315,6 +335,7 @@ mod tests {
         assert_eq!(serde_json::to_string(&pull).unwrap(), r#"{"mode":"pull"}"#);
         let both = AgentSpec {
             mode: AgentMode::Pull,
+            max_open: Some(1),
             retry: RetrySpec {
                 factor: 3,
                 ..RetrySpec::default()
@@ -323,7 +344,11 @@ mod tests {
         };
         assert_eq!(
             pointers(&both),
-            ["/agents/payments/endpoints", "/agents/payments/retry"]
+            [
+                "/agents/payments/endpoints",
+                "/agents/payments/retry",
+                "/agents/payments/max_open"
+            ]
         );
         let called = serde_json::to_string(&spec("http://payments")).unwrap();
         assert!(!called.contains("mode"), "{called}");

@@ -33,6 +33,8 @@ pub enum Blocked {
         ahead: Option<u64>,
         ahead_is_at_least: bool,
     },
+    /// Its agent has `max_open`, and so many of its replies are awaited: the step is in the agent's queue.
+    OpenReplies { agent: AgentName, max_open: u32 },
     /// The instance that returned this response is held: it claims nothing until `POST /v1/hold/release`.
     Held,
     /// Its agent is no longer registered.

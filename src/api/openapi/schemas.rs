@@ -284,6 +284,14 @@ pub enum BlockedSchema {
         #[schema(example = false)]
         ahead_is_at_least: bool,
     },
+    /// Its agent has `max_open`, and so many of its replies are awaited: the step is in the agent's queue.
+    #[schema(title = "BlockedByOpenReplies")]
+    OpenReplies {
+        #[schema(example = "payments")]
+        agent: String,
+        #[schema(example = 1000)]
+        max_open: u32,
+    },
     /// The instance that returned this response is held: it claims nothing until `POST /v1/hold/release`.
     #[schema(title = "BlockedByHeld")]
     Held,
@@ -549,6 +557,10 @@ mod tests {
                 ahead: Some(3),
                 ahead_is_at_least: false,
             },
+            Blocked::OpenReplies {
+                agent: agent.clone(),
+                max_open: 1,
+            },
             Blocked::Held,
             Blocked::Agent { agent },
             Blocked::Drop { step, instance },
@@ -565,6 +577,7 @@ mod tests {
                 | Blocked::Time { .. }
                 | Blocked::Capacity { .. }
                 | Blocked::Worker { .. }
+                | Blocked::OpenReplies { .. }
                 | Blocked::Held
                 | Blocked::Agent { .. }
                 | Blocked::Drop { .. }

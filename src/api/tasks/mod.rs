@@ -142,7 +142,8 @@ async fn view<'a>(app: &App, task: &'a Task) -> TaskView<'a> {
     let now = app.store.reader.now().await.unwrap_or(task.created_at);
     let mut view = TaskView::new(task, now);
     let mode = |agent: &AgentName| app.agents.get(agent).map(|agent| agent.spec().mode);
-    explain_other_reasons(&mut view, mode, app.hold.is_held());
+    let limit = |agent: &AgentName| app.agents.get(agent)?.blocking_limit();
+    explain_other_reasons(&mut view, mode, limit, app.hold.is_held());
     view
 }
 

@@ -12,11 +12,12 @@ const MOST_AHEAD: usize = 1000;
 /// The most queues that are counted for one task.
 const MOST_QUEUES: usize = 4;
 
-/// Explains what a step waits for if it does not wait for a free slot: an agent that is not registered, a worker, or the
-/// release of this instance.
+/// Explains what a step waits for if it does not wait for a free slot: an agent that is not registered, a worker, the
+/// release of this instance, or replies of the agent where they are limited (`limit`).
 pub fn explain_other_reasons(
     view: &mut TaskView<'_>,
     mode: impl Fn(&AgentName) -> Option<AgentMode>,
+    limit: impl Fn(&AgentName) -> Option<u32>,
     is_held: bool,
 ) {
     for step in &mut view.steps {
@@ -36,7 +37,10 @@ pub fn explain_other_reasons(
                     ahead,
                     ahead_is_at_least,
                 }),
-                Some(AgentMode::Call) => continue,
+                Some(AgentMode::Call) => match limit(&agent) {
+                    Some(max_open) => Some(Blocked::OpenReplies { agent, max_open }),
+                    None => continue,
+                },
             };
         }
     }

@@ -129,6 +129,7 @@ pub struct Notes {
     pub pending: Mutex<Vec<AgentName>>,
     pub drained: Mutex<Vec<AgentName>>,
     pub dropped: Mutex<Vec<(StepRef, Attempt)>>,
+    pub closed: Mutex<Vec<AgentName>>,
 }
 
 impl LocalScheduler for Notes {
@@ -163,6 +164,10 @@ impl LocalScheduler for Notes {
 
     fn queue_drained(&self, agent: &AgentName) {
         self.drained.lock().push(agent.clone());
+    }
+
+    fn reply_closed(&self, agent: &AgentName) {
+        self.closed.lock().push(agent.clone());
     }
 
     fn dispatch(&self, dispatches: Vec<Dispatch>) {
@@ -234,6 +239,7 @@ impl Harness {
             pending: Mutex::default(),
             drained: Mutex::default(),
             dropped: Mutex::default(),
+            closed: Mutex::default(),
         });
         let settings = WriterSettings {
             cache: CacheLimits {

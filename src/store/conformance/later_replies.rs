@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     domain::{
-        Attempt, CallOutcome, Command, Payload, Progress, ReplyDigest, StepIndex, TaskId,
-        TaskStatus,
+        AgentName, Attempt, CallOutcome, Command, Payload, Progress, ReplyDigest, StepIndex,
+        TaskId, TaskStatus,
     },
     store::{CommandError, Submitted},
 };
@@ -57,10 +57,15 @@ pub async fn a_promised_reply_is_read_back_and_held_by_no_instance(h: Harness) {
     assert_eq!(held, [], "a restart hands nothing of it back");
     assert_eq!(h.store.reader.expired(h.instance(), 10).await.unwrap(), []);
     assert_eq!(h.store.reader.counts().await.unwrap().awaited, 1);
+    let open = h.store.reader.open_replies().await.unwrap();
+    assert_eq!(open, [(AgentName::new("x"), 1)]);
+    assert_eq!(*h.notes.closed.lock(), []);
 
     let task = h.apply(id, reply(json!(1))).await.unwrap();
     assert_eq!(task.status(), TaskStatus::Processed);
     assert_eq!(h.read(id).await, *task);
+    assert_eq!(*h.notes.closed.lock(), [AgentName::new("x")]);
+    assert_eq!(h.store.reader.open_replies().await.unwrap(), []);
     // The cache has forgotten it by now: what is known of the reply comes from the record.
     let again = h.ask(id, reply(json!(1))).await;
     assert!(matches!(again, Ok(Submitted::Replayed(_))), "{again:?}");

@@ -17,8 +17,8 @@ use super::{
 };
 use crate::{
     domain::{
-        AlertChange, Attempt, ClaimPlan, Command, CommandOutput, Draft, StepRef, Task, TaskId,
-        Timestamp, template::Budget,
+        AgentName, AlertChange, Attempt, ClaimPlan, Command, CommandOutput, Draft, StepRef, Task,
+        TaskId, Timestamp, template::Budget,
     },
     planted,
     store::{
@@ -46,6 +46,8 @@ pub(super) struct BatchDraft {
     /// A queue was not read that steps were to be claimed from.
     is_unread: bool,
     dropped: Vec<(StepRef, Attempt, bool)>,
+    /// The agents whose replies are no longer awaited, once for each reply.
+    closed: Vec<AgentName>,
     pub(super) stale_refusals: StaleRefusals,
     pub(super) batch: Batch,
     /// What panicked when the batch was decided before: it is left out.
@@ -107,6 +109,7 @@ impl BatchDraft {
             claimed: ClaimedSteps::default(),
             is_unread: false,
             dropped: Vec::new(),
+            closed: Vec::new(),
             stale_refusals: StaleRefusals::default(),
             batch: Batch::default(),
             culprits: Vec::new(),
@@ -271,8 +274,16 @@ impl BatchDraft {
         let draft = &mut loaded.draft;
         planted::strike(draft.task.details.key.as_deref(), apply.command.name());
         let before = draft.spent();
+        let open = apply
+            .command
+            .step()
+            .filter(|step| draft.task.is_open(*step));
         let applied = draft.apply(apply.command.clone(), &apply.by, self.now);
         self.spent += draft.spent() - before;
+        if let Some(step) = open.filter(|step| !draft.task.is_open(*step)) {
+            self.closed
+                .push(draft.task.definition(step).agent().clone());
+        }
         match applied {
             Ok(CommandOutput::Done) => {}
             // Claims are made by this file alone, with a permit in hand.

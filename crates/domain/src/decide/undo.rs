@@ -241,6 +241,11 @@ impl Task {
         }
     }
 
+    /// Whether a service has promised a later reply that it sends by itself. Of any index, also one that the task lacks.
+    pub fn is_open(&self, index: StepIndex) -> bool {
+        self.has(index) && self.is_awaited(index) && self.due_at(index).is_none()
+    }
+
     /// The steps that one follows: for an undo, what undoes the steps that follow the one it undoes.
     pub fn after(&self, index: StepIndex) -> Vec<StepIndex> {
         let definition = self.definition(index);

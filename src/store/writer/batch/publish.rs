@@ -99,6 +99,9 @@ impl BatchDraft {
         for (step, attempt, confirm) in self.dropped.drain(..) {
             local.dropped(step, attempt, confirm);
         }
+        for agent in self.closed.drain(..) {
+            local.reply_closed(&agent);
+        }
         // Before the pending steps: a queue may have been drained and have grown again in one batch.
         let claimed = std::mem::take(&mut self.claimed);
         for agent in heads.saved(claimed, &batch.changes, is_shared, self.now) {
