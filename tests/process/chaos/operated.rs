@@ -69,8 +69,8 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
     let harm = Harm::start(&server, INSTANCES, log).await;
     let apis = harm.apis();
     services.reply_to(Arc::clone(&apis));
-    register(&apis[0], "services", &services.url(), 500).await;
-    register(&apis[0], "narrow", &services.url(), 4).await;
+    register(&apis[0], "services", &services.url(), 500, None).await;
+    register(&apis[0], "narrow", &services.url(), 4, Some(6)).await;
 
     let (end, over) = watch::channel(false);
     let stalls = watch_stalls();
@@ -152,11 +152,14 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
     report(seed, &evidence, &findings);
 }
 
-async fn register(api: &Api, name: &str, url: &str, places: u32) {
-    let spec = json!({
+async fn register(api: &Api, name: &str, url: &str, places: u32, open: Option<u32>) {
+    let mut spec = json!({
         "endpoints": [{ "url": url, "max_in_flight": places }],
         "retry": { "initial": "200ms", "max": "800ms", "factor": 2 },
     });
+    if let Some(open) = open {
+        spec["max_open"] = json!(open);
+    }
     let answer = api.put(&format!("/v1/agents/{name}"), &spec).await;
     assert!([200, 201].contains(&answer.status), "{answer:?}");
 }
