@@ -277,7 +277,7 @@ fn describe() {
     );
     metrics::describe_gauge!(
         "provost_replies_awaited",
-        "Steps whose service has promised to reply later"
+        "Steps whose service has promised to reply later, or that a worker has fetched"
     );
     metrics::describe_gauge!(
         "provost_steps",
