@@ -247,6 +247,7 @@ impl Agents {
             retry: spec.retry.clone(),
             max_output: self.settings.max_output,
             replies: Arc::clone(&self.settings.replies),
+            queues: Arc::clone(&self.settings.queues),
             meters,
         });
         Agent {

@@ -10,12 +10,14 @@ use ::http::{HeaderValue, Uri};
 use url::Url;
 
 use super::{address::AddressPolicy, connections::OriginPool, http};
-use crate::domain;
+use crate::domain::{self, QueueAddress};
 
 pub(super) struct RoutedEndpoint {
     pub url: String,
     /// Made once, not per try; or why it can never be called.
     pub way: Result<EndpointTarget, String>,
+    /// A queue instead, to which requests are published.
+    pub queue: Option<QueueAddress>,
     max: u32,
     /// Outlives this value when the agent's specification changes.
     under_way: Arc<AtomicU32>,
@@ -51,6 +53,7 @@ impl Endpoints {
                     Some(known) => known.way.clone(),
                     None => way(&spec.url, policy),
                 },
+                queue: QueueAddress::parse(&spec.url).ok(),
                 max: spec.max_in_flight,
                 under_way: known
                     .map(|known| Arc::clone(&known.under_way))

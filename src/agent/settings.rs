@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::address::AddressPolicy;
-use crate::domain::{Attempt, Endpoint, ReplyKey, StepRef};
+use crate::{
+    broker::Brokers,
+    domain::{Attempt, Endpoint, ReplyKey, StepRef},
+};
 
 /// What holds for all agents of an instance.
 #[derive(Clone, Debug)]
@@ -21,6 +24,20 @@ pub struct AgentSettings {
     /// Where services send replies that come later. Set once the store is open, which has the key; never without a
     /// URL under which the service is reached.
     pub replies: Arc<OnceLock<ReplyAddress>>,
+    /// For agents with a queue. Set with `replies`, if a message broker is configured.
+    pub queues: Arc<OnceLock<QueueCalls>>,
+}
+
+/// How requests go to queues, and where the services reply.
+pub struct QueueCalls {
+    pub brokers: Arc<Brokers>,
+    pub key: ReplyKey,
+}
+
+impl std::fmt::Debug for QueueCalls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("QueueCalls")
+    }
 }
 
 /// Makes the address that a service sends its later reply to.
@@ -54,6 +71,7 @@ impl Default for AgentSettings {
             addresses: AddressPolicy::default(),
             default_max_in_flight: Endpoint::default_max_in_flight(),
             replies: Arc::default(),
+            queues: Arc::default(),
         }
     }
 }

@@ -19,7 +19,7 @@ use super::{
     meters::CallMetrics,
     retry,
     routing::{Endpoints, RoutedEndpoint},
-    settings::ReplyAddress,
+    settings::{QueueCalls, ReplyAddress},
 };
 use crate::domain::{
     AgentName, Call, CallBody, CallOutcome, Effect, Fault, FaultKind, Method, Purpose, ReplyMode,
@@ -78,7 +78,7 @@ impl CallAttempt<'_> {
         fault
     }
 
-    fn transient(&self, message: String) -> Transient {
+    pub fn transient(&self, message: String) -> Transient {
         Transient {
             fault: self.fault(FaultKind::Transient, message),
             retry_after: None,
@@ -89,8 +89,8 @@ impl CallAttempt<'_> {
 /// What is worth another try. A service's final refusal is no error here but an outcome, so that whatever
 /// counts errors (a breaker) counts only signs of ill health.
 #[derive(Debug)]
-struct Transient {
-    fault: Fault,
+pub(super) struct Transient {
+    pub fault: Fault,
     retry_after: Option<Duration>,
 }
 
@@ -102,6 +102,7 @@ pub(super) struct Transport {
     pub retry: RetrySpec,
     pub max_output: usize,
     pub replies: Arc<OnceLock<ReplyAddress>>,
+    pub queues: Arc<OnceLock<QueueCalls>>,
     pub meters: Arc<CallMetrics>,
 }
 
@@ -144,6 +145,9 @@ impl Transport {
         let Some(endpoint) = self.endpoints.lease() else {
             return Ok(request.permanent(format!("the agent {} has no endpoint", self.agent)));
         };
+        if let Some(queue) = &endpoint.queue {
+            return self.publish(queue, request, body).await;
+        }
         let way = match &endpoint.way {
             Ok(way) => way,
             Err(why) => return Ok(request.permanent(why.clone())),

@@ -42,6 +42,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 pub use bulkhead::EvaluationBulkhead;
 pub use problem::{Problem, refuse};
+pub use replies::reply_by_message;
 pub use starting::starting;
 pub use state::{App, EndedTasks, Gauges, WorkflowCache};
 pub use tasks::submit_message;

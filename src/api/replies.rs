@@ -17,12 +17,13 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     App, Problem,
-    extract::{JsonBody, OptionalJsonBody, Query},
+    extract::{JsonBody, OptionalJsonBody, Query, parse as parse_json, too_large},
     problem::{ProblemBody, ProblemKind},
     response::json,
 };
 use crate::{
     api::openapi::words::JsonSchema,
+    broker::Received,
     domain::{
         Actor, Attempt, CallOutcome, Command, Effect, Fault, FaultKind, FieldFault, Fields,
         Payload, Progress, ReplyDigest, StepRef, Timestamp,
@@ -139,16 +140,64 @@ async fn reply(
     JsonBody(body): JsonBody,
 ) -> Result<StatusCode, Problem> {
     query.finish()?;
-    let reply = data(&headers, body)?;
+    let content_type = content_type(&headers);
+    let command = later_reply(&app, step, attempt, content_type, body)?;
+    send(&app, step, command).await
+}
+
+fn later_reply(
+    app: &App,
+    step: StepRef,
+    attempt: Attempt,
+    content_type: &str,
+    body: Box<RawValue>,
+) -> Result<Command, Problem> {
+    let reply = data(content_type, body)?;
     let fields = Fields::of(&reply, "").map_err(Problem::invalid)?;
-    let (outcome, digest) = parse(&app, fields)?;
-    let command = Command::LaterReply {
+    let (outcome, digest) = parse(app, fields)?;
+    Ok(Command::LaterReply {
         step: step.step,
         attempt,
         outcome,
         digest,
+    })
+}
+
+/// Saves a reply, or a heartbeat, that a service published to the queue for replies. Its correlation id is the token.
+pub async fn reply_by_message(app: &App, message: &Received) -> Result<(), Problem> {
+    if let Some(fault) = &message.unreadable {
+        return Err(Problem::new(ProblemKind::InvalidQuery, fault));
+    }
+    let token = message.correlation_id.as_deref();
+    let known = token.and_then(|token| app.reply_key.verify(token));
+    let (step, attempt) = known.ok_or_else(|| {
+        Problem::new(
+            ProblemKind::NoSuchReply,
+            "no task of this service has an attempt with this correlation id: use the one of the request, unchanged",
+        )
+    })?;
+    let content_type = message.content_type.as_deref().unwrap_or_default();
+    let is_heartbeat = message.kind.as_deref() == Some("heartbeat");
+    let command = if is_heartbeat {
+        let progress = match message.body.is_empty() {
+            true => Progress::default(),
+            false => progress(&data(content_type, parse_json(message.body.clone())?)?)?,
+        };
+        Command::Heartbeat {
+            step: step.step,
+            attempt,
+            progress,
+        }
+    } else {
+        // As long as the body of a request may be.
+        let limit = app.config.limits.max_request.as_usize();
+        if message.body.len() > limit {
+            return Err(too_large(limit));
+        }
+        let body = parse_json(message.body.clone())?;
+        later_reply(app, step, attempt, content_type, body)?
     };
-    send(&app, step, command).await
+    send(app, step, command).await.map(drop)
 }
 
 /// Replies of a worker to several steps.
@@ -284,7 +333,7 @@ async fn heartbeat(
 ) -> Result<StatusCode, Problem> {
     query.finish()?;
     let progress = match body {
-        Some(body) => progress(&data(&headers, body)?)?,
+        Some(body) => progress(&data(content_type(&headers), body)?)?,
         None => Progress::default(),
     };
     let command = Command::Heartbeat {
@@ -312,10 +361,8 @@ async fn send(app: &App, step: StepRef, command: Command) -> Result<StatusCode, 
 }
 
 /// The body itself, or the data of a CloudEvent in structured mode. In binary mode the body is the data.
-fn data(headers: &HeaderMap, body: Box<RawValue>) -> Result<Box<RawValue>, Problem> {
-    let content_type = headers.get(header::CONTENT_TYPE);
-    let content_type = content_type.and_then(|value| value.to_str().ok());
-    let content_type = content_type.unwrap_or_default().to_ascii_lowercase();
+fn data(content_type: &str, body: Box<RawValue>) -> Result<Box<RawValue>, Problem> {
+    let content_type = content_type.to_ascii_lowercase();
     if !content_type.starts_with("application/cloudevents+json") {
         return Ok(body);
     }
@@ -332,6 +379,12 @@ fn data(headers: &HeaderMap, body: Box<RawValue>) -> Result<Box<RawValue>, Probl
             "is missing: the `data` of the CloudEvent is the reply, as JSON",
         )])
     })
+}
+
+fn content_type(headers: &HeaderMap) -> &str {
+    let content_type = headers.get(header::CONTENT_TYPE);
+    let content_type = content_type.and_then(|value| value.to_str().ok());
+    content_type.unwrap_or_default()
 }
 
 /// What the reply says, and by what the same one is recognised again.

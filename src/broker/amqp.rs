@@ -5,7 +5,7 @@
 //! Each message in flight has a channel of its own. A channel is closed by the broker when it refuses something, with
 //! whatever else is in flight on it; so one message that cannot be published fails alone.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use async_rs::{Runtime, Tokio};
 use async_trait::async_trait;
@@ -270,7 +270,12 @@ impl AmqpConnections {
             let published = channel.basic_publish(exchange, key, options, body, properties);
             published.await?.await
         };
-        let confirmation = confirmed.await.map_err(|error| self.fault(&error))?;
+        let confirmation = confirmed.await.map_err(|error| match self.fault(&error) {
+            BrokerError::Unreachable { broker, reason } => {
+                BrokerError::Interrupted { broker, reason }
+            }
+            fault => fault,
+        })?;
         let mut idle = self.channels.lock();
         if idle.len() < MOST_IDLE {
             idle.push(channel);
@@ -453,6 +458,7 @@ impl AmqpDelivery {
             reply_to: text(properties.reply_to()),
             content_type: text(properties.content_type()),
             content_encoding: text(properties.content_encoding()),
+            kind: text(properties.kind()),
             headers: headers.collect(),
             unreadable: None,
         };
@@ -534,10 +540,10 @@ fn without(headers: FieldTable, name: ShortString) -> FieldTable {
     kept
 }
 
-fn add(headers: &mut FieldTable, new: &[(&'static str, String)]) {
+fn add(headers: &mut FieldTable, new: &[(Cow<'static, str>, String)]) {
     for (name, value) in new {
         let value = AMQPValue::LongString(value.as_str().into());
-        headers.insert((*name).into(), value);
+        headers.insert(short(name), value);
     }
 }
 

@@ -24,11 +24,11 @@ const FIXED: usize = 14;
 #[derive(Default)]
 pub struct FrameFilter {
     head: Vec<u8>,
-    state: State,
+    state: FilterState,
 }
 
 #[derive(Default)]
-enum State {
+enum FilterState {
     #[default]
     Head,
     /// So many bytes of a frame follow that is not looked at.
@@ -42,7 +42,7 @@ impl FrameFilter {
     pub fn feed(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
         while !bytes.is_empty() {
             match &mut self.state {
-                State::Head => {
+                FilterState::Head => {
                     let missing = FRAME_HEAD - self.head.len();
                     let taken = missing.min(bytes.len());
                     self.head.extend_from_slice(&bytes[..taken]);
@@ -57,28 +57,28 @@ impl FrameFilter {
                     // With its end mark.
                     let size = size.saturating_add(1);
                     if self.head[0] == CONTENT_HEADER && size <= LONGEST_HEADER {
-                        self.state = State::Header(size, Vec::new());
+                        self.state = FilterState::Header(size, Vec::new());
                     } else {
                         out.append(&mut self.head);
-                        self.state = State::Pass(size);
+                        self.state = FilterState::Pass(size);
                     }
                 }
-                State::Pass(left) => {
+                FilterState::Pass(left) => {
                     let taken = (*left).min(bytes.len());
                     out.extend_from_slice(&bytes[..taken]);
                     bytes = &bytes[taken..];
                     *left -= taken;
                     if *left == 0 {
-                        self.state = State::Head;
+                        self.state = FilterState::Head;
                     }
                 }
-                State::Header(size, gathered) => {
+                FilterState::Header(size, gathered) => {
                     let taken = (*size - gathered.len()).min(bytes.len());
                     gathered.extend_from_slice(&bytes[..taken]);
                     bytes = &bytes[taken..];
                     if gathered.len() == *size {
                         let payload = std::mem::take(gathered);
-                        self.state = State::Head;
+                        self.state = FilterState::Head;
                         self.emit(&payload, out);
                     }
                 }

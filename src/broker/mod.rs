@@ -9,7 +9,7 @@ mod frames;
 mod health;
 mod stream;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -19,7 +19,7 @@ pub use health::BrokerHealth;
 
 use crate::{
     config::{BrokerUrl, Config},
-    domain::MAIN_BROKER,
+    domain::{MAIN_BROKER, QueueAddress},
 };
 
 /// A message to publish. It is durable, and one that reaches no queue is an error.
@@ -38,7 +38,7 @@ pub struct Outgoing {
     pub kind: String,
     /// The broker drops it after this time, if nobody has read it.
     pub expires_in: Option<Duration>,
-    pub headers: Vec<(&'static str, String)>,
+    pub headers: Vec<(Cow<'static, str>, String)>,
     pub body: Bytes,
 }
 
@@ -51,6 +51,8 @@ pub struct Received {
     pub reply_to: Option<String>,
     pub content_type: Option<String>,
     pub content_encoding: Option<String>,
+    /// `type`.
+    pub kind: Option<String>,
     /// Its headers whose values are text.
     pub headers: HashMap<String, String>,
     /// Why its properties or headers cannot be read.
@@ -72,6 +74,9 @@ pub enum BrokerError {
     #[error("the broker {broker} cannot be reached: {reason}")]
     Unreachable { broker: String, reason: String },
     /// No confirm came in time: the broker may have the message.
+    /// The connection broke off while a message was on its way: the broker may have it.
+    #[error("the connection to the broker {broker} broke off: {reason}")]
+    Interrupted { broker: String, reason: String },
     #[error("the broker {broker} did not confirm the message within {within:?}")]
     Unconfirmed { broker: String, within: Duration },
     /// The broker protects itself: an alarm for memory or disk.
@@ -91,6 +96,16 @@ pub enum BrokerError {
     Refused(String),
     #[error("no broker {0:?} is configured: add it to the configuration again")]
     Unknown(String),
+}
+
+impl BrokerError {
+    /// Whether the broker may have the message.
+    pub fn leaves_effect_unknown(&self) -> bool {
+        matches!(
+            self,
+            BrokerError::Interrupted { .. } | BrokerError::Unconfirmed { .. }
+        )
+    }
 }
 
 /// A broker. Its implementation connects by itself, and again after it lost the connection.
@@ -169,6 +184,20 @@ impl Brokers {
 
     pub fn has(&self, name: &str) -> bool {
         self.known.contains_key(name)
+    }
+
+    /// Publishes to a queue of the broker that its address names.
+    pub async fn publish_to(
+        &self,
+        address: &QueueAddress,
+        message: Outgoing,
+        within: Duration,
+    ) -> Result<(), BrokerError> {
+        let message = Outgoing {
+            routing_key: address.queue.to_string(),
+            ..message
+        };
+        self.get(&address.broker)?.publish(&message, within).await
     }
 
     pub fn all(&self) -> impl Iterator<Item = (&String, &Arc<dyn Broker>)> {

@@ -45,20 +45,19 @@ async fn publish(
     };
     let envelope: Option<QueueEnvelope> = serde_json::from_str(&message.body).ok();
     let outgoing = Outgoing {
-        routing_key: address.queue.to_string(),
         content_type: "application/cloudevents+json",
         message_id: message.id.to_string(),
         correlation_id: envelope.and_then(|envelope| envelope.correlationid),
         kind: message.kind,
-        headers: vec![("provost-try", claim.tries.to_string())],
+        headers: vec![("provost-try".into(), claim.tries.to_string())],
         body: message.body.into(),
         ..Outgoing::default()
     };
-    let published = match receivers.brokers.get(&address.broker) {
-        Ok(broker) => broker.publish(&outgoing, within).await,
-        Err(unknown) => Err(unknown),
-    };
-    match published {
+    match receivers
+        .brokers
+        .publish_to(&address, outgoing, within)
+        .await
+    {
         Ok(()) => DeliveryResult::Delivered,
         Err(error) => DeliveryResult::Failed {
             reason: error.to_string(),

@@ -1,12 +1,18 @@
 //! The dead letter of a refused message: the message as it was, with the problem in its headers.
 
-use super::DeadLetter;
 use crate::{api::Problem, broker::Outgoing, config::IntakeConfig};
 
 /// Of the problem document, in bytes. All headers must fit into one frame of the protocol.
 const LONGEST_PROBLEM: usize = 16 << 10;
 /// Of its detail.
 const LONGEST_DETAIL: usize = 2 << 10;
+
+/// A message to publish, and what the log says of it.
+pub struct DeadLetter {
+    pub to: Outgoing,
+    pub slug: &'static str,
+    pub detail: String,
+}
 
 pub fn dead_letter(intake: &IntakeConfig, problem: Problem) -> DeadLetter {
     let kind = problem.kind();
@@ -17,11 +23,11 @@ pub fn dead_letter(intake: &IntakeConfig, problem: Problem) -> DeadLetter {
         document = Problem::new(kind, detail.clone()).document();
     }
     let headers = vec![
-        ("provost-problem", document),
-        ("provost-problem-type", kind.slug().to_owned()),
-        ("provost-problem-detail", detail.clone()),
-        ("provost-intake", intake.name.clone()),
-        ("provost-queue", intake.queue.clone()),
+        ("provost-problem".into(), document),
+        ("provost-problem-type".into(), kind.slug().to_owned()),
+        ("provost-problem-detail".into(), detail.clone()),
+        ("provost-intake".into(), intake.name.clone()),
+        ("provost-queue".into(), intake.queue.clone()),
     ];
     DeadLetter {
         to: Outgoing {
@@ -70,7 +76,7 @@ mod tests {
             assert!(document.len() <= LONGEST_PROBLEM);
             let document: Value = serde_json::from_str(document).unwrap();
             assert_eq!(
-                (*name, document["type"].as_str()),
+                (&**name, document["type"].as_str()),
                 ("provost-problem", Some("/problems/invalid"))
             );
             assert_eq!(document.get("errors").is_some(), members);

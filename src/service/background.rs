@@ -23,7 +23,7 @@ use crate::{
     delivery::{DeliveryLoop, DeliverySettings, Receivers},
     domain::{DeliveryPolicy, InstanceId, Retention, renew_after},
     instance::{Hold, LocalLease, Membership},
-    intake::Intake,
+    intake::{Intake, LaterReplies},
     retention::{self, Pacing, Sweep},
     scheduler::{self, ClaimerSettings, Local},
     store::{LocalScheduler, Store},
@@ -148,6 +148,11 @@ pub(super) fn brokers(
         let intake = Intake::new(app.clone(), brokers.clone(), config.clone());
         let intake = once_released(&app.hold, stop, intake.run(stop.clone()));
         running.push(components.spawn("intake", intake));
+    }
+    if app.config.broker.url.is_some() {
+        let replies = LaterReplies::new(app.clone(), brokers.clone());
+        let replies = once_released(&app.hold, stop, replies.run(stop.clone()));
+        running.push(components.spawn("replies from a queue", replies));
     }
     running
 }

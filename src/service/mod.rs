@@ -32,7 +32,8 @@ use self::{
 pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
 use crate::{
     agent::{
-        self, AddressPolicy, AgentSettings, Agents, OwnAddresses, Post, Registered, ReplyAddress,
+        self, AddressPolicy, AgentSettings, Agents, OwnAddresses, Post, QueueCalls, Registered,
+        ReplyAddress,
     },
     api::{self, App, EndedTasks, Gauges, WorkflowCache},
     broker::Brokers,
@@ -105,6 +106,7 @@ impl Service {
             ..AgentSettings::default()
         };
         let replies = calls.replies.clone();
+        let queues = calls.queues.clone();
         let post = Post::new(&calls, config.courier.timeout.duration());
         let brokers = Arc::new(Brokers::new(&config, instance.as_str()));
         let receivers = Receivers::new(&config, post.clone(), brokers.clone());
@@ -169,6 +171,12 @@ impl Service {
             .ok_or_else(|| StoreError::Corrupt("the key of reply tokens is missing".to_owned()))?;
         if let Some(url) = &sender.load().public_url {
             let _ = replies.set(ReplyAddress::new(url, reply_key.clone()));
+        }
+        if config.broker.url.is_some() {
+            let _ = queues.set(QueueCalls {
+                brokers: brokers.clone(),
+                key: reply_key.clone(),
+            });
         }
         let registered = Arc::new(Registered::new(agents.clone(), config.agents.clone()));
         let refresh = || registered.refresh(&store.housekeeping);

@@ -323,7 +323,7 @@ async fn where_the_store_cannot_commit_messages_wait_unacknowledged_and_bounded(
     .set("INTAKE", r#"[{name="shop",queue="orders",prefetch=5}]"#)
     .start()
     .await;
-    provost.says("reading submissions from a queue").await;
+    provost.says("reading a queue").await;
     database.crash().await;
     let mut wanted = Vec::new();
     for at in 0..30 {

@@ -65,6 +65,7 @@ mod polling;
 mod pooler;
 mod preconditions;
 mod purge;
+mod queue_agents;
 mod queue_replies;
 mod quiet;
 mod record;

@@ -210,7 +210,9 @@ fn samples(alternatives: &[Value]) -> (Vec<Value>, Vec<Value>) {
 
 #[tokio::test]
 async fn request_bodies_are_as_their_schemas_say() {
-    let provost = Provost::start().await;
+    // Nobody listens there; but then `reply_to` may name a queue.
+    let provost = Provost::setup().set("BROKER__URL", "amqp://127.0.0.1:1");
+    let provost = provost.start().await;
     let document = provost.get("/openapi.json").await.expect(200);
     let workflow = json!({ "steps": one_step("http://127.0.0.1:9", "/")["steps"] });
     let put = provost.api().put("/v1/workflows/kept", &workflow);

@@ -5,7 +5,11 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use http::Uri;
 use serde::{Deserialize, Serialize, ser::SerializeStruct};
 
-use crate::{backoff::Backoff, time::Span};
+use crate::{
+    backoff::Backoff,
+    queue_address::{MAIN_BROKER, QUEUE_SCHEME, QueueAddress},
+    time::Span,
+};
 
 const MOST_ENDPOINTS: usize = 32;
 const MOST_IN_FLIGHT: u32 = 100_000;
@@ -102,8 +106,12 @@ impl AgentSpec {
             fault("endpoints".to_owned(), message);
         }
         for (i, endpoint) in self.endpoints.iter().enumerate().take(MOST_ENDPOINTS) {
-            if let Err(why) = check_endpoint_url(&endpoint.url) {
-                fault(format!("endpoints/{i}/url"), why.to_owned());
+            let checked = match endpoint.url.starts_with(QUEUE_SCHEME) {
+                true => check_endpoint_queue(&endpoint.url),
+                false => check_endpoint_url(&endpoint.url).map_err(str::to_owned),
+            };
+            if let Err(why) = checked {
+                fault(format!("endpoints/{i}/url"), why);
             }
             if !(1..=MOST_IN_FLIGHT).contains(&endpoint.max_in_flight) {
                 let message = format!("must be 1 to {MOST_IN_FLIGHT}");
@@ -133,6 +141,17 @@ impl AgentSpec {
             fault("retry/factor".to_owned(), message);
         }
         faults
+    }
+}
+
+fn check_endpoint_queue(url: &str) -> Result<(), String> {
+    let address = QueueAddress::parse(url)?;
+    match &*address.broker == MAIN_BROKER {
+        true => Ok(()),
+        false => Err(format!(
+            "must name the broker of [broker], as in {QUEUE_SCHEME}{MAIN_BROKER}/{}",
+            address.queue
+        )),
     }
 }
 
@@ -190,7 +209,8 @@ fn ends_in_a_number(host: &str) -> bool {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Endpoint {
-    /// `http://` or `https://`, with an optional base path; no query, fragment or user.
+    /// `http://` or `https://`, with an optional base path; no query, fragment or user. Or `amqp://broker/` and a queue
+    /// of the configured message broker.
     pub url: String,
     /// Calls in flight at once, from one instance.
     #[serde(default = "Endpoint::default_max_in_flight")]

@@ -221,7 +221,7 @@ fn one_target(reply: &mut Fields<'_>) {
 
 fn queue(reply: &mut Fields<'_>, known: &dyn KnownReceivers) -> Option<ReplyQueue> {
     if !reply.has("queue") && reply.has("correlation_id") {
-        reply.fault("correlation_id", "is for messages to a `queue` only");
+        reply.missing("queue", "only messages to a queue have a correlation id: give a queue, or omit `correlation_id`");
     }
     let queue = reply.string("queue", LONGEST_QUEUE);
     let correlation_id = reply.string("correlation_id", LONGEST_QUEUE);
@@ -411,7 +411,7 @@ mod tests {
             (json!({ "queue": "q".repeat(300) }), "/reply_to/queue: "),
             (
                 json!({ "receiver": "shop", "correlation_id": "7" }),
-                "/reply_to/correlation_id: is for messages to a `queue`",
+                "/reply_to/queue: is missing: only messages to a queue",
             ),
             (
                 json!({ "receiver": "shop", "events": ["task.done"] }),

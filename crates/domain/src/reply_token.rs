@@ -26,6 +26,17 @@ impl ReplyKey {
         Hmac::new_from_slice(secret).ok().map(Self)
     }
 
+    /// The queue of a message broker for replies to this store. Others may use the same broker, and their replies must
+    /// not be taken by this one.
+    pub fn reply_queue(&self) -> String {
+        let name = self.0.clone().chain_update(b"reply queue").finalize();
+        let mut queue = "provost.replies.".to_owned();
+        for byte in &name.into_bytes()[..6] {
+            queue.push_str(&format!("{byte:02x}"));
+        }
+        queue
+    }
+
     pub fn token(&self, step: StepRef, attempt: Attempt) -> String {
         let mut token = [0; NAMED + MAC];
         let (named, mac) = token.split_at_mut(NAMED);

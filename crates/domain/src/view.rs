@@ -184,8 +184,6 @@ struct ReplyToView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     queue: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    broker: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     correlation_id: Option<&'a str>,
     events: &'a [Arc<str>],
 }
@@ -196,7 +194,6 @@ impl<'a> ReplyToView<'a> {
             url: reply_to.url.as_deref().map(without_query),
             receiver: reply_to.receiver.as_ref(),
             queue: reply_to.queue_name.as_deref(),
-            broker: reply_to.broker.as_deref(),
             correlation_id: reply_to.correlation_id.as_deref(),
             events: &reply_to.events,
         }

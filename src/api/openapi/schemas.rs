@@ -207,9 +207,6 @@ pub struct ReplyToSchema {
     /// A queue of the message broker that is configured.
     #[schema(example = "shop.replies", max_length = 255)]
     queue: Option<String>,
-    /// The broker of the queue, if the task was submitted through an intake with a broker of its own. Only shown.
-    #[schema(example = "shop")]
-    broker: Option<String>,
     /// For messages to a queue: the correlation id that they have.
     #[schema(example = "order-1001", max_length = 255)]
     correlation_id: Option<String>,
@@ -533,7 +530,6 @@ mod tests {
         let mut by_receiver = view["reply_to"].clone();
         by_receiver["receiver"] = json!("shop");
         by_receiver["queue"] = json!("shop.replies");
-        by_receiver["broker"] = json!("shop");
         by_receiver["correlation_id"] = json!("order-1001");
         describes::<ReplyToSchema>(&[by_receiver]);
     }

@@ -1,0 +1,93 @@
+//! The queue for replies of services whose agents have queues: any instance takes them. A reply is acknowledged after
+//! its commit. One that came too late, or that nobody awaits, is counted and dropped, as over HTTP; one that cannot be
+//! read becomes a dead letter.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use http::StatusCode;
+use metrics::{Counter, counter};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::reader::{MessageHandler, QueueReader};
+use crate::{
+    api::{self, App},
+    broker::{Brokers, Delivery},
+    config::IntakeConfig,
+};
+
+/// The most replies that are handled at once.
+const PREFETCH: u16 = 64;
+
+pub struct LaterReplies {
+    app: Arc<App>,
+    reader: QueueReader,
+    accepted: Counter,
+    late: Counter,
+    refused: Counter,
+}
+
+impl LaterReplies {
+    pub fn new(app: Arc<App>, brokers: Arc<Brokers>) -> Self {
+        metrics::describe_counter!(
+            "provost_queue_replies_total",
+            "Replies of services through a queue, by result: accepted, late (too late, or unknown), or refused (a dead \
+             letter)"
+        );
+        let config = IntakeConfig {
+            name: "replies".to_owned(),
+            url: None,
+            queue: app.reply_key.reply_queue(),
+            prefetch: PREFETCH,
+            workflow: None,
+            dead_letter_exchange: String::new(),
+            dead_letter_routing_key: None,
+        };
+        let of = |result: &'static str| counter!("provost_queue_replies_total", "result" => result);
+        Self {
+            app,
+            reader: QueueReader { brokers, config },
+            accepted: of("accepted"),
+            late: of("late"),
+            refused: of("refused"),
+        }
+    }
+
+    pub async fn run(self, stop: CancellationToken) {
+        let this = Arc::new(self);
+        this.reader.run(this.clone(), stop).await;
+    }
+}
+
+#[async_trait]
+impl MessageHandler for LaterReplies {
+    async fn handle(&self, delivery: &dyn Delivery) {
+        let message = delivery.message();
+        let mut tries = 0_u32;
+        let problem = loop {
+            match api::reply_by_message(&self.app, message).await {
+                Ok(()) => {
+                    self.accepted.increment(1);
+                    return self.reader.acknowledge(delivery).await;
+                }
+                Err(problem) if problem.kind().status() == StatusCode::SERVICE_UNAVAILABLE => {
+                    tries += 1;
+                    self.reader.wait(tries, &problem).await;
+                }
+                Err(problem) => break problem,
+            }
+        };
+        if matches!(
+            problem.kind().status(),
+            StatusCode::CONFLICT | StatusCode::NOT_FOUND
+        ) {
+            self.late.increment(1);
+            let (kind, detail) = (problem.kind().slug(), problem.detail());
+            info!(problem = kind, detail, "dropped a reply from a queue");
+            return self.reader.acknowledge(delivery).await;
+        }
+        self.refused.increment(1);
+        self.reader.refuse(delivery, problem).await;
+    }
+}

@@ -1,0 +1,246 @@
+//! Agents over a queue: the request is published, and the service replies later to Provost's own queue.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use lapin::BasicProperties;
+use serde_json::{Value, json};
+
+use crate::{
+    cluster::{self, Proxy},
+    harness::{Provost, Queued, Rabbit, RabbitClient, Remote, Setup, kinds, one_step, step, until},
+};
+
+const REPLIES: &str = "provost_queue_replies_total";
+
+fn with_broker(setup: Setup, url: &str) -> Setup {
+    setup.set("BROKER__URL", url)
+}
+
+async fn register(provost: &Provost, queue: &str) {
+    let agent = json!({
+        "endpoints": [{ "url": format!("amqp://broker/{queue}") }],
+        "retry": { "initial": "10ms", "max": "100ms" },
+    });
+    provost.put("/v1/agents/pay", &agent).await.expect(201);
+}
+
+fn charge() -> Value {
+    json!({ "steps": [{ "name": "charge", "agent": "pay", "request": { "body": { "amount": 30 } } }] })
+}
+
+/// Replies to a request as a service does.
+async fn reply(client: &RabbitClient, request: &Queued, body: &Value) {
+    let to = request.properties.reply_to().as_ref().unwrap().to_string();
+    let properties = BasicProperties::default()
+        .with_correlation_id(request.correlation_id().as_str().into())
+        .with_content_type("application/json".into());
+    client
+        .publish(&to, body.to_string().as_bytes(), properties)
+        .await;
+}
+
+async fn replies(provost: &Provost, result: &str) -> f64 {
+    let name = format!("{REPLIES}{{result=\"{result}\"}}");
+    provost.metric(&name).await
+}
+
+#[tokio::test]
+async fn a_request_goes_to_a_queue_and_its_reply_ends_the_step() {
+    let rabbit = Rabbit::start().await;
+    let client = rabbit.client().await;
+    client.declare("charges").await;
+    let url = tokio::task::spawn_blocking(cluster::new_database)
+        .await
+        .unwrap();
+    for setup in [Provost::setup(), Provost::setup().database_url(&url)] {
+        let provost = with_broker(setup, &rabbit.url()).start().await;
+        register(&provost, "charges").await;
+        let id = provost.submit(&charge()).await;
+        let request = client.take("charges").await;
+        assert_eq!(request.body, json!({ "amount": 30 }));
+        assert_eq!(request.headers["provost-task"], id);
+        assert_eq!(request.headers["provost-step"], "charge");
+        assert_eq!(request.headers["provost-attempt"], "1");
+        assert!(request.headers.contains_key("provost-complete-by"));
+        assert!(request.headers.contains_key("traceparent"));
+        assert!(!request.message_id().is_empty());
+        let expiration = request
+            .properties
+            .expiration()
+            .as_ref()
+            .unwrap()
+            .to_string();
+        assert!(expiration.parse::<u64>().unwrap() > 1000, "{expiration}");
+        // Nothing is held until then, and a heartbeat counts.
+        let to = request.properties.reply_to().as_ref().unwrap().to_string();
+        let beat = BasicProperties::default()
+            .with_correlation_id(request.correlation_id().as_str().into())
+            .with_type("heartbeat".into());
+        client.publish(&to, br#"{"progress":0.5}"#, beat).await;
+        until(json!(0.5), || async {
+            let task = provost.task(&id).await;
+            step(&task, "charge")["awaited_reply"]["progress"].clone()
+        })
+        .await;
+        reply(&client, &request, &json!({ "output": { "id": "ch_1" } })).await;
+        let task = provost.settled(&id).await;
+        assert_eq!(task["state"], "processed");
+        assert_eq!(step(&task, "charge")["output"]["id"], "ch_1");
+        // The same again is no other, and another comes too late.
+        until(2.0, || replies(&provost, "accepted")).await;
+        reply(&client, &request, &json!({ "output": { "id": "ch_1" } })).await;
+        until(3.0, || replies(&provost, "accepted")).await;
+        reply(&client, &request, &json!({ "output": { "id": "ch_2" } })).await;
+        until(1.0, || replies(&provost, "late")).await;
+        // A token that is none, and a body that is no reply.
+        let unknown = BasicProperties::default().with_correlation_id("none".into());
+        client.publish(&to, b"{}", unknown).await;
+        until(2.0, || replies(&provost, "late")).await;
+        reply(&client, &request, &json!({ "result": 7 })).await;
+        let dead = client.take(&format!("{to}.dead")).await;
+        assert_eq!(dead.headers["provost-problem-type"], "invalid");
+        assert!(!provost.log().contains(&request.correlation_id()));
+        until(Some(0), || client.depth(&to)).await;
+        // A refusal of the service.
+        let id = provost.submit(&charge()).await;
+        let request = client.take("charges").await;
+        let error = json!({ "error": { "message": "declined", "permanent": true } });
+        reply(&client, &request, &error).await;
+        let task = provost.settled(&id).await;
+        assert_eq!(task["state"], "error");
+        assert!(step(&task, "charge").to_string().contains("declined"));
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_reaches_no_queue_or_no_broker_is_tried_again() {
+    let mut rabbit = Rabbit::prepare();
+    let service = Remote::quick().await;
+    let provost = with_broker(Provost::setup(), &rabbit.url()).start().await;
+    register(&provost, "charges").await;
+    let id = provost.submit(&charge()).await;
+    // Tasks without a broker go on.
+    let task = provost.run(&one_step(&service.url(), "/a")).await;
+    assert_eq!(task["state"], "processed");
+    let says = async |words: &str| {
+        until(true, || async {
+            provost.task(&id).await.to_string().contains(words)
+        })
+        .await;
+    };
+    says("cannot be reached").await;
+    rabbit.start_again().await;
+    let client = rabbit.client().await;
+    says("reached no queue").await;
+    client.declare("charges").await;
+    let request = client.take("charges").await;
+    reply(&client, &request, &json!({ "output": 1 })).await;
+    assert_eq!(provost.settled(&id).await["state"], "processed");
+    // All tries were of one attempt and had one key.
+    assert_eq!(client.depth("charges").await, Some(0));
+}
+
+#[tokio::test]
+async fn what_a_queue_cannot_do_is_refused_in_words() {
+    let rabbit = Rabbit::start().await;
+    let provost = with_broker(Provost::setup(), &rabbit.url()).start().await;
+    for (url, says) in [
+        (
+            "amqp://guest:guest@rabbit:5672/charges",
+            "which only the configuration knows",
+        ),
+        ("amqp://other/charges", "must name the broker of [broker]"),
+        ("amqp://broker/", "has no name"),
+    ] {
+        let agent = json!({ "endpoints": [{ "url": url }] });
+        let refused = provost.put("/v1/agents/pay", &agent).await;
+        let refused = refused.expect_problem(422, "invalid").to_string();
+        assert!(
+            refused.contains(says) && !refused.contains("guest:guest"),
+            "{refused}"
+        );
+    }
+    let without = Provost::start().await;
+    register(&without, "charges").await;
+    let task = without.run(&charge()).await;
+    assert!(task.to_string().contains("set broker.url"), "{task}");
+}
+
+/// A service that answers every request once, however often it gets it, through instances, connections and a broker
+/// that fail.
+#[tokio::test]
+async fn every_request_is_answered_through_kills_and_cuts() {
+    let mut rabbit = Rabbit::start().await;
+    rabbit.client().await.declare("charges").await;
+    let database = tokio::task::spawn_blocking(cluster::new_database)
+        .await
+        .unwrap();
+    let proxy = Proxy::before(rabbit.port()).await;
+    let through = rabbit.url_through(proxy.port());
+    let setup = |url: &str| with_broker(Provost::setup().database_url(&database), url);
+    let mut one = setup(&through).set("INSTANCE_ID", "one").start().await;
+    let two = setup(&rabbit.url()).set("INSTANCE_ID", "two").start().await;
+    register(&two, "charges").await;
+    until(200, || async { one.get("/v1/agents/pay").await.status }).await;
+    let mut tasks = BTreeSet::new();
+    let mut keys = BTreeSet::new();
+    for round in 0..6 {
+        let client = rabbit.client().await;
+        for at in 0..30 {
+            let instance = if at % 2 == 0 { &one } else { &two };
+            tasks.insert(instance.submit(&charge()).await);
+        }
+        match round {
+            0 | 3 => {
+                proxy.cut();
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                proxy.heal();
+            }
+            1 | 4 => {
+                one.kill().await;
+                one.restart().await;
+            }
+            _ => {}
+        }
+        while let Some(1..) = client.depth("charges").await {
+            let request = client.take("charges").await;
+            keys.insert(request.message_id());
+            reply(
+                &client,
+                &request,
+                &json!({ "output": request.message_id() }),
+            )
+            .await;
+        }
+        if round == 2 {
+            rabbit.kill().await;
+            rabbit.start_again().await;
+        }
+    }
+    let client = rabbit.client().await;
+    for id in &tasks {
+        let answering = async {
+            loop {
+                let request = client.take("charges").await;
+                keys.insert(request.message_id());
+                reply(
+                    &client,
+                    &request,
+                    &json!({ "output": request.message_id() }),
+                )
+                .await;
+            }
+        };
+        let task = tokio::select! {
+            task = two.settled(id) => task,
+            () = answering => unreachable!(),
+        };
+        assert_eq!(task["state"], "processed", "{task}");
+        // The output is of this step's own key.
+        let history = two.history(id).await;
+        assert!(kinds(&history).contains(&"task.processed"));
+    }
+    // One key for each step, however often its request was published.
+    assert_eq!(keys.len(), tasks.len());
+    until(Some(0), || client.depth("charges")).await;
+}
