@@ -1,27 +1,40 @@
-//! Which brokers cannot be used now, for metrics and the log.
+//! Which brokers cannot be used now, for metrics, alerts and the log.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use metrics::gauge;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
-/// The reasons by broker and use; a broker with any cannot be used.
+/// What fails by broker and use; a broker of which any use fails cannot be used.
 #[derive(Clone, Default)]
-pub struct BrokerHealth(Arc<Mutex<BTreeMap<(String, String), String>>>);
+pub struct BrokerHealth(Arc<Mutex<BTreeMap<(String, String), BrokerFault>>>);
+
+#[derive(Debug)]
+struct BrokerFault {
+    since: Instant,
+    reason: String,
+}
 
 impl BrokerHealth {
     /// `part` is what is used of the broker: publishing, or one queue.
     pub fn failed(&self, broker: &str, part: &str, reason: &str) {
         let key = (broker.to_owned(), part.to_owned());
-        let before = self.0.lock().insert(key, reason.to_owned());
+        let mut faults = self.0.lock();
+        let fault = faults.entry(key).or_insert_with(|| BrokerFault {
+            since: Instant::now(),
+            reason: String::new(),
+        });
         // One line for each kind of failure, not one for each try.
-        if before.as_deref() != Some(reason) {
+        if fault.reason != reason {
             warn!(
                 broker,
                 part, reason, "a broker cannot be used; it is tried again until it can"
             );
+            fault.reason = reason.to_owned();
         }
+        drop(faults);
         self.report(broker);
     }
 
@@ -33,9 +46,43 @@ impl BrokerHealth {
         self.report(broker);
     }
 
+    /// How long the broker has failed, and why, if it does.
+    pub fn failing(&self, broker: &str) -> Option<(Duration, String)> {
+        let faults = self.0.lock();
+        let of_broker = faults.iter().filter(|((failing, _), _)| failing == broker);
+        let longest = of_broker.min_by_key(|(_, fault)| fault.since)?;
+        let ((_, part), fault) = longest;
+        Some((fault.since.elapsed(), format!("{part}: {}", fault.reason)))
+    }
+
     fn report(&self, broker: &str) {
-        let fails = self.0.lock().keys().any(|(failing, _)| failing == broker);
-        let up = if fails { 0.0 } else { 1.0 };
+        let up = if self.failing(broker).is_some() {
+            0.0
+        } else {
+            1.0
+        };
         gauge!("provost_broker_up", "broker" => broker.to_owned()).set(up);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broker_fails_from_its_first_fault_until_the_last_is_over() {
+        let health = BrokerHealth::default();
+        let reason = |broker| health.failing(broker).map(|(_, reason)| reason);
+        assert_eq!(reason("a"), None);
+        health.failed("a", "publishing", "refused");
+        health.failed("a", "publishing", "reset");
+        health.failed("a", "reading", "reset");
+        health.failed("b", "reading", "reset");
+        assert_eq!(reason("a").unwrap(), "publishing: reset");
+        health.works("a", "publishing");
+        assert_eq!(reason("a").unwrap(), "reading: reset");
+        health.works("a", "reading");
+        assert_eq!(reason("a"), None);
+        assert!(reason("b").is_some());
     }
 }

@@ -7,6 +7,7 @@
 //! makes, what a result means and how long a failing destination is left alone ([`crate::domain`]); and SQL.
 
 mod attempt;
+mod broker_alerts;
 mod meters;
 mod receivers;
 mod request;
@@ -15,6 +16,7 @@ mod slots;
 mod store_alerts;
 mod unsaved;
 
+pub use broker_alerts::BrokerAlerts;
 pub use receivers::Receivers;
 pub use run::{DeliveryLoop, DeliverySettings};
 pub use store_alerts::StoreAlerts;

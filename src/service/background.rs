@@ -20,7 +20,7 @@ use crate::{
     api::App,
     broker::{Broker, Brokers},
     config::Config,
-    delivery::{DeliveryLoop, DeliverySettings, Receivers},
+    delivery::{BrokerAlerts, DeliveryLoop, DeliverySettings, Receivers},
     domain::{DeliveryPolicy, InstanceId, Retention, renew_after},
     instance::{Hold, LocalLease, Membership},
     intake::{Intake, LaterReplies},
@@ -148,6 +148,12 @@ pub(super) fn brokers(
         let intake = Intake::new(app.clone(), brokers.clone(), config.clone());
         let intake = once_released(&app.hold, stop, intake.run(stop.clone()));
         running.push(components.spawn("intake", intake));
+    }
+    if !running.is_empty() {
+        let (brokers, store) = (brokers.clone(), app.store.clone());
+        let alerts = BrokerAlerts { brokers, store };
+        let alerts = once_released(&app.hold, stop, alerts.run(stop.clone()));
+        running.push(components.spawn("broker alerts", alerts));
     }
     if app.config.broker.url.is_some() {
         let replies = LaterReplies::new(app.clone(), brokers.clone());

@@ -135,6 +135,16 @@ pub struct ClaimResponse {
 
 /// The transactions of the delivery loop and of operators.
 impl Transaction<'_> {
+    /// Raises the alert of a broker that cannot be used, or closes it.
+    pub async fn report_broker(
+        &mut self,
+        broker: &str,
+        reason: Option<&str>,
+        sender: &Sender,
+    ) -> Result<(), StoreError> {
+        alerts::report_broker(self, broker, reason, sender).await
+    }
+
     /// Releases queues, then claims others for `by` until `until`.
     pub async fn claim_queues(
         &mut self,

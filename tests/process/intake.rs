@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use crate::{
     cluster::{self, Proxy},
     harness::{
-        FramePublisher, Postgres, Provost, Rabbit, Remote, Setup, nested_table, one_step, until,
+        FramePublisher, Postgres, Provost, Rabbit, Remote, Setup, alerts, nested_table, one_step,
+        until,
     },
 };
 
@@ -255,15 +256,28 @@ async fn an_intake_for_one_workflow_takes_no_other() {
 async fn a_broker_that_is_down_wrong_or_comes_back_stops_nothing_else() {
     let mut rabbit = Rabbit::prepare();
     let service = Remote::quick().await;
-    let mut provost = reading(Provost::setup(), &rabbit.url()).start().await;
+    let ops = Remote::quick().await;
+    let webhook = format!(r#"[{{name="ops",url="{}"}}]"#, ops.url());
+    let mut provost = reading(Provost::setup(), &rabbit.url())
+        .set("ALERT_WEBHOOKS", &webhook)
+        .start()
+        .await;
     provost.says("a broker cannot be used").await;
     let up = r#"provost_broker_up{broker="broker"}"#;
     until(0.0, || provost.metric(up)).await;
     // What needs no broker goes on.
     let task = provost.run(&one_step(&service.url(), "/charge")).await;
     assert_eq!(task["state"], "processed");
+    // One alert, however much of it fails; a webhook gets it.
+    until(1, || async { alerts(&provost, "open").await.len() }).await;
+    let alert = alerts(&provost, "open").await.remove(0);
+    assert_eq!(alert["kind"], "broker.unreachable");
+    assert_eq!(alert["receiver"], "broker:broker");
+    assert_eq!(ops.requests(1).await[0].body["type"], "alert.raised");
     rabbit.start_again().await;
     until(1.0, || provost.metric(up)).await;
+    until(0, || async { alerts(&provost, "open").await.len() }).await;
+    assert_eq!(ops.requests(2).await[1].body["type"], "alert.closed");
     let client = rabbit.client().await;
     until(true, || async { client.depth("orders").await.is_some() }).await;
     client

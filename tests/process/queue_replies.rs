@@ -202,6 +202,58 @@ async fn an_alarm_of_the_broker_delays_its_replies_and_nothing_else() {
     assert_eq!(by_task(&ids).len(), 3);
 }
 
+/// Waits until the message that is not delivered names this reason.
+async fn until_reason(provost: &Provost, reason: &str) {
+    until(true, || async {
+        let pending = messages(provost, "state=pending").await;
+        pending
+            .iter()
+            .any(|message| message.to_string().contains(reason))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_channel_that_the_broker_closes_and_a_confirm_that_does_not_come_are_failures_of_one_try()
+{
+    let rabbit = Rabbit::start().await;
+    let client = rabbit.client().await;
+    client.declare("replies").await;
+    let service = Remote::quick().await;
+    let submission = told(one_step(&service.url(), "/a"), "replies", &ALL[2..]);
+    let proxy = Proxy::before(rabbit.port()).await;
+    // The broker refuses by closing the channel.
+    rabbit
+        .control(&["set_permissions", "guest", ".*", "^$", ".*"])
+        .await;
+    let provost = replying(Provost::setup(), &rabbit.url_through(proxy.port()))
+        .set("COURIER__TIMEOUT", "300ms")
+        .start()
+        .await;
+    provost.run(&submission).await;
+    until_reason(&provost, "ACCESS_REFUSED").await;
+    rabbit
+        .control(&["set_permissions", "guest", ".*", ".*", ".*"])
+        .await;
+    let first = client.take("replies").await;
+    until_messages(&provost, "pending", 0).await;
+    // A broker that hangs: the message may have arrived, and comes again under the same id.
+    proxy.hang();
+    provost.run(&submission).await;
+    until_reason(&provost, "did not confirm").await;
+    proxy.heal();
+    until_messages(&provost, "pending", 0).await;
+    let second = client.take("replies").await;
+    assert_ne!(first.message_id(), second.message_id());
+    while let Some(1..) = client.depth("replies").await {
+        assert_eq!(
+            client.take("replies").await.message_id(),
+            second.message_id()
+        );
+    }
+    assert!(!provost.log().contains("guest:guest"));
+}
+
 /// Publishes through a proxy that is cut while messages are in flight, and a broker that is killed.
 #[tokio::test]
 async fn replies_survive_cut_connections_a_killed_broker_and_a_killed_instance() {

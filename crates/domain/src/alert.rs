@@ -21,6 +21,9 @@ pub enum AlertKind {
     /// A receiver has dead letters.
     #[strum(serialize = "message.undeliverable")]
     MessageUndeliverable,
+    /// A message broker cannot be used.
+    #[strum(serialize = "broker.unreachable")]
+    BrokerUnreachable,
 }
 
 impl AlertKind {

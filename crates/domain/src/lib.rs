@@ -7,6 +7,7 @@ mod alert_message;
 mod allowed_address;
 mod backoff;
 mod blocked;
+mod broker_alert;
 mod bulk;
 mod call;
 mod circuit;
@@ -59,6 +60,7 @@ pub use alert_message::{ALERT_EVENTS, AlertData, AlertFormat, AlertNotice, Alert
 pub use allowed_address::{ALLOWED_ADDRESSES, AllowedAddress};
 pub use backoff::{Backoff, idle, jittered};
 pub use blocked::Blocked;
+pub use broker_alert::{BROKER_ALERT_AFTER, alert_subject, broker_unreachable};
 pub use bulk::BulkAction;
 pub use call::{Call, CallBody, CallOutcome, Purpose};
 pub use circuit::{BacklogClaim, BacklogState, Circuit, DestinationFailure, ExpiredMessages};

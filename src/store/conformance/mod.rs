@@ -76,6 +76,7 @@ suite!([sqlite postgres] {
     outbox::a_queue_whose_claim_ran_out_is_claimed_again_and_a_late_failure_changes_nothing,
     outbox::a_process_that_restarts_releases_its_queues,
     outbox::a_dead_letter_raises_one_alert_that_closes_when_it_is_delivered_after_all,
+    outbox::the_alert_of_a_broker_is_one_and_deliveries_do_not_close_it,
     outbox::webhooks_get_one_message_when_an_alert_is_raised_and_one_when_it_closes,
     outbox::dead_letters_are_purged_with_age_and_outlive_their_task,
     outbox::messages_are_listed_in_pages_and_counted,

@@ -324,6 +324,28 @@ pub async fn a_dead_letter_raises_one_alert_that_closes_when_it_is_delivered_aft
     assert!(alerts(&h).await[0].closed_at.is_some());
 }
 
+pub async fn the_alert_of_a_broker_is_one_and_deliveries_do_not_close_it(h: Harness) {
+    let report = async |reason: Option<&str>| {
+        let reason = reason.map(str::to_owned);
+        h.store.report_broker("main".to_owned(), reason).await
+    };
+    // Nothing is open yet.
+    report(None).await.unwrap();
+    for _ in 0..2 {
+        report(Some("connection refused")).await.unwrap();
+    }
+    let raised = alerts(&h).await;
+    assert_eq!(raised.len(), 1);
+    assert_eq!(raised[0].kind, "broker.unreachable");
+    assert_eq!(raised[0].receiver.as_ref().unwrap().as_str(), "broker:main");
+    assert!(raised[0].message.contains("connection refused"));
+    let due = h.store.reader.due_work(10, true).await.unwrap();
+    assert!(due.resolved.is_empty(), "{:?}", due.resolved);
+    report(None).await.unwrap();
+    let closed = alerts(&h).await;
+    assert!(closed.len() == 1 && closed[0].closed_at.is_some());
+}
+
 pub async fn webhooks_get_one_message_when_an_alert_is_raised_and_one_when_it_closes(h: Harness) {
     h.slots("x", 2);
     let id = h.submit(New::default()).await.id();

@@ -6,7 +6,10 @@ use uuid::Uuid;
 
 use super::DeadByReceiver;
 use crate::{
-    domain::{AlertNotice, ReceiverName, Sender, Timestamp, undeliverable},
+    domain::{
+        AlertNotice, ReceiverName, Sender, Timestamp, alert_subject, broker_unreachable,
+        undeliverable,
+    },
     store::{StoreError, Transaction, rows::Columns, statement::Statement},
 };
 
@@ -16,6 +19,29 @@ UPDATE alerts SET state = 'closed', closed_at = $2
 WHERE receiver = $1 AND state <> 'closed'
   AND NOT EXISTS (SELECT 1 FROM messages WHERE receiver = $1 AND died_at IS NOT NULL)
 RETURNING id, kind, message, raised_at"#;
+
+/// Relies on alerts_unclosed_of_receiver.
+const CLOSE_OF_BROKER: &str = r#"
+UPDATE alerts SET state = 'closed', closed_at = $2
+WHERE receiver = $1 AND state <> 'closed' AND kind = 'broker.unreachable'
+RETURNING id, kind, message, raised_at"#;
+
+/// Raises the alert of a broker, with the reason, or closes it.
+pub async fn report_broker(
+    tx: &mut Transaction<'_>,
+    broker: &str,
+    reason: Option<&str>,
+    sender: &Sender,
+) -> Result<(), StoreError> {
+    let now = tx.now();
+    match reason {
+        Some(reason) => {
+            let alert = broker_unreachable(Uuid::now_v7(), broker, reason, now);
+            tx.raise_alert(&alert, None, sender).await
+        }
+        None => close(tx, CLOSE_OF_BROKER, &alert_subject(broker), now, sender).await,
+    }
+}
 
 /// Raises and closes the alerts of receivers.
 pub async fn change(
@@ -30,18 +56,19 @@ pub async fn change(
         tx.raise_alert(&alert, None, sender).await?;
     }
     for receiver in resolved {
-        close(tx, receiver, now, sender).await?;
+        close(tx, CLOSE, receiver, now, sender).await?;
     }
     Ok(())
 }
 
 async fn close(
     tx: &mut Transaction<'_>,
+    close: &'static str,
     receiver: &ReceiverName,
     now: Timestamp,
     sender: &Sender,
 ) -> Result<(), StoreError> {
-    let close = Statement::new(CLOSE).bind(receiver).bind(now);
+    let close = Statement::new(close).bind(receiver).bind(now);
     for row in tx.fetch(close).await? {
         let alert = AlertNotice {
             receiver: Some(receiver.clone()),

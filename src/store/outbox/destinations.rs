@@ -48,7 +48,7 @@ UNION ALL
 SELECT 'due', NULL, NULL, (SELECT due_at FROM queues WHERE waiting = 0 ORDER BY due_at LIMIT 1)
 UNION ALL
 SELECT 'resolved', NULL, receiver, NULL FROM alerts
-WHERE $2 = 1 AND receiver IS NOT NULL AND state <> 'closed'
+WHERE $2 = 1 AND receiver IS NOT NULL AND state <> 'closed' AND kind = 'message.undeliverable'
   AND NOT EXISTS (SELECT 1 FROM messages
                   WHERE messages.receiver = alerts.receiver AND died_at IS NOT NULL)"#;
 

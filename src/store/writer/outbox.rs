@@ -32,6 +32,25 @@ impl Store {
         .await
     }
 
+    /// Raises the alert of a message broker that cannot be used, with the reason, or closes it.
+    pub async fn report_broker(
+        &self,
+        broker: String,
+        reason: Option<String>,
+    ) -> Result<(), StoreError> {
+        let (report, sender) = (Arc::new((broker, reason)), self.sender.clone());
+        let wakes = Some(self.outbox.clone());
+        self.send_write(true, wakes, move |tx| {
+            let (report, sender) = (report.clone(), sender.load_full());
+            async move {
+                let (broker, reason) = &*report;
+                tx.report_broker(broker, reason.as_deref(), &sender).await
+            }
+            .boxed()
+        })
+        .await
+    }
+
     /// Returns the messages that exist and whose state allows the action.
     pub async fn apply_message_action(
         &self,
