@@ -85,6 +85,15 @@ fn the_bench_runs_tasks_of_parallel_steps() {
 }
 
 #[test]
+fn the_bench_runs_tasks_whose_steps_are_fetched() {
+    let output = provost(&["bench", "--workers", "5", "--tasks", "40", "--rounds", "1"]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("fetched by workers"), "{text}");
+    assert!(text.contains("from the submission to the worker"), "{text}");
+}
+
+#[test]
 fn a_bench_without_a_server_says_where_it_looked() {
     // A port that nothing listens on: this one is reserved.
     let output = provost(&["bench", "--url", "http://127.0.0.1:1"]);

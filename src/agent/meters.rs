@@ -195,6 +195,14 @@ pub fn describe() {
         "provost_agent_in_flight",
         "Occupied slots of an agent's bulkhead"
     );
+    metrics::describe_gauge!(
+        "provost_agent_waiting_workers",
+        "Requests of workers that wait for work of an agent"
+    );
+    metrics::describe_counter!(
+        "provost_agent_fetched_total",
+        "Steps that workers have fetched"
+    );
     metrics::describe_histogram!(
         "provost_agent_call_seconds",
         metrics::Unit::Seconds,

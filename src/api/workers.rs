@@ -7,6 +7,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
+use metrics::{Gauge, counter, gauge};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tracing::warn;
@@ -20,6 +21,7 @@ use super::{
     response::json,
 };
 use crate::{
+    agent::metrics_label,
     api::openapi::words::{DurationSchema, JsonSchema},
     domain::{
         Actor, AgentMode, AgentName, Call, CallOutcome, Command, Effect, Fault, FaultKind,
@@ -189,6 +191,8 @@ async fn claim(
             "the service is stopping and gives out no more work: ask another instance, or this one after its restart",
         ));
     }
+    let label = metrics_label(agent.as_str());
+    let _waiting = WaitingMeter::begin(&label);
     let mut asked = app.local.ask_for_work(&agent, request.worker, request.most);
     // Otherwise what becomes ready goes to this worker without a look.
     if request.wait.is_zero() || app.local.has_queued(&agent) {
@@ -202,8 +206,26 @@ async fn claim(
     };
     // From here on nothing awaits: what was claimed goes out.
     let steps = calls.into_iter().filter_map(|call| fetched(&app, call));
-    let steps = steps.collect();
+    let steps: Vec<_> = steps.collect();
+    counter!("provost_agent_fetched_total", "agent" => label).increment(steps.len() as u64);
     Ok(json(StatusCode::OK, &WorkView { steps }).into_response())
+}
+
+/// Counts a request while it waits.
+struct WaitingMeter(Gauge);
+
+impl WaitingMeter {
+    fn begin(label: &str) -> Self {
+        let gauge = gauge!("provost_agent_waiting_workers", "agent" => label.to_owned());
+        gauge.increment(1);
+        Self(gauge)
+    }
+}
+
+impl Drop for WaitingMeter {
+    fn drop(&mut self) {
+        self.0.decrement(1);
+    }
 }
 
 /// Another instance may have registered the agent just now.

@@ -5,6 +5,7 @@ mod backlog;
 mod backlog_report;
 mod connection;
 mod fan_out;
+mod fetched;
 mod frame;
 mod history;
 mod latency;
@@ -71,6 +72,8 @@ pub enum BenchError {
     History(#[from] StoreError),
     #[error("a task was not processed within 30s: {0}")]
     NotProcessed(String),
+    #[error("the server gave out work that cannot be read: {0}")]
+    Work(String),
     #[error("a worker ended early: {0}")]
     Worker(#[from] tokio::task::JoinError),
     #[error("a phase took longer than {0:?}: use fewer tasks")]
@@ -128,13 +131,18 @@ async fn measure(options: BenchOptions, client: Client) -> Result<String, BenchE
     let workflow = format!("/v1/workflows/{WORKFLOW}");
     servers.put(&workflow, &requests::workflow()).await?;
     let stub = Url::parse(&stub).map_err(|_| BenchError::Url(stub))?;
-    let report = match options.fan_out {
-        true => fan_out::measure(&options, &servers).await,
-        false => phases(&options, &servers, &client, &stub)
+    let mut agents = vec![agent];
+    let report = match options.workers {
+        Some(workers) => {
+            agents.push(format!("/v1/agents/{}", fetched::FETCHED));
+            fetched::measure(&options, workers, &servers).await
+        }
+        None if options.fan_out => fan_out::measure(&options, &servers).await,
+        None => phases(&options, &servers, &client, &stub)
             .await
             .map(|report| report.text()),
     };
-    let cleared = servers.clear(&[agent]).await;
+    let cleared = servers.clear(&agents).await;
     // The measurements are valid, whatever happens to the cleanup.
     if let Err(error) = cleared {
         eprintln!("provost: the cleanup is incomplete: {error}");

@@ -90,6 +90,7 @@ Examples:
   provost bench --backlog 200000 --tasks 6000
   provost bench --history 330000 --tasks 6000
   provost bench --fan-out
+  provost bench --workers 50
   provost bench --tasks 100000 --in-flight 256
   provost bench --database-url postgres://provost@db.example/bench --instances 4
   PROVOST_BENCH_TOKEN=… provost bench --url http://127.0.0.1:8080"
@@ -440,6 +441,10 @@ pub struct BenchOptions {
     /// Measure tasks of up to 500 parallel steps with a join, 20 at once, and pipelines
     #[arg(long, conflicts_with_all = ["backlog", "history"])]
     pub fan_out: bool,
+
+    /// Measure tasks whose steps this many workers fetch, and the same tasks with their steps called
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["backlog", "history", "fan_out"], value_parser = value_parser!(u32).range(1..=5_000))]
+    pub workers: Option<u32>,
 
     /// Measure a server with this many ended tasks in its database, of three steps each, and one with an empty database;
     /// and the first page of every list with every filter and every two of them

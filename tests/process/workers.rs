@@ -497,6 +497,10 @@ async fn the_more_important_step_is_fetched_first() {
         );
     }
     assert_eq!(order, [ids[1].clone(), ids[0].clone(), ids[2].clone()]);
+    let fetched = r#"provost_agent_fetched_total{agent="video"}"#;
+    assert_eq!(provost.metric(fetched).await, 3.0);
+    let waiting = r#"provost_agent_waiting_workers{agent="video"}"#;
+    assert_eq!(provost.metric(waiting).await, 0.0);
 }
 
 #[tokio::test]
