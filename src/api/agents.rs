@@ -58,7 +58,8 @@ pub struct SpecBody {
 #[schema(as = Endpoint)]
 #[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct EndpointBody {
-    /// `http://` or `https://`, with an optional base path; no query, fragment or user.
+    /// `http://` or `https://`, with an optional base path; no query, fragment or user. Or a queue of the message broker:
+    /// `amqp://broker/` and its name.
     #[schema(example = "http://10.0.0.5:8080")]
     url: String,
     /// The most calls in flight at once, from one instance.
