@@ -247,7 +247,7 @@ pub struct ReplyResultView {
 /// Reply to several steps
 ///
 /// For workers: each reply has the token that came with its step. The replies are independent of each other; `results`
-/// says what became of each.
+/// says what became of each. If none could be saved because of the store, the response is that problem.
 #[utoipa::path(
     post, path = "/v1/replies", tag = "replies", operation_id = "reply_to_many",
     request_body(content = ReplyBatchBody),
@@ -274,7 +274,19 @@ async fn reply_to_many(
     fields.finish().map_err(Problem::invalid)?;
     let replies = replies.into_iter().flatten().enumerate();
     let replies = replies.map(|(at, reply)| one_of_many(&app, reply, format!("/replies/{at}")));
-    let results = join_all(replies).await.into_iter().map(|saved| {
+    let mut saved = join_all(replies).await;
+    let is_away = |saved: &Result<_, Problem>| {
+        saved
+            .as_ref()
+            .is_err_and(|problem| problem.kind().status().is_server_error())
+    };
+    // None of them was saved, and the next request may save them all.
+    if saved.iter().all(is_away)
+        && let Some(Err(problem)) = saved.pop()
+    {
+        return Err(problem);
+    }
+    let results = saved.into_iter().map(|saved| {
         let problem = saved.err();
         ReplyResultView {
             status: problem

@@ -30,7 +30,7 @@ const WITHOUT: [&str; 13] = [
     "DELETE /v1/agents/{name}",
 ];
 
-fn body(operation: &str) -> Option<Value> {
+fn body(operation: &str, token: &str) -> Option<Value> {
     let steps = json!([{ "name": "only", "agent": "known" }]);
     match operation {
         "POST /v1/tasks" => Some(json!({ "steps": steps })),
@@ -43,6 +43,8 @@ fn body(operation: &str) -> Option<Value> {
         "POST /v1/messages/redeliver" | "POST /v1/messages/discard" => {
             Some(json!({ "receiver": "known" }))
         }
+        "POST /v1/agents/{name}/claim" => Some(json!({ "worker": "w-1" })),
+        "POST /v1/replies" => Some(json!({ "replies": [{ "token": token, "output": null }] })),
         "POST /v1/replies/{token}" => Some(json!({ "output": null })),
         operation if operation.ends_with("/skip") || operation.ends_with("/resolve") => {
             Some(json!({ "output": null, "reason": "as the test wants it" }))
@@ -71,7 +73,7 @@ async fn ask(api: &Api, operation: &str, task: &str, token: &str) -> Answer {
         .replace("{name}", "one")
         .replace("{version}", "1");
     let call = api.call(Method::from_bytes(method.as_bytes()).unwrap(), &path);
-    match body(operation) {
+    match body(operation, token) {
         Some(body) => call.json(&body).await,
         None => call.await,
     }
