@@ -260,7 +260,7 @@ async fn reply_to_many(
 ) -> Result<Response, Problem> {
     query.finish()?;
     let mut fields = Fields::of(&body, "").map_err(Problem::invalid)?;
-    if !fields.has("replies") {
+    if fields.peek("replies").is_none() {
         fields.missing("replies", "give an array of up to 500 replies");
     }
     let replies = fields.array("replies");

@@ -132,7 +132,7 @@ struct WorkRequestFields {
 
 fn read(body: &RawValue) -> Result<WorkRequestFields, Vec<FieldFault>> {
     let mut fields = Fields::of(body, "")?;
-    if !fields.has("worker") {
+    if fields.peek("worker").is_none() {
         fields.missing("worker", "name this worker, as in \"w-1\"");
     }
     let worker = fields.string("worker", LONGEST_WORKER);

@@ -134,13 +134,13 @@ async fn at_rest(
 }
 
 #[derive(Deserialize)]
-struct Work<'a> {
+struct WorkResponse<'a> {
     #[serde(borrow)]
-    steps: Vec<FetchedStep<'a>>,
+    steps: Vec<WorkStep<'a>>,
 }
 
 #[derive(Deserialize)]
-struct FetchedStep<'a> {
+struct WorkStep<'a> {
     token: &'a str,
 }
 
@@ -157,7 +157,7 @@ async fn work(
     loop {
         let answer = connection.exchange(&ask).await?;
         let now = Instant::now();
-        let work: Work<'_> =
+        let work: WorkResponse<'_> =
             serde_json::from_slice(answer).map_err(|error| BenchError::Work(error.to_string()))?;
         body.clear();
         for step in &work.steps {

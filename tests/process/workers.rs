@@ -294,6 +294,7 @@ async fn many_replies_go_in_one_request_each_with_its_own_result() {
         for wrong in [
             json!({}),
             json!({ "replies": [] }),
+            json!({ "replies": null }),
             json!({ "replies": vec![json!({}); 501] }),
         ] {
             let faults = api.post("/v1/replies", &wrong).await.expect_faults();
@@ -391,6 +392,7 @@ async fn what_is_wrong_with_a_request_for_work_is_said() {
     for (body, pointer) in [
         (json!({}), "/worker"),
         (json!({ "worker": "" }), "/worker"),
+        (json!({ "worker": null }), "/worker"),
         (json!({ "worker": "a b" }), "/worker"),
         (json!({ "worker": "x".repeat(65) }), "/worker"),
         (json!({ "worker": "w", "max": 0 }), "/max"),
