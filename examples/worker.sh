@@ -3,25 +3,27 @@
 #   sh worker.sh http://127.0.0.1:8080 video
 # The token of the role "work" comes from PROVOST_TOKEN, if there is one. A step is fetched a second time if a reply was
 # lost: do the work once for each idempotency_key.
-url=$1 agent=$2 worker=sh-$$
+url=$1 agent=$2 worker=sh-$$ answer=$(mktemp)
 
-post() { # path, body: tries again while Provost cannot be reached. What is secret is not an argument of curl.
-    printf 'url = "%s"\nheader = "authorization: Bearer %s"\n' "$url$1" "${PROVOST_TOKEN:-none}" |
-        curl -sS -K - --fail-with-body --max-time 90 --retry 3600 --retry-delay 1 --retry-connrefused \
-            -H 'content-type: application/json' -d "$2"
+post() { # path, body: tries until Provost responds. Nothing secret, and nothing long, is an argument of curl.
+    until status=$(printf '%s' "$2" | curl -sS -K /dev/fd/3 --max-time 90 -o "$answer" -w '%{http_code}' --data-binary @- 3<<EOF
+url = "$url$1"
+header = "authorization: Bearer ${PROVOST_TOKEN:-none}"
+header = "content-type: application/json"
+EOF
+    ) && [ "$status" -lt 500 ]; do sleep 1; done
+    cat "$answer" && [ "$status" -lt 300 ]
 }
 
-work() { # Here is your own work: from the request on standard input to the output of the step.
+work() { # Here is your own work: from the request on standard input to the output of the step, which is JSON.
     jq -c '{done: .body}'
 }
 
-while answer=$(post "/v1/agents/$agent/claim" "{\"worker\": \"$worker\", \"wait\": \"30s\"}"); do
-    printf '%s' "$answer" | jq -c '.steps[]' | while read -r step; do
-        token=$(printf '%s' "$step" | jq -r .token)
-        if output=$(printf '%s' "$step" | jq -c .request | work); then
-            post "/v1/replies/$token" "{\"output\": $output}"
-        else
-            post "/v1/replies/$token" '{"error": {"message": "the work failed"}}'
-        fi
+while steps=$(post "/v1/agents/$agent/claim" "{\"worker\": \"$worker\", \"wait\": \"30s\"}"); do
+    printf '%s' "$steps" | jq -c '.steps[]' | while read -r step; do
+        reply=/v1/replies/$(printf '%s' "$step" | jq -r .token)
+        output=$(printf '%s' "$step" | jq -c .request | work) && post "$reply" "{\"output\": $output}" >&2 ||
+            post "$reply" '{"error": {"message": "the work failed, or its output was refused"}}' >&2
     done
 done
+printf '%s\n' "$steps" >&2 && exit 1
