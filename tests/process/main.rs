@@ -39,6 +39,7 @@ mod disk_full;
 mod drops;
 mod ended_tasks;
 mod events;
+mod example_workers;
 mod examples;
 mod exhausted;
 mod expressions;

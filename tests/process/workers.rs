@@ -1,16 +1,12 @@
 //! Workers that fetch the steps of an agent, because its service cannot be called.
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::process::Command;
 
 use crate::{
     cluster,
-    harness::{Answer, Api, Call, Database, Provost, Setup, kinds, step},
+    harness::{Answer, Api, Database, Provost, Setup, kinds, step},
 };
 
 async fn new_database() -> String {
@@ -25,7 +21,7 @@ async fn setups() -> [Setup; 2] {
     [Provost::setup(), Provost::setup().database_url(&url)]
 }
 
-async fn pulled(api: &Api) {
+pub async fn pulled(api: &Api) {
     let put = api
         .put("/v1/agents/video", &json!({ "mode": "pull" }))
         .await;
@@ -33,7 +29,7 @@ async fn pulled(api: &Api) {
 }
 
 /// One step, or as many as are given.
-fn render(count: usize, extra: Value) -> Value {
+pub fn render(count: usize, extra: Value) -> Value {
     let steps = (0..count).map(|at| {
         let mut step = json!({ "name": format!("render{at}"), "agent": "video", "after": [],
             "complete_within": "1h",
@@ -72,7 +68,7 @@ async fn reply(api: &Api, step: &Value, body: Value) -> Answer {
     api.post(&reply_path(step), &body).await
 }
 
-async fn agent(api: &Api) -> Value {
+pub async fn agent(api: &Api) -> Value {
     api.get("/v1/agents/video").await.expect(200)
 }
 
@@ -554,61 +550,4 @@ async fn a_token_is_never_in_the_log_or_the_database() {
     let rows = Database::open(&provost.database())
         .number("SELECT count(*) FROM steps WHERE worker IS NOT NULL");
     assert_eq!(rows, 0, "nothing stays in the index of what is fetched");
-}
-
-/// The workers that readers begin with, each against a service with tokens and one without.
-#[tokio::test]
-async fn the_workers_of_the_examples_do_their_work() {
-    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
-    for (program, file, most) in [("python3", "worker.py", 60), ("sh", "worker.sh", 30)] {
-        let file = examples.join(file);
-        let lines = std::fs::read_to_string(&file).unwrap().lines().count();
-        assert!(lines <= most, "{file:?} has {lines} lines");
-        for token in [None, Some("worker-worker-worker")] {
-            let config = token.map_or(String::new(), |token| {
-                format!(
-                    "[[tokens]]\nname = \"ops\"\nrole = \"admin\"\ntoken = \"admin-admin-admin\"\n\
-                     [[tokens]]\nname = \"w\"\nrole = \"work\"\nagents = [\"video\"]\ntoken = \"{token}\""
-                )
-            });
-            let provost = Provost::setup().config(&config).start().await;
-            let admin = |call: Call| call.header("authorization", "Bearer admin-admin-admin");
-            let put = provost.put("/v1/agents/video", &json!({ "mode": "pull" }));
-            admin(put).await.expect(201);
-            let mut worker = Command::new(program);
-            worker
-                .arg(&file)
-                .arg(format!("http://{}", provost.api().address()));
-            // A shell runs others.
-            worker.arg("video").process_group(0);
-            if let Some(token) = token {
-                worker.env("PROVOST_TOKEN", token);
-            }
-            let mut worker = worker.spawn().unwrap();
-            let killed = KilledGroup(worker.id().unwrap());
-            let beats = json!({ "heartbeat_within": "20s" });
-            let posted = admin(provost.post("/v1/tasks", &render(3, beats))).await;
-            let id = posted.expect(202)["id"].as_str().unwrap().to_owned();
-            let path = format!("/v1/tasks/{id}?wait=60s");
-            let task = admin(provost.get(&path)).await.expect(200);
-            assert_eq!(task["state"], "processed", "{task:#}");
-            assert_eq!(
-                step(&task, "render2")["output"],
-                json!({ "done": { "n": 7 } })
-            );
-            drop(killed);
-            worker.wait().await.unwrap();
-        }
-    }
-}
-
-/// Killed when dropped, with all that it has started.
-struct KilledGroup(u32);
-
-impl Drop for KilledGroup {
-    fn drop(&mut self) {
-        let group = rustix::process::Pid::from_raw(self.0 as i32);
-        let kill = rustix::process::Signal::KILL;
-        let _ = group.map(|group| rustix::process::kill_process_group(group, kill));
-    }
 }
