@@ -122,6 +122,9 @@ async fn look(
         .into_iter()
         .filter(|agent| local.free(agent) > 0)
         .collect();
+    // Elsewhere a step of another instance waits for that one's slots at first. But the only worker may be here.
+    let fetched = able.iter().filter(|agent| local.has_waiting_worker(agent));
+    store.read_shared_queues_again(&fetched.cloned().collect::<Vec<_>>());
     if !able.is_empty() && store.claim_queued(able).await? > 0 {
         // There may be more than one claim takes.
         local.agent_queues.look_again();

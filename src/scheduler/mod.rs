@@ -145,6 +145,25 @@ impl Local {
         saved
     }
 
+    /// Claims queued steps for the workers that wait here.
+    pub async fn claim_for_worker(
+        &self,
+        agent: &AgentName,
+        store: &Store,
+    ) -> Result<(), StoreError> {
+        let claimed = store.claim_queued(vec![agent.clone()]).await?;
+        if claimed > 0 || self.has_waiting_worker(agent) {
+            // There may be more. Or others have claimed what is known here of the queue, and then the claimer reads it.
+            self.agent_queues.look_again();
+        }
+        Ok(())
+    }
+
+    /// Whether a worker waits here for steps of the agent.
+    fn has_waiting_worker(&self, agent: &AgentName) -> bool {
+        self.work_requests.free(agent) > 0
+    }
+
     /// Whether steps are queued for the agent, as far as this process knows.
     pub fn has_queued(&self, agent: &AgentName) -> bool {
         self.agent_queues.has_queued(agent)

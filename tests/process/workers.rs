@@ -319,6 +319,31 @@ async fn a_worker_reaches_the_work_of_another_instance() {
     }
 }
 
+/// What one instance has queued and the other has given to its workers must not stand before what comes now. The polls
+/// are rare, so that only the notification brings the work.
+#[tokio::test]
+async fn a_worker_reaches_the_work_of_another_instance_whatever_was_queued_here_before() {
+    let url = new_database().await;
+    let start = || {
+        let setup = Provost::setup().database_url(&url);
+        let setup = setup.set("SCHEDULER__POLL", "60s");
+        setup.set("SUPERVISOR__INTERVAL", "60s").start()
+    };
+    let (one, two) = (start().await, start().await);
+    pulled(one.api()).await;
+    for (asked, submitted, rounds) in [(&two, &one, 20), (&one, &two, 20), (&two, &one, 5)] {
+        for _ in 0..rounds {
+            let api = asked.api().clone();
+            let waiting = tokio::spawn(async move { ask(&api, "w-1", 1, "15s").await });
+            let id = submitted.submit(&render(1, json!({}))).await;
+            let fetched = waiting.await.unwrap().expect(200)["steps"][0].clone();
+            assert_eq!(fetched["task"], id.as_str());
+            let done = json!({ "output": 1 });
+            reply(asked.api(), &fetched, done).await.expect(204);
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_a_worker_holds_survives_the_death_of_the_instance() {
     for setup in setups().await {

@@ -212,6 +212,14 @@ impl Store {
         self.heads.doubt_all();
     }
 
+    /// The next claims from these queues read them, where others share the store: they may have enqueued steps, and
+    /// claimed those that are known here.
+    pub fn read_shared_queues_again(&self, agents: &[AgentName]) {
+        if self.is_shared {
+            self.heads.doubt(agents);
+        }
+    }
+
     pub async fn promote(&self) -> Result<Promoted, StoreError> {
         self.write(|tx| tx.promote().boxed()).await
     }

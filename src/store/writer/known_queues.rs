@@ -61,6 +61,16 @@ impl KnownQueues {
         self.0.lock().values_mut().for_each(KnownQueue::doubt);
     }
 
+    /// Before the next claims from these queues they are read.
+    pub fn doubt(&self, agents: &[AgentName]) {
+        let mut heads = self.0.lock();
+        for agent in agents {
+            if let Some(head) = heads.get_mut(agent) {
+                head.doubt();
+            }
+        }
+    }
+
     /// A batch is saved. Returns the agents whose queues it has drained.
     pub fn saved(
         &self,
