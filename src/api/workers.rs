@@ -21,7 +21,7 @@ use super::{
     response::json,
 };
 use crate::{
-    agent::metrics_label,
+    agent::{Agent, metrics_label},
     api::openapi::words::{DurationSchema, JsonSchema},
     domain::{
         Actor, AgentMode, AgentName, Call, CallOutcome, Command, Effect, Fault, FaultKind,
@@ -196,7 +196,7 @@ async fn claim(
     let mut asked = app.local.ask_for_work(&agent, request.worker, request.most);
     // Otherwise what becomes ready goes to this worker without a look.
     if request.wait.is_zero() || app.local.has_queued(&agent) {
-        app.store.claim_queued(vec![agent]).await?;
+        app.local.claim_for_worker(&agent, &app.store).await?;
     }
     let calls = tokio::select! {
         biased;
@@ -228,9 +228,10 @@ impl Drop for WaitingMeter {
     }
 }
 
-/// Another instance may have registered the agent just now.
+/// Another instance may have registered the agent just now, or given it another mode.
 async fn must_be_pulled(app: &App, name: &AgentName) -> Result<(), Problem> {
-    if app.agents.get(name).is_none() {
+    let is_pulled = |agent: Arc<Agent>| agent.spec().mode == AgentMode::Pull;
+    if !app.agents.get(name).is_some_and(is_pulled) {
         app.registered.refresh(&app.store.reader).await?;
     }
     let Some(agent) = app.agents.get(name) else {

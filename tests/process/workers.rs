@@ -345,6 +345,23 @@ async fn a_worker_reaches_the_work_of_another_instance_whatever_was_queued_here_
 }
 
 #[tokio::test]
+async fn every_instance_gives_out_work_once_one_knows_that_the_agent_is_pulled() {
+    let url = new_database().await;
+    let one = Provost::setup().database_url(&url).start().await;
+    let two = Provost::setup().database_url(&url).start().await;
+    for _ in 0..10 {
+        let called = json!({ "endpoints": [{ "url": "http://127.0.0.1:9" }] });
+        let put = one.put("/v1/agents/video", &called).await;
+        assert!(put.status < 300);
+        // Now the other one knows it too.
+        while two.get("/v1/agents/video").await.status != 200 {}
+        let put = json!({ "mode": "pull" });
+        one.put("/v1/agents/video", &put).await.expect(200);
+        ask(two.api(), "w-1", 1, "0s").await.expect(200);
+    }
+}
+
+#[tokio::test]
 async fn what_a_worker_holds_survives_the_death_of_the_instance() {
     for setup in setups().await {
         let mut provost = setup.start().await;
