@@ -105,7 +105,7 @@ pub fn respond(
 ) -> Response {
     permit.run(|| {
         let report = dry_run(definition, fields, &|agent| {
-            Some(app.agents.get(agent)?.spec().retry.clone())
+            Some(app.agents.get(agent)?.spec().into())
         });
         json(StatusCode::OK, &report)
     })
@@ -119,7 +119,7 @@ mod tests {
     use utoipa::PartialSchema;
 
     use super::*;
-    use crate::domain::{Accepted, Limits, Payload, Policies, RetrySpec, Span, parse_steps};
+    use crate::domain::{Accepted, Limits, Payload, Policies, Span, parse_steps};
 
     fn names<'a>(members: impl Iterator<Item = &'a String>) -> BTreeSet<&'a str> {
         members.map(String::as_str).collect()
@@ -143,7 +143,7 @@ mod tests {
             complete_within: Some(Span::from_secs(60)),
             ..TaskFields::default()
         };
-        let sent = dry_run(&definition, &fields, &|_| Some(RetrySpec::default()));
+        let sent = dry_run(&definition, &fields, &|_| None);
         let sent = serde_json::to_value(&sent).unwrap();
         let warning = sent["warnings"].as_array().unwrap();
         let warning = warning.iter().find(|warning| warning["step"].is_string());

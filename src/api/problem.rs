@@ -120,7 +120,7 @@ pub fn refuse(status: StatusCode) -> Option<Response<String>> {
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// An error to be sent to the caller.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Problem {
     kind: ProblemKind,
     detail: String,

@@ -262,7 +262,7 @@ impl AmqpConnections {
             _ => self.channel(&connected).await?,
         };
         let options = BasicPublishOptions {
-            mandatory: true,
+            mandatory: !to.routing_key.starts_with(DIRECT_REPLY),
             ..BasicPublishOptions::default()
         };
         let (exchange, key) = (short(&to.exchange), short(&to.routing_key));
@@ -410,6 +410,9 @@ impl Broker for Amqp {
 /// What the connection for publishing is called in the health of a broker.
 const PUBLISHING: &str = "publishing";
 const PERSISTENT: u8 = 2;
+/// How RabbitMQ names the pseudo-queues of clients that wait for a direct reply. It returns every mandatory message for
+/// one as unroutable, also those that it delivers.
+const DIRECT_REPLY: &str = "amq.rabbitmq.reply-to.";
 
 struct AmqpConsumer {
     broker: Arc<AmqpConnections>,

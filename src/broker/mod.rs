@@ -8,6 +8,7 @@ mod amqp;
 mod frames;
 mod health;
 mod stream;
+mod tls;
 
 use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
@@ -73,10 +74,10 @@ impl Received {
 pub enum BrokerError {
     #[error("the broker {broker} cannot be reached: {reason}")]
     Unreachable { broker: String, reason: String },
-    /// No confirm came in time: the broker may have the message.
     /// The connection broke off while a message was on its way: the broker may have it.
     #[error("the connection to the broker {broker} broke off: {reason}")]
     Interrupted { broker: String, reason: String },
+    /// No confirm came in time: the broker may have the message.
     #[error("the broker {broker} did not confirm the message within {within:?}")]
     Unconfirmed { broker: String, within: Duration },
     /// The broker protects itself: an alarm for memory or disk.

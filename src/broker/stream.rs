@@ -6,7 +6,6 @@ use std::{
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd},
     pin::Pin,
-    sync::{Arc, LazyLock},
     task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
@@ -20,17 +19,15 @@ use futures::{
     Stream,
     io::{AsyncRead, AsyncWrite},
 };
-use hyper_rustls::ConfigBuilderExt;
-use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
 use tokio::{
     io::{AsyncRead as _, AsyncWrite as _, ReadBuf},
     net::TcpStream,
     time::timeout,
 };
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_rustls::client::TlsStream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::frames::FrameFilter;
+use super::{frames::FrameFilter, tls};
 use crate::config::BrokerUrl;
 
 /// Read at once.
@@ -72,9 +69,7 @@ impl BrokerStream {
         let inner = match url.tls {
             false => BrokerSocket::Plain(stream),
             true => {
-                let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-                let connector = TlsConnector::from(TLS.clone());
-                let stream = timeout(limit, connector.connect(name, stream));
+                let stream = timeout(limit, tls::handshake(host, stream));
                 BrokerSocket::Tls(Box::new(stream.await.map_err(|_| too_slow())??))
             }
         };
@@ -88,17 +83,6 @@ impl BrokerStream {
         })
     }
 }
-
-static TLS: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
-    let config = match ClientConfig::builder().try_with_platform_verifier() {
-        Ok(config) => config.with_no_client_auth(),
-        // Without certificates every handshake fails, and says why.
-        Err(_) => ClientConfig::builder()
-            .with_root_certificates(RootCertStore::empty())
-            .with_no_client_auth(),
-    };
-    Arc::new(config)
-});
 
 fn aborted() -> io::Error {
     io::Error::new(

@@ -14,10 +14,10 @@ pub struct DeadLetter {
     pub detail: String,
 }
 
-pub fn dead_letter(intake: &IntakeConfig, problem: Problem) -> DeadLetter {
+pub fn dead_letter(intake: &IntakeConfig, problem: &Problem) -> DeadLetter {
     let kind = problem.kind();
     let detail = shortened(problem.detail(), LONGEST_DETAIL);
-    let mut document = problem.document();
+    let mut document = problem.clone().document();
     if document.len() > LONGEST_PROBLEM {
         // Without its members: thousands of faults say no more than the first.
         document = Problem::new(kind, detail.clone()).document();
@@ -42,7 +42,7 @@ pub fn dead_letter(intake: &IntakeConfig, problem: Problem) -> DeadLetter {
     }
 }
 
-fn shortened(text: &str, longest: usize) -> String {
+pub fn shortened(text: &str, longest: usize) -> String {
     match text.len() > longest {
         true => format!("{}…", &text[..text.floor_char_boundary(longest)]),
         false => text.to_owned(),
@@ -70,7 +70,7 @@ mod tests {
         for (count, members) in [(2, true), (5000, false)] {
             let fault = |at| FieldFault::new(format!("/steps/{at}"), "is wrong".to_owned());
             let faults = (0..count).map(fault).collect();
-            let letter = dead_letter(&intake, Problem::invalid(faults));
+            let letter = dead_letter(&intake, &Problem::invalid(faults));
             assert_eq!(letter.to.routing_key, "orders.dead");
             let (name, document) = &letter.to.headers[0];
             assert!(document.len() <= LONGEST_PROBLEM);

@@ -88,6 +88,7 @@ impl MessageHandler for LaterReplies {
             return self.reader.acknowledge(delivery).await;
         }
         self.refused.increment(1);
-        self.reader.refuse(delivery, problem).await;
+        self.reader.make_dead_letter(delivery, &problem).await;
+        self.reader.acknowledge(delivery).await;
     }
 }

@@ -9,6 +9,7 @@ mod dead_letter;
 mod later_replies;
 mod meters;
 mod reader;
+mod submitter_notice;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ pub use self::later_replies::LaterReplies;
 use self::{
     meters::IntakeMeters,
     reader::{MessageHandler, QueueReader},
+    submitter_notice::SubmitterNotice,
 };
 use crate::{
     api::{self, App},
@@ -90,7 +92,11 @@ impl MessageHandler for Intake {
             }
         };
         self.meters.refused.increment(1);
-        self.reader.refuse(delivery, problem).await;
+        self.reader.make_dead_letter(delivery, &problem).await;
+        if let Some(notice) = SubmitterNotice::new(&self.reader, message, &key, &problem) {
+            notice.publish(&self.reader).await;
+        }
+        self.reader.acknowledge(delivery).await;
     }
 }
 

@@ -21,9 +21,9 @@ use crate::{
 /// Between two attempts to read the queue.
 const RECONNECT: Backoff = Backoff::doubling(Duration::from_millis(250), Duration::from_secs(10));
 /// Between two attempts to handle one message.
-const AGAIN: Backoff = Backoff::doubling(Duration::from_millis(100), Duration::from_secs(5));
-/// For the confirm of a dead letter.
-const CONFIRM_WITHIN: Duration = Duration::from_secs(15);
+pub const AGAIN: Backoff = Backoff::doubling(Duration::from_millis(100), Duration::from_secs(5));
+/// For the confirm of a dead letter, or of a refusal.
+pub const CONFIRM_WITHIN: Duration = Duration::from_secs(15);
 /// How long messages that are being handled may take after the stop.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -107,7 +107,7 @@ impl QueueReader {
     }
 
     /// The name of the broker that has the queue.
-    fn broker_name(&self) -> &str {
+    pub fn broker_name(&self) -> &str {
         match self.config.url {
             Some(_) => &self.config.name,
             None => MAIN_BROKER,
@@ -139,8 +139,8 @@ impl QueueReader {
         sleep(AGAIN.full_jitter(tries, rand::random())).await;
     }
 
-    /// Makes the message a dead letter. Until the broker has confirmed that, the message stays where it is.
-    pub async fn refuse(&self, delivery: &dyn Delivery, problem: Problem) {
+    /// Comes back when the broker has confirmed that the message is a dead letter; it can be acknowledged then.
+    pub async fn make_dead_letter(&self, delivery: &dyn Delivery, problem: &Problem) {
         let intake = &self.config.name;
         let letter = dead_letter(&self.config, problem);
         let part = "publishing dead letters";
@@ -163,6 +163,5 @@ impl QueueReader {
             %intake, message_id = message.message_id, problem = letter.slug, detail = letter.detail,
             dead_letter = letter.to.routing_key, "refused a message; it is a dead letter now"
         );
-        self.acknowledge(delivery).await;
     }
 }

@@ -1,16 +1,17 @@
 //! The dry-run report: what a definition would do, before anything is submitted. It contains the order, the
 //! worst-case duration, and possible mistakes. It is a forecast only: nothing at run time depends on it.
 
+mod agents;
 mod reading;
 mod undo;
 
-pub use self::undo::UndoStep;
+pub use self::{agents::PlannedAgent, undo::UndoStep};
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use crate::{
-    agent_spec::RetrySpec,
+    agent_spec::AgentMode,
     definition::{Body, Definition, Extend, Method, ReplyRule, RequestTemplate, StepDefinition},
     ids::{AgentName, StepIndex, StepName},
     payload::Payload,
@@ -109,6 +110,8 @@ pub enum WarningCode {
     NoHeartbeat,
     /// The wait for a heartbeat or between polls is as long as the whole attempt.
     OutlivesAttempt,
+    /// The step has a field that its agent cannot fulfil or ignores, because it has queues or the mode `pull`.
+    AgentCannot,
     /// The task may be undone, but some of its effects remain.
     NotUndoable,
     /// A policy undoes the task although none of its steps can be undone.
@@ -153,11 +156,11 @@ pub struct TaskFields<'s> {
     pub labels: Option<&'s BTreeMap<String, String>>,
 }
 
-/// `retry_of` returns the backoff of an agent, if it is known.
+/// `agent_of` returns what is known of an agent, if it is registered.
 pub fn dry_run(
     definition: &Definition,
     fields: &TaskFields<'_>,
-    retry_of: &dyn Fn(&AgentName) -> Option<RetrySpec>,
+    agent_of: &dyn Fn(&AgentName) -> Option<PlannedAgent>,
 ) -> DryRunReport {
     let TaskFields {
         complete_within,
@@ -222,7 +225,9 @@ pub fn dry_run(
             );
             warn(WarningCode::OutlivesTask, message);
         }
-        if let Some(retry) = retry_of(step.agent())
+        let agent = agent_of(step.agent());
+        if let Some(PlannedAgent { retry, mode, .. }) = &agent
+            && *mode == AgentMode::Call
             && retry.initial >= step.complete_within
         {
             let message = format!(
@@ -233,12 +238,18 @@ pub fn dry_run(
             );
             warn(WarningCode::NoTimeToRetry, message);
         }
-        if matches!(step.reply, ReplyRule::Callback)
+        let is_fetched = agent.is_some_and(|agent| agent.mode == AgentMode::Pull);
+        if (is_fetched || matches!(step.reply, ReplyRule::Callback))
             && step.heartbeat_within.is_none()
             && step.complete_within >= LONG_SILENCE
         {
+            let who = if is_fetched {
+                "a worker fetches it"
+            } else {
+                "its service replies later"
+            };
             let message = format!(
-                "its service replies later: if it dies, that is noticed only after {}; set heartbeat_within and have the service send heartbeats",
+                "{who}: if it dies, that is noticed only after {}; set heartbeat_within and have it send heartbeats",
                 step.complete_within
             );
             warn(WarningCode::NoHeartbeat, message);
@@ -273,6 +284,7 @@ pub fn dry_run(
             warn(WarningCode::CannotRender, message);
         }
     }
+    agents::check(definition, agent_of, &mut warnings);
     reading::check(definition, fields, &budget, &mut warnings);
     let undo = undo::check(definition, &mut warnings);
     warnings.truncate(MOST_WARNINGS);

@@ -81,7 +81,8 @@ pub use delivery::{
 pub use depth::{DEEPEST, too_deep};
 pub use drawing::{DiagramFormat, draw};
 pub use dry_run::{
-    DryRunReport, PlannedStep, Runs, TaskFields, UndoStep, Warning, WarningCode, dry_run,
+    DryRunReport, PlannedAgent, PlannedStep, Runs, TaskFields, UndoStep, Warning, WarningCode,
+    dry_run,
 };
 pub use etag::{ETag, ETags, MOST_ETAGS, Precondition, Unmet};
 pub use fault::{BODY_EXCERPT, Effect, Fault, FaultKind};

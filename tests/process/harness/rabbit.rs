@@ -65,6 +65,7 @@ impl Queued {
 pub struct Rabbit {
     folder: PathBuf,
     port: u16,
+    tls_port: Option<u16>,
     distribution: u16,
     epmd: u16,
     server: Option<Child>,
@@ -99,6 +100,29 @@ impl Rabbit {
         rabbit
     }
 
+    /// A server that also speaks TLS, at a port of its own.
+    pub async fn start_with_tls(certificate: &str, key: &str) -> Self {
+        let mut rabbit = Self::prepare();
+        let port = lasting_port();
+        let file = |name: &str| rabbit.folder.join(name);
+        fs::write(file("server.pem"), certificate).unwrap();
+        fs::write(file("server.key"), key).unwrap();
+        let config = format!(
+            "listeners.ssl.default = 127.0.0.1:{port}\nssl_options.certfile = {}\nssl_options.keyfile = {}\n",
+            file("server.pem").display(),
+            file("server.key").display(),
+        );
+        fs::write(file("rabbitmq.conf"), config).unwrap();
+        rabbit.tls_port = Some(port);
+        rabbit.start_again().await;
+        rabbit
+    }
+
+    /// Its URL over TLS, by this name of the host.
+    pub fn tls_url(&self, host: &str) -> String {
+        format!("amqps://guest:guest@{host}:{}", self.tls_port.unwrap())
+    }
+
     /// A server that does not run yet.
     pub fn prepare() -> Self {
         let folder = format!("provost-rabbit-{:032x}", rand::random::<u128>());
@@ -119,6 +143,7 @@ impl Rabbit {
         Self {
             folder,
             port: lasting_port(),
+            tls_port: None,
             distribution: lasting_port(),
             epmd,
             server: None,

@@ -1,7 +1,10 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::definition::{Accepted, Limits, Policies, parse_steps};
+use crate::{
+    agent_spec::{AgentSpec, RetrySpec},
+    definition::{Accepted, Limits, Policies, parse_steps},
+};
 
 fn definition(steps: &Value) -> Definition {
     parse_steps(
@@ -175,6 +178,68 @@ fn a_service_that_replies_after_days_should_send_heartbeats() {
     assert_eq!(warnings(&report), [(WarningCode::NoHeartbeat, "silent")]);
 }
 
+fn planned(agent: Value) -> PlannedAgent {
+    PlannedAgent::from(&serde_json::from_value::<AgentSpec>(agent).unwrap())
+}
+
+#[test]
+fn what_queues_and_workers_cannot_do_is_worth_a_warning() {
+    let polled = json!({ "poll": { "until": "response.body.done" } });
+    let step = |name: &str, agent: &str, reply: Option<&Value>| {
+        let mut step = json!({ "name": name, "agent": agent, "on_undo": "drop", "request": { "method": "PUT" },
+            "probe": { "request": { "path": "/p" } }, "cancel": { "request": { "path": "/c" } },
+            "undo": { "request": { "path": "/u" } } });
+        if let Some(reply) = reply {
+            step["reply"] = reply.clone();
+            step["undo"]["reply"] = reply.clone();
+        }
+        step
+    };
+    let callback = json!("callback");
+    let steps = json!([
+        step("a", "queue", Some(&polled)),
+        step("b", "queue", Some(&callback)),
+        step("c", "workers", Some(&callback)),
+        step("d", "workers", None),
+        step("e", "called", Some(&polled)),
+        step("f", "unknown", Some(&polled)),
+        { "name": "g", "agent": "workers", "complete_within": "3d", "request": { "method": "PUT" } },
+        { "name": "h", "agent": "queue", "complete_within": "3d", "request": { "method": "PUT" } },
+    ]);
+    let agent_of = |agent: &AgentName| match agent.as_str() {
+        "queue" => Some(planned(
+            json!({ "endpoints": [{ "url": "amqp://broker/q" }] }),
+        )),
+        "workers" => Some(planned(json!({ "mode": "pull" }))),
+        "called" => Some(planned(json!({ "endpoints": [{ "url": "http://h" }] }))),
+        _ => None,
+    };
+    let report = dry_run(&definition(&steps), &TaskFields::default(), &agent_of);
+    let of = |code| {
+        let warnings = report.warnings.iter();
+        let warnings = warnings.filter(move |warning| warning.code == code);
+        warnings
+            .map(|warning| warning.pointer.as_str())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        of(WarningCode::AgentCannot),
+        [
+            "/steps/0/reply",
+            "/steps/0/undo/reply",
+            "/steps/0/cancel",
+            "/steps/0/probe",
+            "/steps/1/cancel",
+            "/steps/1/probe",
+            "/steps/2/reply",
+            "/steps/2/undo/reply",
+            "/steps/2/cancel",
+            "/steps/3/cancel",
+        ]
+    );
+    assert_eq!(of(WarningCode::NoHeartbeat), ["/steps/6"]);
+}
+
 #[test]
 fn a_wait_for_a_reply_that_is_as_long_as_the_attempt_is_worth_a_warning() {
     let step = |name: &str, extra: Value| {
@@ -202,16 +267,19 @@ fn what_never_changes_or_cannot_be_in_time_is_worth_a_warning() {
         { "name": "a", "agent": "x", "when": "1 > 0", "request": { "method": "PUT", "path": "/{{ 'x' }}", "body": { "n": ["{{ 1 + 1 }}", "plain"] } } },
         { "name": "b", "agent": "slow", "complete_within": "2m", "request": { "method": "PUT" } },
     ]);
-    let retry_of = |agent: &AgentName| {
-        (agent.as_str() == "slow").then(|| RetrySpec {
-            initial: Span::from_secs(120),
-            ..RetrySpec::default()
+    let agent_of = |agent: &AgentName| {
+        (agent.as_str() == "slow").then(|| PlannedAgent {
+            retry: RetrySpec {
+                initial: Span::from_secs(120),
+                ..RetrySpec::default()
+            },
+            ..planned(json!({ "endpoints": [{ "url": "http://slow" }] }))
         })
     };
     let report = dry_run(
         &definition(&steps),
         &of_task(Some(Span::from_secs(60)), None),
-        &retry_of,
+        &agent_of,
     );
     use WarningCode::{Constant, NoTimeToRetry, OutlivesTask};
     assert_eq!(

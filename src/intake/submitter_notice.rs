@@ -1,0 +1,118 @@
+//! What the submitter of a refused message learns: the problem, in the queue that the message named for replies. It is
+//! published after the dead letter and before the acknowledgement, so it comes at least once; but the intake does not
+//! wait for a queue that does not exist, is full or never confirms: the dead letter says the same to the operators.
+
+use sha2::{Digest, Sha256};
+use tokio::time::sleep;
+use tracing::{debug, warn};
+
+use super::{
+    dead_letter::shortened,
+    reader::{AGAIN, CONFIRM_WITHIN, QueueReader},
+};
+use crate::{
+    api::Problem,
+    broker::{BrokerError, Outgoing, Received},
+    domain::{QueueAddress, queue_fault},
+};
+
+/// `type` of the message.
+const KIND: &str = "submission.refused";
+/// How often a queue is tried that exists and does not take the message.
+const MOST_TRIES: u32 = 3;
+/// Of the body: a fault for each field of a large submission would be longer than the submission.
+const LONGEST_BODY: usize = 64 << 10;
+/// A header that is not among the properties.
+const LONGEST_DETAIL: usize = 2 << 10;
+
+pub struct SubmitterNotice {
+    to: QueueAddress,
+    message: Outgoing,
+}
+
+impl SubmitterNotice {
+    /// Nothing if the message names no queue for replies, or none that can be one. `key` is its idempotency key.
+    pub fn new(
+        reader: &QueueReader,
+        message: &Received,
+        key: &str,
+        problem: &Problem,
+    ) -> Option<Self> {
+        let queue = message.reply_to.as_deref()?;
+        if queue_fault(queue).is_some() {
+            return None;
+        }
+        let (intake, kind) = (&reader.config, problem.kind());
+        let mut body = problem.clone().document();
+        let detail = shortened(problem.detail(), LONGEST_DETAIL);
+        if body.len() > LONGEST_BODY {
+            body = Problem::new(kind, detail.clone()).document();
+        }
+        let mut headers = vec![
+            ("provost-problem-type".into(), kind.slug().to_owned()),
+            ("provost-problem-detail".into(), detail),
+            ("provost-intake".into(), intake.name.clone()),
+            ("provost-queue".into(), intake.queue.clone()),
+        ];
+        if let Some(id) = &message.message_id {
+            headers.push(("provost-message-id".into(), id.clone()));
+        }
+        let id = Sha256::digest(format!("{}\t{key}\t{}", intake.name, kind.slug()));
+        let id: String = id
+            .iter()
+            .take(16)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        Some(Self {
+            to: QueueAddress {
+                broker: reader.broker_name().into(),
+                queue: queue.into(),
+            },
+            message: Outgoing {
+                content_type: "application/problem+json",
+                // The same if the message is delivered again.
+                message_id: id,
+                correlation_id: message.correlation_id.clone(),
+                kind: KIND.to_owned(),
+                headers,
+                body: body.into(),
+                ..Outgoing::default()
+            },
+        })
+    }
+
+    /// Comes back when the broker has confirmed it, or will not.
+    pub async fn publish(self, reader: &QueueReader) {
+        let (intake, queue) = (&reader.config.name, &self.to.queue);
+        let mut tries = 0_u32;
+        let error = loop {
+            let message = self.message.clone();
+            let published = reader.brokers.publish_to(&self.to, message, CONFIRM_WITHIN);
+            let error = match published.await {
+                Ok(()) => return debug!(%intake, %queue, "told the submitter of a refused message"),
+                Err(error) => error,
+            };
+            tries += 1;
+            let is_over = match error {
+                // The broker as a whole: the message could not be acknowledged either.
+                BrokerError::Unreachable { .. }
+                | BrokerError::Interrupted { .. }
+                | BrokerError::Blocked { .. } => false,
+                BrokerError::Rejected { .. } | BrokerError::Unconfirmed { .. } => {
+                    tries >= MOST_TRIES
+                }
+                BrokerError::Unroutable { .. }
+                | BrokerError::Refused(_)
+                | BrokerError::Unknown(_) => true,
+            };
+            if is_over {
+                break error;
+            }
+            sleep(AGAIN.full_jitter(tries, rand::random())).await;
+        };
+        warn!(
+            %intake, %queue, %error,
+            "could not tell the submitter that a message was refused; the dead letter has the problem"
+        );
+    }
+}
