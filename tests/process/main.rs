@@ -32,6 +32,7 @@ mod commands;
 mod conditions;
 mod crash;
 mod crash_later;
+mod crash_workers;
 mod damaged;
 mod database_file;
 mod database_tls;
