@@ -21,7 +21,7 @@ async fn setups() -> [Setup; 2] {
 }
 
 /// With an intake of the queue `orders`.
-fn reading(setup: Setup, url: &str) -> Setup {
+pub fn reading(setup: Setup, url: &str) -> Setup {
     setup
         .set("BROKER__URL", url)
         .set("INTAKE", r#"[{name="shop",queue="orders"}]"#)
@@ -34,20 +34,25 @@ fn keyed(mut submission: Value, key: &str) -> Value {
     submission
 }
 
-/// The keys of all tasks, each as often as there are tasks with it.
-async fn keys(provost: &Provost) -> Vec<String> {
-    let mut keys = Vec::new();
+/// All tasks, as lists show them.
+pub async fn tasks(provost: &Provost) -> Vec<Value> {
+    let mut tasks = Vec::new();
     let mut next = "/v1/tasks?limit=500".to_owned();
     loop {
         let page = provost.get(&next).await.expect(200);
-        for task in page["items"].as_array().unwrap() {
-            keys.push(task["key"].as_str().unwrap_or_default().to_owned());
-        }
+        tasks.extend_from_slice(page["items"].as_array().unwrap());
         match page["next_cursor"].as_str() {
             Some(cursor) => next = format!("/v1/tasks?limit=500&cursor={cursor}"),
-            None => break,
+            None => return tasks,
         }
     }
+}
+
+/// The keys of all tasks, each as often as there are tasks with it.
+pub async fn keys(provost: &Provost) -> Vec<String> {
+    let tasks = tasks(provost).await;
+    let keys = tasks.iter().map(|task| task["key"].as_str());
+    let mut keys: Vec<_> = keys.map(|key| key.unwrap_or_default().to_owned()).collect();
     keys.sort();
     keys
 }

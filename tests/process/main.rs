@@ -31,6 +31,7 @@ mod chaos;
 mod commands;
 mod conditions;
 mod crash;
+mod crash_broker;
 mod crash_later;
 mod crash_workers;
 mod damaged;

@@ -44,7 +44,7 @@ impl Queued {
         id.map(ToString::to_string).unwrap_or_default()
     }
 
-    fn new(data: Vec<u8>, properties: BasicProperties) -> Self {
+    pub fn new(data: Vec<u8>, properties: BasicProperties) -> Self {
         let headers = properties.headers().iter().flat_map(FieldTable::inner);
         let text = |value: &AMQPValue| match value {
             AMQPValue::LongString(text) => text.to_string(),
@@ -249,22 +249,20 @@ impl Rabbit {
     }
 
     async fn connect(&self) -> Option<Connection> {
-        let url = self.url();
-        let connected = Connection::connect(&url, ConnectionProperties::default());
-        let connected = timeout(Duration::from_secs(5), connected).await;
-        connected.ok()?.ok()
+        connect(&self.url()).await
     }
 
     pub async fn client(&self) -> RabbitClient {
-        let connection = self.connect().await.expect("RabbitMQ runs");
-        let channel = connection.create_channel().await.unwrap();
-        let confirms = ConfirmSelectOptions::default();
-        channel.confirm_select(confirms).await.unwrap();
-        RabbitClient {
-            connection,
-            channel,
-        }
+        RabbitClient::connect(&self.url())
+            .await
+            .expect("RabbitMQ runs")
     }
+}
+
+async fn connect(url: &str) -> Option<Connection> {
+    let connected = Connection::connect(url, ConnectionProperties::default());
+    let connected = timeout(Duration::from_secs(5), connected).await;
+    connected.ok()?.ok()
 }
 
 impl Drop for Rabbit {
@@ -290,6 +288,18 @@ pub struct RabbitClient {
 }
 
 impl RabbitClient {
+    /// `None` where there is no server at this URL.
+    pub async fn connect(url: &str) -> Option<Self> {
+        let connection = connect(url).await?;
+        let channel = connection.create_channel().await.ok()?;
+        let confirms = ConfirmSelectOptions::default();
+        channel.confirm_select(confirms).await.ok()?;
+        Some(Self {
+            connection,
+            channel,
+        })
+    }
+
     pub async fn declare(&self, queue: &str) {
         self.declare_with(queue, &[]).await;
     }
@@ -310,19 +320,24 @@ impl RabbitClient {
 
     /// Publishes durably, and waits for the confirm.
     pub async fn publish(&self, queue: &str, body: &[u8], properties: BasicProperties) {
-        let (options, properties) = (
-            BasicPublishOptions {
-                mandatory: true,
-                ..BasicPublishOptions::default()
-            },
-            properties.with_delivery_mode(2),
-        );
-        let published = self
-            .channel
-            .basic_publish("".into(), queue.into(), options, body, properties)
-            .await
-            .unwrap();
-        assert_eq!(published.await.unwrap(), Confirmation::Ack(None));
+        let confirmed = self.try_publish(queue, body, properties).await;
+        assert!(confirmed, "{queue} did not take a message");
+    }
+
+    /// [`RabbitClient::publish`]. Whether there was a confirm.
+    pub async fn try_publish(&self, queue: &str, body: &[u8], properties: BasicProperties) -> bool {
+        let options = BasicPublishOptions {
+            mandatory: true,
+            ..BasicPublishOptions::default()
+        };
+        let properties = properties.with_delivery_mode(2);
+        let published =
+            self.channel
+                .basic_publish("".into(), queue.into(), options, body, properties);
+        match published.await {
+            Ok(confirm) => matches!(confirm.await, Ok(Confirmation::Ack(None))),
+            Err(_) => false,
+        }
     }
 
     /// A submission under a message id.
