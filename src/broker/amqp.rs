@@ -376,7 +376,7 @@ impl Broker for Amqp {
             broker: self.0.clone(),
             messages,
             queue: queue.to_owned(),
-            _connected: connected,
+            connected,
         }))
     }
 
@@ -418,7 +418,7 @@ struct AmqpConsumer {
     broker: Arc<AmqpConnections>,
     messages: lapin::Consumer,
     queue: String,
-    _connected: Connected,
+    connected: Connected,
 }
 
 #[async_trait]
@@ -432,6 +432,10 @@ impl Consumer for AmqpConsumer {
                 self.queue
             ))),
         }
+    }
+
+    fn cut_off(self: Box<Self>) {
+        self.connected.end.cancel();
     }
 }
 

@@ -128,6 +128,9 @@ pub trait Broker: Send + Sync {
 pub trait Consumer: Send {
     /// An error ends it.
     async fn next(&mut self) -> Result<Box<dyn Delivery>, BrokerError>;
+
+    /// Ends it at once: what the broker is about to send is not read any more, not even in order to part in peace.
+    fn cut_off(self: Box<Self>);
 }
 
 /// A message that was read from a queue.

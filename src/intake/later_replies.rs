@@ -46,8 +46,12 @@ impl LaterReplies {
         };
         let of = |result: &'static str| counter!("provost_queue_replies_total", "result" => result);
         Self {
+            reader: QueueReader {
+                brokers,
+                config,
+                max_message: app.config.limits.max_request.as_usize(),
+            },
             app,
-            reader: QueueReader { brokers, config },
             accepted: of("accepted"),
             late: of("late"),
             refused: of("refused"),

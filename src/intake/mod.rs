@@ -45,9 +45,13 @@ pub struct Intake {
 impl Intake {
     pub fn new(app: Arc<App>, brokers: Arc<Brokers>, config: IntakeConfig) -> Self {
         Self {
-            app,
             meters: IntakeMeters::new(&config.name),
-            reader: QueueReader { brokers, config },
+            reader: QueueReader {
+                brokers,
+                config,
+                max_message: app.config.limits.max_request.as_usize(),
+            },
+            app,
         }
     }
 

@@ -34,10 +34,24 @@ pub trait MessageHandler: Send + Sync {
     async fn handle(&self, delivery: &dyn Delivery);
 }
 
+/// So many messages of a usual size in a row, and they are read side by side again.
+const USUAL_AGAIN: u32 = 20;
+
 /// A queue that is read.
 pub struct QueueReader {
     pub brokers: Arc<Brokers>,
     pub config: IntakeConfig,
+    /// In bytes: a longer message will be refused. So many for each message of the prefetch are held in memory, and the
+    /// last one that was read.
+    pub max_message: usize,
+}
+
+/// Why a queue is no longer read.
+enum ReadingEnd {
+    Stopped,
+    Failed(BrokerError),
+    /// It is to be read with this prefetch.
+    Prefetch(u16),
 }
 
 impl QueueReader {
@@ -47,16 +61,22 @@ impl QueueReader {
         let broker = self.broker_name();
         let part = format!("reading the queue {queue:?}");
         let mut failures = 0;
+        let mut prefetch = self.config.prefetch;
         while !stop.is_cancelled() {
-            let error = match stop.run_until_cancelled(self.consume()).await {
+            let consumer = self.consume(prefetch);
+            let error = match stop.run_until_cancelled(consumer).await {
                 None => return,
                 Some(Ok(messages)) => {
                     failures = 0;
                     self.brokers.health.works(broker, &part);
-                    info!(%intake, queue, "reading a queue");
-                    match self.handle_all(messages, &handler, &stop).await {
-                        Some(error) => error,
-                        None => return,
+                    info!(%intake, queue, prefetch, "reading a queue");
+                    match self.handle_all(messages, &handler, &stop, prefetch).await {
+                        ReadingEnd::Failed(error) => error,
+                        ReadingEnd::Stopped => return,
+                        ReadingEnd::Prefetch(next) => {
+                            prefetch = next;
+                            continue;
+                        }
                     }
                 }
                 Some(Err(error)) => error,
@@ -72,14 +92,20 @@ impl QueueReader {
         }
     }
 
-    /// Handles messages side by side, as many as the broker sends; their commits share transactions. Returns why no
-    /// more can be read, or nothing after the stop.
+    /// Handles messages side by side, as many as the broker sends; their commits share transactions. If they are much
+    /// larger than a submission may be, they are read one at a time for a while: nothing else makes the broker hold
+    /// back what it is about to send.
     async fn handle_all(
         &self,
         mut messages: Box<dyn Consumer>,
         handler: &Arc<dyn MessageHandler>,
         stop: &CancellationToken,
-    ) -> Option<BrokerError> {
+        prefetch: u16,
+    ) -> ReadingEnd {
+        let intake = &self.config.name;
+        let most = usize::from(self.config.prefetch).saturating_mul(self.max_message);
+        let is_one_at_a_time = prefetch < self.config.prefetch;
+        let (mut bytes, mut usual) = (0_usize, 0_u32);
         // Dropped with the consumer: the broker delivers those messages again.
         let mut handled = JoinSet::new();
         loop {
@@ -87,23 +113,41 @@ impl QueueReader {
                 () = stop.cancelled() => break,
                 next = messages.next() => match next {
                     Ok(delivery) => {
+                        let size = delivery.message().body.len();
+                        bytes += size;
+                        if bytes > most && prefetch > 1 {
+                            info!(%intake, bytes, most, "messages are larger than submissions may be; reading one at a time for a while");
+                            messages.cut_off();
+                            return ReadingEnd::Prefetch(1);
+                        }
                         let handler = handler.clone();
-                        handled.spawn(async move { handler.handle(&*delivery).await });
+                        handled.spawn(async move {
+                            handler.handle(&*delivery).await;
+                            size
+                        });
                     }
-                    Err(error) => return Some(error),
+                    Err(error) => return ReadingEnd::Failed(error),
                 },
-                Some(ended) = handled.join_next() => if let Err(error) = ended {
-                    let intake = &self.config.name;
-                    warn!(%intake, %error, "the service panicked at a message; the broker delivers it again");
-                    // Unacknowledged, it would stay with this consumer.
-                    return Some(BrokerError::Refused("a message was not handled".to_owned()));
+                Some(ended) = handled.join_next() => match ended {
+                    Ok(size) => {
+                        bytes -= size;
+                        usual = if size > self.max_message { 0 } else { usual + 1 };
+                        if is_one_at_a_time && usual >= USUAL_AGAIN {
+                            return ReadingEnd::Prefetch(self.config.prefetch);
+                        }
+                    }
+                    Err(error) => {
+                        warn!(%intake, %error, "the service panicked at a message; the broker delivers it again");
+                        // Unacknowledged, it would stay with this consumer.
+                        return ReadingEnd::Failed(BrokerError::Refused("a message was not handled".to_owned()));
+                    }
                 },
             }
         }
         // A message that was stored and not acknowledged is delivered again, and has to have a key then.
         let all = async { while handled.join_next().await.is_some() {} };
         let _ = timeout(GRACE, all).await;
-        None
+        ReadingEnd::Stopped
     }
 
     /// The name of the broker that has the queue.
@@ -114,12 +158,9 @@ impl QueueReader {
         }
     }
 
-    async fn consume(&self) -> Result<Box<dyn Consumer>, BrokerError> {
-        let IntakeConfig {
-            queue, prefetch, ..
-        } = &self.config;
+    async fn consume(&self, prefetch: u16) -> Result<Box<dyn Consumer>, BrokerError> {
         let broker = self.brokers.get(self.broker_name())?;
-        broker.consume(queue, *prefetch).await
+        broker.consume(&self.config.queue, prefetch).await
     }
 
     pub async fn acknowledge(&self, delivery: &dyn Delivery) {

@@ -456,3 +456,49 @@ async fn a_dead_letter_that_cannot_be_published_keeps_its_message() {
     assert_eq!(client.take("orders.dead").await.message_id(), "m-2");
     until(Some(0), || client.depth("orders")).await;
 }
+
+#[tokio::test]
+async fn messages_that_are_too_large_do_not_fill_the_memory() {
+    const LARGE: usize = 4 << 20;
+    const COUNT: usize = 40;
+    let rabbit = Rabbit::start().await;
+    let client = rabbit.client().await;
+    client.declare("orders").await;
+    let service = Remote::quick().await;
+    let large = vec![b' '; LARGE];
+    let publish = async |id: String| {
+        let properties = BasicProperties::default().with_message_id(id.as_str().into());
+        client.publish("orders", &large, properties).await;
+    };
+    for at in 0..COUNT {
+        publish(format!("large-{at:02}")).await;
+    }
+    let provost = reading(Provost::setup(), &rabbit.url())
+        .set("LIMITS__MAX_REQUEST", "64KiB")
+        .set("INTAKE", r#"[{name="shop",queue="orders",prefetch=40}]"#)
+        .start()
+        .await;
+    provost.says("reading one at a time").await;
+    // Each of them is refused, and what follows is read side by side again.
+    let mut dead = BTreeSet::new();
+    while dead.len() < COUNT {
+        let letter = client.take("orders.dead").await;
+        assert_eq!(letter.headers["provost-problem-type"], "body-too-large");
+        assert_eq!(letter.raw.len(), LARGE);
+        dead.insert(letter.message_id());
+    }
+    for at in 0..30 {
+        let key = format!("o{at:02}");
+        let submission = keyed(one_step(&service.url(), "/charge"), &key);
+        client.submit("orders", &key, &submission).await;
+    }
+    until(30, || async { service.count() }).await;
+    provost.says(r#""prefetch":1,"#).await;
+    until(2, || async {
+        provost.log().matches(r#""prefetch":40,"#).count()
+    })
+    .await;
+    let peak = provost.peak_memory().unwrap_or_default();
+    let all = (COUNT * LARGE) as u64;
+    assert!(peak < all, "{peak} bytes, the messages have {all}");
+}
