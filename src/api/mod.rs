@@ -45,7 +45,7 @@ pub use problem::{Problem, refuse};
 pub use replies::reply_by_message;
 pub use starting::starting;
 pub use state::{App, EndedTasks, Gauges, WorkflowCache};
-pub use tasks::submit_message;
+pub use tasks::{refusal_address, submit_message};
 
 use self::problem::ProblemKind;
 

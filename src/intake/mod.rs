@@ -97,7 +97,8 @@ impl MessageHandler for Intake {
         };
         self.meters.refused.increment(1);
         self.reader.make_dead_letter(delivery, &problem).await;
-        if let Some(notice) = SubmitterNotice::new(&self.reader, message, &key, &problem) {
+        if let Some(to) = api::refusal_address(app, config, message) {
+            let notice = SubmitterNotice::new(config, to, message, &key, &problem);
             notice.publish(&self.reader).await;
         }
         self.reader.acknowledge(delivery).await;

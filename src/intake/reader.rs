@@ -151,7 +151,7 @@ impl QueueReader {
     }
 
     /// The name of the broker that has the queue.
-    pub fn broker_name(&self) -> &str {
+    fn broker_name(&self) -> &str {
         match self.config.url {
             Some(_) => &self.config.name,
             None => MAIN_BROKER,

@@ -13,7 +13,8 @@ use super::{
 use crate::{
     api::Problem,
     broker::{BrokerError, Outgoing, Received},
-    domain::{QueueAddress, queue_fault},
+    config::IntakeConfig,
+    domain::QueueAddress,
 };
 
 /// `type` of the message.
@@ -31,18 +32,15 @@ pub struct SubmitterNotice {
 }
 
 impl SubmitterNotice {
-    /// Nothing if the message names no queue for replies, or none that can be one. `key` is its idempotency key.
+    /// `key` is the idempotency key of the message.
     pub fn new(
-        reader: &QueueReader,
+        intake: &IntakeConfig,
+        to: QueueAddress,
         message: &Received,
         key: &str,
         problem: &Problem,
-    ) -> Option<Self> {
-        let queue = message.reply_to.as_deref()?;
-        if queue_fault(queue).is_some() {
-            return None;
-        }
-        let (intake, kind) = (&reader.config, problem.kind());
+    ) -> Self {
+        let kind = problem.kind();
         let mut body = problem.clone().document();
         let detail = shortened(problem.detail(), LONGEST_DETAIL);
         if body.len() > LONGEST_BODY {
@@ -63,11 +61,8 @@ impl SubmitterNotice {
             .take(16)
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        Some(Self {
-            to: QueueAddress {
-                broker: reader.broker_name().into(),
-                queue: queue.into(),
-            },
+        Self {
+            to,
             message: Outgoing {
                 content_type: "application/problem+json",
                 // The same if the message is delivered again.
@@ -78,7 +73,7 @@ impl SubmitterNotice {
                 body: body.into(),
                 ..Outgoing::default()
             },
-        })
+        }
     }
 
     /// Comes back when the broker has confirmed it, or will not.

@@ -123,6 +123,29 @@ async fn a_queue_that_takes_no_refusal_does_not_hold_up_the_intake() {
     assert_eq!(provost.metric(refused).await, 5.0);
 }
 
+#[tokio::test]
+async fn a_refused_message_cannot_have_provost_write_to_any_queue() {
+    let rabbit = Rabbit::start().await;
+    let client = rabbit.client().await;
+    for queue in ["orders", "shop.replies", "foreign"] {
+        client.declare(queue).await;
+    }
+    let _provost = reading(Provost::setup(), &rabbit.url())
+        .set("BROKER__REPLY_QUEUES", r#"["shop.*"]"#)
+        .start()
+        .await;
+    client
+        .publish("orders", b"{", named("m-1", "foreign"))
+        .await;
+    client
+        .publish("orders", b"{", named("m-2", "shop.replies"))
+        .await;
+    client.take("shop.replies").await;
+    until(Some(2), || client.depth("orders.dead")).await;
+    until(Some(0), || client.depth("orders")).await;
+    assert_eq!(client.depth("foreign").await, Some(0));
+}
+
 /// RabbitMQ's pseudo-queue for replies, with which most clients of remote procedure calls begin.
 #[tokio::test]
 async fn direct_replies_reach_the_submitter_once() {

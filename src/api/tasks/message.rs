@@ -11,7 +11,7 @@ use crate::{
     },
     broker::Received,
     config::{IntakeConfig, Role},
-    domain::{MAIN_BROKER, QueueAddress, ReplyQueue, Trace, is_json, queue_fault},
+    domain::{KnownReceivers, MAIN_BROKER, QueueAddress, ReplyQueue, Trace, is_json, queue_fault},
     store::Submitted,
 };
 
@@ -60,6 +60,19 @@ pub async fn submit_message(
     let reason = format!("submitted through the intake {}", intake.name);
     let details = new_details(submission, id, &conditions);
     Ok(app.store.submit(details, Some(reason), idempotency).await?)
+}
+
+/// Where the submitter of a refused message gets the problem. The rule is that of replies: a message must not name any
+/// queue to write to.
+pub fn refusal_address(
+    app: &App,
+    intake: &IntakeConfig,
+    message: &Received,
+) -> Option<QueueAddress> {
+    let address = reply_queue(intake, message).ok()??.address;
+    let receivers = app.receivers.load();
+    receivers.allows_queue(&address, true).ok()?;
+    Some(address)
 }
 
 /// Publishers often omit the type of the body, and call an encoding what is the character set.

@@ -22,7 +22,7 @@ use axum::{
 use tracing::debug;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-pub use self::message::submit_message;
+pub use self::message::{refusal_address, submit_message};
 use self::queue_position::{count_ahead, explain_other_reasons};
 use super::{App, Problem, extract::LONGEST_WAIT};
 use crate::{
