@@ -75,7 +75,19 @@ impl Bulkhead {
 
     /// If more calls are in flight, a lower maximum takes effect as slots are released.
     pub fn resize(&self, max: u32) {
-        self.max.store(max, Ordering::Relaxed);
+        if self.max.swap(max, Ordering::Relaxed) < max {
+            self.announce();
+        }
+    }
+
+    /// There may be capacity where there was none.
+    pub fn announce(&self) {
+        self.gate.freed(&self.agent);
+    }
+
+    /// Whether calls may be made at all.
+    pub fn is_open(&self) -> bool {
+        self.max.load(Ordering::Relaxed) > 0
     }
 
     /// Limits the replies that are awaited. Until they are counted no slot is given out.
@@ -171,6 +183,11 @@ impl Slot {
     /// it.
     pub fn release(mut self) {
         self.notifies = false;
+    }
+
+    /// Whether its call may still begin: the agent was neither paused nor has its breaker opened since.
+    pub fn may_begin(&self) -> bool {
+        self.bulkhead.is_open()
     }
 
     /// Whether a promise of a later reply takes up room after the call.

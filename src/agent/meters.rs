@@ -11,6 +11,8 @@ use std::{
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use parking_lot::Mutex;
 
+use crate::domain::{AgentName, BreakerState};
+
 /// The label of all agents that were made for the URL of a step. One label for all: who may submit
 /// must not be able to grow the metrics without bound. No registered agent can be called so.
 pub(super) const MADE_FOR_URLS: &str = "(url)";
@@ -181,6 +183,27 @@ impl Drop for CallMeter<'_> {
     }
 }
 
+/// The state of the breaker of an endpoint. Agents that share a label have none.
+pub(super) fn show_breaker(agent: &AgentName, endpoint: &str, state: Option<&BreakerState>) {
+    let agent = label(agent.as_str());
+    if agent == OTHERS {
+        return;
+    }
+    let value = match state {
+        None | Some(BreakerState::ForcedClosed) => 0.0,
+        Some(BreakerState::HalfOpen { .. }) => 1.0,
+        Some(BreakerState::Open { .. } | BreakerState::ForcedOpen) => 2.0,
+    };
+    gauge!("provost_breaker_state", "agent" => agent, "endpoint" => endpoint.to_owned()).set(value);
+}
+
+pub(super) fn show_pause(agent: &AgentName, is_paused: bool) {
+    let agent = label(agent.as_str());
+    if agent != OTHERS {
+        gauge!("provost_agent_paused", "agent" => agent).set(f64::from(u8::from(is_paused)));
+    }
+}
+
 /// Tells the exporter what each metric means. Once, after the recorder is installed.
 pub fn describe() {
     metrics::describe_counter!(
@@ -202,6 +225,14 @@ pub fn describe() {
     metrics::describe_counter!(
         "provost_agent_fetched_total",
         "Steps that workers have fetched"
+    );
+    metrics::describe_gauge!(
+        "provost_breaker_state",
+        "Breaker of an endpoint: 0 closed, 1 half-open, 2 open"
+    );
+    metrics::describe_gauge!(
+        "provost_agent_paused",
+        "Whether an agent is paused: 1 while it is"
     );
     metrics::describe_histogram!(
         "provost_agent_call_seconds",

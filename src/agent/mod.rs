@@ -14,6 +14,7 @@ mod call;
 mod capacity;
 mod connections;
 mod counted;
+mod guard;
 mod http;
 mod meters;
 mod post;
@@ -29,6 +30,7 @@ mod transport;
 
 pub use address::{AddressPolicy, OwnAddresses};
 pub use capacity::Slot;
+pub use guard::{BreakerReport, Stopped};
 pub use http::install_crypto;
 pub use meters::{describe as describe_metrics, label as metrics_label};
 pub use post::{Post, PostError, PostResponse};

@@ -52,6 +52,12 @@ impl Registered {
         for (name, spec) in registered {
             self.agents.put(name, spec);
         }
+        let mut controls: HashMap<_, _> = reader.agent_controls().await?.into_iter().collect();
+        let now = reader.now().await?;
+        for agent in self.agents.list() {
+            let control = controls.remove(agent.name()).unwrap_or_default();
+            agent.take_control(control, now, false);
+        }
         Ok(())
     }
 }

@@ -11,13 +11,17 @@ use tokio::sync::Notify;
 use super::{
     capacity::{Bulkhead, Gate, Slot},
     connections::CallConnector,
+    guard::{BreakerReport, Guard, Reports, Stopped},
     http,
     meters::{CallMetrics, MADE_FOR_URLS},
     routing::Endpoints,
     settings::{AgentSettings, ReplyAddress},
     transport::Transport,
 };
-use crate::domain::{AgentMode, AgentName, AgentSpec, Endpoint, RetrySpec};
+use crate::{
+    domain::{AgentMode, AgentName, AgentSpec, Endpoint, RetrySpec, Timestamp},
+    store::ControlRecord,
+};
 
 /// How many origins of step URLs are remembered while no call to them is in flight.
 const ORIGINS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
@@ -27,6 +31,7 @@ pub struct Agent {
     name: AgentName,
     spec: AgentSpec,
     bulkhead: Arc<Bulkhead>,
+    guard: Arc<Guard>,
     wire: Arc<Transport>,
 }
 
@@ -65,6 +70,31 @@ impl Agent {
         &self.wire
     }
 
+    /// Why it is not called, if it is not.
+    pub fn stopped(&self) -> Option<Stopped> {
+        self.guard.stopped()
+    }
+
+    /// Its pause and its breakers, as this process knows them.
+    pub fn control(&self) -> ControlRecord {
+        self.guard.record()
+    }
+
+    /// Whether nothing may be given to its workers.
+    pub fn is_paused(&self) -> bool {
+        self.guard.is_paused()
+    }
+
+    /// The record says so, as a response to what this process wanted (`is_answer`), or because it was read.
+    pub fn take_control(&self, record: ControlRecord, now: Timestamp, is_answer: bool) {
+        self.guard.take(record, now, is_answer);
+    }
+
+    /// Its pause may have ended.
+    pub fn look_at(&self, now: Timestamp) {
+        self.guard.look_at(now);
+    }
+
     pub(super) fn meters(&self) -> &CallMetrics {
         &self.wire.meters
     }
@@ -79,6 +109,7 @@ pub struct Agents {
     url_meters: Arc<CallMetrics>,
     /// An agent was limited whose awaited replies have to be counted.
     limited: Notify,
+    reports: Arc<Reports>,
 }
 
 impl Agents {
@@ -92,6 +123,7 @@ impl Agents {
             origins: Mutex::new(LruCache::unbounded()),
             url_meters: Arc::new(CallMetrics::new(MADE_FOR_URLS)),
             limited: Notify::new(),
+            reports: Arc::default(),
         }
     }
 
@@ -104,7 +136,7 @@ impl Agents {
             next
         });
         if let Some(agent) = self.get(&name) {
-            agent.bulkhead.resize(most_in_flight(agent.spec()));
+            agent.guard.configure(agent.spec());
             agent.bulkhead.limit_open(agent.spec().max_open);
             if agent.spec().max_open.is_some() {
                 self.limited.notify_one();
@@ -165,6 +197,16 @@ impl Agents {
             .values()
             .filter(|agent| agent.bulkhead.is_open_limited());
         limited.map(Arc::clone).collect()
+    }
+
+    /// What calls have shown of endpoints since the last time.
+    pub fn take_reports(&self) -> Vec<BreakerReport> {
+        self.reports.take()
+    }
+
+    /// Comes back when there are reports, or an agent has another pause or breaker.
+    pub async fn reported(&self) {
+        self.reports.woken().await;
     }
 
     /// Comes back when an agent was limited.
@@ -235,10 +277,21 @@ impl Agents {
                 meters.in_flight.clone(),
             )),
         };
+        let guard = match before {
+            Some(before) => Arc::clone(&before.guard),
+            None => Arc::new(Guard::new(
+                name.clone(),
+                self.settings.instance.clone(),
+                Arc::clone(&bulkhead),
+                Arc::clone(&self.reports),
+            )),
+        };
+        guard.configure(&spec);
         let endpoints = Endpoints::new(
             &spec.endpoints,
             &self.settings.addresses,
             before.map(|before| &before.wire.endpoints),
+            |endpoint| guard.allowed(&endpoint.url),
         );
         let wire = Arc::new(Transport {
             agent: name.clone(),
@@ -249,11 +302,13 @@ impl Agents {
             replies: Arc::clone(&self.settings.replies),
             queues: Arc::clone(&self.settings.queues),
             meters,
+            guard: spec.breaker.is_some().then(|| Arc::clone(&guard)),
         });
         Agent {
             name: name.clone(),
             spec,
             bulkhead,
+            guard,
             wire,
         }
     }
@@ -276,6 +331,7 @@ impl Agents {
             }],
             retry: RetrySpec::default(),
             max_open: None,
+            breaker: None,
         };
         let agent = Arc::new(self.agent(origin, spec, Arc::clone(&self.url_meters), None));
         origins.put(origin.clone(), Arc::clone(&agent));

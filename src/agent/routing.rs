@@ -1,5 +1,5 @@
-//! Chooses the endpoint of an agent for an attempt: the one with the fewest calls in flight. Health will be
-//! considered here.
+//! Chooses the endpoint of an agent for an attempt: of those whose breaker lets it through, the one with the fewest calls
+//! in flight.
 
 use std::sync::{
     Arc,
@@ -18,7 +18,8 @@ pub(super) struct RoutedEndpoint {
     pub way: Result<EndpointTarget, String>,
     /// A queue instead, to which requests are published.
     pub queue: Option<QueueAddress>,
-    max: u32,
+    /// How many calls it may have under way; none while its breaker is open.
+    allowed: Arc<AtomicU32>,
     /// Outlives this value when the agent's specification changes.
     under_way: Arc<AtomicU32>,
 }
@@ -38,11 +39,13 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoints {
-    /// `before` gives endpoints that remain their count of calls in flight, and their connections.
+    /// `before` gives endpoints that remain their count of calls in flight, and their connections; `allowed` what
+    /// limits that count.
     pub fn new(
         specs: &[domain::Endpoint],
         policy: &AddressPolicy,
         before: Option<&Endpoints>,
+        allowed: impl Fn(&domain::Endpoint) -> Arc<AtomicU32>,
     ) -> Self {
         let all = specs.iter().map(|spec| {
             let known =
@@ -54,7 +57,7 @@ impl Endpoints {
                     None => way(&spec.url, policy),
                 },
                 queue: QueueAddress::parse(&spec.url).ok(),
-                max: spec.max_in_flight,
+                allowed: allowed(spec),
                 under_way: known
                     .map(|known| Arc::clone(&known.under_way))
                     .unwrap_or_default(),
@@ -75,10 +78,17 @@ impl Endpoints {
             _ => self.turn.fetch_add(1, Ordering::Relaxed),
         };
         loop {
-            let (endpoint, load) = (0..count)
+            let (endpoint, load, _) = (0..count)
                 .map(|i| &self.all[start.wrapping_add(i) % count])
-                .map(|endpoint| (endpoint, endpoint.under_way.load(Ordering::Relaxed)))
-                .min_by_key(|(endpoint, load)| (*load >= endpoint.max, *load))?;
+                .map(|endpoint| {
+                    let allowed = endpoint.allowed.load(Ordering::Relaxed);
+                    (
+                        endpoint,
+                        endpoint.under_way.load(Ordering::Relaxed),
+                        allowed,
+                    )
+                })
+                .min_by_key(|(_, load, allowed)| (*allowed == 0, load >= allowed, *load))?;
             // Another attempt may have taken the slot since: then the choice is repeated.
             if endpoint
                 .under_way
@@ -139,6 +149,10 @@ impl Drop for EndpointInUse<'_> {
 mod tests {
     use super::*;
 
+    fn unguarded(spec: &domain::Endpoint) -> Arc<AtomicU32> {
+        Arc::new(AtomicU32::new(spec.max_in_flight))
+    }
+
     fn specs(given: &[(&str, u32)]) -> Vec<domain::Endpoint> {
         given
             .iter()
@@ -161,6 +175,7 @@ mod tests {
             &specs(&[("http://a", 9), ("http://b", 9)]),
             &AddressPolicy::private_too(),
             None,
+            unguarded,
         );
         let mut leases: Vec<_> = (0..4).filter_map(|_| endpoints.lease()).collect();
         assert_eq!(
@@ -177,6 +192,7 @@ mod tests {
             &specs(&[("http://a", 1), ("http://b", 5)]),
             &AddressPolicy::private_too(),
             None,
+            unguarded,
         );
         let leases: Vec<_> = (0..4).filter_map(|_| endpoints.lease()).collect();
         assert_eq!(
@@ -186,17 +202,31 @@ mod tests {
     }
 
     #[test]
+    fn an_endpoint_with_an_open_breaker_is_taken_last() {
+        let allowed = |spec: &domain::Endpoint| match &*spec.url {
+            "http://a" => Arc::default(),
+            _ => unguarded(spec),
+        };
+        let given = specs(&[("http://a", 9), ("http://b", 1)]);
+        let endpoints = Endpoints::new(&given, &AddressPolicy::private_too(), None, allowed);
+        let leases: Vec<_> = (0..3).filter_map(|_| endpoints.lease()).collect();
+        assert_eq!(urls(&leases), ["http://b"; 3]);
+    }
+
+    #[test]
     fn an_endpoint_that_stays_keeps_its_count() {
         let before = Endpoints::new(
             &specs(&[("http://a", 9)]),
             &AddressPolicy::private_too(),
             None,
+            unguarded,
         );
         let _busy = before.lease();
         let after = Endpoints::new(
             &specs(&[("http://a", 9), ("http://b", 9)]),
             &AddressPolicy::private_too(),
             Some(&before),
+            unguarded,
         );
         assert_eq!(after.lease().unwrap().url, "http://b");
     }

@@ -8,12 +8,14 @@ use std::{
 use super::address::AddressPolicy;
 use crate::{
     broker::Brokers,
-    domain::{Attempt, Endpoint, ReplyKey, StepRef},
+    domain::{Attempt, Endpoint, InstanceId, ReplyKey, StepRef},
 };
 
 /// What holds for all agents of an instance.
 #[derive(Clone, Debug)]
 pub struct AgentSettings {
+    /// Which of the instances that share the breakers this is.
+    pub instance: InstanceId,
     /// The largest output of a step, in bytes.
     pub max_output: usize,
     pub connect_timeout: Duration,
@@ -66,6 +68,7 @@ impl ReplyAddress {
 impl Default for AgentSettings {
     fn default() -> Self {
         Self {
+            instance: InstanceId::new(String::new()),
             max_output: 256 * 1024,
             connect_timeout: Duration::from_secs(5),
             addresses: AddressPolicy::default(),

@@ -15,6 +15,7 @@ use super::{
     answer::{self, ResponseClass},
     body::{self, BodyError},
     connections::{CallConnector, ResponseStream, Unanswered},
+    guard::Guard,
     http,
     meters::CallMetrics,
     retry,
@@ -94,6 +95,13 @@ pub(super) struct Transient {
     retry_after: Option<Duration>,
 }
 
+impl Transient {
+    /// A service that asks for fewer calls is well.
+    fn is_ill_health(&self) -> bool {
+        self.fault.status != Some(StatusCode::TOO_MANY_REQUESTS.as_u16())
+    }
+}
+
 /// Sends a call to the least loaded endpoint and weighs the answer.
 pub(super) struct Transport {
     pub agent: AgentName,
@@ -104,6 +112,8 @@ pub(super) struct Transport {
     pub replies: Arc<OnceLock<ReplyAddress>>,
     pub queues: Arc<OnceLock<QueueCalls>>,
     pub meters: Arc<CallMetrics>,
+    /// Only where endpoints have breakers.
+    pub guard: Option<Arc<Guard>>,
 }
 
 impl Transport {
@@ -145,6 +155,21 @@ impl Transport {
         let Some(endpoint) = self.endpoints.lease() else {
             return Ok(request.permanent(format!("the agent {} has no endpoint", self.agent)));
         };
+        let guard = self.guard.as_deref();
+        let watched = guard.and_then(|guard| guard.begin(&endpoint.url, request.deadline));
+        let result = self.send_to(&endpoint, request, body).await;
+        if let Some(watched) = watched {
+            watched.ended(result.as_ref().is_err_and(Transient::is_ill_health));
+        }
+        result
+    }
+
+    async fn send_to(
+        &self,
+        endpoint: &RoutedEndpoint,
+        request: CallAttempt<'_>,
+        body: Option<CallBody>,
+    ) -> Result<CallOutcome, Transient> {
         if let Some(queue) = &endpoint.queue {
             return self.publish(queue, request, body).await;
         }
@@ -167,8 +192,8 @@ impl Transport {
             Err(why) => return Ok(request.permanent(why)),
         };
         match way.connections.send(&self.connector, made).await {
-            Ok(answer) => self.interpret(&endpoint, request, answer).await,
-            Err(error) => broken(&endpoint, request, &error),
+            Ok(answer) => self.interpret(endpoint, request, answer).await,
+            Err(error) => broken(endpoint, request, &error),
         }
     }
 

@@ -14,6 +14,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     App, Problem,
+    agent_status::{BreakerView, PauseView},
     extract::{
         IfTagged, JsonBody, NamePath, PageQuery, PlainName, Query, RegistrationHeaders, plain_name,
     },
@@ -24,12 +25,12 @@ use crate::api::openapi::words::{AgentModeSchema, DurationSchema};
 use crate::{
     agent::Agent,
     domain::{
-        AgentMode, AgentName, AgentSpec, ETag, Endpoint, FieldFault, Fields, RetrySpec, Span,
-        Timestamp, WorkerName,
+        AgentMode, AgentName, AgentSpec, BreakerSpec, ETag, Endpoint, FieldFault, Fields,
+        RetrySpec, Span, Timestamp, WorkerName,
     },
 };
 
-const LONGEST_URL: usize = 2000;
+pub(super) const LONGEST_URL: usize = 2000;
 
 pub fn routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
@@ -51,6 +52,38 @@ pub struct SpecBody {
     /// Calls in flight count too. Default: any number.
     #[schema(minimum = 1, maximum = 1_000_000, example = 1000)]
     max_open: Option<u32>,
+    /// Protects the service: an endpoint that keeps failing is not called for a while, and its steps wait. `{}` has the
+    /// defaults. Default: no breaker.
+    breaker: Option<BreakerSpecBody>,
+}
+
+/// When the breaker of an endpoint opens, and how it closes. Every endpoint has one of its own.
+#[derive(ToSchema)]
+#[schema(as = Breaker)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct BreakerSpecBody {
+    /// It opens when so many percent of the calls in the window failed: no response, or one that is retried, but for 429.
+    #[schema(default = 50, minimum = 1, maximum = 100, example = 50)]
+    failure_percent: Option<u32>,
+    /// A call that takes longer is slow, 1 ms to 1 h. Default: no call is.
+    #[schema(example = "5s")]
+    slow_after: Option<DurationSchema>,
+    /// It opens as well when so many percent of the calls in the window were slow.
+    #[schema(default = 50, minimum = 1, maximum = 100, example = 50)]
+    slow_percent: Option<u32>,
+    /// The time that counts, 1 s to 1 h, by each instance for its own calls.
+    #[schema(default = "30s", example = "30s")]
+    window: Option<DurationSchema>,
+    /// With fewer calls in the window it does not open.
+    #[schema(default = 20, minimum = 1, maximum = 10_000, example = 20)]
+    min_calls: Option<u32>,
+    /// How long no call is made then, 100 ms to 1 h.
+    #[schema(default = "15s", example = "15s")]
+    open_for: Option<DurationSchema>,
+    /// Afterwards one instance makes so many calls at a time. When so many have succeeded, it closes; when one fails, it
+    /// opens again.
+    #[schema(default = 3, minimum = 1, maximum = 100, example = 3)]
+    canaries: Option<u32>,
 }
 
 /// One address of the service.
@@ -105,6 +138,13 @@ pub struct AgentView {
     /// The most calls that this instance may have in flight.
     #[schema(example = 64)]
     capacity: u64,
+    /// Only while an operator has paused it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pause: Option<PauseView>,
+    /// Only if it has a breaker: the breaker of each endpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 32)]
+    breakers: Option<Vec<BreakerView>>,
     /// Only where a single agent with the mode `pull` is read: the workers that were seen in the last day, and those
     /// that hold steps.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -192,7 +232,11 @@ async fn workers(app: &App, agent: &AgentName) -> Result<Vec<WorkerView>, Proble
 
 impl AgentView {
     fn of(app: &App, agent: &Agent) -> Self {
-        Self::new(app, agent.name(), agent.spec(), agent.in_flight())
+        Self {
+            pause: PauseView::of(agent),
+            breakers: BreakerView::all(agent),
+            ..Self::new(app, agent.name(), agent.spec(), agent.in_flight())
+        }
     }
 
     fn new(app: &App, name: &AgentName, spec: &AgentSpec, in_flight: u32) -> Self {
@@ -208,6 +252,8 @@ impl AgentView {
             capacity: endpoints
                 .map(|endpoint| u64::from(endpoint.max_in_flight))
                 .sum(),
+            pause: None,
+            breakers: None,
             workers: None,
         }
     }
@@ -260,6 +306,10 @@ fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
     }
     let max_open = fields.integer("max_open", 0..=i64::from(u32::MAX));
     let max_open = max_open.map(|most| most as u32);
+    let breaker = fields.object("breaker").and_then(|breaker| {
+        let read = read_breaker(breaker);
+        read.map_err(|faults| fields.extend(faults)).ok()
+    });
     // A field that could not be parsed would be reported a second time below, as missing.
     fields.finish()?;
     let spec = AgentSpec {
@@ -267,6 +317,7 @@ fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
         endpoints,
         retry,
         max_open,
+        breaker,
     };
     let wrong = spec.faults("").into_iter();
     let wrong: Vec<_> = wrong
@@ -277,6 +328,25 @@ fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
     } else {
         Err(wrong)
     }
+}
+
+fn read_breaker(mut fields: Fields<'_>) -> Result<BreakerSpec, Vec<FieldFault>> {
+    let mut spec = BreakerSpec::default();
+    let any = Span::default()..=Span::LONGEST;
+    for (name, number) in [
+        ("failure_percent", &mut spec.failure_percent),
+        ("slow_percent", &mut spec.slow_percent),
+        ("min_calls", &mut spec.min_calls),
+        ("canaries", &mut spec.canaries),
+    ] {
+        let given = fields.integer(name, 0..=i64::from(u32::MAX));
+        *number = given.map_or(*number, |given| given as u32);
+    }
+    spec.slow_after = fields.span("slow_after", any.clone());
+    spec.window = fields.span("window", any.clone()).unwrap_or(spec.window);
+    spec.open_for = fields.span("open_for", any).unwrap_or(spec.open_for);
+    fields.finish()?;
+    Ok(spec)
 }
 
 fn read_endpoint(body: &RawValue, pointer: &str) -> Result<Option<Endpoint>, Vec<FieldFault>> {
@@ -325,8 +395,13 @@ async fn put(
     let is_new = put.await?;
     app.registered.refresh(&app.store.reader).await?;
     // The agent as this request registered it, even if another request has changed it since.
-    let in_flight = app.agents.get(&name).map_or(0, |agent| agent.in_flight());
-    let view = AgentView::new(&app, &name, &spec, in_flight);
+    let known = app.agents.get(&name);
+    let in_flight = known.as_ref().map_or(0, |agent| agent.in_flight());
+    let view = AgentView {
+        pause: known.as_deref().and_then(PauseView::of),
+        breakers: known.as_deref().and_then(BreakerView::all),
+        ..AgentView::new(&app, &name, &spec, in_flight)
+    };
     if !is_new {
         return Ok(view.respond(StatusCode::OK));
     }
@@ -402,7 +477,7 @@ async fn delete(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn one(app: &App, name: &AgentName) -> Result<Response, Problem> {
+pub(super) async fn one(app: &App, name: &AgentName) -> Result<Response, Problem> {
     let agents = app.agents.list();
     let agent = agents.iter().find(|agent| agent.name() == name);
     let agent = agent.ok_or_else(|| no_such_agent(name))?;

@@ -2,6 +2,8 @@
 //! the result. It contains routes, extractors, problems, access control and the documentation; no rules of the
 //! pattern and no SQL.
 
+mod agent_controls;
+mod agent_status;
 mod agents;
 mod alerts;
 mod auth;
@@ -58,6 +60,7 @@ fn resources() -> OpenApiRouter<Arc<App>> {
         .merge(messages::routes())
         .merge(workflows::routes())
         .merge(agents::routes())
+        .merge(agent_controls::routes())
         .merge(workers::routes())
         .merge(instances::routes())
         .merge(hold::routes())

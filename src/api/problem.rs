@@ -68,6 +68,7 @@ kinds! {
     MessagePending = "message-pending", CONFLICT, "Message is still being delivered";
     AgentConfigured = "agent-configured", CONFLICT, "Agent is defined in the configuration file";
     AgentIsCalled = "agent-is-called", CONFLICT, "Agent is called";
+    NoBreaker = "no-breaker", CONFLICT, "Agent has no breaker";
     VersionMismatch = "version-mismatch", PRECONDITION_FAILED, "Task has changed";
     PreconditionFailed = "precondition-failed", PRECONDITION_FAILED, "Precondition failed";
     RequestTimeout = "request-timeout", REQUEST_TIMEOUT, "Request timeout";

@@ -10,7 +10,7 @@ use super::{
     load,
     settings::{LISTS, SETTINGS},
 };
-use crate::domain::{AgentMode, AgentSpec, RetrySpec};
+use crate::domain::{AgentMode, AgentSpec, BreakerSpec, RetrySpec};
 
 const EXAMPLE: &str = include_str!("../../provost.toml.example");
 
@@ -93,11 +93,21 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
         endpoints,
         retry,
         max_open,
+        breaker,
         ..
     } = config.agents.remove("payments").unwrap();
     assert_eq!(config.agents.remove("video").unwrap().mode, AgentMode::Pull);
     assert_eq!(retry, RetrySpec::default());
     assert_eq!(max_open, Some(1000));
+    let breaker = breaker.unwrap();
+    assert!(breaker.slow_after.is_some());
+    assert_eq!(
+        breaker,
+        BreakerSpec {
+            slow_after: breaker.slow_after,
+            ..BreakerSpec::default()
+        }
+    );
     assert_eq!(
         endpoints[0].max_in_flight,
         crate::domain::Endpoint::default_max_in_flight()

@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 use tracing::{Span, debug, debug_span, error};
 
-use super::Local;
+use super::{Local, recovery::end};
 use crate::{
     agent::{Permission, Slot},
-    domain::{Actor, Call, CallOutcome, Command, Effect, Fault, FaultKind, Purpose},
+    domain::{Actor, Call, CallOutcome, Command, Effect, Fault, FaultKind, Purpose, Release},
     planted,
     store::{Apply, CommandError, Dispatch, LocalScheduler, Store, StoreError},
 };
@@ -38,6 +38,9 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     let by = local.actor().clone();
     let (step, attempt) = (call.step, call.attempt);
     let claimed = deadline.checked_sub(call.complete_within.duration());
+    if permit.slot::<Slot>().is_some_and(|slot| !slot.may_begin()) {
+        return end((step, attempt), Release::Stopped, local, store).await;
+    }
     let permission = HeldCalls::new(local, store, claimed.unwrap_or_else(Instant::now));
     // Nothing of it is needed once it is sent.
     let body = call.body.take();

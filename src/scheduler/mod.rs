@@ -169,13 +169,13 @@ impl Local {
         self.agent_queues.has_queued(agent)
     }
 
-    /// Whether its steps are fetched by workers, and the instance is not stopping.
+    /// Whether its steps are fetched by workers, it is not paused, and the instance is not stopping.
     fn is_pulled(&self, agent: &AgentName) -> bool {
         if self.agents.is_closed() {
             return false;
         }
         let known = self.agents.get(agent);
-        known.is_some_and(|agent| agent.spec().mode == AgentMode::Pull)
+        known.is_some_and(|agent| agent.spec().mode == AgentMode::Pull && !agent.is_paused())
     }
 
     fn take_for_worker(&self, agent: &AgentName) -> Option<SlotPermit> {

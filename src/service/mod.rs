@@ -1,6 +1,7 @@
 //! One instance of Provost: store, scheduler, supervisor and API in one process.
 
 mod background;
+mod breaker_upkeep;
 mod component;
 mod database;
 mod health;
@@ -27,7 +28,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::{
-    component::Components, open_replies::OpenReplyCount, peer_watcher::PeerWatcher, reload::Live,
+    breaker_upkeep::BreakerUpkeep, component::Components, open_replies::OpenReplyCount,
+    peer_watcher::PeerWatcher, reload::Live,
 };
 pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
 use crate::{
@@ -100,6 +102,7 @@ impl Service {
         let instance = config.instance_id.clone().unwrap_or_else(new_instance_id);
         let database = start::open(&config, &address, &health).await?;
         let calls = AgentSettings {
+            instance: instance.clone(),
             max_output: config.limits.max_output.as_usize(),
             connect_timeout: config.calls.connect_timeout.duration(),
             addresses: addresses(&config, &address),
@@ -215,6 +218,13 @@ impl Service {
             &metrics,
             &components,
         );
+        background.push(components.spawn_loop(BreakerUpkeep {
+            agents: agents.clone(),
+            store: store.clone(),
+            instance: instance.clone(),
+            local_lease: local_lease.clone(),
+            unsaved: Vec::new(),
+        }));
         background.push(components.spawn_loop(OpenReplyCount {
             agents: agents.clone(),
             store: store.clone(),

@@ -45,6 +45,11 @@ impl SlotPermit {
     }
 
     /// What it was made of.
+    pub fn slot<T: Any>(&self) -> Option<&T> {
+        self.slot.downcast_ref()
+    }
+
+    /// What it was made of.
     pub fn into_slot<T: Any>(self) -> Option<T> {
         self.slot.downcast().ok().map(|slot| *slot)
     }

@@ -33,6 +33,7 @@ const SQLITE: Scripts = scripts! {
     "0007_tries",
     "0008_later_replies",
     "0009_workers",
+    "0010_agent_controls",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -46,6 +47,7 @@ const POSTGRES: Scripts = scripts! {
     "0007_storage",
     "0008_later_replies",
     "0009_workers",
+    "0010_agent_controls",
 };
 
 pub fn sqlite() -> Vec<Migration> {

@@ -5,6 +5,7 @@
 //! ([`writer`]); reads go around it ([`Reader`]). A backend is the SQL of one database for
 //! [`Backend`], [`Transaction`] and [`Reader`].
 
+mod agent_controls;
 mod batch;
 #[cfg(test)]
 pub mod conformance;
@@ -41,6 +42,7 @@ mod writer;
 
 use std::sync::Arc;
 
+pub use agent_controls::{ControlRecord, ControlRequest, ControlResponse};
 use async_trait::async_trait;
 pub use batch::{Batch, Saved};
 pub use definitions::Definitions;

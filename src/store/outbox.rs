@@ -26,8 +26,8 @@ pub use queues::{next_message, queue_head};
 
 use super::{MessageId, StoreError, Transaction, rows::Columns, statement::Statement};
 use crate::domain::{
-    DeliveryPolicy, Destination, DestinationFailure, InstanceId, MessageAction, MessageAttempt,
-    ReceiverName, ReleaseReason, Sender, Timestamp,
+    AlertKind, DeliveryPolicy, Destination, DestinationFailure, InstanceId, MessageAction,
+    MessageAttempt, ReceiverName, ReleaseReason, Sender, Timestamp,
 };
 
 /// The claim of a queue: until it ends, only this instance tries the queue's first message.
@@ -143,6 +143,16 @@ impl Transaction<'_> {
         sender: &Sender,
     ) -> Result<(), StoreError> {
         alerts::report_broker(self, broker, reason, sender).await
+    }
+
+    /// Closes the alert of this kind that is open under this name, if there is one.
+    pub async fn close_alert_of(
+        &mut self,
+        kind: AlertKind,
+        subject: &ReceiverName,
+        sender: &Sender,
+    ) -> Result<(), StoreError> {
+        alerts::close_of_kind(self, kind, subject, sender).await
     }
 
     /// Releases queues, then claims others for `by` until `until`.

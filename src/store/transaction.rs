@@ -180,7 +180,10 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    async fn fetch_first(&mut self, statement: Statement) -> Result<Option<Row>, StoreError> {
+    pub(super) async fn fetch_first(
+        &mut self,
+        statement: Statement,
+    ) -> Result<Option<Row>, StoreError> {
         Ok(self.fetch(statement).await?.into_iter().next())
     }
 
@@ -296,7 +299,7 @@ impl Transaction<'_> {
     }
 
     /// Returns how many rows the statement changed.
-    async fn registered(&mut self, statement: Statement) -> Result<u64, StoreError> {
+    pub(super) async fn registered(&mut self, statement: Statement) -> Result<u64, StoreError> {
         let changed = self.execute(statement).await?;
         if changed > 0 {
             self.notify(Notification::REGISTRATIONS);

@@ -23,6 +23,7 @@ mod alerts;
 mod audit;
 mod backlog;
 mod backup;
+mod breakers;
 mod broken_answers;
 mod broker_tls;
 mod bulk;

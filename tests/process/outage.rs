@@ -44,6 +44,7 @@ fn body(operation: &str, token: &str) -> Option<Value> {
             Some(json!({ "receiver": "known" }))
         }
         "POST /v1/agents/{name}/claim" => Some(json!({ "worker": "w-1" })),
+        "POST /v1/agents/{name}/breaker" => Some(json!({ "action": "reset" })),
         "POST /v1/replies" => Some(json!({ "replies": [{ "token": token, "output": null }] })),
         "POST /v1/replies/{token}" => Some(json!({ "output": null })),
         operation if operation.ends_with("/skip") || operation.ends_with("/resolve") => {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize, ser::SerializeStruct};
 
 use crate::{
     backoff::Backoff,
+    breaker::BreakerSpec,
     queue_address::{MAIN_BROKER, QUEUE_SCHEME, QueueAddress},
     time::Span,
 };
@@ -30,6 +31,9 @@ pub struct AgentSpec {
     /// The most replies of its service that are awaited at once. `None`: any number.
     #[serde(default)]
     pub max_open: Option<u32>,
+    /// `None`: its endpoints are called whatever they respond.
+    #[serde(default)]
+    pub breaker: Option<BreakerSpec>,
 }
 
 /// How the service of an agent gets its work.
@@ -70,6 +74,9 @@ impl Serialize for AgentSpec {
                 if let Some(most) = &self.max_open {
                     fields.serialize_field("max_open", most)?;
                 }
+                if let Some(breaker) = &self.breaker {
+                    fields.serialize_field("breaker", breaker)?;
+                }
             }
             AgentMode::Pull => fields.serialize_field("mode", &self.mode)?,
         }
@@ -98,6 +105,10 @@ impl AgentSpec {
                 let message = "remove it: the workers of an agent with the mode pull fetch no more than they want";
                 fault("max_open".to_owned(), message.to_owned());
             }
+            if self.breaker.is_some() {
+                let message = "remove it: an agent with the mode pull is not called";
+                fault("breaker".to_owned(), message.to_owned());
+            }
             return faults;
         }
         let count = self.endpoints.len();
@@ -122,6 +133,10 @@ impl AgentSpec {
             && !(1..=MOST_OPEN).contains(&most)
         {
             fault("max_open".to_owned(), format!("must be 1 to {MOST_OPEN}"));
+        }
+        let breaker = self.breaker.iter().flat_map(BreakerSpec::faults);
+        for (field, message) in breaker {
+            fault(format!("breaker/{field}"), message);
         }
         let RetrySpec {
             initial,
@@ -265,6 +280,7 @@ mod tests {
             }],
             retry: RetrySpec::default(),
             max_open: None,
+            breaker: None,
         }
     }
 
@@ -356,6 +372,7 @@ mod tests {
         let both = AgentSpec {
             mode: AgentMode::Pull,
             max_open: Some(1),
+            breaker: Some(BreakerSpec::default()),
             retry: RetrySpec {
                 factor: 3,
                 ..RetrySpec::default()
@@ -367,7 +384,8 @@ mod tests {
             [
                 "/agents/payments/endpoints",
                 "/agents/payments/retry",
-                "/agents/payments/max_open"
+                "/agents/payments/max_open",
+                "/agents/payments/breaker"
             ]
         );
         let called = serde_json::to_string(&spec("http://payments")).unwrap();

@@ -24,6 +24,9 @@ pub enum AlertKind {
     /// A message broker cannot be used.
     #[strum(serialize = "broker.unreachable")]
     BrokerUnreachable,
+    /// The breaker of an agent is open.
+    #[strum(serialize = "breaker.open")]
+    BreakerOpen,
 }
 
 impl AlertKind {

@@ -35,6 +35,20 @@ pub enum Blocked {
     },
     /// Its agent has `max_open`, and so many of its replies are awaited: the step is in the agent's queue.
     OpenReplies { agent: AgentName, max_open: u32 },
+    /// An operator has paused its agent: the step is in the agent's queue.
+    AgentPaused {
+        agent: AgentName,
+        /// `None`: until an operator resumes it.
+        until: Option<Timestamp>,
+        message: Option<String>,
+    },
+    /// The breakers of all endpoints of its agent are open or half-open: the step is in the agent's queue.
+    Breaker {
+        agent: AgentName,
+        /// When a few calls are made again; `None` while some are made, and where an operator decides.
+        until: Option<Timestamp>,
+        message: String,
+    },
     /// The instance that returned this response is held: it claims nothing until `POST /v1/hold/release`.
     Held,
     /// Its agent is no longer registered.

@@ -181,6 +181,8 @@ pub enum Release {
     Dropped,
     /// The worker that asked for the step was gone before it got it.
     Undelivered,
+    /// The agent was paused, or its breaker opened, after the claim and before the call.
+    Stopped,
 }
 
 impl Release {
@@ -190,6 +192,9 @@ impl Release {
             Release::Restart => "the instance that held it restarted",
             Release::Dropped => "the task is undone; its call was dropped",
             Release::Undelivered => "the worker that asked for it was gone before it got it",
+            Release::Stopped => {
+                "its agent was paused, or its breaker opened, before the call began"
+            }
             Release::NeverStarted => "it was recorded as claimed, but its call never started",
         }
     }

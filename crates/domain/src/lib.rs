@@ -1,12 +1,14 @@
 //! The rules of the pattern, each in one place. Pure: nothing here does I/O, reads a clock, draws a
 //! random number or awaits. Time and chance come in as arguments; what should happen comes out.
 
+mod agent_control;
 mod agent_spec;
 mod alert;
 mod alert_message;
 mod allowed_address;
 mod backoff;
 mod blocked;
+mod breaker;
 mod broker_alert;
 mod bulk;
 mod call;
@@ -54,12 +56,17 @@ mod vacuum;
 mod view;
 mod web_address;
 
+pub use agent_control::{
+    AgentControl, Breaker, BreakerAction, BreakerState, ControlChange, ControlledBy, Observation,
+    Pause, breaker_alert_subject, breaker_open,
+};
 pub use agent_spec::{AgentMode, AgentSpec, Endpoint, RetrySpec};
 pub use alert::{AlertChange, AlertKind};
 pub use alert_message::{ALERT_EVENTS, AlertData, AlertFormat, AlertNotice, AlertWebhook};
 pub use allowed_address::{ALLOWED_ADDRESSES, AllowedAddress};
 pub use backoff::{Backoff, idle, jittered};
 pub use blocked::Blocked;
+pub use breaker::{BreakerSpec, CallSample, CallWindow};
 pub use broker_alert::{BROKER_ALERT_AFTER, alert_subject, broker_unreachable};
 pub use bulk::BulkAction;
 pub use call::{Call, CallBody, CallOutcome, Purpose};

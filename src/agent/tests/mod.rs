@@ -44,6 +44,7 @@ fn spec(urls: &[&str]) -> AgentSpec {
             factor: 2,
         },
         max_open: None,
+        breaker: None,
     }
 }
 

@@ -289,6 +289,29 @@ pub enum BlockedSchema {
         #[schema(example = 1000)]
         max_open: u32,
     },
+    /// An operator has paused its agent: the step is in the agent's queue.
+    #[schema(title = "BlockedByAgentPaused")]
+    AgentPaused {
+        #[schema(example = "payments")]
+        agent: String,
+        /// Null: until an operator resumes the agent.
+        #[schema(required, format = DateTime)]
+        until: Option<String>,
+        /// The reason that the operator gave.
+        #[schema(required, example = "maintenance of the database")]
+        message: Option<String>,
+    },
+    /// The breakers of all endpoints of its agent are open or half-open: the step is in the agent's queue.
+    #[schema(title = "BlockedByBreaker")]
+    Breaker {
+        #[schema(example = "payments")]
+        agent: String,
+        /// When a few calls are made again. Null while some are made, and if an operator opened the breaker.
+        #[schema(required, format = DateTime)]
+        until: Option<String>,
+        #[schema(example = "20 of 24 calls in 30s failed")]
+        message: String,
+    },
     /// The instance that returned this response is held: it claims nothing until `POST /v1/hold/release`.
     #[schema(title = "BlockedByHeld")]
     Held,
@@ -557,6 +580,16 @@ mod tests {
                 agent: agent.clone(),
                 max_open: 1,
             },
+            Blocked::AgentPaused {
+                agent: agent.clone(),
+                until: Some(NOW),
+                message: None,
+            },
+            Blocked::Breaker {
+                agent: agent.clone(),
+                until: None,
+                message: "20 of 24 calls in 30s failed".to_owned(),
+            },
             Blocked::Held,
             Blocked::Agent { agent },
             Blocked::Drop { step, instance },
@@ -574,6 +607,8 @@ mod tests {
                 | Blocked::Capacity { .. }
                 | Blocked::Worker { .. }
                 | Blocked::OpenReplies { .. }
+                | Blocked::AgentPaused { .. }
+                | Blocked::Breaker { .. }
                 | Blocked::Held
                 | Blocked::Agent { .. }
                 | Blocked::Drop { .. }

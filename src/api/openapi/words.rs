@@ -12,9 +12,9 @@ use utoipa::{
 };
 
 use crate::domain::{
-    AgentMode, AlertKind, AvailableAfter, DURATION, DiagramFormat, Effect, FaultKind, LONGEST_NAME,
-    MOST_LABELS, Method, NotUndoneReason, OnUndo, Policy, REPLIES, ReplyMode, Runs, StepStatus,
-    TaskStatus, UndoReason, WarningCode,
+    AgentMode, AlertKind, AvailableAfter, BreakerAction, DURATION, DiagramFormat, Effect,
+    FaultKind, LONGEST_NAME, MOST_LABELS, Method, NotUndoneReason, OnUndo, Policy, REPLIES,
+    ReplyMode, Runs, StepStatus, TaskStatus, UndoReason, WarningCode,
 };
 
 /// Declares the schema of a type whose values are words.
@@ -89,6 +89,8 @@ pub struct ReplyEventSchema;
 pub struct ReplyModeSchema;
 /// How the service of an agent gets its work.
 pub struct AgentModeSchema;
+/// What an operator does with breakers.
+pub struct BreakerActionSchema;
 
 fn policies(allowed: &'static [Policy]) -> impl Iterator<Item = &'static str> {
     allowed.iter().map(|policy| policy.as_str())
@@ -96,6 +98,7 @@ fn policies(allowed: &'static [Policy]) -> impl Iterator<Item = &'static str> {
 
 words! {
     AgentModeSchema = "AgentMode", "`call`, the default: it is called at its endpoints; `pull`: its workers fetch it", AgentMode::ALL.iter().map(|mode| (*mode).into());
+    BreakerActionSchema = "BreakerAction", "`open`: no call is made; `close`: calls are made whatever fails; both until you decide otherwise; `reset`: closed, and it opens by itself again", BreakerAction::ALL.iter().map(|action| (*action).into());
     ReplyModeSchema = "ReplyMode", "`callback`: a 202 means that the service replies later, to the address in the header `Provost-Reply-To`; `response`: only a 202 with `Provost-Async: true` means that", ReplyMode::WORDS.iter().map(|mode| mode.as_str());
     ReplyEventSchema = "ReplyEvent", "An event about a task", REPLIES;
     UndoPolicySchema = "UndoPolicy", "`error` stops the task until an operator acts, `skip` leaves the effect of the step", policies(&[Policy::Error, Policy::Skip]);

@@ -143,7 +143,8 @@ async fn view<'a>(app: &App, task: &'a Task) -> TaskView<'a> {
     let mut view = TaskView::new(task, now);
     let mode = |agent: &AgentName| app.agents.get(agent).map(|agent| agent.spec().mode);
     let limit = |agent: &AgentName| app.agents.get(agent)?.blocking_limit();
-    explain_other_reasons(&mut view, mode, limit, app.hold.is_held());
+    let stopped = |agent: &AgentName| app.agents.get(agent)?.stopped();
+    explain_other_reasons(&mut view, mode, limit, stopped, app.hold.is_held());
     view
 }
 

@@ -3,6 +3,7 @@
 //! submission.
 
 use crate::{
+    agent::Stopped,
     domain::{AgentMode, AgentName, Blocked, Task, TaskView},
     store::{Reader, StoreError},
 };
@@ -13,11 +14,13 @@ const MOST_AHEAD: usize = 1000;
 const MOST_QUEUES: usize = 4;
 
 /// Explains what a step waits for if it does not wait for a free slot: an agent that is not registered, a worker, the
-/// release of this instance, or replies of the agent where they are limited (`limit`).
+/// release of this instance, the end of a pause or a breaker to close (`stopped`), or replies of the agent where they
+/// are limited (`limit`).
 pub fn explain_other_reasons(
     view: &mut TaskView<'_>,
     mode: impl Fn(&AgentName) -> Option<AgentMode>,
     limit: impl Fn(&AgentName) -> Option<u32>,
+    stopped: impl Fn(&AgentName) -> Option<Stopped>,
     is_held: bool,
 ) {
     for step in &mut view.steps {
@@ -29,7 +32,23 @@ pub fn explain_other_reasons(
         {
             let (agent, ahead) = (agent.clone(), *ahead);
             let ahead_is_at_least = *ahead_is_at_least;
-            step.blocked_by = match mode(&agent) {
+            let mode = mode(&agent);
+            if let Some(stopped) = mode.filter(|_| !is_held).and_then(|_| stopped(&agent)) {
+                step.blocked_by = Some(match stopped {
+                    Stopped::Paused(pause) => Blocked::AgentPaused {
+                        agent,
+                        until: pause.until,
+                        message: pause.reason,
+                    },
+                    Stopped::Breaker { until, reason } => Blocked::Breaker {
+                        agent,
+                        until,
+                        message: reason,
+                    },
+                });
+                continue;
+            }
+            step.blocked_by = match mode {
                 None => Some(Blocked::Agent { agent }),
                 Some(_) if is_held => Some(Blocked::Held),
                 Some(AgentMode::Pull) => Some(Blocked::Worker {

@@ -1,6 +1,7 @@
 //! What every backend must do, run whole against each. A backend is opened by a function; nothing here
 //! knows which one it is.
 
+mod agent_controls;
 #[path = "../../../tests/cluster/mod.rs"]
 pub mod cluster;
 mod cut_off;
@@ -36,6 +37,8 @@ macro_rules! suite {
 }
 
 suite!([sqlite postgres] {
+    agent_controls::what_an_instance_saw_counts_for_the_record_that_it_knew,
+    agent_controls::one_alert_is_open_while_a_breaker_is,
     writes::a_task_is_read_back_as_it_was_submitted,
     writes::a_step_is_claimed_in_the_transaction_that_made_it_ready,
     writes::without_a_free_slot_a_step_stays_queued,

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::DeadByReceiver;
 use crate::{
     domain::{
-        AlertNotice, ReceiverName, Sender, Timestamp, alert_subject, broker_unreachable,
+        AlertKind, AlertNotice, ReceiverName, Sender, Timestamp, alert_subject, broker_unreachable,
         undeliverable,
     },
     store::{StoreError, Transaction, rows::Columns, statement::Statement},
@@ -21,9 +21,9 @@ WHERE receiver = $1 AND state <> 'closed'
 RETURNING id, kind, message, raised_at"#;
 
 /// Relies on alerts_unclosed_of_receiver.
-const CLOSE_OF_BROKER: &str = r#"
+const CLOSE_OF_KIND: &str = r#"
 UPDATE alerts SET state = 'closed', closed_at = $2
-WHERE receiver = $1 AND state <> 'closed' AND kind = 'broker.unreachable'
+WHERE receiver = $1 AND state <> 'closed' AND kind = $3
 RETURNING id, kind, message, raised_at"#;
 
 /// Raises the alert of a broker, with the reason, or closes it.
@@ -39,7 +39,10 @@ pub async fn report_broker(
             let alert = broker_unreachable(Uuid::now_v7(), broker, reason, now);
             tx.raise_alert(&alert, None, sender).await
         }
-        None => close(tx, CLOSE_OF_BROKER, &alert_subject(broker), now, sender).await,
+        None => {
+            let kind = AlertKind::BrokerUnreachable;
+            close_of_kind(tx, kind, &alert_subject(broker), sender).await
+        }
     }
 }
 
@@ -56,19 +59,33 @@ pub async fn change(
         tx.raise_alert(&alert, None, sender).await?;
     }
     for receiver in resolved {
-        close(tx, CLOSE, receiver, now, sender).await?;
+        let statement = Statement::new(CLOSE).bind(receiver).bind(now);
+        close(tx, statement, receiver, sender).await?;
     }
     Ok(())
 }
 
-async fn close(
+/// Closes the alert of this kind that is open under this name, if there is one.
+pub async fn close_of_kind(
     tx: &mut Transaction<'_>,
-    close: &'static str,
-    receiver: &ReceiverName,
-    now: Timestamp,
+    kind: AlertKind,
+    subject: &ReceiverName,
     sender: &Sender,
 ) -> Result<(), StoreError> {
-    let close = Statement::new(close).bind(receiver).bind(now);
+    let statement = Statement::new(CLOSE_OF_KIND)
+        .bind(subject)
+        .bind(tx.now())
+        .bind(kind.as_str());
+    close(tx, statement, subject, sender).await
+}
+
+async fn close(
+    tx: &mut Transaction<'_>,
+    close: Statement,
+    receiver: &ReceiverName,
+    sender: &Sender,
+) -> Result<(), StoreError> {
+    let now = tx.now();
     for row in tx.fetch(close).await? {
         let alert = AlertNotice {
             receiver: Some(receiver.clone()),

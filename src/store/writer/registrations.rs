@@ -8,8 +8,8 @@ use thiserror::Error;
 
 use super::Store;
 use crate::{
-    domain::{AgentName, AgentSpec, ETag, Precondition, Unmet, WorkflowName},
-    store::{StoreError, Transaction},
+    domain::{AgentName, AgentSpec, ETag, Precondition, Sender, Unmet, WorkflowName},
+    store::{ControlRequest, ControlResponse, StoreError, Transaction, agent_controls},
 };
 
 /// A workflow after it was put.
@@ -78,6 +78,7 @@ async fn delete_agent(
     tx: &mut Transaction<'_>,
     name: &AgentName,
     condition: &Precondition,
+    sender: &Sender,
 ) -> Result<Result<bool, Unmet>, StoreError> {
     if condition.is_given() {
         let Some(spec) = tx.agent(name).await? else {
@@ -87,7 +88,11 @@ async fn delete_agent(
             return Ok(Err(unmet));
         }
     }
-    Ok(Ok(tx.delete_agent(name).await?))
+    let was_there = tx.delete_agent(name).await?;
+    if was_there {
+        agent_controls::forget(tx, name, sender).await?;
+    }
+    Ok(Ok(was_there))
 }
 
 /// A damaged specification has a tag that no response contained, so only `*` matches it.
@@ -134,11 +139,28 @@ impl Store {
         name: AgentName,
         condition: Precondition,
     ) -> Result<bool, RegisterError> {
-        let delete = Arc::new((name, condition));
-        let deleted = self.write(move |tx| {
-            let delete = delete.clone();
-            async move { delete_agent(tx, &delete.0, &delete.1).await }.boxed()
+        let (delete, sender) = (Arc::new((name, condition)), self.sender.clone());
+        // The alert of its breakers may be closed.
+        let wakes = Some(self.outbox.clone());
+        let deleted = self.send_write(true, wakes, move |tx| {
+            let (delete, sender) = (delete.clone(), sender.load_full());
+            async move { delete_agent(tx, &delete.0, &delete.1, &sender).await }.boxed()
         });
         deleted.await?.map_err(RegisterError::Unmet)
+    }
+
+    /// Pauses or resumes an agent, or changes its breakers, as far as that applies to what holds then.
+    pub async fn change_control(
+        &self,
+        request: ControlRequest,
+    ) -> Result<ControlResponse, StoreError> {
+        let (request, sender) = (Arc::new(request), self.sender.clone());
+        // An alert may be raised or closed.
+        let wakes = Some(self.outbox.clone());
+        self.send_write(true, wakes, move |tx| {
+            let (request, sender) = (request.clone(), sender.load_full());
+            async move { agent_controls::change(tx, &request, &sender).await }.boxed()
+        })
+        .await
     }
 }

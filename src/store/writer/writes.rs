@@ -26,7 +26,7 @@ impl Store {
     }
 
     /// Runs a write; `is_alone`: in a transaction of its own. Notifies `wakes` after the commit.
-    pub(super) async fn send_write<T, F>(
+    pub(in crate::store) async fn send_write<T, F>(
         &self,
         is_alone: bool,
         wakes: Option<Arc<Notify>>,

@@ -401,7 +401,21 @@ impl Draft {
         now: Timestamp,
     ) -> Result<(), Refusal> {
         if why == Release::Undelivered {
-            return self.take_back(index, attempt, by, now);
+            self.check_fence(index, attempt)?;
+            if self.task.worker(index).is_none() {
+                return Err(self.refuse_step(index, "no worker has fetched it"));
+            }
+            self.take_back(index, why, by, now);
+            return Ok(());
+        }
+        if why == Release::Stopped {
+            self.check_holder(index, attempt)?;
+            if self.is_polled(index) {
+                self.poll_again(index, None, Duration::ZERO, by, now);
+            } else {
+                self.take_back(index, why, by, now);
+            }
+            return Ok(());
         }
         self.check_holder(index, attempt)?;
         if let StepState::Processing { complete_by, .. } = self.task.step(index).state
@@ -437,32 +451,21 @@ impl Draft {
         Ok(())
     }
 
-    /// The worker never got the step, so nothing was done under this attempt.
-    fn take_back(
-        &mut self,
-        index: StepIndex,
-        attempt: Attempt,
-        by: &Actor,
-        now: Timestamp,
-    ) -> Result<(), Refusal> {
-        self.check_fence(index, attempt)?;
-        if self.task.worker(index).is_none() {
-            return Err(self.refuse_step(index, "no worker has fetched it"));
-        }
+    /// Nothing was sent under this attempt.
+    fn take_back(&mut self, index: StepIndex, why: Release, by: &Actor, now: Timestamp) {
         if self.is_probing(index) {
             self.effect_is_unknown(index);
         }
-        let reason = Release::Undelivered.reason();
+        let reason = why.reason();
         if self.is_left_behind(index) {
             self.abandon(index, reason, by, now);
             self.open_undos(by, now);
             self.settle(by, None, now);
-            return Ok(());
+            return;
         }
         let pending = StepState::Pending { ready_at: now };
         self.change(index, "step.released", pending, by, Some(reason.to_owned()));
         self.offer(index);
-        Ok(())
     }
 }
 

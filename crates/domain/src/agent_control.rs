@@ -1,0 +1,504 @@
+//! What keeps calls from an agent: a pause by an operator, and the breakers of its endpoints. One record for each
+//! agent, which all instances share; every change of it is decided here.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{
+    agent_spec::AgentSpec,
+    alert::AlertKind,
+    alert_message::AlertNotice,
+    ids::{AgentName, InstanceId, ReceiverName},
+    time::{Span, Timestamp},
+};
+
+/// An instance that probes an endpoint has at least so long; then another may.
+const LEAST_PROBE: Span = Span::from_secs(10);
+/// Breakers of endpoints that the agent has no more are kept up to so many: an instance with an older specification
+/// must not forget the breaker of an endpoint that it does not know.
+const MOST_BREAKERS: usize = 64;
+
+/// What an operator or an instance did, and what holds now because of it. An agent without a record is neither
+/// paused nor has it a breaker that is not closed.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct AgentControl {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<Pause>,
+    /// By the URL of the endpoint. One that is not here is closed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub breakers: BTreeMap<String, Breaker>,
+}
+
+/// Planned downtime: no call is made, and its steps wait.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Pause {
+    /// `None`: until an operator resumes the agent.
+    pub until: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    pub by: String,
+    pub since: Timestamp,
+}
+
+impl Pause {
+    pub fn holds_at(&self, now: Timestamp) -> bool {
+        self.until.is_none_or(|until| until > now)
+    }
+}
+
+/// A breaker that is not simply closed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Breaker {
+    #[serde(flatten)]
+    pub state: BreakerState,
+    pub reason: String,
+    /// An operator, or the instance that saw the failures.
+    pub by: String,
+    /// In this state.
+    pub since: Timestamp,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum BreakerState {
+    /// No call is made until then.
+    Open { until: Timestamp },
+    /// One instance makes a few calls. If nothing has come of it by then, another may.
+    HalfOpen {
+        prober: InstanceId,
+        until: Timestamp,
+    },
+    /// An operator opened it: until an operator decides otherwise.
+    ForcedOpen,
+    /// An operator closed it: it does not open whatever fails.
+    ForcedClosed,
+}
+
+/// What an operator does with breakers.
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantArray, Serialize,
+)]
+#[strum(serialize_all = "snake_case")]
+pub enum BreakerAction {
+    Open,
+    Close,
+    Reset,
+}
+
+impl BreakerAction {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ControlChange {
+    Pause {
+        until: Option<Timestamp>,
+        reason: Option<String>,
+    },
+    Resume,
+    /// By an operator, for these endpoints.
+    Breakers {
+        endpoints: Vec<String>,
+        action: BreakerAction,
+        reason: Option<String>,
+    },
+    /// By an instance.
+    Endpoint {
+        url: String,
+        seen: Observation,
+    },
+}
+
+/// What an instance saw of an endpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Observation {
+    /// Too many calls failed while the breaker was closed.
+    Tripped { reason: String },
+    /// It has been open for long enough.
+    Due,
+    /// So many of this instance's canaries succeeded as it takes.
+    Recovered,
+    /// One of them failed.
+    Relapsed { reason: String },
+}
+
+/// Who changes a control, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct ControlledBy<'a> {
+    pub instance: &'a InstanceId,
+    /// The operator; an instance has none.
+    pub operator: Option<&'a str>,
+    pub now: Timestamp,
+}
+
+impl ControlledBy<'_> {
+    fn name(&self) -> String {
+        match self.operator {
+            Some(operator) => format!("operator:{operator}"),
+            None => self.instance.to_string(),
+        }
+    }
+
+    fn breaker(&self, state: BreakerState, reason: String) -> Breaker {
+        Breaker {
+            state,
+            reason,
+            by: self.name(),
+            since: self.now,
+        }
+    }
+}
+
+impl AgentControl {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether no call goes to some endpoint because of what was seen there.
+    pub fn is_any_open(&self) -> bool {
+        let states = self.breakers.values().map(|breaker| &breaker.state);
+        states
+            .into_iter()
+            .any(|state| !matches!(state, BreakerState::ForcedClosed))
+    }
+
+    /// When it is to be looked at again: a pause ends, or an endpoint may be probed.
+    pub fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
+        let pause = self.pause.as_ref().and_then(|pause| pause.until);
+        let pause = pause.filter(|until| *until > now);
+        let probes = self.breakers.values().filter_map(|breaker| breaker.until());
+        probes.chain(pause).min()
+    }
+
+    /// The endpoints that may be probed now.
+    pub fn due_probes(&self, now: Timestamp) -> Vec<String> {
+        let due = |breaker: &Breaker| breaker.until().is_some_and(|until| until <= now);
+        let breakers = self.breakers.iter();
+        breakers
+            .filter(|(_, breaker)| due(breaker))
+            .map(|(url, _)| url.clone())
+            .collect()
+    }
+
+    /// Makes the change. False where it does not apply: what an instance saw may be older than what was decided since.
+    pub fn apply(
+        &mut self,
+        change: &ControlChange,
+        spec: &AgentSpec,
+        by: ControlledBy<'_>,
+    ) -> bool {
+        let before = self.clone();
+        match change {
+            ControlChange::Pause { until, reason } => {
+                self.pause = Some(Pause {
+                    until: *until,
+                    reason: reason.clone(),
+                    by: by.name(),
+                    since: by.now,
+                });
+            }
+            ControlChange::Resume => self.pause = None,
+            ControlChange::Breakers {
+                endpoints,
+                action,
+                reason,
+            } => {
+                for url in endpoints {
+                    self.force(url, *action, reason.as_deref(), by);
+                }
+            }
+            ControlChange::Endpoint { url, seen } => self.observe(url, seen, spec, by),
+        }
+        if self.breakers.len() > MOST_BREAKERS {
+            let known = |url: &String| spec.endpoints.iter().any(|known| known.url == *url);
+            self.breakers.retain(|url, _| known(url));
+        }
+        *self != before
+    }
+
+    fn force(
+        &mut self,
+        url: &str,
+        action: BreakerAction,
+        reason: Option<&str>,
+        by: ControlledBy<'_>,
+    ) {
+        let state = match action {
+            BreakerAction::Open => BreakerState::ForcedOpen,
+            BreakerAction::Close => BreakerState::ForcedClosed,
+            BreakerAction::Reset => {
+                self.breakers.remove(url);
+                return;
+            }
+        };
+        let reason = reason.unwrap_or("by an operator").to_owned();
+        self.breakers
+            .insert(url.to_owned(), by.breaker(state, reason));
+    }
+
+    fn observe(&mut self, url: &str, seen: &Observation, spec: &AgentSpec, by: ControlledBy<'_>) {
+        let Some(breaker) = &spec.breaker else {
+            return;
+        };
+        let open = |reason: &str| {
+            let until = by.now + breaker.open_for;
+            by.breaker(BreakerState::Open { until }, reason.to_owned())
+        };
+        let current = self.breakers.get(url);
+        let is_mine = matches!(current.map(|current| &current.state),
+            Some(BreakerState::HalfOpen { prober, .. }) if prober == by.instance);
+        let next = match (seen, current) {
+            (Observation::Tripped { reason }, None) => open(reason),
+            (Observation::Due, Some(current))
+                if current.until().is_some_and(|until| until <= by.now) =>
+            {
+                let state = BreakerState::HalfOpen {
+                    prober: by.instance.clone(),
+                    until: by.now + breaker.open_for.max(LEAST_PROBE),
+                };
+                by.breaker(state, current.reason.clone())
+            }
+            (Observation::Recovered, Some(_)) if is_mine => {
+                self.breakers.remove(url);
+                return;
+            }
+            (Observation::Relapsed { reason }, Some(_)) if is_mine => open(reason),
+            _ => return,
+        };
+        self.breakers.insert(url.to_owned(), next);
+    }
+}
+
+impl Breaker {
+    /// When the endpoint may be probed, or by another instance.
+    pub fn until(&self) -> Option<Timestamp> {
+        match self.state {
+            BreakerState::Open { until } | BreakerState::HalfOpen { until, .. } => Some(until),
+            BreakerState::ForcedOpen | BreakerState::ForcedClosed => None,
+        }
+    }
+}
+
+/// Under which the alert of an agent's breakers is open at most once. No configured receiver and no origin has such a
+/// name.
+pub fn breaker_alert_subject(agent: &AgentName) -> ReceiverName {
+    ReceiverName::new(format!("agent:{agent}"))
+}
+
+/// The alert of an agent's breakers: one, however many endpoints it has.
+pub fn breaker_open(
+    id: Uuid,
+    agent: &AgentName,
+    control: &AgentControl,
+    at: Timestamp,
+) -> AlertNotice {
+    let open = control.breakers.iter();
+    let open = open.filter(|(_, breaker)| breaker.state != BreakerState::ForcedClosed);
+    let open: Vec<_> = open
+        .map(|(url, breaker)| format!("{url} ({})", breaker.reason))
+        .collect();
+    let message = format!(
+        "the breaker of agent {agent} is open, so its steps wait: {}",
+        open.join(", ")
+    );
+    AlertNotice {
+        receiver: Some(breaker_alert_subject(agent)),
+        ..AlertNotice::raised(id, AlertKind::BreakerOpen.as_str(), &message, at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::breaker::BreakerSpec;
+
+    const URL: &str = "http://payments";
+
+    fn spec() -> AgentSpec {
+        let mut spec: AgentSpec =
+            serde_json::from_str(r#"{"endpoints": [{"url": "http://payments"}]}"#).unwrap();
+        spec.breaker = Some(BreakerSpec {
+            open_for: Span::from_secs(60),
+            ..BreakerSpec::default()
+        });
+        spec
+    }
+
+    struct Instance(InstanceId);
+
+    impl Instance {
+        fn sees(&self, control: &mut AgentControl, at: i64, seen: Observation) -> bool {
+            let url = URL.to_owned();
+            self.does(control, at, None, ControlChange::Endpoint { url, seen })
+        }
+
+        fn does(
+            &self,
+            control: &mut AgentControl,
+            at: i64,
+            operator: Option<&str>,
+            change: ControlChange,
+        ) -> bool {
+            let by = ControlledBy {
+                instance: &self.0,
+                operator,
+                now: Timestamp::from_millis(at * 1000),
+            };
+            control.apply(&change, &spec(), by)
+        }
+    }
+
+    fn tripped() -> Observation {
+        Observation::Tripped {
+            reason: "20 of 20 calls failed".to_owned(),
+        }
+    }
+
+    fn relapsed() -> Observation {
+        Observation::Relapsed {
+            reason: "503".to_owned(),
+        }
+    }
+
+    fn instances() -> (Instance, Instance) {
+        (
+            Instance(InstanceId::new("one")),
+            Instance(InstanceId::new("two")),
+        )
+    }
+
+    #[test]
+    fn one_instance_opens_and_one_probes() {
+        let (one, two) = instances();
+        let mut control = AgentControl::default();
+        assert!(one.sees(&mut control, 0, tripped()));
+        assert!(control.is_any_open());
+        assert!(!two.sees(&mut control, 1, tripped()), "it is open");
+        assert!(!two.sees(&mut control, 59, Observation::Due), "not yet");
+        assert_eq!(control.due_probes(Timestamp::from_millis(60_000)), [URL]);
+        assert!(two.sees(&mut control, 60, Observation::Due));
+        assert!(
+            !one.sees(&mut control, 61, Observation::Due),
+            "another probes"
+        );
+        assert!(!one.sees(&mut control, 62, Observation::Recovered));
+        assert!(!one.sees(&mut control, 62, relapsed()));
+        assert!(two.sees(&mut control, 63, Observation::Recovered));
+        assert!(control.is_empty());
+    }
+
+    #[test]
+    fn a_relapse_opens_it_for_as_long_again() {
+        let (one, _) = instances();
+        let mut control = AgentControl::default();
+        one.sees(&mut control, 0, tripped());
+        one.sees(&mut control, 60, Observation::Due);
+        assert!(one.sees(&mut control, 70, relapsed()));
+        let until = Timestamp::from_millis(130_000);
+        assert_eq!(control.next_due(Timestamp::from_millis(0)), Some(until));
+        assert_eq!(control.breakers[URL].reason, "503");
+    }
+
+    #[test]
+    fn another_takes_over_from_an_instance_that_is_silent() {
+        let (one, two) = instances();
+        let mut control = AgentControl::default();
+        one.sees(&mut control, 0, tripped());
+        one.sees(&mut control, 60, Observation::Due);
+        assert!(!two.sees(&mut control, 119, Observation::Due));
+        assert!(two.sees(&mut control, 120, Observation::Due));
+        assert!(!one.sees(&mut control, 121, relapsed()), "it is late");
+        assert!(!one.sees(&mut control, 121, Observation::Recovered));
+        assert!(two.sees(&mut control, 122, Observation::Recovered));
+    }
+
+    #[test]
+    fn what_an_operator_decides_stands_until_it_is_reset() {
+        let (one, _) = instances();
+        let mut control = AgentControl::default();
+        let operate = |control: &mut AgentControl, action| {
+            let change = ControlChange::Breakers {
+                endpoints: vec![URL.to_owned()],
+                action,
+                reason: None,
+            };
+            one.does(control, 5, Some("ann"), change)
+        };
+        assert!(operate(&mut control, BreakerAction::Open));
+        assert_eq!(control.breakers[URL].by, "operator:ann");
+        let seen = [
+            tripped(),
+            Observation::Due,
+            Observation::Recovered,
+            relapsed(),
+        ];
+        for seen in seen.clone() {
+            assert!(!one.sees(&mut control, 9_999, seen));
+        }
+        assert!(operate(&mut control, BreakerAction::Close));
+        assert!(!control.is_any_open());
+        for seen in seen {
+            assert!(!one.sees(&mut control, 9_999, seen));
+        }
+        assert!(operate(&mut control, BreakerAction::Reset));
+        assert!(!operate(&mut control, BreakerAction::Reset));
+        assert!(one.sees(&mut control, 9_999, tripped()));
+    }
+
+    #[test]
+    fn a_pause_ends_by_itself_or_by_an_operator() {
+        let (one, _) = instances();
+        let mut control = AgentControl::default();
+        let until = Timestamp::from_millis(10_000);
+        let pause = ControlChange::Pause {
+            until: Some(until),
+            reason: Some("maintenance".to_owned()),
+        };
+        assert!(one.does(&mut control, 1, Some("ann"), pause));
+        let pause = control.pause.clone().unwrap();
+        assert!(pause.holds_at(Timestamp::from_millis(9_999)));
+        assert!(!pause.holds_at(until));
+        assert_eq!(control.next_due(Timestamp::from_millis(0)), Some(until));
+        assert_eq!(control.next_due(until), None);
+        assert!(one.does(&mut control, 2, Some("ann"), ControlChange::Resume));
+        assert!(!one.does(&mut control, 2, Some("ann"), ControlChange::Resume));
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let (one, _) = instances();
+        let mut control = AgentControl::default();
+        let json = serde_json::to_string(&control).unwrap();
+        assert_eq!(json, "{}");
+        one.sees(&mut control, 0, tripped());
+        one.sees(&mut control, 60, Observation::Due);
+        let pause = ControlChange::Pause {
+            until: None,
+            reason: None,
+        };
+        one.does(&mut control, 61, Some("ann"), pause);
+        let json = serde_json::to_string(&control).unwrap();
+        assert_eq!(
+            serde_json::from_str::<AgentControl>(&json).unwrap(),
+            control
+        );
+    }
+
+    #[test]
+    fn breakers_of_endpoints_that_are_gone_are_bounded() {
+        let (one, _) = instances();
+        let mut control = AgentControl::default();
+        for number in 0..200 {
+            let change = ControlChange::Breakers {
+                endpoints: vec![format!("http://old-{number}"), URL.to_owned()],
+                action: BreakerAction::Open,
+                reason: None,
+            };
+            one.does(&mut control, number, Some("ann"), change);
+            assert!(control.breakers.len() <= MOST_BREAKERS + 1);
+            assert!(control.breakers.contains_key(URL));
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! What keeps calls from an agent in this process: a pause, and the breakers of its endpoints, as the shared record has
+//! them and as this process has just seen for itself. It says how many calls each endpoint may take; a call asks no
+//! lock of it where the agent has no breaker.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU32, Ordering},
+};
+
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
+
+use super::{capacity::Bulkhead, meters};
+use crate::{
+    domain::{
+        AgentName, AgentSpec, BreakerSpec, BreakerState, CallSample, CallWindow, InstanceId,
+        Observation, Pause, Timestamp,
+    },
+    store::ControlRecord,
+};
+
+/// What this process has seen of an endpoint, for the record that all instances share.
+#[derive(Clone, Debug)]
+pub struct BreakerReport {
+    pub agent: AgentName,
+    pub url: String,
+    pub observation: Observation,
+    /// The version of the record that it knew then.
+    pub seen: u64,
+}
+
+/// Reports that are to be recorded, of all agents.
+#[derive(Default)]
+pub(super) struct Reports {
+    waiting: Mutex<Vec<BreakerReport>>,
+    wake: Notify,
+}
+
+impl Reports {
+    fn add(&self, report: BreakerReport) {
+        self.waiting.lock().push(report);
+        self.wake.notify_one();
+    }
+
+    pub fn take(&self) -> Vec<BreakerReport> {
+        std::mem::take(&mut *self.waiting.lock())
+    }
+
+    /// There may be something to record, or to look at later.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    pub async fn woken(&self) {
+        self.wake.notified().await;
+    }
+}
+
+/// Why an agent is not called.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Stopped {
+    Paused(Pause),
+    /// All its endpoints have breakers that are not closed. The next look is at this time, where it is known.
+    Breaker {
+        until: Option<Timestamp>,
+        reason: String,
+    },
+}
+
+pub(super) struct Guard {
+    agent: AgentName,
+    instance: InstanceId,
+    bulkhead: Arc<Bulkhead>,
+    reports: Arc<Reports>,
+    start: Instant,
+    is_paused: AtomicBool,
+    state: Mutex<GuardState>,
+}
+
+#[derive(Default)]
+struct GuardState {
+    breaker: Option<BreakerSpec>,
+    record: ControlRecord,
+    is_paused: bool,
+    endpoints: Vec<GuardedEndpoint>,
+}
+
+struct GuardedEndpoint {
+    url: String,
+    max: u32,
+    /// How many calls it may have under way; read on every call.
+    allowed: Arc<AtomicU32>,
+    position: Position,
+    /// Since this process came to its position. What earlier calls bring does not count.
+    epoch: u64,
+    window: CallWindow,
+    /// Calls of this epoch, and of earlier ones, that have not ended.
+    under_way: u32,
+    earlier: u32,
+    /// Canaries that succeeded.
+    succeeded: u32,
+    /// Whether this process waits for its report to be recorded.
+    is_reported: bool,
+}
+
+/// What this process may do with an endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Position {
+    Closed,
+    /// Open, or half-open by another instance.
+    Open,
+    /// Half-open by this instance.
+    Canaries,
+    /// Closed, whatever fails.
+    Unwatched,
+}
+
+impl GuardedEndpoint {
+    fn new(url: &str, max: u32) -> Self {
+        Self {
+            url: url.to_owned(),
+            max,
+            allowed: Arc::new(AtomicU32::new(max)),
+            position: Position::Closed,
+            epoch: 0,
+            window: CallWindow::default(),
+            under_way: 0,
+            earlier: 0,
+            succeeded: 0,
+            is_reported: false,
+        }
+    }
+
+    fn take(&mut self, position: Position) {
+        self.position = position;
+        self.epoch += 1;
+        self.window = CallWindow::default();
+        self.earlier += std::mem::take(&mut self.under_way);
+        self.succeeded = 0;
+    }
+
+    fn most(&self, canaries: u32) -> u32 {
+        match self.position {
+            Position::Closed | Position::Unwatched => self.max,
+            Position::Open => 0,
+            Position::Canaries => self.max.min(self.earlier.saturating_add(canaries)),
+        }
+    }
+}
+
+impl GuardState {
+    fn position(&self, url: &str, instance: &InstanceId) -> Position {
+        if self.breaker.is_none() {
+            return Position::Closed;
+        }
+        match self
+            .record
+            .control
+            .breakers
+            .get(url)
+            .map(|known| &known.state)
+        {
+            None => Position::Closed,
+            Some(BreakerState::HalfOpen { prober, .. }) if prober == instance => Position::Canaries,
+            Some(
+                BreakerState::Open { .. }
+                | BreakerState::HalfOpen { .. }
+                | BreakerState::ForcedOpen,
+            ) => Position::Open,
+            Some(BreakerState::ForcedClosed) => Position::Unwatched,
+        }
+    }
+
+    /// Sets what each endpoint may take. Returns what all may take together.
+    fn recount(&self) -> u32 {
+        let canaries = self.breaker.as_ref().map_or(0, |breaker| breaker.canaries);
+        let each = self.endpoints.iter().map(|endpoint| {
+            let most = endpoint.most(canaries);
+            endpoint.allowed.store(most, Ordering::Relaxed);
+            most
+        });
+        let sum = each.fold(0u32, u32::saturating_add);
+        if self.is_paused { 0 } else { sum }
+    }
+}
+
+impl Guard {
+    pub fn new(
+        agent: AgentName,
+        instance: InstanceId,
+        bulkhead: Arc<Bulkhead>,
+        reports: Arc<Reports>,
+    ) -> Self {
+        Self {
+            agent,
+            instance,
+            bulkhead,
+            reports,
+            start: Instant::now(),
+            is_paused: AtomicBool::new(false),
+            state: Mutex::default(),
+        }
+    }
+
+    /// The agent has this specification from now on. Endpoints that stay keep what was seen of them.
+    pub fn configure(&self, spec: &AgentSpec) {
+        let mut state = self.state.lock();
+        let is_new = state.breaker != spec.breaker;
+        state.breaker.clone_from(&spec.breaker);
+        let mut before = std::mem::take(&mut state.endpoints);
+        for endpoint in &spec.endpoints {
+            let known = before.iter().position(|known| known.url == endpoint.url);
+            let is_known = known.is_some();
+            let mut guarded = match known {
+                Some(known) => before.swap_remove(known),
+                None => GuardedEndpoint::new(&endpoint.url, endpoint.max_in_flight),
+            };
+            guarded.max = endpoint.max_in_flight;
+            let position = state.position(&endpoint.url, &self.instance);
+            if is_new || !is_known {
+                guarded.take(position);
+            }
+            state.endpoints.push(guarded);
+        }
+        for gone in before {
+            meters::show_breaker(&self.agent, &gone.url, None);
+        }
+        self.resize(&state);
+    }
+
+    /// The count that the calls of an endpoint are limited by.
+    pub fn allowed(&self, url: &str) -> Arc<AtomicU32> {
+        let state = self.state.lock();
+        let known = state.endpoints.iter().find(|known| known.url == url);
+        known.map_or_else(Arc::default, |known| Arc::clone(&known.allowed))
+    }
+
+    /// The record is as it says now. What this process saw stands until its report is recorded, unless the record has
+    /// moved on since (`is_answer`: this is what the report came to).
+    pub fn take(&self, record: ControlRecord, now: Timestamp, is_answer: bool) {
+        let mut state = self.state.lock();
+        let is_older = record.version < state.record.version;
+        if is_older || (record.version == state.record.version && !is_answer) {
+            return self.look(&mut state, now);
+        }
+        state.record = record;
+        let mut endpoints = std::mem::take(&mut state.endpoints);
+        for endpoint in &mut endpoints {
+            endpoint.is_reported = false;
+            let position = state.position(&endpoint.url, &self.instance);
+            if endpoint.position != position {
+                endpoint.take(position);
+            }
+        }
+        state.endpoints = endpoints;
+        self.look(&mut state, now);
+        self.reports.wake();
+    }
+
+    /// A pause may have ended.
+    pub fn look_at(&self, now: Timestamp) {
+        self.look(&mut self.state.lock(), now);
+    }
+
+    fn look(&self, state: &mut GuardState, now: Timestamp) {
+        let pause = state.record.control.pause.as_ref();
+        let is_paused = pause.is_some_and(|pause| pause.holds_at(now));
+        let was_paused = std::mem::replace(&mut state.is_paused, is_paused);
+        self.is_paused.store(is_paused, Ordering::Relaxed);
+        self.resize(state);
+        self.show(state);
+        if is_paused != was_paused {
+            meters::show_pause(&self.agent, is_paused);
+            // An agent without endpoints has no calls whose limit could grow.
+            self.bulkhead.announce();
+        }
+    }
+
+    fn resize(&self, state: &GuardState) {
+        self.bulkhead.resize(state.recount());
+    }
+
+    fn show(&self, state: &GuardState) {
+        if state.breaker.is_none() {
+            return;
+        }
+        for endpoint in &state.endpoints {
+            let known = state.record.control.breakers.get(&endpoint.url);
+            meters::show_breaker(&self.agent, &endpoint.url, known.map(|known| &known.state));
+        }
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.is_paused.load(Ordering::Relaxed)
+    }
+
+    pub fn record(&self) -> ControlRecord {
+        self.state.lock().record.clone()
+    }
+
+    /// Why no call can be made at all.
+    pub fn stopped(&self) -> Option<Stopped> {
+        let state = self.state.lock();
+        if let Some(pause) = state.record.control.pause.as_ref()
+            && state.is_paused
+        {
+            return Some(Stopped::Paused(pause.clone()));
+        }
+        let stays_closed = |endpoint: &GuardedEndpoint| {
+            matches!(endpoint.position, Position::Closed | Position::Unwatched)
+        };
+        if state.endpoints.is_empty() || state.endpoints.iter().any(stays_closed) {
+            return None;
+        }
+        let breakers = &state.record.control.breakers;
+        let known = state
+            .endpoints
+            .iter()
+            .filter_map(|endpoint| breakers.get(&endpoint.url));
+        let opens = |state: &BreakerState| match state {
+            BreakerState::Open { until } => Some(*until),
+            _ => None,
+        };
+        Some(Stopped::Breaker {
+            until: known.clone().filter_map(|known| opens(&known.state)).min(),
+            reason: match known.clone().next() {
+                Some(known) => known.reason.clone(),
+                None => "too many calls failed".to_owned(),
+            },
+        })
+    }
+
+    /// A call to the endpoint begins. `None` where nobody watches.
+    pub fn begin<'a>(&'a self, url: &'a str, deadline: Instant) -> Option<WatchedCall<'a>> {
+        let mut state = self.state.lock();
+        state.breaker.as_ref()?;
+        let endpoint = state.endpoints.iter_mut().find(|known| known.url == url)?;
+        endpoint.under_way += 1;
+        Some(WatchedCall {
+            guard: self,
+            url,
+            epoch: endpoint.epoch,
+            began: Instant::now(),
+            deadline,
+            is_over: false,
+        })
+    }
+
+    /// `failed`: `None` if the call says nothing of the endpoint.
+    fn ended(&self, call: &WatchedCall<'_>, failed: Option<bool>) {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let seen = state.record.version;
+        let found = state
+            .endpoints
+            .iter_mut()
+            .find(|known| known.url == call.url);
+        let Some(endpoint) = found else {
+            return;
+        };
+        if endpoint.epoch != call.epoch {
+            endpoint.earlier = endpoint.earlier.saturating_sub(1);
+            if endpoint.position == Position::Canaries {
+                self.resize(state);
+            }
+            return;
+        }
+        endpoint.under_way = endpoint.under_way.saturating_sub(1);
+        let (Some(spec), Some(failed)) = (&state.breaker, failed) else {
+            return;
+        };
+        let took = now.saturating_duration_since(call.began);
+        let sample = CallSample {
+            failed,
+            slow: spec.is_slow(took.into()),
+        };
+        let millis = now.saturating_duration_since(self.start).as_millis() as u64;
+        let observation = match endpoint.position {
+            Position::Closed => match endpoint.window.add(spec, millis, sample) {
+                Some(reason) => Observation::Tripped { reason },
+                None => return,
+            },
+            Position::Canaries if endpoint.is_reported => return,
+            Position::Canaries if sample.failed || sample.slow => Observation::Relapsed {
+                reason: match sample.failed {
+                    true => "a call failed that showed whether it works again".to_owned(),
+                    false => "a call was slow that showed whether it works again".to_owned(),
+                },
+            },
+            Position::Canaries => {
+                endpoint.succeeded += 1;
+                if endpoint.succeeded < spec.canaries {
+                    return;
+                }
+                Observation::Recovered
+            }
+            Position::Open | Position::Unwatched => return,
+        };
+        if observation != Observation::Recovered {
+            // At once: the record follows.
+            endpoint.take(Position::Open);
+        }
+        endpoint.is_reported = true;
+        let report = BreakerReport {
+            agent: self.agent.clone(),
+            url: endpoint.url.clone(),
+            observation,
+            seen,
+        };
+        self.resize(state);
+        self.reports.add(report);
+    }
+}
+
+/// A call to an endpoint with a breaker. Dropped before it ended, it counts as failed if its time was over.
+pub(super) struct WatchedCall<'a> {
+    guard: &'a Guard,
+    url: &'a str,
+    epoch: u64,
+    began: Instant,
+    deadline: Instant,
+    is_over: bool,
+}
+
+impl WatchedCall<'_> {
+    pub fn ended(mut self, failed: bool) {
+        self.is_over = true;
+        self.guard.ended(&self, Some(failed));
+    }
+}
+
+impl Drop for WatchedCall<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let timed_out = Instant::now() >= self.deadline;
+            self.guard.ended(self, timed_out.then_some(true));
+        }
+    }
+}

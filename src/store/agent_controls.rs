@@ -1,0 +1,147 @@
+//! The controls of agents: their pauses and breakers, one record for each agent. A change is decided on the record as
+//! it is then, whatever the instance knew of it.
+
+use uuid::Uuid;
+
+use super::{
+    Reader, StoreError, Transaction,
+    error::corrupt,
+    rows::{Columns, Row},
+    statement::Statement,
+};
+use crate::domain::{
+    AgentControl, AgentName, AgentSpec, AlertKind, ControlChange, ControlledBy, InstanceId, Sender,
+    breaker_alert_subject, breaker_open,
+};
+
+const ALL: &str = "SELECT agent, version, control FROM agent_controls";
+
+const OF_ONE: &str = "SELECT version, control FROM agent_controls WHERE agent = $1";
+
+const ADD: &str = r#"
+INSERT INTO agent_controls (agent, version, control) VALUES ($1, 1, $2)
+ON CONFLICT (agent) DO NOTHING"#;
+
+/// Another instance may have changed it since it was read.
+const CHANGE: &str = r#"
+UPDATE agent_controls SET version = version + 1, control = $3 WHERE agent = $1 AND version = $2"#;
+
+/// A control, and how often it was changed: zero where there is none.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ControlRecord {
+    pub version: u64,
+    pub control: AgentControl,
+}
+
+/// A change that an operator or an instance wants.
+#[derive(Clone, Debug)]
+pub struct ControlRequest {
+    pub agent: AgentName,
+    /// As this instance knows it.
+    pub spec: AgentSpec,
+    pub change: ControlChange,
+    /// What an instance saw counts only for the control that it knew then.
+    pub seen: Option<u64>,
+    pub operator: Option<String>,
+    pub instance: InstanceId,
+}
+
+/// What holds after a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ControlResponse {
+    pub record: ControlRecord,
+    pub is_changed: bool,
+}
+
+impl Reader {
+    pub async fn agent_controls(&self) -> Result<Vec<(AgentName, ControlRecord)>, StoreError> {
+        let control = |row: &Row| Ok((row.get("agent")?, record(row)?));
+        self.all(Statement::new(ALL), control).await
+    }
+}
+
+/// A control that cannot be read counts as none: the agent is called, and the next change writes it anew.
+fn record(row: &impl Columns) -> Result<ControlRecord, StoreError> {
+    let json: String = row.get("control")?;
+    Ok(ControlRecord {
+        version: row.get("version")?,
+        control: serde_json::from_str(&json).unwrap_or_default(),
+    })
+}
+
+pub(super) async fn change(
+    tx: &mut Transaction<'_>,
+    request: &ControlRequest,
+    sender: &Sender,
+) -> Result<ControlResponse, StoreError> {
+    tx.lock_out_of_order();
+    let agent = &request.agent;
+    let row = tx.fetch_first(Statement::new(OF_ONE).bind(agent)).await?;
+    let before = row.as_ref().map(record).transpose()?.unwrap_or_default();
+    let mut control = before.control.clone();
+    let by = ControlledBy {
+        instance: &request.instance,
+        operator: request.operator.as_deref(),
+        now: tx.now(),
+    };
+    let is_current = request.seen.is_none_or(|seen| seen == before.version);
+    if !is_current || !control.apply(&request.change, &request.spec, by) {
+        return Ok(ControlResponse {
+            record: before,
+            is_changed: false,
+        });
+    }
+    let record = save(tx, agent, &before, control, sender).await?;
+    Ok(ControlResponse {
+        record,
+        is_changed: true,
+    })
+}
+
+/// The agent is removed: one that is registered under its name later must not be paused from the start.
+pub(super) async fn forget(
+    tx: &mut Transaction<'_>,
+    agent: &AgentName,
+    sender: &Sender,
+) -> Result<(), StoreError> {
+    let row = tx.fetch_first(Statement::new(OF_ONE).bind(agent)).await?;
+    match row.as_ref().map(record).transpose()? {
+        Some(before) if !before.control.is_empty() => {
+            save(tx, agent, &before, AgentControl::default(), sender).await?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+async fn save(
+    tx: &mut Transaction<'_>,
+    agent: &AgentName,
+    before: &ControlRecord,
+    control: AgentControl,
+    sender: &Sender,
+) -> Result<ControlRecord, StoreError> {
+    let json = serde_json::to_string(&control).map_err(corrupt)?;
+    let write = match before.version {
+        0 => Statement::new(ADD).bind(agent).bind(json),
+        version => Statement::new(CHANGE).bind(agent).bind(version).bind(json),
+    };
+    if tx.registered(write).await? == 0 {
+        let reason = format!("the control of agent {agent} was changed meanwhile");
+        return Err(StoreError::Retryable(reason));
+    }
+    match (before.control.is_any_open(), control.is_any_open()) {
+        (false, true) => {
+            let alert = breaker_open(Uuid::now_v7(), agent, &control, tx.now());
+            tx.raise_alert(&alert, None, sender).await?;
+        }
+        (true, false) => {
+            let subject = breaker_alert_subject(agent);
+            tx.close_alert_of(AlertKind::BreakerOpen, &subject, sender)
+                .await?;
+        }
+        _ => {}
+    }
+    let version = before.version + 1;
+    Ok(ControlRecord { version, control })
+}

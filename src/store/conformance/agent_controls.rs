@@ -1,0 +1,112 @@
+//! Pauses and breakers of agents.
+
+use super::harness::Harness;
+use crate::{
+    domain::{
+        AgentName, AgentSpec, BreakerAction, ControlChange, InstanceId, Observation, Precondition,
+    },
+    store::{ControlRecord, ControlRequest, ControlResponse, query::AlertQuery},
+};
+
+const URL: &str = "http://payments";
+
+fn spec() -> AgentSpec {
+    serde_json::from_str(r#"{"endpoints": [{"url": "http://payments"}], "breaker": {}}"#).unwrap()
+}
+
+fn saw(seen: Option<u64>, observation: Observation) -> ControlRequest {
+    ControlRequest {
+        agent: AgentName::new("payments"),
+        spec: spec(),
+        change: ControlChange::Endpoint {
+            url: URL.to_owned(),
+            seen: observation,
+        },
+        seen,
+        operator: None,
+        instance: InstanceId::new("one"),
+    }
+}
+
+fn operated(action: BreakerAction) -> ControlRequest {
+    ControlRequest {
+        change: ControlChange::Breakers {
+            endpoints: vec![URL.to_owned()],
+            action,
+            reason: None,
+        },
+        operator: Some("ann".to_owned()),
+        ..saw(None, Observation::Due)
+    }
+}
+
+fn tripped() -> Observation {
+    Observation::Tripped {
+        reason: "20 of 20 calls in 30s failed".to_owned(),
+    }
+}
+
+async fn change(h: &Harness, request: ControlRequest) -> ControlResponse {
+    h.store.change_control(request).await.unwrap()
+}
+
+async fn saved(h: &Harness) -> ControlRecord {
+    let controls = h.store.reader.agent_controls().await.unwrap();
+    let mut of_agent = controls.into_iter();
+    let (agent, record) = of_agent.next().unwrap();
+    assert_eq!(agent.as_str(), "payments");
+    assert!(of_agent.next().is_none());
+    record
+}
+
+pub async fn what_an_instance_saw_counts_for_the_record_that_it_knew(h: Harness) {
+    assert!(h.store.reader.agent_controls().await.unwrap().is_empty());
+    let opened = change(&h, saw(Some(0), tripped())).await;
+    assert!(opened.is_changed);
+    assert_eq!(opened.record, saved(&h).await);
+    // Another instance saw the same, or something older.
+    let again = change(&h, saw(Some(1), tripped())).await;
+    assert!(!again.is_changed);
+    assert_eq!(again.record, opened.record);
+    let reset = change(&h, operated(BreakerAction::Reset)).await;
+    assert!(reset.is_changed && reset.record.control.is_empty());
+    for seen in [0, 1] {
+        let late = change(&h, saw(Some(seen), tripped())).await;
+        assert!(!late.is_changed);
+        assert_eq!(late.record, reset.record);
+    }
+    let current = change(&h, saw(Some(reset.record.version), tripped())).await;
+    assert!(current.is_changed);
+    assert_eq!(saved(&h).await.version, 3);
+}
+
+pub async fn one_alert_is_open_while_a_breaker_is(h: Harness) {
+    let open = async || {
+        let all = AlertQuery {
+            state: None,
+            task: None,
+            before: None,
+            limit: 100,
+        };
+        let alerts = h.store.reader.alerts(&all).await.unwrap();
+        let open = alerts.iter().filter(|alert| alert.closed_at.is_none());
+        (alerts.len(), open.count())
+    };
+    change(&h, saw(None, tripped())).await;
+    change(&h, operated(BreakerAction::Open)).await;
+    assert_eq!(open().await, (1, 1));
+    change(&h, operated(BreakerAction::Close)).await;
+    assert_eq!(open().await, (1, 0));
+    change(&h, operated(BreakerAction::Open)).await;
+    assert_eq!(open().await, (2, 1));
+    // What was decided about an agent goes with it.
+    let agent = AgentName::new("payments");
+    let any = Precondition::default();
+    h.store
+        .put_agent(agent.clone(), spec(), any.clone())
+        .await
+        .unwrap();
+    assert!(h.store.delete_agent(agent, any).await.unwrap());
+    assert_eq!(open().await, (2, 0));
+    assert!(saved(&h).await.control.is_empty());
+}
