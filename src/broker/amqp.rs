@@ -38,7 +38,10 @@ use super::{
     frames::UNREADABLE,
     stream::{BrokerRuntime, BrokerStream},
 };
-use crate::{config::BrokerUrl, domain::Backoff};
+use crate::{
+    config::BrokerUrl,
+    domain::{Backoff, DIRECT_REPLY},
+};
 
 const BACKOFF: Backoff = Backoff::doubling(Duration::from_millis(250), Duration::from_secs(10));
 /// For the handshake after the connection, and for each request to the broker that is not a message.
@@ -262,6 +265,7 @@ impl AmqpConnections {
             _ => self.channel(&connected).await?,
         };
         let options = BasicPublishOptions {
+            // RabbitMQ returns every mandatory message for a direct reply as unroutable, also those that it delivers.
             mandatory: !to.routing_key.starts_with(DIRECT_REPLY),
             ..BasicPublishOptions::default()
         };
@@ -410,9 +414,6 @@ impl Broker for Amqp {
 /// What the connection for publishing is called in the health of a broker.
 const PUBLISHING: &str = "publishing";
 const PERSISTENT: u8 = 2;
-/// How RabbitMQ names the pseudo-queues of clients that wait for a direct reply. It returns every mandatory message for
-/// one as unroutable, also those that it delivers.
-const DIRECT_REPLY: &str = "amq.rabbitmq.reply-to.";
 
 struct AmqpConsumer {
     broker: Arc<AmqpConnections>,

@@ -7,7 +7,9 @@ use crate::{
     agent::Post,
     broker::Brokers,
     config::{AlertWebhookConfig, Config, QueuePatterns, ReceiverConfig},
-    domain::{AlertWebhook, KnownReceivers, QueueAddress, ReceiverName, Secret, WebAddress},
+    domain::{
+        AlertWebhook, DIRECT_REPLY, KnownReceivers, QueueAddress, ReceiverName, Secret, WebAddress,
+    },
 };
 
 pub struct Receivers {
@@ -151,6 +153,13 @@ impl KnownReceivers for Receivers {
             return Err(
                 "needs a message broker: give its address in broker.url, or use a `url`".to_owned(),
             );
+        }
+        // RabbitMQ ends the connection of whoever publishes to a name of this kind that it has not given out, and does
+        // so for every try: nobody may make Provost do that unless an operator trusts all submitters.
+        if address.queue.starts_with(DIRECT_REPLY) && !self.reply_queues.allow(&address.queue) {
+            return Err(format!(
+                "is a direct reply of RabbitMQ, which is not allowed: use a queue, or add \"{DIRECT_REPLY}*\" to broker.reply_queues if you trust all submitters"
+            ));
         }
         let is_open = match is_own {
             true => self.reply_queues.0.is_empty(),

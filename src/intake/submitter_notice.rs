@@ -90,13 +90,13 @@ impl SubmitterNotice {
             tries += 1;
             let is_over = match error {
                 // The broker as a whole: the message could not be acknowledged either.
-                BrokerError::Unreachable { .. }
-                | BrokerError::Interrupted { .. }
-                | BrokerError::Blocked { .. } => false,
-                BrokerError::Rejected { .. } | BrokerError::Unconfirmed { .. } => {
+                BrokerError::Unreachable { .. } | BrokerError::Blocked { .. } => false,
+                // Perhaps because of this message.
+                BrokerError::Rejected { .. } | BrokerError::Interrupted { .. } => {
                     tries >= MOST_TRIES
                 }
-                BrokerError::Unroutable { .. }
+                BrokerError::Unconfirmed { .. }
+                | BrokerError::Unroutable { .. }
                 | BrokerError::Refused(_)
                 | BrokerError::Unknown(_) => true,
             };

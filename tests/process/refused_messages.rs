@@ -153,7 +153,10 @@ async fn direct_replies_reach_the_submitter_once() {
     let client = rabbit.client().await;
     client.declare("orders").await;
     let service = Remote::quick().await;
-    let provost = reading(Provost::setup(), &rabbit.url()).start().await;
+    let provost = reading(Provost::setup(), &rabbit.url())
+        .set("BROKER__REPLY_QUEUES", r#"["amq.rabbitmq.reply-to.*"]"#)
+        .start()
+        .await;
     let options = BasicConsumeOptions {
         no_ack: true,
         ..BasicConsumeOptions::default()
@@ -193,4 +196,40 @@ async fn direct_replies_reach_the_submitter_once() {
     // No second one follows.
     let more = timeout(Duration::from_millis(500), replies.next()).await;
     assert!(more.is_err(), "{more:?}");
+}
+
+/// RabbitMQ ends the connection that publishes to such a name.
+#[tokio::test]
+async fn a_forged_direct_reply_is_refused_and_breaks_no_connection() {
+    let rabbit = Rabbit::start().await;
+    let client = rabbit.client().await;
+    client.declare("orders").await;
+    client.declare("shop.replies").await;
+    let service = Remote::quick().await;
+    let provost = reading(Provost::setup(), &rabbit.url()).start().await;
+    // In base64, an integer instead of the id of a process.
+    let forged = "amq.rabbitmq.reply-to.g2EB.6T7hUwTpkGBxGD0Ca2DmNQ==";
+    let good = one_step(&service.url(), "/charge").to_string();
+    for (id, body, slug) in [("m-1", "{", "malformed-json"), ("m-2", &*good, "invalid")] {
+        client
+            .publish("orders", body.as_bytes(), named(id, forged))
+            .await;
+        let dead = client.take("orders.dead").await;
+        assert_eq!(dead.headers["provost-problem-type"], slug);
+    }
+    let mut task = one_step(&service.url(), "/charge");
+    task["reply_to"] = json!({ "queue": forged });
+    let refused = provost.post("/v1/tasks", &task).await;
+    let refused = refused.expect_problem(422, "invalid").to_string();
+    assert!(refused.contains("a direct reply of RabbitMQ"), "{refused}");
+    client
+        .publish("orders", good.as_bytes(), named("m-3", "shop.replies"))
+        .await;
+    assert_eq!(client.take("shop.replies").await.correlation_id(), "c-m-3");
+    until(Some(0), || client.depth("orders")).await;
+    assert!(
+        !provost.log().contains("INTERNAL_ERROR"),
+        "{}",
+        provost.log()
+    );
 }

@@ -112,7 +112,9 @@ pub use open_reply::{
 };
 pub use payload::Payload;
 pub use purge_pace::PurgePace;
-pub use queue_address::{LONGEST_QUEUE, MAIN_BROKER, QUEUE_SCHEME, QueueAddress, queue_fault};
+pub use queue_address::{
+    DIRECT_REPLY, LONGEST_QUEUE, MAIN_BROKER, QUEUE_SCHEME, QueueAddress, queue_fault,
+};
 pub use reply_to::{KnownReceivers, REPLIES, ReplyQueue, ReplyTo};
 pub use reply_token::ReplyKey;
 pub use retention::{Keep, KeepRule, Retention};

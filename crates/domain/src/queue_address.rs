@@ -8,6 +8,9 @@ pub const MAIN_BROKER: &str = "broker";
 
 pub const QUEUE_SCHEME: &str = "amqp://";
 
+/// How RabbitMQ names the pseudo-queues of clients that wait for a direct reply.
+pub const DIRECT_REPLY: &str = "amq.rabbitmq.reply-to.";
+
 /// In bytes: AMQP counts the length of a name in one.
 pub const LONGEST_QUEUE: usize = 255;
 
