@@ -32,7 +32,7 @@ def post(path, body):
 
 
 def work(step):
-    """Here is your own work. What it returns is the output of the step; an exception has the step retried."""
+    """Here is your own work, or its undo: see step["purpose"]. Its output is returned; an exception has it retried."""
     return {"done": step["request"]["body"]}
 
 

@@ -64,6 +64,13 @@ pub(super) fn check(
                 warn("cancel", message.to_owned());
             }
         }
+        if let Some(probe) = &step.probe
+            && probe.outcome.is_none()
+            && agent.mode == AgentMode::Pull
+        {
+            let message = "has the mode pull, whose workers reply without a status, so every output means done: let the probe have an `outcome`, such as \"'done' if response.body.found else 'not_done'\"";
+            warn("probe", message.to_owned());
+        }
         if step.probe.is_some() && agent.has_queue {
             let message = "has a queue, where only steps and undos are sent: remove `probe`, or give the agent a URL; the probe would fail, and an operator would have to decide";
             warn("probe", message.to_owned());

@@ -234,10 +234,16 @@ fn what_queues_and_workers_cannot_do_is_worth_a_warning() {
             "/steps/2/reply",
             "/steps/2/undo/reply",
             "/steps/2/cancel",
+            "/steps/2/probe",
             "/steps/3/cancel",
+            "/steps/3/probe",
         ]
     );
     assert_eq!(of(WarningCode::NoHeartbeat), ["/steps/6"]);
+    let told = json!([{ "name": "a", "agent": "workers", "request": { "method": "PUT" },
+        "probe": { "request": {}, "outcome": "response.body" } }]);
+    let report = dry_run(&definition(&told), &TaskFields::default(), &agent_of);
+    assert_eq!(report.warnings, []);
 }
 
 #[test]
