@@ -198,14 +198,15 @@ async fn claim(
     if request.wait.is_zero() || app.local.has_queued(&agent) {
         app.local.claim_for_worker(&agent, &app.store).await?;
     }
-    let calls = tokio::select! {
+    let fetched = tokio::select! {
         biased;
-        calls = asked.arrived() => calls,
+        fetched = asked.arrived() => fetched,
         () = app.stop.cancelled() => asked.rest(),
         () = tokio::time::sleep(request.wait) => asked.rest(),
     };
+    let calls = app.local.still_held(fetched, &app.store).await;
     // From here on nothing awaits: what was claimed goes out.
-    let steps = calls.into_iter().filter_map(|call| fetched(&app, call));
+    let steps = calls.into_iter().filter_map(|call| view(&app, call));
     let steps: Vec<_> = steps.collect();
     counter!("provost_agent_fetched_total", "agent" => label).increment(steps.len() as u64);
     Ok(json(StatusCode::OK, &WorkView { steps }).into_response())
@@ -249,7 +250,7 @@ async fn must_be_pulled(app: &App, name: &AgentName) -> Result<(), Problem> {
 }
 
 /// `None`: its request could not be made, and the step has failed with that.
-fn fetched(app: &Arc<App>, call: Call) -> Option<FetchedStepView> {
+fn view(app: &Arc<App>, call: Call) -> Option<FetchedStepView> {
     let headers = match app.agents.worker_headers(&call) {
         Ok(headers) => headers,
         Err(message) => {

@@ -22,12 +22,17 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::mpsc, time::Instant};
+use futures::future::try_join_all;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout},
+};
+use tracing::debug;
 
 pub use claimer::{ClaimerSettings, run as run_claimer};
 pub use dispatcher::Dispatcher;
 pub use recovery::{reconcile, reconcile_drops, resume_interrupted};
-pub use work_requests::WorkRequest;
+pub use work_requests::{FetchedSteps, WorkRequest};
 
 use self::{
     agent_queues::AgentQueues,
@@ -43,6 +48,11 @@ use crate::{
     instance::LocalLease,
     store::{Dispatch, LocalScheduler, SlotPermit, Store, StoreError},
 };
+
+/// Most steps reach their worker so soon after the claim that nobody has ended the attempt.
+const AT_ONCE: Duration = Duration::from_millis(20);
+/// How long a worker waits for what the record says of its steps.
+const LOOK_UP_WITHIN: Duration = Duration::from_secs(1);
 
 /// What the writer sees of this instance's scheduler.
 pub struct Local {
@@ -157,6 +167,27 @@ impl Local {
             self.agent_queues.look_again();
         }
         Ok(())
+    }
+
+    /// What a worker is given of its steps. The response may come long after the claim: the commit took its time, or
+    /// other steps were being claimed. A worker whose attempt is over by then must not begin: the step may be undone
+    /// already. What cannot be looked up goes back to the queue.
+    pub async fn still_held(&self, fetched: FetchedSteps, store: &Store) -> Vec<Call> {
+        if fetched.age() < AT_ONCE {
+            return fetched.into_calls();
+        }
+        let held = |call: &Call| {
+            let (step, attempt) = (call.step, call.attempt);
+            async move { store.housekeeping.held(step, attempt).await }
+        };
+        let held = timeout(LOOK_UP_WITHIN, try_join_all(fetched.calls().map(held)));
+        let Ok(Ok(held)) = held.await else {
+            debug!("could not find out whether steps are still held; no worker gets them");
+            return Vec::new();
+        };
+        let calls = fetched.into_calls().into_iter().zip(held);
+        let calls = calls.filter_map(|(call, held)| held.is_some().then_some(call));
+        calls.collect()
     }
 
     /// Whether a worker waits here for steps of the agent.
@@ -275,7 +306,11 @@ impl LocalScheduler for Local {
     fn dispatch(&self, mut dispatches: Vec<Dispatch>) {
         for dispatch in dispatches.extract_if(.., |dispatch| dispatch.permit.is_for_worker()) {
             if let Some(slot) = dispatch.permit.into_slot::<WorkerSlot>() {
-                slot.deliver(dispatch.call);
+                let call = dispatch.call;
+                let claimed = dispatch
+                    .deadline
+                    .checked_sub(call.complete_within.duration());
+                slot.deliver(call, claimed.unwrap_or_else(Instant::now));
             }
         }
         if dispatches.is_empty() {

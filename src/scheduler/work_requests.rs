@@ -91,7 +91,7 @@ struct RequestState {
     /// It takes more steps than it has.
     is_open: bool,
     /// Steps that are claimed for it.
-    arrived: Vec<Call>,
+    arrived: Vec<ClaimedStep>,
     changed: Arc<Notify>,
 }
 
@@ -212,7 +212,7 @@ impl WorkRequests {
     }
 
     /// The worker gets what is there, and nothing more. `None` while something is being claimed for it.
-    fn collect(&self, id: u64, is_last: bool) -> Option<Vec<Call>> {
+    fn collect(&self, id: u64, is_last: bool) -> Option<Vec<ClaimedStep>> {
         let mut state = self.state.lock();
         let State {
             requests, agents, ..
@@ -248,9 +248,50 @@ impl WorkRequests {
         }
         self.count.store(state.requests.len(), Ordering::Release);
         drop(state);
-        if !request.arrived.is_empty() {
-            (self.take_back)(request.arrived);
+        self.take_back(request.arrived);
+    }
+
+    fn take_back(&self, steps: Vec<ClaimedStep>) {
+        if !steps.is_empty() {
+            (self.take_back)(steps.into_iter().map(|step| step.call).collect());
         }
+    }
+}
+
+/// A step that is claimed for a worker.
+struct ClaimedStep {
+    call: Call,
+    /// When that was decided.
+    at: Instant,
+}
+
+/// The steps of a response. They go back if it is not sent.
+pub struct FetchedSteps {
+    all: Arc<WorkRequests>,
+    steps: Vec<ClaimedStep>,
+}
+
+impl FetchedSteps {
+    pub fn calls(&self) -> impl Iterator<Item = &Call> {
+        self.steps.iter().map(|step| &step.call)
+    }
+
+    /// How long ago the first of them was claimed.
+    pub fn age(&self) -> Duration {
+        let ages = self.steps.iter().map(|step| step.at.elapsed());
+        ages.max().unwrap_or_default()
+    }
+
+    /// They are sent.
+    pub fn into_calls(mut self) -> Vec<Call> {
+        let steps = std::mem::take(&mut self.steps);
+        steps.into_iter().map(|step| step.call).collect()
+    }
+}
+
+impl Drop for FetchedSteps {
+    fn drop(&mut self) {
+        self.all.take_back(std::mem::take(&mut self.steps));
     }
 }
 
@@ -263,11 +304,11 @@ pub struct WorkRequest {
 
 impl WorkRequest {
     /// Returns once there are steps.
-    pub async fn arrived(&mut self) -> Vec<Call> {
+    pub async fn arrived(&mut self) -> FetchedSteps {
         loop {
             let changed = self.changed.notified();
-            if let Some(calls) = self.all.collect(self.id, false) {
-                return calls;
+            if let Some(steps) = self.all.collect(self.id, false) {
+                return self.fetched(steps);
             }
             let has_some = {
                 let state = self.all.state.lock();
@@ -283,8 +324,16 @@ impl WorkRequest {
     }
 
     /// What there is. Nothing more is claimed for this request.
-    pub fn rest(&mut self) -> Vec<Call> {
-        self.all.collect(self.id, true).unwrap_or_default()
+    pub fn rest(&mut self) -> FetchedSteps {
+        let steps = self.all.collect(self.id, true);
+        self.fetched(steps.unwrap_or_default())
+    }
+
+    fn fetched(&self, steps: Vec<ClaimedStep>) -> FetchedSteps {
+        FetchedSteps {
+            all: self.all.clone(),
+            steps,
+        }
     }
 }
 
@@ -303,19 +352,20 @@ pub(super) struct WorkerSlot {
 }
 
 impl WorkerSlot {
-    /// The step is claimed.
-    pub fn deliver(mut self, call: Call) {
+    /// The step is claimed, which was decided at this moment.
+    pub fn deliver(mut self, call: Call, at: Instant) {
         self.is_used = true;
+        let step = ClaimedStep { call, at };
         let mut state = self.all.state.lock();
         match state.requests.get_mut(&self.id) {
             Some(request) => {
                 request.reserved -= 1;
-                request.arrived.push(call);
+                request.arrived.push(step);
                 request.changed.notify_one();
             }
             None => {
                 drop(state);
-                (self.all.take_back)(vec![call]);
+                self.all.take_back(vec![step]);
             }
         }
     }
@@ -405,7 +455,8 @@ mod tests {
         }
     }
 
-    fn attempts(calls: &[Call]) -> Vec<u32> {
+    fn attempts(fetched: FetchedSteps) -> Vec<u32> {
+        let calls = fetched.into_calls();
         calls.iter().map(|call| call.attempt.0).collect()
     }
 
@@ -419,9 +470,9 @@ mod tests {
         for number in [1, 2] {
             let slot = all.try_take(&video()).unwrap();
             assert_eq!(slot.worker.as_str(), "w-1");
-            slot.deliver(call(number));
+            slot.deliver(call(number), Instant::now());
         }
-        assert_eq!(attempts(&asked.arrived().await), [1, 2]);
+        assert_eq!(attempts(asked.arrived().await), [1, 2]);
         assert_eq!(all.free(&video()), 0);
         assert!(all.try_take(&video()).is_none());
         drop(asked);
@@ -457,7 +508,7 @@ mod tests {
             all.try_take(&video()).unwrap(),
             all.try_take(&video()).unwrap(),
         );
-        first.deliver(call(1));
+        first.deliver(call(1), Instant::now());
         let given_back = all.try_take(&video()).unwrap();
         {
             let arrived = asked.arrived();
@@ -465,9 +516,9 @@ mod tests {
             assert!(futures::poll!(&mut arrived).is_pending());
             drop(given_back);
             assert_eq!(all.free(&video()), 0, "it is about to respond");
-            assert_eq!(attempts(&arrived.await), [1]);
+            assert_eq!(attempts(arrived.await), [1]);
         }
-        second.deliver(call(2));
+        second.deliver(call(2), Instant::now());
         drop(asked);
         assert_eq!(*taken_back.lock(), [Attempt(2)], "it came too late");
     }
@@ -476,11 +527,13 @@ mod tests {
     async fn what_a_worker_does_not_get_because_it_hung_up_is_taken_back() {
         let (all, taken_back) = all();
         let asked = ask(&all, "w-1", 2);
-        all.try_take(&video()).unwrap().deliver(call(1));
+        all.try_take(&video())
+            .unwrap()
+            .deliver(call(1), Instant::now());
         let under_way = all.try_take(&video()).unwrap();
         drop(asked);
         assert_eq!(*taken_back.lock(), [Attempt(1)]);
-        under_way.deliver(call(2));
+        under_way.deliver(call(2), Instant::now());
         assert_eq!(*taken_back.lock(), [Attempt(1), Attempt(2)]);
     }
 

@@ -33,6 +33,8 @@ enum Link {
     Open,
     /// Connections are made, and nothing passes.
     Hung,
+    /// The server gets what is sent to it, and what it answers does not arrive.
+    AnswersHung,
     /// Connections are closed as soon as they are made.
     Cut,
 }
@@ -72,6 +74,11 @@ impl Proxy {
         self.network.send_modify(|now| now.link = Link::Hung);
     }
 
+    /// The server's answers do not arrive.
+    pub fn hang_answers(&self) {
+        self.network.send_modify(|now| now.link = Link::AnswersHung);
+    }
+
     /// All is well again. What was sent while the network hung arrives now.
     pub fn heal(&self) {
         self.network.send_modify(|now| now.link = Link::Open);
@@ -94,7 +101,7 @@ async fn connection(
 ) {
     let mut cuts = network.clone();
     let passing = async {
-        passes(number, &mut network).await;
+        passes(number, false, &mut network).await;
         let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).await else {
             return;
         };
@@ -104,8 +111,8 @@ async fn connection(
             (client.into_split(), server.into_split());
         // Where one way is closed the other is of no use: this is no protocol of half-open connections.
         tokio::select! {
-            () = pass(from_client, to_server, number, network.clone()) => {}
-            () = pass(from_server, to_client, number, network) => {}
+            () = pass(from_client, to_server, number, false, network.clone()) => {}
+            () = pass(from_server, to_client, number, true, network) => {}
         }
     };
     tokio::select! {
@@ -118,22 +125,28 @@ async fn pass(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     number: u64,
+    is_answer: bool,
     mut network: watch::Receiver<Network>,
 ) {
     let mut bytes = vec![0; 65536];
     while let Ok(count @ 1..) = from.read(&mut bytes).await {
-        passes(number, &mut network).await;
+        passes(number, is_answer, &mut network).await;
         if to.write_all(&bytes[..count]).await.is_err() {
             return;
         }
     }
     // That the other end has closed is told by a packet too.
-    passes(number, &mut network).await;
+    passes(number, is_answer, &mut network).await;
 }
 
 /// Comes back when a packet of this connection arrives.
-async fn passes(number: u64, network: &mut watch::Receiver<Network>) {
-    let open = network.wait_for(|now| now.link == Link::Open).await;
+async fn passes(number: u64, is_answer: bool, network: &mut watch::Receiver<Network>) {
+    let passes = |now: &Network| match now.link {
+        Link::Open => true,
+        Link::AnswersHung => !is_answer,
+        Link::Hung | Link::Cut => false,
+    };
+    let open = network.wait_for(passes).await;
     let lives = open.is_ok_and(|now| number > now.forgotten);
     if !lives {
         std::future::pending().await

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::{
-    cluster,
-    harness::{Answer, Api, Database, Provost, Setup, kinds, step},
+    cluster::{self, Proxy},
+    harness::{Answer, Api, Database, Provost, Setup, id_of, kinds, step, until},
 };
 
 async fn new_database() -> String {
@@ -592,4 +592,60 @@ async fn a_token_is_never_in_the_log_or_the_database() {
     let rows = Database::open(&provost.database())
         .number("SELECT count(*) FROM steps WHERE worker IS NOT NULL");
     assert_eq!(rows, 0, "nothing stays in the index of what is fetched");
+}
+
+async fn late(provost: &Provost) -> Vec<String> {
+    let tasks = provost.get("/v1/tasks?key=late").await.expect(200);
+    let tasks = tasks["items"].as_array().unwrap().iter();
+    tasks.map(id_of).collect()
+}
+
+/// The instance learns late that its claim is saved, and another one undoes the task meanwhile: whoever began the work
+/// then would have an effect that nobody undoes.
+#[tokio::test]
+async fn no_worker_gets_a_step_whose_attempt_is_over_by_then() {
+    let url = new_database().await;
+    let (server, name) = url.rsplit_once('/').unwrap();
+    let (_, port) = server.rsplit_once(':').unwrap();
+    let network = Proxy::before(port.parse().unwrap()).await;
+    let through = format!("postgres://provost@127.0.0.1:{}/{name}", network.port());
+    let one = Provost::setup().database_url(&through).start().await;
+    let two = Provost::setup().database_url(&url).start().await;
+    pulled(two.api()).await;
+    let mut submission = render(
+        1,
+        json!({ "undo": { "request": { "path": "/undo" } }, "on_undo": "drop" }),
+    );
+    // Once its statements are prepared, the database gets a submission and its claim in one.
+    for _ in 0..20 {
+        let api = one.api().clone();
+        let waiting = tokio::spawn(async move { claim_one(&api, "w-1").await });
+        until_seen(one.api(), "w-1").await;
+        one.submit(&submission).await;
+        let fetched = waiting.await.unwrap();
+        let done = json!({ "output": 1 });
+        reply(one.api(), &fetched, done).await.expect(204);
+    }
+    let api = one.api().clone();
+    let waiting = tokio::spawn(async move { ask(&api, "w-2", 1, "60s").await });
+    until_seen(one.api(), "w-2").await;
+    network.hang_answers();
+    submission["key"] = json!("late");
+    let api = one.api().clone();
+    let submitting = tokio::spawn(async move { api.submit(&submission).await });
+    until(1, || async { late(&two).await.len() }).await;
+    let id = late(&two).await.remove(0);
+    let task = two.task(&id).await;
+    assert_eq!(step(&task, "render0")["awaited_reply"]["worker"], "w-2");
+    let path = format!("/v1/tasks/{id}/undo");
+    two.command(&path).await.expect(200);
+    // What reaches its worker sooner is not looked up.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    network.heal();
+    submitting.await.unwrap();
+    // Nothing, or the undo, once the step is fetched again.
+    let answer = waiting.await.unwrap().expect(200);
+    let mut steps = answer["steps"].as_array().unwrap().iter();
+    assert!(steps.all(|step| step["purpose"] == "undo"), "{answer:#}");
+    assert!(!kinds(&two.history(&id).await).contains(&"step.processed"));
 }
