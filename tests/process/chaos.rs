@@ -16,6 +16,7 @@ mod promises;
 mod receiver;
 mod schedule;
 mod services;
+mod workers;
 
 use std::{
     collections::BTreeMap,

@@ -8,6 +8,8 @@ use std::{
 
 use serde_json::Value;
 
+use crate::harness::Seen;
+
 /// Microseconds since 1970, by the clock of the machine that everything runs on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct At(pub i64);
@@ -100,6 +102,24 @@ pub struct Promised {
     pub attempt: usize,
 }
 
+impl Promised {
+    /// The attempt of a request.
+    pub fn by(seen: &Seen) -> Self {
+        Self {
+            task: seen.header("provost-task").to_owned(),
+            step: seen.header("provost-step").to_owned(),
+            attempt: seen.attempt() as usize,
+        }
+    }
+}
+
+/// A step as a worker got it.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    pub of: Promised,
+    pub worker: String,
+}
+
 /// A reply that was promised, as its service sent it until there was a response.
 #[derive(Clone, Debug)]
 pub struct Reply {
@@ -125,6 +145,7 @@ pub struct Heartbeat {
 pub struct Ledger {
     pub calls: Vec<Call>,
     pub effects: Vec<Effect>,
+    pub fetched: Vec<Fetched>,
     pub replies: Vec<Reply>,
     pub heartbeats: Vec<Heartbeat>,
 }

@@ -12,6 +12,7 @@
 //! - every message came, in the order of the record, each under one id;
 //! - a reply that came later and was taken ended its attempt, once; one that was refused came after the end;
 //! - a reply that was promised is awaited through every crash, and no heartbeat is ignored;
+//! - what a worker fetched was claimed for it and given to no other, and it keeps it through every crash;
 //! - no process ended by itself, and none panicked.
 //!
 //! What it allows, and why:
@@ -25,6 +26,7 @@
 mod calls;
 mod effects;
 mod evidence;
+mod fetched;
 mod order;
 mod promises;
 mod reader;
@@ -36,8 +38,8 @@ mod tests;
 use std::fmt;
 
 pub use evidence::{
-    Accepted, At, Call, Deed, Delivery, Effect, Evidence, Exit, Found, Heartbeat, Kind, Ledger,
-    Plan, Promised, Record, Reply, Stalls, Suspension, subject,
+    Accepted, At, Call, Deed, Delivery, Effect, Evidence, Exit, Fetched, Found, Heartbeat, Kind,
+    Ledger, Plan, Promised, Record, Reply, Stalls, Suspension, subject,
 };
 pub use reader::{Reader, items};
 pub use story::story;
@@ -101,8 +103,12 @@ pub enum Rule {
     ReplyRepeated,
     /// An attempt ended twice.
     AttemptEndedTwice,
-    /// An attempt whose reply was promised was handed back.
+    /// An attempt whose reply was promised, or that a worker had, was handed back.
     PromiseBroken,
+    /// An attempt was given out twice.
+    FetchedTwice,
+    /// A worker got an attempt that was claimed otherwise.
+    FetchedByAnother,
     /// A heartbeat was taken, and the attempt ended for silence before the next one was due.
     HeartbeatIgnored,
     /// An instance ended by itself.
@@ -122,6 +128,7 @@ pub fn audit(evidence: &Evidence) -> Vec<Finding> {
     order::check(evidence, &mut findings);
     replies::check(evidence, &mut findings);
     promises::check(evidence, &mut findings);
+    fetched::check(evidence, &mut findings);
     findings.sort_by_key(|finding| finding.rule);
     findings
 }

@@ -58,7 +58,7 @@ fn ends(entry: &Entry) -> bool {
     entry.from.as_deref() == Some("processing") && entry.to != "processing"
 }
 
-fn end_of<'a>(record: &'a Record, of: &'a Promised) -> Option<&'a Entry> {
+pub fn end_of<'a>(record: &'a Record, of: &'a Promised) -> Option<&'a Entry> {
     let mut entries = record.of_step(&of.step);
     entries.find(|entry| ends(entry) && entry.attempt == of.attempt)
 }
@@ -66,7 +66,9 @@ fn end_of<'a>(record: &'a Record, of: &'a Promised) -> Option<&'a Entry> {
 fn of_reply(evidence: &Evidence, record: &Record, reply: &Reply) -> Option<Finding> {
     let task = &reply.of.task;
     let end = end_of(record, &reply.of);
-    let by_service = end.is_some_and(|end| end.by == "service");
+    // The reply to another step may have the task undone.
+    let is_dropped = |end: &Entry| end.reason.contains("no longer awaited");
+    let by_service = end.is_some_and(|end| end.by == "service" && !is_dropped(end));
     let slack = evidence.stalls.allowance(reply.answered);
     let said = || format!("{reply:?}; its attempt ended: {end:?}");
     if reply.again.iter().any(|again| *again != reply.status) {
@@ -100,7 +102,10 @@ fn ended_once(task: &str, record: &Record, findings: &mut Vec<Finding>) {
         let Some(step) = entry.step.as_deref() else {
             continue;
         };
-        let is_end = ends(entry) || entry.by == "service" && entry.kind == "step.processed";
+        // By the reply to its probe a step is done whose last attempt ended long ago.
+        let is_probed = entry.reason.starts_with("its probe found");
+        let is_done = entry.by == "service" && entry.kind == "step.processed" && !is_probed;
+        let is_end = ends(entry) || is_done;
         if is_end && let Some(before) = ended.insert((step, entry.attempt), entry.at) {
             let what = format!("it had ended at {before}: {entry:?}");
             findings.push(Rule::AttemptEndedTwice.of(task, what));

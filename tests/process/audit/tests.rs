@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    At, Call, Deed, Delivery, Effect, Evidence, Exit, Found, Heartbeat, Kind, Plan, Promised,
-    Record, Reply, Rule, Suspension, audit,
+    At, Call, Deed, Delivery, Effect, Evidence, Exit, Fetched, Found, Heartbeat, Kind, Plan,
+    Promised, Record, Reply, Rule, Suspension, audit,
     evidence::{Accepted, Entry, PlannedStep},
 };
 
@@ -603,5 +603,75 @@ fn a_process_that_ended_or_panicked_is_found() {
     });
     finds(&[Rule::AnswerUnexpected], |evidence| {
         evidence.answers.push("500 to /v1/tasks".to_owned());
+    });
+}
+
+/// A worker has fetched `one`.
+fn fetched(evidence: &mut Evidence) {
+    processed(evidence);
+    let claim = &mut record(evidence).history[2];
+    assert_eq!(claim.kind, "step.claimed");
+    claim.reason = "fetched by worker w-1".to_owned();
+    evidence.ledger.fetched.push(Fetched {
+        of: to_one(),
+        worker: "w-1".to_owned(),
+    });
+}
+
+#[test]
+fn a_step_that_two_workers_got_or_that_was_claimed_for_another_is_found() {
+    finds(&[], fetched);
+    finds(&[], |evidence| {
+        fetched(evidence);
+        record(evidence).history[2].reason += ": its probe runs";
+    });
+    finds(&[Rule::FetchedTwice], |evidence| {
+        fetched(evidence);
+        let again = evidence.ledger.fetched[0].clone();
+        evidence.ledger.fetched.push(again);
+    });
+    for worker in ["w-2", "w"] {
+        finds(&[Rule::FetchedByAnother], |evidence| {
+            fetched(evidence);
+            evidence.ledger.fetched[0].worker = worker.to_owned();
+        });
+    }
+}
+
+#[test]
+fn a_step_that_is_handed_back_although_a_worker_has_it_is_found() {
+    let handed_back = |kind: &str, reason: &str| {
+        let (kind, reason) = (kind.to_owned(), reason.to_owned());
+        move |evidence: &mut Evidence| {
+            fetched(evidence);
+            let record = record(evidence);
+            for entry in &mut record.history[4..] {
+                entry.version += 2;
+                entry.attempt = 2;
+            }
+            let mut end = entry(50, 2, &kind, "one", "processing>pending");
+            end.reason = reason;
+            let mut again = entry(60, 3, "step.claimed", "one", "pending>processing");
+            again.attempt = 2;
+            record.history.insert(4, end);
+            record.history.insert(5, again);
+            record.version += 2;
+        }
+    };
+    let broken = [Rule::PromiseBroken];
+    finds(&broken, handed_back("step.released", "its worker hung up"));
+    let lost = "instance node-0 was lost";
+    finds(&broken, handed_back("step.expired", lost));
+    let silent = "attempt 1 sent no heartbeat within 1s";
+    finds(&[], handed_back("step.expired", silent));
+}
+
+#[test]
+fn a_reply_that_has_the_task_undone_does_not_count_for_the_steps_that_this_drops() {
+    finds(&[], |evidence| {
+        promised(evidence, 409, &[409]);
+        let dropped = &mut record(evidence).history[5];
+        dropped.kind = "step.cancelled".to_owned();
+        dropped.reason = "the promised reply is no longer awaited".to_owned();
     });
 }

@@ -33,6 +33,7 @@ use super::{
     receiver::Receiver,
     schedule::{Pace, Schedule},
     services::Services,
+    workers,
 };
 use crate::{
     audit::{self, Accepted, At, Evidence, Finding, Kind, Plan, Reader, Stalls, items},
@@ -71,10 +72,14 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
     services.reply_to(Arc::clone(&apis));
     register(&apis[0], "services", &services.url(), 500, None).await;
     register(&apis[0], "narrow", &services.url(), 4, Some(6)).await;
+    let pull = json!({ "mode": "pull" });
+    let put = apis[0].put(&format!("/v1/agents/{}", workers::AGENT), &pull);
+    put.await.expect(201);
 
     let (end, over) = watch::channel(false);
     let stalls = watch_stalls();
     let (tasks, odd) = (Tasks::default(), Odd::default());
+    workers::start(seed, &apis, &services, &odd);
     let carried_out = Arc::new(AtomicUsize::new(0));
     let mut submitters = JoinSet::new();
     for number in 0..SUBMITTERS {
@@ -386,7 +391,10 @@ fn summarise(evidence: &Evidence) {
         of(Kind::Poll),
         of(Kind::Cancel)
     );
-    assert!(taken > 0 && of(Kind::Poll) > 0, "too little was shown");
+    let fetched = ledger.fetched.len();
+    println!("{fetched} steps were fetched");
+    let is_shown = taken > 0 && of(Kind::Poll) > 0 && fetched > 0;
+    assert!(is_shown, "too little was shown");
 }
 
 /// Fails with all that was found, and the stories of the first few tasks.

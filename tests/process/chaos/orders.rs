@@ -4,6 +4,8 @@
 use rand::{RngExt, rngs::StdRng};
 use serde_json::{Value, json};
 
+use super::workers;
+
 /// The events that a receiver can ask for.
 const EVENTS: [&str; 8] = [
     "task.accepted",
@@ -122,9 +124,9 @@ fn step(random: &mut StdRng, name: &str, after: &[&str], undoable: bool) -> Valu
     step
 }
 
-/// Lets a third of the services reply later, and some be polled. Gives the beginning of their paths, by which they know.
+/// Lets a third of the services reply later or be polled, and workers fetch the steps of another third. Gives the beginning of their paths, by which they know.
 fn later(random: &mut StdRng, name: &str, step: &mut Value) -> &'static str {
-    let way = match random.random_range(0..12) {
+    let way = match random.random_range(0..18) {
         // The step says so, or the service does.
         0..2 => {
             step["reply"] = json!("callback");
@@ -143,11 +145,26 @@ fn later(random: &mut StdRng, name: &str, step: &mut Value) -> &'static str {
             } });
             "/polled"
         }
+        6..12 => {
+            step["agent"] = json!(workers::AGENT);
+            if random.random_ratio(1, 2) {
+                step["heartbeat_within"] = json!("1s");
+            }
+            if step["probe"].is_object() {
+                step["probe"] = json!({
+                    "request": { "path": format!("/fetched/{name}/state") },
+                    "outcome": "response.body.state",
+                    "output": "response.body.receipt",
+                    "complete_within": "2s",
+                });
+            }
+            "/fetched"
+        }
         _ => return "",
     };
     step["request"]["path"] = json!(format!("{way}/{name}"));
     step["complete_within"] = json!(one_of(random, &["3s", "6s", "6s"]));
-    if step["on_undo"] == "drop" && random.random_ratio(1, 2) {
+    if way != "/fetched" && step["on_undo"] == "drop" && random.random_ratio(1, 2) {
         let path = format!("{way}/{name}/cancel");
         step["cancel"] = match way {
             "/polled" => json!({}),

@@ -45,11 +45,7 @@ impl Promise {
         let address = seen.header("provost-reply-to");
         let at = address.find("/v1/replies/").expect("an address of the API");
         Self {
-            attempt: Promised {
-                task: seen.header("provost-task").to_owned(),
-                step: seen.header("provost-step").to_owned(),
-                attempt: seen.attempt() as usize,
-            },
+            attempt: Promised::by(seen),
             path: address[at..].to_owned(),
             seed,
         }

@@ -1,7 +1,7 @@
 //! The remote services of the operated chaos, on one socket: good services, which do once what carries a key,
 //! remember what was undone, and tell the truth to a probe. They are overloaded, refuse, hang, break
 //! connections and take their time as the seed has it, and write down every call and every effect. Those whose path
-//! begins with `/later` reply later, and those at `/polled` are polled.
+//! begins with `/later` reply later, those at `/polled` are polled, and for those at `/fetched` workers do the work.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::promises::{Outbox, Promise};
 use crate::{
-    audit::{At, Call, Deed, Effect, Found, Kind, Ledger, subject},
+    audit::{At, Call, Deed, Effect, Fetched, Found, Kind, Ledger, subject},
     harness::{Act, Api, Hook, Remote, Seen},
 };
 
@@ -87,7 +87,7 @@ impl Services {
             outbox: Outbox::default(),
         });
         let serving = Arc::clone(&desk);
-        let remote = Remote::with(move |seen| Desk::serve(&serving, seen)).await;
+        let remote = Remote::with(move |seen| serving.serve(seen)).await;
         Self { remote, desk }
     }
 
@@ -98,6 +98,12 @@ impl Services {
     /// Where replies that come later are sent.
     pub fn reply_to(&self, apis: Arc<Vec<Api>>) {
         self.desk.outbox.reaches(apis);
+    }
+
+    /// A worker has got a step. The reply is sent, if there is to be one.
+    pub fn fetched(&self, seen: &Seen, fetched: Fetched) {
+        self.desk.books().ledger.fetched.push(fetched);
+        self.desk.serve(seen);
     }
 
     pub fn be_well(&self) {
@@ -173,7 +179,9 @@ impl Desk {
             Kind::Poll => books.polled(&work, entry),
             Kind::Cancel => books.cancel(&work, entry),
         };
+        let is_fetched = seen.path.starts_with("/fetched");
         let promises = match kind {
+            Kind::Work | Kind::Undo if is_fetched => true,
             Kind::Work => seen.path.starts_with("/later") || seen.path.starts_with("/polled"),
             Kind::Undo => seen.path.starts_with("/later"),
             _ => false,
@@ -183,6 +191,14 @@ impl Desk {
         {
             if promises && kind == Kind::Work && random.random_ratio(1, 2) {
                 return self.promise(kind, &work, None, Fate::Kept, seen, &mut random);
+            }
+            if is_fetched {
+                let reply = match kind {
+                    Kind::Probe => json!({ "output": { "state": "in_progress" } }),
+                    _ => json!({ "error": { "message": "it is under way" } }),
+                };
+                drop(books);
+                return self.tell(seen, &mut random, reply);
             }
             // It cannot say yet what will have become of it.
             return match (kind, seen.path.ends_with("/state")) {
@@ -214,6 +230,30 @@ impl Desk {
                     seen,
                     &mut random,
                 )
+            }
+            luck if is_fetched => {
+                let reply = match luck {
+                    Luck::Overloaded => json!({ "error": { "message": "too much to do" } }),
+                    Luck::Refused => json!({ "error": { "message": "no", "permanent": true } }),
+                    Luck::Hangs { works: does } | Luck::Breaks { works: does } => {
+                        if does {
+                            works(&mut books);
+                        }
+                        // The worker is dead.
+                        return Act::Close;
+                    }
+                    Luck::Garbled => {
+                        works(&mut books);
+                        json!({ "output": { "receipt": 7 } })
+                    }
+                    Luck::Well | Luck::Takes(_) => {
+                        let is_done = entry == Entry::Done;
+                        let state = if is_done { "done" } else { "not_done" };
+                        json!({ "output": { "state": state, "receipt": { "receipt": 7 } } })
+                    }
+                };
+                drop(books);
+                self.tell(seen, &mut random, reply)
             }
             Luck::Well => works(&mut books),
             Luck::Overloaded => busy(one_in(&mut random)),
@@ -278,6 +318,18 @@ impl Desk {
             };
         });
         Act::Then(time, happens, Box::new(act))
+    }
+
+    /// Replies to a step that was fetched.
+    fn tell(self: &Arc<Self>, seen: &Seen, random: &mut StdRng, reply: Value) -> Act {
+        let promise = Promise::of(seen, random.random());
+        self.outbox.opened();
+        let desk = Arc::clone(self);
+        tokio::spawn(async move {
+            desk.outbox.reply(&promise, &reply).await;
+            desk.outbox.closed();
+        });
+        Act::Close
     }
 
     /// Accepts the work. `before` is what was known of it, where it begins with this; else another call has it done.
