@@ -140,7 +140,8 @@ impl Workers {
     /// `None` where there was no response, or the worker did not wait for it.
     async fn fetch(&self, worker: &str, random: &mut StdRng) -> Option<Vec<Value>> {
         let wait = ["0s", "50ms", "2s", "2s"][random.random_range(0..4)];
-        let body = json!({ "worker": worker, "max": random.random_range(1..6), "wait": wait });
+        let max = random.random_range(1..6);
+        let body = json!({ "worker": worker, "max": max, "wait": wait });
         let patience = match random.random_ratio(1, 10) {
             true => Duration::from_millis(random.random_range(1..100)),
             false => PATIENCE,
@@ -153,6 +154,7 @@ impl Workers {
         let at = Timestamp::now();
         let answer = answer.expect(200);
         let steps = answer["steps"].as_array().unwrap();
+        assert!(steps.len() <= max, "{max} at most: {answer:#}");
         let mut ledger = self.ledger.lock().unwrap();
         for step in steps {
             let attempt = attempt_of(step);

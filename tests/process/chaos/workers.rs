@@ -50,7 +50,8 @@ impl Worker {
     /// `None` where there was no response, or the worker did not wait for it.
     async fn fetch(&self, random: &mut StdRng) -> Option<Vec<Value>> {
         let wait = ["0s", "200ms", "2s", "2s"][random.random_range(0..4)];
-        let body = json!({ "worker": self.name, "max": random.random_range(1..8), "wait": wait });
+        let max = random.random_range(1..8);
+        let body = json!({ "worker": self.name, "max": max, "wait": wait });
         let patience = match random.random_ratio(1, 10) {
             true => Duration::from_millis(random.random_range(1..200)),
             false => Duration::from_secs(4),
@@ -59,7 +60,9 @@ impl Worker {
         let claim = api.post(&format!("/v1/agents/{AGENT}/claim"), &body);
         let answer = timeout(patience, claim.attempt()).await.ok()?.ok()?;
         match answer.status {
-            200 => Some(answer.body["steps"].as_array()?.clone()),
+            200 if answer.body["steps"].as_array()?.len() <= max => {
+                Some(answer.body["steps"].as_array()?.clone())
+            }
             503 => None,
             _ => {
                 self.odd.add(format!("to {}: {answer:?}", self.name));
