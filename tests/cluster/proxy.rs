@@ -75,6 +75,7 @@ impl Proxy {
     }
 
     /// The server's answers do not arrive.
+    #[allow(dead_code, reason = "only the tests of the process need it")]
     pub fn hang_answers(&self) {
         self.network.send_modify(|now| now.link = Link::AnswersHung);
     }
