@@ -6,8 +6,13 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
-use super::meters::InFlight;
-use crate::domain::AgentName;
+use tokio::{sync::Notify, time::Instant};
+
+use super::{
+    meters::InFlight,
+    rate::{Exhausted, RateLimiter},
+};
+use crate::domain::{AgentName, RateLimitSpec};
 
 /// No limit on the replies that are awaited.
 const UNLIMITED: u32 = u32::MAX;
@@ -56,18 +61,29 @@ pub(super) struct Bulkhead {
     max_open: AtomicU32,
     /// How many are awaited. Only kept where that is limited.
     open: AtomicU32,
+    pub rate: RateLimiter,
+    /// Woken when a call was wanted that the rate did not let begin.
+    wants: Arc<Notify>,
     gate: Arc<Gate>,
     gauge: InFlight,
 }
 
 impl Bulkhead {
-    pub fn new(agent: AgentName, max: u32, gate: Arc<Gate>, gauge: InFlight) -> Self {
+    pub fn new(
+        agent: AgentName,
+        max: u32,
+        gate: Arc<Gate>,
+        wants: Arc<Notify>,
+        gauge: InFlight,
+    ) -> Self {
         Self {
             agent,
             in_flight: AtomicU32::new(0),
             max: AtomicU32::new(max),
             max_open: AtomicU32::new(UNLIMITED),
             open: AtomicU32::new(UNKNOWN),
+            rate: RateLimiter::new(Instant::now()),
+            wants,
             gate,
             gauge,
         }
@@ -141,12 +157,29 @@ impl Bulkhead {
         (in_flight < max && in_flight >= self.most()).then_some(limit)
     }
 
+    /// The rate limit, where it and not the number of slots stops the next call.
+    pub fn blocking_rate(&self) -> Option<RateLimitSpec> {
+        let is_limited = self.rate.is_limited().then(Instant::now);
+        let limit = self.rate.exhausted(is_limited?)?;
+        (self.in_flight() < self.most()).then_some(limit)
+    }
+
     pub fn free(&self) -> usize {
         if self.gate.is_closed() {
             return 0;
         }
-        self.most()
-            .saturating_sub(self.in_flight.load(Ordering::Relaxed)) as usize
+        let in_flight = self.in_flight.load(Ordering::Relaxed);
+        let slots = self.most().saturating_sub(in_flight);
+        if slots == 0 || !self.rate.is_limited() {
+            return slots as usize;
+        }
+        match self.rate.available(slots, Instant::now()) {
+            Ok(free) => free as usize,
+            Err(Exhausted) => {
+                self.wants.notify_one();
+                0
+            }
+        }
     }
 
     pub fn in_flight(&self) -> u32 {
@@ -163,10 +196,18 @@ impl Bulkhead {
                 (taken < max).then_some(taken + 1)
             })
             .ok()?;
+        if self.rate.is_limited()
+            && let Err(Exhausted) = self.rate.try_take(Instant::now())
+        {
+            self.in_flight.fetch_sub(1, Ordering::Relaxed);
+            self.wants.notify_one();
+            return None;
+        }
         self.gauge.increment(1);
         Some(Slot {
             bulkhead: Arc::clone(self),
             notifies: true,
+            has_begun: AtomicBool::new(false),
         })
     }
 }
@@ -176,6 +217,8 @@ impl Bulkhead {
 pub struct Slot {
     bulkhead: Arc<Bulkhead>,
     notifies: bool,
+    /// Whether its call counts for the rate.
+    has_begun: AtomicBool,
 }
 
 impl Slot {
@@ -185,9 +228,11 @@ impl Slot {
         self.notifies = false;
     }
 
-    /// Whether its call may still begin: the agent was neither paused nor has its breaker opened since.
-    pub fn may_begin(&self) -> bool {
-        self.bulkhead.is_open()
+    /// Whether its call begins now: not if the agent was paused since, or its breaker has opened.
+    pub fn begins(&self) -> bool {
+        let begins = self.bulkhead.is_open();
+        self.has_begun.store(begins, Ordering::Relaxed);
+        begins
     }
 
     /// Whether a promise of a later reply takes up room after the call.
@@ -203,9 +248,13 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        let has_begun = *self.has_begun.get_mut();
         let bulkhead = &self.bulkhead;
         bulkhead.in_flight.fetch_sub(1, Ordering::Relaxed);
         bulkhead.gauge.decrement(1);
+        if !has_begun && bulkhead.rate.is_limited() {
+            bulkhead.rate.give_back();
+        }
         if self.notifies {
             bulkhead.gate.freed(&bulkhead.agent);
         }
@@ -230,6 +279,7 @@ mod tests {
             name,
             max,
             Arc::clone(&gate),
+            Arc::default(),
             crate::agent::meters::CallMetrics::new("payments").in_flight,
         );
         (Arc::new(made), gate)

@@ -14,7 +14,7 @@ use super::{capacity::Bulkhead, meters};
 use crate::{
     domain::{
         AgentName, AgentSpec, BreakerSpec, BreakerState, CallSample, CallWindow, InstanceId,
-        Observation, Pause, Timestamp,
+        Observation, Pause, RateLimitSpec, Timestamp,
     },
     store::ControlRecord,
 };
@@ -65,6 +65,8 @@ pub enum Stopped {
         until: Option<Timestamp>,
         reason: String,
     },
+    /// Its rate lets no further call begin now.
+    Rate(RateLimitSpec),
 }
 
 pub(super) struct Guard {

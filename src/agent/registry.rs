@@ -1,12 +1,12 @@
 //! The agents that an instance knows, by name. Read on every claim and every call, changed rarely: so
 //! readers take a snapshot and writers swap it.
 
-use std::{collections::HashMap, num::NonZeroUsize, sync::Arc};
+use std::{collections::HashMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use lru::LruCache;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use super::{
     capacity::{Bulkhead, Gate, Slot},
@@ -14,6 +14,7 @@ use super::{
     guard::{BreakerReport, Guard, Reports, Stopped},
     http,
     meters::{CallMetrics, MADE_FOR_URLS},
+    rate::Want,
     routing::Endpoints,
     settings::{AgentSettings, ReplyAddress},
     transport::Transport,
@@ -72,7 +73,8 @@ impl Agent {
 
     /// Why it is not called, if it is not.
     pub fn stopped(&self) -> Option<Stopped> {
-        self.guard.stopped()
+        let stopped = self.guard.stopped();
+        stopped.or_else(|| self.bulkhead.blocking_rate().map(Stopped::Rate))
     }
 
     /// Its pause and its breakers, as this process knows them.
@@ -88,6 +90,22 @@ impl Agent {
     /// The record says so, as a response to what this process wanted (`is_answer`), or because it was read.
     pub fn take_control(&self, record: ControlRecord, now: Timestamp, is_answer: bool) {
         self.guard.take(record, now, is_answer);
+    }
+
+    /// How it gets the further calls that it wants, if it wants some.
+    pub fn take_want(&self) -> Option<Want> {
+        self.bulkhead.rate.take_want(Instant::now())
+    }
+
+    /// Nothing was granted, and there is more in `next_in`: how long to wait until it is asked for again.
+    pub fn want_again(&self, next_in: Duration) -> Duration {
+        self.bulkhead.rate.want_again(next_in)
+    }
+
+    /// So many further calls may begin, or may have come to begin by themselves.
+    pub fn granted(&self, calls: u32) {
+        self.bulkhead.rate.granted(calls, Instant::now());
+        self.bulkhead.announce();
     }
 
     /// Its pause may have ended.
@@ -110,6 +128,8 @@ pub struct Agents {
     /// An agent was limited whose awaited replies have to be counted.
     limited: Notify,
     reports: Arc<Reports>,
+    /// An agent wants more calls than its rate lets begin.
+    wants: Arc<Notify>,
 }
 
 impl Agents {
@@ -124,6 +144,7 @@ impl Agents {
             url_meters: Arc::new(CallMetrics::new(MADE_FOR_URLS)),
             limited: Notify::new(),
             reports: Arc::default(),
+            wants: Arc::default(),
         }
     }
 
@@ -190,6 +211,15 @@ impl Agents {
             .map_or(0, |agent| agent.free())
     }
 
+    /// The agents whose rate is limited.
+    pub fn rate_limited(&self) -> Vec<Arc<Agent>> {
+        let registered = self.registered.load();
+        let limited = registered
+            .values()
+            .filter(|agent| agent.spec.rate_limit.is_some());
+        limited.map(Arc::clone).collect()
+    }
+
     /// The agents whose awaited replies are limited.
     pub fn open_limited(&self) -> Vec<Arc<Agent>> {
         let registered = self.registered.load();
@@ -207,6 +237,11 @@ impl Agents {
     /// Comes back when there are reports, or an agent has another pause or breaker.
     pub async fn reported(&self) {
         self.reports.woken().await;
+    }
+
+    /// Comes back when an agent wants more calls than its rate lets begin.
+    pub async fn wanting(&self) {
+        self.wants.notified().await;
     }
 
     /// Comes back when an agent was limited.
@@ -274,6 +309,7 @@ impl Agents {
                 name.clone(),
                 most_in_flight(&spec),
                 Arc::clone(&self.gate),
+                Arc::clone(&self.wants),
                 meters.in_flight.clone(),
             )),
         };
@@ -287,6 +323,11 @@ impl Agents {
             )),
         };
         guard.configure(&spec);
+        bulkhead.rate.configure(
+            spec.rate_limit.as_ref(),
+            self.settings.is_shared,
+            Instant::now(),
+        );
         let endpoints = Endpoints::new(
             &spec.endpoints,
             &self.settings.addresses,
@@ -332,6 +373,7 @@ impl Agents {
             retry: RetrySpec::default(),
             max_open: None,
             breaker: None,
+            rate_limit: None,
         };
         let agent = Arc::new(self.agent(origin, spec, Arc::clone(&self.url_meters), None));
         origins.put(origin.clone(), Arc::clone(&agent));

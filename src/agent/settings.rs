@@ -16,6 +16,8 @@ use crate::{
 pub struct AgentSettings {
     /// Which of the instances that share the breakers this is.
     pub instance: InstanceId,
+    /// Whether other instances may call the same services.
+    pub is_shared: bool,
     /// The largest output of a step, in bytes.
     pub max_output: usize,
     pub connect_timeout: Duration,
@@ -69,6 +71,7 @@ impl Default for AgentSettings {
     fn default() -> Self {
         Self {
             instance: InstanceId::new(String::new()),
+            is_shared: false,
             max_output: 256 * 1024,
             connect_timeout: Duration::from_secs(5),
             addresses: AddressPolicy::default(),

@@ -26,7 +26,7 @@ use crate::{
     agent::Agent,
     domain::{
         AgentMode, AgentName, AgentSpec, BreakerSpec, ETag, Endpoint, FieldFault, Fields,
-        RetrySpec, Span, Timestamp, WorkerName,
+        RATE_FORMS, Rate, RateLimitSpec, RetrySpec, Span, Timestamp, WorkerName,
     },
 };
 
@@ -55,6 +55,21 @@ pub struct SpecBody {
     /// Protects the service: an endpoint that keeps failing is not called for a while, and its steps wait. `{}` has the
     /// defaults. Default: no breaker.
     breaker: Option<BreakerSpecBody>,
+    /// How many calls may begin in a time, all instances together. Default: any number.
+    rate_limit: Option<RateLimitBody>,
+}
+
+/// The most calls that begin in a time, all instances together. Steps beyond wait in the queue.
+#[derive(ToSchema)]
+#[schema(as = RateLimit)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct RateLimitBody {
+    /// A number of calls, 1 to 1,000,000, in a second (`s`), a minute (`m`) or an hour (`h`).
+    #[schema(pattern = "^[0-9]+/[smh]$", example = "50/s")]
+    rate: String,
+    /// How many calls may begin at once after a rest. Default: what the rate gives in a tenth of a second, at least 1.
+    #[schema(minimum = 1, maximum = 100_000, example = 10)]
+    burst: Option<u32>,
 }
 
 /// When the breaker of an endpoint opens, and how it closes. Every endpoint has one of its own.
@@ -310,6 +325,10 @@ fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
         let read = read_breaker(breaker);
         read.map_err(|faults| fields.extend(faults)).ok()
     });
+    let rate_limit = fields.object("rate_limit").and_then(|limit| {
+        let read = read_rate_limit(limit);
+        read.map_err(|faults| fields.extend(faults)).ok()
+    });
     // A field that could not be parsed would be reported a second time below, as missing.
     fields.finish()?;
     let spec = AgentSpec {
@@ -318,6 +337,7 @@ fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
         retry,
         max_open,
         breaker,
+        rate_limit,
     };
     let wrong = spec.faults("").into_iter();
     let wrong: Vec<_> = wrong
@@ -347,6 +367,28 @@ fn read_breaker(mut fields: Fields<'_>) -> Result<BreakerSpec, Vec<FieldFault>> 
     spec.open_for = fields.span("open_for", any).unwrap_or(spec.open_for);
     fields.finish()?;
     Ok(spec)
+}
+
+fn read_rate_limit(mut fields: Fields<'_>) -> Result<RateLimitSpec, Vec<FieldFault>> {
+    let mut rate = None;
+    let is_missing = fields.peek("rate").is_none();
+    match fields.string("rate", 100) {
+        Some(text) => {
+            rate = Rate::parse(&text);
+            if rate.is_none() {
+                fields.fault("rate", format!("must be a rate {RATE_FORMS}"));
+            }
+        }
+        None if is_missing => fields.missing("rate", format!("give a rate {RATE_FORMS}")),
+        // Not a string: the fault is there.
+        None => {}
+    }
+    let burst = fields.integer("burst", 0..=i64::from(u32::MAX));
+    let burst = burst.map(|burst| burst as u32);
+    fields.finish()?;
+    // Without a rate there was a fault.
+    let rate = rate.ok_or_else(Vec::new)?;
+    Ok(RateLimitSpec { rate, burst })
 }
 
 fn read_endpoint(body: &RawValue, pointer: &str) -> Result<Option<Endpoint>, Vec<FieldFault>> {

@@ -94,11 +94,13 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
         retry,
         max_open,
         breaker,
+        rate_limit,
         ..
     } = config.agents.remove("payments").unwrap();
     assert_eq!(config.agents.remove("video").unwrap().mode, AgentMode::Pull);
     assert_eq!(retry, RetrySpec::default());
     assert_eq!(max_open, Some(1000));
+    assert_eq!(rate_limit.map(|limit| limit.burst()), Some(5));
     let breaker = breaker.unwrap();
     assert!(breaker.slow_after.is_some());
     assert_eq!(

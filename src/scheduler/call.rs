@@ -38,7 +38,7 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     let by = local.actor().clone();
     let (step, attempt) = (call.step, call.attempt);
     let claimed = deadline.checked_sub(call.complete_within.duration());
-    if permit.slot::<Slot>().is_some_and(|slot| !slot.may_begin()) {
+    if permit.slot::<Slot>().is_some_and(|slot| !slot.begins()) {
         return end((step, attempt), Release::Stopped, local, store).await;
     }
     let permission = HeldCalls::new(local, store, claimed.unwrap_or_else(Instant::now));

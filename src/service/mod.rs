@@ -10,6 +10,7 @@ mod maintenance;
 mod notify;
 mod open_replies;
 mod peer_watcher;
+mod rate_upkeep;
 mod reload;
 mod start;
 mod vacuum;
@@ -29,7 +30,7 @@ use tracing::{info, warn};
 
 use self::{
     breaker_upkeep::BreakerUpkeep, component::Components, open_replies::OpenReplyCount,
-    peer_watcher::PeerWatcher, reload::Live,
+    peer_watcher::PeerWatcher, rate_upkeep::RateUpkeep, reload::Live,
 };
 pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
 use crate::{
@@ -103,6 +104,7 @@ impl Service {
         let database = start::open(&config, &address, &health).await?;
         let calls = AgentSettings {
             instance: instance.clone(),
+            is_shared: matches!(config.database_url, DatabaseUrl::Postgres(_)),
             max_output: config.limits.max_output.as_usize(),
             connect_timeout: config.calls.connect_timeout.duration(),
             addresses: addresses(&config, &address),
@@ -224,6 +226,10 @@ impl Service {
             instance: instance.clone(),
             local_lease: local_lease.clone(),
             unsaved: Vec::new(),
+        }));
+        background.push(components.spawn_loop(RateUpkeep {
+            agents: agents.clone(),
+            store: store.clone(),
         }));
         background.push(components.spawn_loop(OpenReplyCount {
             agents: agents.clone(),

@@ -34,6 +34,7 @@ const SQLITE: Scripts = scripts! {
     "0008_later_replies",
     "0009_workers",
     "0010_agent_controls",
+    "0011_rate_buckets",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -48,6 +49,7 @@ const POSTGRES: Scripts = scripts! {
     "0008_later_replies",
     "0009_workers",
     "0010_agent_controls",
+    "0011_rate_buckets",
 };
 
 pub fn sqlite() -> Vec<Migration> {

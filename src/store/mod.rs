@@ -28,6 +28,7 @@ mod pages;
 pub mod postgres;
 mod queries;
 mod query;
+mod rate_buckets;
 mod record;
 mod rows;
 mod salvage;

@@ -74,6 +74,7 @@ mod purge;
 mod queue_agents;
 mod queue_replies;
 mod quiet;
+mod rate_limits;
 mod record;
 mod refused_messages;
 mod reload;

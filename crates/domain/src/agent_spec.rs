@@ -9,6 +9,7 @@ use crate::{
     backoff::Backoff,
     breaker::BreakerSpec,
     queue_address::{MAIN_BROKER, QUEUE_SCHEME, QueueAddress},
+    rate_limit::RateLimitSpec,
     time::Span,
 };
 
@@ -34,6 +35,9 @@ pub struct AgentSpec {
     /// `None`: its endpoints are called whatever they respond.
     #[serde(default)]
     pub breaker: Option<BreakerSpec>,
+    /// `None`: as many calls a second as there are slots for.
+    #[serde(default)]
+    pub rate_limit: Option<RateLimitSpec>,
 }
 
 /// How the service of an agent gets its work.
@@ -77,6 +81,9 @@ impl Serialize for AgentSpec {
                 if let Some(breaker) = &self.breaker {
                     fields.serialize_field("breaker", breaker)?;
                 }
+                if let Some(limit) = &self.rate_limit {
+                    fields.serialize_field("rate_limit", limit)?;
+                }
             }
             AgentMode::Pull => fields.serialize_field("mode", &self.mode)?,
         }
@@ -109,6 +116,10 @@ impl AgentSpec {
                 let message = "remove it: an agent with the mode pull is not called";
                 fault("breaker".to_owned(), message.to_owned());
             }
+            if self.rate_limit.is_some() {
+                let message = "remove it: the workers of an agent with the mode pull fetch no more than they want";
+                fault("rate_limit".to_owned(), message.to_owned());
+            }
             return faults;
         }
         let count = self.endpoints.len();
@@ -137,6 +148,10 @@ impl AgentSpec {
         let breaker = self.breaker.iter().flat_map(BreakerSpec::faults);
         for (field, message) in breaker {
             fault(format!("breaker/{field}"), message);
+        }
+        let limit = self.rate_limit.iter().flat_map(RateLimitSpec::faults);
+        for (field, message) in limit {
+            fault(format!("rate_limit/{field}"), message);
         }
         let RetrySpec {
             initial,
@@ -281,6 +296,7 @@ mod tests {
             retry: RetrySpec::default(),
             max_open: None,
             breaker: None,
+            rate_limit: None,
         }
     }
 
@@ -373,6 +389,7 @@ mod tests {
             mode: AgentMode::Pull,
             max_open: Some(1),
             breaker: Some(BreakerSpec::default()),
+            rate_limit: serde_json::from_str(r#"{"rate": "5/s"}"#).unwrap(),
             retry: RetrySpec {
                 factor: 3,
                 ..RetrySpec::default()
@@ -385,7 +402,8 @@ mod tests {
                 "/agents/payments/endpoints",
                 "/agents/payments/retry",
                 "/agents/payments/max_open",
-                "/agents/payments/breaker"
+                "/agents/payments/breaker",
+                "/agents/payments/rate_limit"
             ]
         );
         let called = serde_json::to_string(&spec("http://payments")).unwrap();

@@ -35,6 +35,8 @@ pub enum Blocked {
     },
     /// Its agent has `max_open`, and so many of its replies are awaited: the step is in the agent's queue.
     OpenReplies { agent: AgentName, max_open: u32 },
+    /// Its agent has a `rate_limit`, and no further call may begin now: the step is in the agent's queue.
+    RateLimit { agent: AgentName, rate: String },
     /// An operator has paused its agent: the step is in the agent's queue.
     AgentPaused {
         agent: AgentName,

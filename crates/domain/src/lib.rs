@@ -39,6 +39,7 @@ mod payload;
 mod policy;
 mod purge_pace;
 mod queue_address;
+mod rate_limit;
 pub mod render;
 mod reply_to;
 mod reply_token;
@@ -115,6 +116,7 @@ pub use purge_pace::PurgePace;
 pub use queue_address::{
     DIRECT_REPLY, LONGEST_QUEUE, MAIN_BROKER, QUEUE_SCHEME, QueueAddress, queue_fault,
 };
+pub use rate_limit::{RATE_FORMS, Rate, RateBucket, RateLimitSpec};
 pub use reply_to::{KnownReceivers, REPLIES, ReplyQueue, ReplyTo};
 pub use reply_token::ReplyKey;
 pub use retention::{Keep, KeepRule, Retention};

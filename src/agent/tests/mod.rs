@@ -45,6 +45,7 @@ fn spec(urls: &[&str]) -> AgentSpec {
         },
         max_open: None,
         breaker: None,
+        rate_limit: None,
     }
 }
 

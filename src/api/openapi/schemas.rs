@@ -289,6 +289,14 @@ pub enum BlockedSchema {
         #[schema(example = 1000)]
         max_open: u32,
     },
+    /// Its agent has a `rate_limit`, and no further call may begin now: the step is in the agent's queue.
+    #[schema(title = "BlockedByRateLimit")]
+    RateLimit {
+        #[schema(example = "payments")]
+        agent: String,
+        #[schema(example = "50/s")]
+        rate: String,
+    },
     /// An operator has paused its agent: the step is in the agent's queue.
     #[schema(title = "BlockedByAgentPaused")]
     AgentPaused {
@@ -580,6 +588,10 @@ mod tests {
                 agent: agent.clone(),
                 max_open: 1,
             },
+            Blocked::RateLimit {
+                agent: agent.clone(),
+                rate: "50/s".to_owned(),
+            },
             Blocked::AgentPaused {
                 agent: agent.clone(),
                 until: Some(NOW),
@@ -607,6 +619,7 @@ mod tests {
                 | Blocked::Capacity { .. }
                 | Blocked::Worker { .. }
                 | Blocked::OpenReplies { .. }
+                | Blocked::RateLimit { .. }
                 | Blocked::AgentPaused { .. }
                 | Blocked::Breaker { .. }
                 | Blocked::Held

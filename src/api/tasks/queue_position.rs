@@ -40,6 +40,10 @@ pub fn explain_other_reasons(
                         until: pause.until,
                         message: pause.reason,
                     },
+                    Stopped::Rate(limit) => Blocked::RateLimit {
+                        agent,
+                        rate: limit.rate.to_string(),
+                    },
                     Stopped::Breaker { until, reason } => Blocked::Breaker {
                         agent,
                         until,

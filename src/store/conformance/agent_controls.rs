@@ -1,9 +1,12 @@
 //! Pauses and breakers of agents.
 
+use std::time::Duration;
+
 use super::harness::Harness;
 use crate::{
     domain::{
         AgentName, AgentSpec, BreakerAction, ControlChange, InstanceId, Observation, Precondition,
+        RateLimitSpec,
     },
     store::{ControlRecord, ControlRequest, ControlResponse, query::AlertQuery},
 };
@@ -109,4 +112,25 @@ pub async fn one_alert_is_open_while_a_breaker_is(h: Harness) {
     assert!(h.store.delete_agent(agent, any).await.unwrap());
     assert_eq!(open().await, (2, 0));
     assert!(saved(&h).await.control.is_empty());
+}
+
+pub async fn instances_share_the_bucket_of_a_rate(h: Harness) {
+    let limit = |json: &str| -> RateLimitSpec { serde_json::from_str(json).unwrap() };
+    let grant = async |limit: RateLimitSpec| {
+        let wanted = vec![(AgentName::new("payments"), limit)];
+        h.store.grant_calls(wanted).await.unwrap()[0].1
+    };
+    let slow = grant(limit(r#"{"rate": "1/h", "burst": 5}"#)).await;
+    assert_eq!(slow.calls, 0, "it begins empty");
+    assert!(slow.next_in > Duration::from_secs(3000), "{slow:?}");
+    // A faster one is not bound by what the slow one owed.
+    let fast = limit(r#"{"rate": "1000/s", "burst": 5}"#);
+    let mut granted = grant(fast.clone()).await;
+    assert!(granted.calls <= 5);
+    let mut asked = 0;
+    while granted.calls == 0 {
+        assert!(asked < 10_000, "it never fills: {granted:?}");
+        asked += 1;
+        granted = grant(fast.clone()).await;
+    }
 }

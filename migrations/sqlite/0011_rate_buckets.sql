@@ -1,0 +1,5 @@
+-- The rate limits that instances share: when the bucket of an agent is full again, in nanoseconds since the Unix epoch.
+CREATE TABLE rate_buckets (
+    agent   TEXT NOT NULL PRIMARY KEY,
+    full_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
