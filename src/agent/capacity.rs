@@ -10,7 +10,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     meters::InFlight,
-    rate::{Exhausted, RateLimiter},
+    rate::{RateLimiter, RateUsedUp},
 };
 use crate::domain::{AgentName, RateLimitSpec};
 
@@ -175,7 +175,7 @@ impl Bulkhead {
         }
         match self.rate.available(slots, Instant::now()) {
             Ok(free) => free as usize,
-            Err(Exhausted) => {
+            Err(RateUsedUp) => {
                 self.wants.notify_one();
                 0
             }
@@ -197,7 +197,7 @@ impl Bulkhead {
             })
             .ok()?;
         if self.rate.is_limited()
-            && let Err(Exhausted) = self.rate.try_take(Instant::now())
+            && let Err(RateUsedUp) = self.rate.try_take(Instant::now())
         {
             self.in_flight.fetch_sub(1, Ordering::Relaxed);
             self.wants.notify_one();

@@ -27,10 +27,10 @@ pub(super) struct RateLimiter {
 struct RateState {
     spec: Option<RateLimitSpec>,
     start: Instant,
-    source: Source,
+    source: CallSource,
 }
 
-enum Source {
+enum CallSource {
     Own(RateBucket),
     Granted { calls: u32, until: Instant },
 }
@@ -43,21 +43,21 @@ impl RateState {
 
     fn available(&self, spec: &RateLimitSpec, now: Instant) -> u32 {
         match &self.source {
-            Source::Own(bucket) => bucket.available(spec, self.nanos(now)),
-            Source::Granted { calls, until } if now < *until => *calls,
-            Source::Granted { .. } => 0,
+            CallSource::Own(bucket) => bucket.available(spec, self.nanos(now)),
+            CallSource::Granted { calls, until } if now < *until => *calls,
+            CallSource::Granted { .. } => 0,
         }
     }
 
     fn take(&mut self, spec: &RateLimitSpec, now: Instant) -> bool {
         let nanos = self.nanos(now);
         match &mut self.source {
-            Source::Own(bucket) => bucket.take(spec, nanos, 1) > 0,
-            Source::Granted { calls, until } if *calls > 0 && now < *until => {
+            CallSource::Own(bucket) => bucket.take(spec, nanos, 1) > 0,
+            CallSource::Granted { calls, until } if *calls > 0 && now < *until => {
                 *calls -= 1;
                 true
             }
-            Source::Granted { .. } => false,
+            CallSource::Granted { .. } => false,
         }
     }
 }
@@ -70,7 +70,7 @@ impl RateLimiter {
             state: Mutex::new(RateState {
                 spec: None,
                 start: now,
-                source: Source::Own(RateBucket(0)),
+                source: CallSource::Own(RateBucket(0)),
             }),
         }
     }
@@ -84,8 +84,8 @@ impl RateLimiter {
         state.spec = spec.cloned();
         self.is_limited.store(spec.is_some(), Ordering::Relaxed);
         state.source = match spec {
-            Some(spec) if !is_shared => Source::Own(RateBucket::empty(spec, state.nanos(now))),
-            _ => Source::Granted {
+            Some(spec) if !is_shared => CallSource::Own(RateBucket::empty(spec, state.nanos(now))),
+            _ => CallSource::Granted {
                 calls: 0,
                 until: now,
             },
@@ -97,7 +97,7 @@ impl RateLimiter {
     }
 
     /// Takes one call, if the rate lets it begin now.
-    pub fn try_take(&self, now: Instant) -> Result<(), Exhausted> {
+    pub fn try_take(&self, now: Instant) -> Result<(), RateUsedUp> {
         let mut state = self.state.lock();
         let Some(spec) = state.spec.clone() else {
             return Ok(());
@@ -106,19 +106,19 @@ impl RateLimiter {
             true => Ok(()),
             false => {
                 self.is_wanting.store(true, Ordering::Release);
-                Err(Exhausted)
+                Err(RateUsedUp)
             }
         }
     }
 
     /// How many calls may begin now, at most `most`.
-    pub fn available(&self, most: u32, now: Instant) -> Result<u32, Exhausted> {
+    pub fn available(&self, most: u32, now: Instant) -> Result<u32, RateUsedUp> {
         let state = self.state.lock();
         let spec = state.spec.as_ref();
         let available = spec.map_or(most, |spec| state.available(spec, now));
         if available == 0 {
             self.is_wanting.store(true, Ordering::Release);
-            return Err(Exhausted);
+            return Err(RateUsedUp);
         }
         Ok(available.min(most))
     }
@@ -137,8 +137,8 @@ impl RateLimiter {
             return;
         };
         match &mut state.source {
-            Source::Own(bucket) => bucket.give_back(&spec),
-            Source::Granted { calls, .. } => *calls += 1,
+            CallSource::Own(bucket) => bucket.give_back(&spec),
+            CallSource::Granted { calls, .. } => *calls += 1,
         }
     }
 
@@ -150,11 +150,11 @@ impl RateLimiter {
         let state = self.state.lock();
         let spec = state.spec.as_ref()?;
         Some(match &state.source {
-            Source::Own(bucket) => {
+            CallSource::Own(bucket) => {
                 let next_in = bucket.next_in(spec, state.nanos(now)).unsigned_abs();
                 Want::Wait(rest(spec, Duration::from_nanos(next_in), REST))
             }
-            Source::Granted { .. } => Want::Grant(spec.clone()),
+            CallSource::Granted { .. } => Want::Grant(spec.clone()),
         })
     }
 
@@ -168,7 +168,7 @@ impl RateLimiter {
 
     pub fn granted(&self, more: u32, now: Instant) {
         let mut state = self.state.lock();
-        if let Source::Granted { calls, until } = &mut state.source {
+        if let CallSource::Granted { calls, until } = &mut state.source {
             let left = if now < *until { *calls } else { 0 };
             *calls = left.saturating_add(more);
             *until = now + GRANT_LASTS;
@@ -186,7 +186,7 @@ fn rest(spec: &RateLimitSpec, next_in: Duration, least: Duration) -> Duration {
 
 /// No call may begin now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Exhausted;
+pub(super) struct RateUsedUp;
 
 /// How an agent gets further calls.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -213,7 +213,7 @@ mod tests {
         let limit = spec(r#"{"rate": "10/s", "burst": 2}"#);
         limiter.configure(Some(&limit), false, start);
         assert!(limiter.is_limited());
-        assert_eq!(limiter.try_take(start), Err(Exhausted));
+        assert_eq!(limiter.try_take(start), Err(RateUsedUp));
         let soon = Want::Wait(Duration::from_millis(100));
         assert_eq!(limiter.take_want(start), Some(soon));
         assert_eq!(limiter.take_want(start), None);
@@ -234,12 +234,12 @@ mod tests {
         let limiter = RateLimiter::new(start);
         let limit = spec(r#"{"rate": "10/s", "burst": 2}"#);
         limiter.configure(Some(&limit), true, start);
-        assert_eq!(limiter.available(7, start), Err(Exhausted));
+        assert_eq!(limiter.available(7, start), Err(RateUsedUp));
         assert_eq!(limiter.take_want(start), Some(Want::Grant(limit)));
         limiter.granted(2, start);
         assert_eq!(limiter.try_take(start), Ok(()));
         let later = start + GRANT_LASTS;
-        assert_eq!(limiter.try_take(later), Err(Exhausted));
+        assert_eq!(limiter.try_take(later), Err(RateUsedUp));
         limiter.granted(2, later);
         assert_eq!(limiter.available(7, later), Ok(2));
     }

@@ -383,7 +383,7 @@ fn read_rate_limit(mut fields: Fields<'_>) -> Result<RateLimitSpec, Vec<FieldFau
         // Not a string: the fault is there.
         None => {}
     }
-    let burst = fields.integer("burst", 0..=i64::from(u32::MAX));
+    let burst = fields.integer("burst", RateLimitSpec::BURSTS);
     let burst = burst.map(|burst| burst as u32);
     fields.finish()?;
     // Without a rate there was a fault.

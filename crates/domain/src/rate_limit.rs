@@ -1,7 +1,7 @@
 //! How many calls an agent may get in a time: a token bucket, kept as the one time at which it would be full again (the
 //! generic cell rate algorithm), so that instances can share it as one number.
 
-use std::{fmt, time::Duration};
+use std::{fmt, ops::RangeInclusive, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -21,6 +21,8 @@ pub struct RateLimitSpec {
 }
 
 impl RateLimitSpec {
+    pub const BURSTS: RangeInclusive<i64> = 1..=MOST_BURST as i64;
+
     pub fn burst(&self) -> u32 {
         let tenth = 100_000_000 / self.cost();
         self.burst
