@@ -42,6 +42,7 @@ impl Transport {
             message_id: call.idempotency_key.clone(),
             correlation_id: Some(queues.key.token(call.step, call.attempt)),
             reply_to: Some(queues.key.reply_queue()),
+            declare_reply_to: true,
             kind: call.step_name.to_string(),
             expires_in: Some(left),
             headers: headers(call),

@@ -5,7 +5,7 @@
 //! Each message in flight has a channel of its own. A channel is closed by the broker when it refuses something, with
 //! whatever else is in flight on it; so one message that cannot be published fails alone.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::HashSet, sync::Arc, time::Duration};
 
 use async_rs::{Runtime, Tokio};
 use async_trait::async_trait;
@@ -89,6 +89,8 @@ enum PublisherState {
 struct Connected {
     connection: Connection,
     end: CancellationToken,
+    /// The queues that messages named for replies, and that are there.
+    reply_queues: Mutex<HashSet<String>>,
 }
 
 impl Drop for Connected {
@@ -168,7 +170,11 @@ impl AmqpConnections {
             Err(_) => return Err(self.unreachable(format!("no answer within {limit:?}"))),
         };
         given_up.disarm();
-        Ok(Connected { connection, end })
+        Ok(Connected {
+            connection,
+            end,
+            reply_queues: Mutex::default(),
+        })
     }
 
     /// The connection for publishing, if there is one now. At the start, it may be there in a moment.
@@ -227,6 +233,9 @@ impl AmqpConnections {
         body: &[u8],
         within: Duration,
     ) -> Result<(), BrokerError> {
+        if let Some(queue) = to.reply_to.as_ref().filter(|_| to.declare_reply_to) {
+            self.declare_once(queue).await?;
+        }
         let attempt = self.publish_once(to, properties.clone(), body);
         let mut published = timeout(within, attempt).await;
         if let Ok(Err(BrokerError::Unroutable { .. })) = published
@@ -296,6 +305,17 @@ impl AmqpConnections {
                 Err(BrokerError::Rejected { queue })
             }
         }
+    }
+
+    /// [`Self::declare`], once for each connection.
+    async fn declare_once(&self, queue: &str) -> Result<(), BrokerError> {
+        let connected = self.link().await?;
+        if connected.reply_queues.lock().contains(queue) {
+            return Ok(());
+        }
+        self.declare(&connected, queue).await?;
+        connected.reply_queues.lock().insert(queue.to_owned());
+        Ok(())
     }
 
     /// Declares a durable queue, if it does not exist. One that exists stays as it is.

@@ -35,6 +35,8 @@ pub struct Outgoing {
     pub message_id: String,
     pub correlation_id: Option<String>,
     pub reply_to: Option<String>,
+    /// Declares the queue for the reply first, durable, where it does not exist: a reply to no queue would be lost.
+    pub declare_reply_to: bool,
     /// `type`: what the message is about.
     pub kind: String,
     /// The broker drops it after this time, if nobody has read it.
