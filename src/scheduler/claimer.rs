@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::Local;
 use crate::{
-    domain::{AgentName, idle, jittered},
+    domain::{AgentName, Backoff, idle, jittered},
     store::{LocalScheduler, Promoted, Store, StoreError},
 };
 
@@ -18,11 +18,22 @@ use crate::{
 /// nobody wrote is found so, and not by the next caller.
 const PROMOTE_ANYWAY: Duration = Duration::from_secs(30);
 
+/// When due steps whose tasks others have locked are looked at again. Locks are mostly held for a few milliseconds, but
+/// a session that hangs may keep one for seconds.
+const LOCKED_AGAIN: Backoff = Backoff::doubling(Duration::from_millis(10), Duration::from_secs(1));
+
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimerSettings {
     pub poll: Duration,
     /// Whether this instance hears of steps that others enqueue.
     pub is_notified: bool,
+}
+
+struct Promotions {
+    /// When the last one was made.
+    at: Instant,
+    /// How many of the last ones found nothing but locked tasks.
+    found_locked: u32,
 }
 
 pub async fn run(
@@ -33,7 +44,10 @@ pub async fn run(
 ) {
     let poll = settings.poll;
     let mut polled_at: Option<Instant> = None;
-    let mut promoted_at = Instant::now();
+    let mut promotions = Promotions {
+        at: Instant::now(),
+        found_locked: 0,
+    };
     let mut chance = rand::random();
     loop {
         let is_idle = settings.is_notified && local.agent_queues.is_empty();
@@ -53,7 +67,7 @@ pub async fn run(
             polled_at = Some(Instant::now());
             chance = rand::random();
         }
-        if let Err(error) = look(&local, &store, polled, &mut promoted_at).await {
+        if let Err(error) = look(&local, &store, polled, &mut promotions).await {
             warn!(%error, "agent queues could not be read; trying again");
             let again = Instant::now() + jittered(poll, chance);
             // All of it, whichever part it was.
@@ -85,20 +99,27 @@ async fn look(
     local: &Local,
     store: &Store,
     polled: bool,
-    promoted_at: &mut Instant,
+    promotions: &mut Promotions,
 ) -> Result<(), StoreError> {
     let everywhere = local.agent_queues.take_everywhere();
     let is_due = local.agent_queues.take_due();
     if is_due || polled {
-        match backlog(store, promoted_at).await {
+        match backlog(store, &mut promotions.at).await {
             Ok(promoted) => {
                 for agent in &promoted.agents {
                     local.agent_queues.grew(agent);
                 }
-                if let Some(due) = promoted.next_due {
-                    local
-                        .agent_queues
-                        .due_in(due.since(store.housekeeping.now().await?));
+                if promoted.is_locked {
+                    promotions.found_locked += 1;
+                    let again = LOCKED_AGAIN.wait(promotions.found_locked);
+                    local.agent_queues.due_in(again);
+                } else {
+                    promotions.found_locked = 0;
+                    if let Some(due) = promoted.next_due {
+                        local
+                            .agent_queues
+                            .due_in(due.since(store.housekeeping.now().await?));
+                    }
                 }
             }
             Err(error) if error.is_damage() => {

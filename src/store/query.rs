@@ -93,6 +93,8 @@ pub struct Promoted {
     pub agents: Vec<AgentName>,
     /// Not after the time of the promotion, where more were due than one takes.
     pub next_due: Option<Timestamp>,
+    /// Nothing that was due could be enqueued, because others have locked its tasks.
+    pub is_locked: bool,
 }
 
 impl Promoted {

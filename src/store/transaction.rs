@@ -194,10 +194,14 @@ impl Transaction<'_> {
         let promote = Statement::new(self.dialect().promote)
             .bind(self.now())
             .bind(Promoted::MOST);
-        if self.execute(promote).await? > 0 {
+        let enqueued = self.execute(promote).await?;
+        if enqueued > 0 {
             self.notify(Notification::WORK);
         }
-        queries::read_backlog(&self.fetch(queries::backlog()).await?)
+        let mut promoted = queries::read_backlog(&self.fetch(queries::backlog()).await?)?;
+        let is_due = promoted.next_due.is_some_and(|due| due <= self.now());
+        promoted.is_locked = is_due && enqueued == 0;
+        Ok(promoted)
     }
 
     /// Enqueues one delayed step, if its time has come.

@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{
     cluster,
-    harness::{Harness, New, TestDatabase, postgres, postgres_at, refusal, success},
+    harness::{Harness, New, TestDatabase, postgres, postgres_at, postgres_with, refusal, success},
 };
 use crate::{
     domain::{Actor, AgentName, Attempt, Command, Expiry, StepIndex, TaskStatus},
@@ -224,6 +224,139 @@ async fn instances_that_work_on_the_same_tasks_never_wait_in_a_circle() {
             .await
             .unwrap();
     assert_eq!(row.get::<i64, _>("deadlocks"), 0);
+}
+
+/// A promotion changes steps and not the versions of their tasks: a save that began before its commit finds the
+/// rows as they were before.
+#[tokio::test]
+async fn a_step_that_is_enqueued_while_it_is_saved_is_saved_all_the_same() {
+    // By one statement, and in a transaction of several.
+    for listen in [true, false] {
+        let h = Arc::new(Harness::new(postgres_with(cluster::new_database(), listen).await).await);
+        let id = h.submit(New::default()).await.id();
+        let mut other = postgres_at(url(&h)).await.connections.writers.remove(0);
+        for (version, command) in [
+            (2, Command::Pause { reason: None }),
+            (3, Command::Resume { reason: None }),
+        ] {
+            h.database
+                .execute("UPDATE steps SET due_at = 1, queued = 0")
+                .await;
+            let mut promotion = other.begin().await.unwrap();
+            let promoted = promotion.promote().await.unwrap();
+            assert_eq!(promoted.agents, [AgentName::new("x")]);
+            let saving = tokio::spawn({
+                let h = h.clone();
+                async move { h.apply(id, command).await }
+            });
+            one_waits_for_a_lock(&h).await;
+            promotion.commit().await.unwrap();
+            assert_eq!(saving.await.unwrap().unwrap().version, version);
+            assert_eq!(h.read(id).await.version, version);
+        }
+        let x = AgentName::new("x");
+        h.slots("x", 1);
+        assert_eq!(h.store.claim_queued(vec![x]).await.unwrap(), 1);
+    }
+}
+
+async fn one_waits_for_a_lock(h: &Harness) {
+    let mut outside = outside(h).await;
+    let waits = "SELECT count(*) FROM pg_stat_activity
+                 WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let mut waiting = 0_i64;
+    while waiting == 0 {
+        let asked = sqlx::query_scalar(waits).fetch_one(&mut outside).await;
+        waiting = asked.unwrap();
+    }
+}
+
+/// Whoever changes a step has locked its task. So nobody waits for a step, in whatever order.
+#[tokio::test]
+async fn a_promotion_locks_the_tasks_of_its_steps_and_passes_over_locked_ones() {
+    let h = Harness::new(postgres().await).await;
+    let mut other = postgres_at(url(&h)).await.connections.writers.remove(0);
+    let (first, second) = (
+        h.submit(New::default()).await,
+        h.submit(New::default()).await,
+    );
+    h.database
+        .execute("UPDATE steps SET due_at = 1, queued = 0")
+        .await;
+    let mut outside = outside(&h).await;
+    let mut holds = outside.begin().await.unwrap();
+    let lock = "SELECT id FROM tasks WHERE id = ANY ($1) FOR NO KEY UPDATE SKIP LOCKED";
+    let ids = [first.id().0, second.id().0];
+    let locked = sqlx::query(lock).bind(&ids[..1]).execute(&mut *holds);
+    assert_eq!(locked.await.unwrap().rows_affected(), 1);
+
+    let queued = async || -> Vec<uuid::Uuid> {
+        let queued = "SELECT task_id FROM steps WHERE queued = 1 ORDER BY task_id";
+        let mut outside = PgConnection::connect(&url(&h)).await.unwrap();
+        let queued = sqlx::query_scalar(queued).fetch_all(&mut outside).await;
+        queued.unwrap()
+    };
+    let mut promotion = other.begin().await.unwrap();
+    let promoted = promotion.promote().await.unwrap();
+    assert!(promoted.next_due.is_some(), "one is left");
+    let locked = sqlx::query(lock).bind(&ids[..]).execute(&mut *holds).await;
+    assert_eq!(locked.unwrap().rows_affected(), 1, "only its own");
+    promotion.commit().await.unwrap();
+    assert_eq!(queued().await, ids[1..]);
+
+    // What was changed by the one who held the lock is looked at as it is then.
+    sqlx::query("UPDATE steps SET due_at = NULL WHERE task_id = $1")
+        .bind(ids[0])
+        .execute(&mut *holds)
+        .await
+        .unwrap();
+    holds.commit().await.unwrap();
+    let promoted = h.store.promote().await.unwrap();
+    assert_eq!(promoted.next_due, None);
+    assert_eq!(queued().await, ids[1..]);
+
+    // One by one it is the same.
+    h.database
+        .execute("UPDATE steps SET due_at = 1, queued = 0")
+        .await;
+    let mut holds = outside.begin().await.unwrap();
+    let locked = sqlx::query(lock).bind(&ids[1..]).execute(&mut *holds);
+    assert_eq!(locked.await.unwrap().rows_affected(), 1);
+    h.store.promote_each().await.unwrap();
+    assert_eq!(queued().await, ids[..1]);
+    holds.commit().await.unwrap();
+    h.store.promote_each().await.unwrap();
+    assert_eq!(queued().await, ids);
+}
+
+/// Whatever keeps a row from being saved, nobody is told that it was.
+#[tokio::test]
+async fn a_step_whose_row_cannot_be_found_is_not_saved_and_its_task_neither() {
+    for listen in [true, false] {
+        let h = Harness::new(postgres_with(cluster::new_database(), listen).await).await;
+        let id = h.submit(New::default()).await.id();
+        h.database
+            .execute(
+                "CREATE FUNCTION ignore() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                    RETURN NULL; END $$",
+            )
+            .await;
+        h.database
+            .execute(
+                "CREATE TRIGGER ignore BEFORE UPDATE ON steps
+                    FOR EACH ROW EXECUTE FUNCTION ignore()",
+            )
+            .await;
+        for _ in 0..2 {
+            let lost = h.apply(id, Command::Pause { reason: None }).await.err();
+            let lost = lost.unwrap().to_string();
+            assert!(lost.contains("step"), "{lost}");
+            assert_eq!(h.read(id).await.version, 1);
+        }
+        h.database.execute("DROP TRIGGER ignore ON steps").await;
+        let paused = h.apply(id, Command::Pause { reason: None }).await;
+        assert_eq!(paused.unwrap().version, 2);
+    }
 }
 
 #[tokio::test]

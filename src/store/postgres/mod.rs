@@ -77,6 +77,9 @@ pub struct PgBackend {
     clock: Arc<Clock>,
     definitions: Arc<Definitions>,
     notifier: Option<Notifier>,
+    /// The next save locks its tasks by a statement of its own, because the last one missed rows: what it sees is
+    /// then of a moment after which nobody else changes them, and no row is missed but for a fault.
+    locks_first: bool,
 }
 
 /// Connects, and brings the schema up to date or checks that it is.
@@ -136,6 +139,7 @@ pub async fn open(
             clock: clock.clone(),
             definitions: definitions.clone(),
             notifier: notifier.clone(),
+            locks_first: false,
         })
     };
     let connected = |session| WriterConnection::new(session, connector.clone());

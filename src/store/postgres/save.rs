@@ -12,7 +12,7 @@ use super::{
 use crate::{
     domain::{Message, Timestamp},
     store::{
-        Batch, Saved, StoreError,
+        Batch, StoreError,
         batch::TaskChange,
         record::{
             DetailsRow, HistoryRow, KeyRow, LabelRow, MessageRow, NewStepRow, NewTaskRow, QueueRow,
@@ -25,6 +25,50 @@ use crate::{
 const CONFLICT_OF_QUEUES: &str =
     " ON CONFLICT (receiver, subject) DO UPDATE SET tries = queues.tries";
 
+/// How the statement went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RowsSaved {
+    All,
+    /// A task is gone, has another version, or is locked and was not waited for. Nothing was changed.
+    Stale,
+    /// A row was there and was not changed. Nothing else was either: the statement failed.
+    ///
+    /// The statement sees rows as they were when it began, and takes its locks later. Whatever is written of a task in
+    /// between shows in its version, but for a promotion: it leaves the version as it is, and what was seen of the
+    /// step is then an old row, which an update by its `ctid` leaves alone. All is decided again, with the locks
+    /// taken first; a row that is missed after that is a fault.
+    Missed,
+}
+
+/// How the statement fails that misses a row: see `end` in `save_sql`.
+const DIVISION_BY_ZERO: &str = "22012";
+
+/// In the order of the batch, as a save does it.
+const LOCK_TASKS: &str = "
+SELECT FROM unnest($1::uuid[]) AS known (id)
+CROSS JOIN LATERAL (SELECT FROM tasks WHERE tasks.id = known.id FOR NO KEY UPDATE) AS locked";
+
+const LOCK_FREE_TASKS: &str = "
+SELECT FROM unnest($1::uuid[]) AS known (id)
+CROSS JOIN LATERAL (SELECT FROM tasks WHERE tasks.id = known.id FOR NO KEY UPDATE SKIP LOCKED) AS locked";
+
+/// Locks the tasks of a batch that are there already. Returns whether all of them are locked; `wait`: as of [`save`].
+pub(super) async fn lock_tasks(
+    tx: &mut PgConnection,
+    batch: &Batch,
+    wait: bool,
+    prepared: Prepared,
+) -> Result<bool, StoreError> {
+    let known = batch.changes.iter().filter(|change| change.base.is_some());
+    let ids: Vec<_> = known.map(|change| change.task.id().0).collect();
+    let lock = match wait {
+        true => LOCK_TASKS,
+        false => LOCK_FREE_TASKS,
+    };
+    let locked = prepared.query(lock).bind(&ids).execute(tx).await?;
+    Ok(usize::try_from(locked.rows_affected()).is_ok_and(|locked| locked == ids.len()))
+}
+
 /// Saves all but alerts and messages. `wait`: whether rows that another instance has locked are waited for.
 pub(super) async fn save(
     tx: &mut PgConnection,
@@ -32,7 +76,7 @@ pub(super) async fn save(
     now: Timestamp,
     wait: bool,
     prepared: Prepared,
-) -> Result<Saved, StoreError> {
+) -> Result<RowsSaved, StoreError> {
     let changes = &batch.changes;
     let known = changes
         .iter()
@@ -77,11 +121,14 @@ pub(super) async fn save(
     let with_events = changes.iter().filter(|change| !change.events.is_empty());
     let history: Vec<_> = with_events.map(HistoryRow::of).collect();
     statement = HistoryRow::bind(&history, statement);
-    let row = statement.fetch_one(&mut *tx).await?;
-    if !row.try_get::<bool, _>("saved")? {
-        return Ok(Saved::Conflict);
+    match statement.fetch_one(&mut *tx).await {
+        Ok(row) if row.try_get("saved")? => Ok(RowsSaved::All),
+        Ok(_) => Ok(RowsSaved::Stale),
+        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(DIVISION_BY_ZERO) => {
+            Ok(RowsSaved::Missed)
+        }
+        Err(error) => Err(error.into()),
     }
-    Ok(Saved::All)
 }
 
 /// Whether [`save`] asks no more than one statement of the server for it.

@@ -116,7 +116,8 @@ impl SaveBuilder {
     /// first, one after the other in the order of the batch, which is that of ids: an update by itself
     /// promises no order. A row whose version moved on while its lock was waited for is left out, because
     /// the condition is looked at again then; where none is left out nobody has written anything of these
-    /// tasks since, and the steps that are read are the current ones.
+    /// tasks since, and the steps that are read are the current ones, but for what a promotion did: see
+    /// [`RowsSaved::Missed`](super::save::RowsSaved::Missed).
     ///
     /// The form leaves no choice of a plan: a LATERAL that locks, and a subquery in a list, are run for
     /// each row by the primary key, and only a TID scan finds a row by its `ctid`. A plain join was seen to
@@ -194,7 +195,8 @@ impl SaveBuilder {
         )
     }
 
-    /// A row that is locked, or existed, and yet was not found, is an error that changes nothing.
+    /// A row that is locked, or existed, and yet was not found, is an error that changes nothing: the division is by
+    /// zero then.
     fn end(self) -> String {
         let Self { mut sql, known, .. } = self;
         sql.push_str(&match known {

@@ -20,7 +20,7 @@ use super::{
     connection::WriterSession,
     notifications::Notification,
     prepared::Prepared,
-    save,
+    save::{self, RowsSaved},
     session_settings::{BEGIN, BEGIN_ANYWHERE},
 };
 use crate::{
@@ -52,24 +52,30 @@ WHERE agent = $1 AND due_at IS NOT NULL AND queued = 1
 ORDER BY priority DESC, task_id, idx
 LIMIT $2"#;
 
+/// Relies on steps_delayed. Locks the tasks, as every change of steps does, and passes over those that others have
+/// locked. What was changed while the lock was taken is looked at as it is then, or left for the next promotion.
+///
+/// The versions of the tasks stay, so that no instance loads them again because of it: [`RowsSaved::Missed`] is the price.
 const PROMOTE: &str = r#"
 WITH due AS MATERIALIZED (
-    SELECT ctid AS place FROM steps
+    SELECT steps.ctid AS place FROM steps
+    CROSS JOIN LATERAL (
+        SELECT FROM tasks WHERE tasks.id = steps.task_id FOR NO KEY UPDATE SKIP LOCKED) AS locked
     WHERE due_at IS NOT NULL AND queued = 0 AND due_at <= $1
-    ORDER BY due_at LIMIT $2
-    FOR NO KEY UPDATE SKIP LOCKED)
+    ORDER BY due_at LIMIT $2)
 UPDATE steps SET queued = 1
 FROM due
-WHERE steps.ctid = due.place"#;
+WHERE steps.ctid = due.place AND queued = 0 AND due_at <= $1"#;
 
 const PROMOTE_ONE: &str = r#"
 WITH due AS MATERIALIZED (
-    SELECT ctid AS place FROM steps
-    WHERE task_id = $1 AND idx = $2 AND due_at <= $3 AND queued = 0
-    FOR NO KEY UPDATE SKIP LOCKED)
+    SELECT steps.ctid AS place FROM steps
+    CROSS JOIN LATERAL (
+        SELECT FROM tasks WHERE tasks.id = steps.task_id FOR NO KEY UPDATE SKIP LOCKED) AS locked
+    WHERE task_id = $1 AND idx = $2 AND due_at <= $3 AND queued = 0)
 UPDATE steps SET queued = 1
 FROM due
-WHERE steps.ctid = due.place"#;
+WHERE steps.ctid = due.place AND queued = 0 AND due_at <= $3"#;
 
 static DIALECT: Dialect = Dialect {
     skip_locked: "FOR NO KEY UPDATE SKIP LOCKED",
@@ -96,6 +102,8 @@ purged_steps AS (DELETE FROM steps WHERE task_id = ANY (ARRAY(SELECT id FROM end
 purged_details AS (DELETE FROM task_details WHERE task_id = ANY (ARRAY(SELECT id FROM ended))),
 purged_history AS (DELETE FROM history WHERE task_id = ANY (ARRAY(SELECT id FROM ended)))
 SELECT count(*) AS purged FROM purged"#;
+
+const MISSED: &str = "the database did not change every row of the tasks and steps that were to be saved, and nothing was saved: check the tables \"tasks\" and \"steps\" for triggers, rules and policies that keep rows from being changed, and the database for damage";
 
 /// How long a commit whose answer was lost is asked after, once there is somebody to ask. Longer than the
 /// server lets a session hang in a transaction.
@@ -241,6 +249,37 @@ impl<'b> PgTransaction<'b> {
     fn cut_off(&mut self) {
         if let Some(session) = self.take_session() {
             self.state = TransactionState::Failed(session);
+        }
+    }
+
+    /// All of a batch but alerts and messages.
+    async fn save_rows(&mut self, batch: &Batch) -> Result<Saved, StoreError> {
+        let wait = self.locks == LockOrder::ById;
+        let (now, prepared) = (self.estimate.now, self.prepared());
+        let locks_first = self.backend.locks_first;
+        if locks_first {
+            let locked = save::lock_tasks(self.connection().await?, batch, wait, prepared);
+            let locked = answered(locked).await;
+            if !self.noted(locked)? {
+                return Ok(Saved::Conflict);
+            }
+        }
+        let saved = save::save(self.connection().await?, batch, now, wait, prepared);
+        let saved = answered(saved).await;
+        match self.noted(saved)? {
+            RowsSaved::All => {
+                self.backend.locks_first = false;
+                Ok(Saved::All)
+            }
+            RowsSaved::Stale => Ok(Saved::Conflict),
+            RowsSaved::Missed => {
+                self.cut_off();
+                self.backend.locks_first = !locks_first;
+                match locks_first {
+                    false => Ok(Saved::Conflict),
+                    true => Err(StoreError::Unavailable(MISSED.to_owned())),
+                }
+            }
         }
     }
 
@@ -405,11 +444,7 @@ impl Session for PgTransaction<'_> {
     }
 
     async fn save(&mut self, batch: &Arc<Batch>) -> Result<Saved, StoreError> {
-        let wait = self.locks == LockOrder::ById;
-        let (now, prepared) = (self.estimate.now, self.prepared());
-        let saved = save::save(self.connection().await?, batch, now, wait, prepared);
-        let saved = answered(saved).await;
-        if self.noted(saved)? == Saved::Conflict {
+        if self.save_rows(batch).await? == Saved::Conflict {
             return Ok(Saved::Conflict);
         }
         let alerts = (self as &mut Transaction<'_>).save_alerts(batch).await?;
@@ -498,7 +533,7 @@ impl Session for PgTransaction<'_> {
         batch: &Arc<Batch>,
     ) -> Result<Saved, CommitError> {
         let is_new = matches!(self.state, TransactionState::NotBegun(_));
-        if !is_new || !save::is_one_statement(batch) {
+        if !is_new || self.backend.locks_first || !save::is_one_statement(batch) {
             if self.save(batch).await? == Saved::Conflict {
                 return Ok(Saved::Conflict);
             }
@@ -510,9 +545,11 @@ impl Session for PgTransaction<'_> {
         self.cut_off();
         let (now, prepared) = (self.estimate.now, self.prepared());
         let saved = save::save(self.reading()?, batch, now, true, prepared);
-        match answered(saved).await {
-            Ok(Saved::All) => {}
-            Ok(Saved::Conflict) => {
+        let saved = answered(saved).await;
+        match saved {
+            Ok(RowsSaved::All) => {}
+            Ok(RowsSaved::Stale | RowsSaved::Missed) => {
+                self.backend.locks_first = matches!(saved, Ok(RowsSaved::Missed));
                 if let Some(session) = self.take_session() {
                     self.backend.writer.put_back(session);
                 }
