@@ -17,7 +17,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     App, Problem,
-    extract::{JsonBody, OptionalJsonBody, Query, parse as parse_json, too_large},
+    extract::{JsonBody, OptionalJsonBody, Query, check_encoding, parse as parse_json, too_large},
     problem::{ProblemBody, ProblemKind},
     response::json,
 };
@@ -176,6 +176,7 @@ pub async fn reply_by_message(app: &App, message: &Received) -> Result<(), Probl
             "no task of this service has an attempt with this correlation id: use the one of the request, unchanged",
         )
     })?;
+    check_encoding(message.content_encoding.as_deref())?;
     let content_type = message.content_type.as_deref().unwrap_or_default();
     let is_heartbeat = message.kind.as_deref() == Some("heartbeat");
     let command = if is_heartbeat {

@@ -1,19 +1,23 @@
 //! The queue for replies of services whose agents have queues: any instance takes them. A reply is acknowledged after
 //! its commit. One that came too late, or that nobody awaits, is counted and dropped, as over HTTP; one that cannot be
-//! read becomes a dead letter.
+//! read becomes a dead letter, and its service gets the problem if the reply names a queue for that.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use http::StatusCode;
 use metrics::{Counter, counter};
+use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::reader::{MessageHandler, QueueReader};
+use super::{
+    reader::{MessageHandler, QueueReader},
+    refusal_notice::{REPLY_REFUSED, RefusalNotice},
+};
 use crate::{
-    api::{self, App},
-    broker::{Brokers, Delivery},
+    api::{self, App, Problem},
+    broker::{Brokers, Delivery, Received},
     config::IntakeConfig,
 };
 
@@ -62,6 +66,28 @@ impl LaterReplies {
         let this = Arc::new(self);
         this.reader.run(this.clone(), stop).await;
     }
+
+    async fn tell_service(&self, message: &Received, problem: &Problem) {
+        let config = &self.reader.config;
+        let Some(to) = api::refusal_address(&self.app, config, message) else {
+            return;
+        };
+        // Copied from the request with all its properties: the service does not read that queue.
+        if *to.queue == *config.queue {
+            return;
+        }
+        let key = message_key(message);
+        let notice = RefusalNotice::new(config, to, REPLY_REFUSED, message, &key, problem);
+        notice.publish(&self.reader).await;
+    }
+}
+
+/// A service seldom gives its replies ids: one attempt may have several replies that are refused.
+fn message_key(message: &Received) -> String {
+    let token = message.correlation_id.as_deref().unwrap_or_default();
+    let body = Sha256::digest(&message.body);
+    let body: String = body.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{token}\t{body}")
 }
 
 #[async_trait]
@@ -93,6 +119,7 @@ impl MessageHandler for LaterReplies {
         }
         self.refused.increment(1);
         self.reader.make_dead_letter(delivery, &problem).await;
+        self.tell_service(message, &problem).await;
         self.reader.acknowledge(delivery).await;
     }
 }

@@ -9,7 +9,7 @@ mod dead_letter;
 mod later_replies;
 mod meters;
 mod reader;
-mod submitter_notice;
+mod refusal_notice;
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub use self::later_replies::LaterReplies;
 use self::{
     meters::IntakeMeters,
     reader::{MessageHandler, QueueReader},
-    submitter_notice::SubmitterNotice,
+    refusal_notice::{RefusalNotice, SUBMISSION_REFUSED},
 };
 use crate::{
     api::{self, App},
@@ -98,7 +98,8 @@ impl MessageHandler for Intake {
         self.meters.refused.increment(1);
         self.reader.make_dead_letter(delivery, &problem).await;
         if let Some(to) = api::refusal_address(app, config, message) {
-            let notice = SubmitterNotice::new(config, to, message, &key, &problem);
+            let kind = SUBMISSION_REFUSED;
+            let notice = RefusalNotice::new(config, to, kind, message, &key, &problem);
             notice.publish(&self.reader).await;
         }
         self.reader.acknowledge(delivery).await;

@@ -113,6 +113,62 @@ async fn a_request_goes_to_a_queue_and_its_reply_ends_the_step() {
 }
 
 #[tokio::test]
+async fn a_service_is_told_of_a_reply_that_is_refused_and_can_reply_again() {
+    let rabbit = Rabbit::start().await;
+    let client = rabbit.client().await;
+    for queue in ["charges", "pay.refusals", "foreign"] {
+        client.declare(queue).await;
+    }
+    let provost = with_broker(Provost::setup(), &rabbit.url())
+        .set("BROKER__REPLY_QUEUES", r#"["pay.*", "provost.*"]"#)
+        .start()
+        .await;
+    register(&provost, "charges").await;
+    let id = provost.submit(&charge()).await;
+    let request = client.take("charges").await;
+    let to = request.properties.reply_to().as_ref().unwrap().to_string();
+    let dead = format!("{to}.dead");
+    let properties = |tell: &str| {
+        BasicProperties::default()
+            .with_correlation_id(request.correlation_id().as_str().into())
+            .with_reply_to(tell.into())
+    };
+    let good = br#"{"output":{"id":"ch_1"}}"#;
+    let packed = properties("pay.refusals").with_content_encoding("gzip".into());
+    for (body, properties, slug) in [
+        (
+            &br#"{"result":7}"#[..],
+            properties("pay.refusals"),
+            "invalid",
+        ),
+        (&good[..], packed, "encoded-body"),
+    ] {
+        client.publish(&to, body, properties).await;
+        let told = client.take("pay.refusals").await;
+        let kind = told.properties.kind().as_ref().unwrap();
+        assert_eq!(kind.as_str(), "reply.refused");
+        assert_eq!(told.correlation_id(), request.correlation_id());
+        assert_eq!(told.body["type"], format!("/problems/{slug}"), "{told:?}");
+        assert_eq!(
+            client.take(&dead).await.headers["provost-problem-type"],
+            slug
+        );
+    }
+    // Neither a queue that may not be named, nor Provost's own, which a service may have copied.
+    for tell in ["foreign", &to] {
+        client.publish(&to, b"{", properties(tell)).await;
+        client.take(&dead).await;
+    }
+    client.publish(&to, good, properties("pay.refusals")).await;
+    assert_eq!(provost.settled(&id).await["state"], "processed");
+    assert_eq!(replies(&provost, "refused").await, 4.0);
+    for queue in [&*dead, "foreign", "pay.refusals"] {
+        assert_eq!(client.depth(queue).await, Some(0), "{queue}");
+    }
+    assert!(!provost.log().contains(&request.correlation_id()));
+}
+
+#[tokio::test]
 async fn a_request_that_reaches_no_queue_or_no_broker_is_tried_again() {
     let mut rabbit = Rabbit::prepare();
     let service = Remote::quick().await;

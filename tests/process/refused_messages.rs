@@ -117,7 +117,7 @@ async fn a_queue_that_takes_no_refusal_does_not_hold_up_the_intake() {
     until(1, || async { service.count() }).await;
     until(Some(0), || client.depth("orders")).await;
     assert_eq!(client.depth("none").await, None);
-    provost.says("could not tell the submitter").await;
+    provost.says("could not tell the sender").await;
     provost.says("reached no queue").await;
     let refused = r#"provost_intake_messages_total{intake="shop",result="refused"}"#;
     assert_eq!(provost.metric(refused).await, 5.0);

@@ -96,6 +96,21 @@ fn must_say_json(headers: &HeaderMap) -> Result<(), Problem> {
     ))
 }
 
+/// `content_encoding` of a message from a queue. Publishers often call an encoding what is the character set.
+pub fn check_encoding(encoding: Option<&str>) -> Result<(), Problem> {
+    let named = encoding.unwrap_or_default().to_ascii_lowercase();
+    if ["", "identity", "utf-8", "utf8"].contains(&named.as_str()) {
+        return Ok(());
+    }
+    let encoding = encoding.unwrap_or_default();
+    Err(Problem::new(
+        ProblemKind::EncodedBody,
+        format!(
+            "the content encoding of the message is {encoding:?}: send the body uncompressed, without this property"
+        ),
+    ))
+}
+
 async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Problem> {
     // With Content-Length, too long a body is refused without reading a byte of it.
     let announced = request.headers().get(header::CONTENT_LENGTH);

@@ -9,7 +9,7 @@ mod path;
 mod preconditions;
 mod query;
 
-pub use body::{JsonBody, OptionalJsonBody, parse, too_large};
+pub use body::{JsonBody, OptionalJsonBody, check_encoding, parse, too_large};
 pub use caller::Caller;
 pub use conditions::{
     CommandHeaders, ConditionHeaders, Conditions, TaskMatch, TraceHeaders, idempotency,

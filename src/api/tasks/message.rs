@@ -62,7 +62,7 @@ pub async fn submit_message(
     Ok(app.store.submit(details, Some(reason), idempotency).await?)
 }
 
-/// Where the submitter of a refused message gets the problem. The rule is that of replies: a message must not name any
+/// Where the sender of a refused message gets the problem. The rule is that of replies: a message must not name any
 /// queue to write to.
 pub fn refusal_address(
     app: &App,
@@ -75,16 +75,9 @@ pub fn refusal_address(
     Some(address)
 }
 
-/// Publishers often omit the type of the body, and call an encoding what is the character set.
+/// Publishers often omit the type of the body.
 fn check_form(message: &Received) -> Result<(), Problem> {
-    if let Some(encoding) = &message.content_encoding
-        && !["", "identity", "utf-8", "utf8"].contains(&encoding.to_ascii_lowercase().as_str())
-    {
-        let detail = format!(
-            "the content encoding of the message is {encoding:?}: send the body uncompressed, without this property"
-        );
-        return Err(Problem::new(ProblemKind::EncodedBody, detail));
-    }
+    extract::check_encoding(message.content_encoding.as_deref())?;
     match message.content_type.as_deref() {
         None | Some("" | "application/octet-stream") => Ok(()),
         Some(kind) if is_json(kind) => Ok(()),

@@ -1,6 +1,7 @@
-//! What the submitter of a refused message learns: the problem, in the queue that the message named for replies. It is
-//! published after the dead letter and before the acknowledgement, so it comes at least once; but the intake does not
-//! wait for a queue that does not exist, is full or never confirms: the dead letter says the same to the operators.
+//! What the sender of a refused message learns, a submitter or a service that replies: the problem, in the queue that
+//! the message named for replies. It is published after the dead letter and before the acknowledgement, so it comes at
+//! least once; but nobody waits for a queue that does not exist, is full or never confirms: the dead letter says the
+//! same to the operators.
 
 use sha2::{Digest, Sha256};
 use tokio::time::sleep;
@@ -18,7 +19,8 @@ use crate::{
 };
 
 /// `type` of the message.
-const KIND: &str = "submission.refused";
+pub const SUBMISSION_REFUSED: &str = "submission.refused";
+pub const REPLY_REFUSED: &str = "reply.refused";
 /// How often a queue is tried that exists and does not take the message.
 const MOST_TRIES: u32 = 3;
 /// Of the body: a fault for each field of a large submission would be longer than the submission.
@@ -26,28 +28,29 @@ const LONGEST_BODY: usize = 64 << 10;
 /// A header that is not among the properties.
 const LONGEST_DETAIL: usize = 2 << 10;
 
-pub struct SubmitterNotice {
+pub struct RefusalNotice {
     to: QueueAddress,
     message: Outgoing,
 }
 
-impl SubmitterNotice {
-    /// `key` is the idempotency key of the message.
+impl RefusalNotice {
+    /// `key` is the same if the message is delivered again.
     pub fn new(
         intake: &IntakeConfig,
         to: QueueAddress,
+        kind: &str,
         message: &Received,
         key: &str,
         problem: &Problem,
     ) -> Self {
-        let kind = problem.kind();
+        let slug = problem.kind().slug();
         let mut body = problem.clone().document();
         let detail = shortened(problem.detail(), LONGEST_DETAIL);
         if body.len() > LONGEST_BODY {
-            body = Problem::new(kind, detail.clone()).document();
+            body = Problem::new(problem.kind(), detail.clone()).document();
         }
         let mut headers = vec![
-            ("provost-problem-type".into(), kind.slug().to_owned()),
+            ("provost-problem-type".into(), slug.to_owned()),
             ("provost-problem-detail".into(), detail),
             ("provost-intake".into(), intake.name.clone()),
             ("provost-queue".into(), intake.queue.clone()),
@@ -55,7 +58,7 @@ impl SubmitterNotice {
         if let Some(id) = &message.message_id {
             headers.push(("provost-message-id".into(), id.clone()));
         }
-        let id = Sha256::digest(format!("{}\t{key}\t{}", intake.name, kind.slug()));
+        let id = Sha256::digest(format!("{}\t{key}\t{slug}", intake.name));
         let id: String = id
             .iter()
             .take(16)
@@ -68,7 +71,7 @@ impl SubmitterNotice {
                 // The same if the message is delivered again.
                 message_id: id,
                 correlation_id: message.correlation_id.clone(),
-                kind: KIND.to_owned(),
+                kind: kind.to_owned(),
                 headers,
                 body: body.into(),
                 ..Outgoing::default()
@@ -84,7 +87,7 @@ impl SubmitterNotice {
             let message = self.message.clone();
             let published = reader.brokers.publish_to(&self.to, message, CONFIRM_WITHIN);
             let error = match published.await {
-                Ok(()) => return debug!(%intake, %queue, "told the submitter of a refused message"),
+                Ok(()) => return debug!(%intake, %queue, "told the sender of a refused message"),
                 Err(error) => error,
             };
             tries += 1;
@@ -107,7 +110,7 @@ impl SubmitterNotice {
         };
         warn!(
             %intake, %queue, %error,
-            "could not tell the submitter that a message was refused; the dead letter has the problem"
+            "could not tell the sender that a message was refused; the dead letter has the problem"
         );
     }
 }
