@@ -2,9 +2,12 @@
 //! them and as this process has just seen for itself. It says how many calls each endpoint may take; a call asks no
 //! lock of it where the agent has no breaker.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU32, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -13,8 +16,8 @@ use tokio::{sync::Notify, time::Instant};
 use super::{capacity::Bulkhead, meters};
 use crate::{
     domain::{
-        AgentName, AgentSpec, BreakerSpec, BreakerState, CallSample, CallWindow, InstanceId,
-        Observation, Pause, RateLimitSpec, Timestamp,
+        AgentName, AgentSpec, BreakerSpec, BreakerState, CallSample, CallWindow, ControlChange,
+        InstanceId, Observation, Pause, RateLimitSpec, Span, Throttle, Timestamp,
     },
     store::ControlRecord,
 };
@@ -23,10 +26,9 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct BreakerReport {
     pub agent: AgentName,
-    pub url: String,
-    pub observation: Observation,
-    /// The version of the record that it knew then.
-    pub seen: u64,
+    pub change: ControlChange,
+    /// The version of the record that it knew then, if that matters.
+    pub seen: Option<u64>,
 }
 
 /// Reports that are to be recorded, of all agents.
@@ -65,6 +67,8 @@ pub enum Stopped {
         until: Option<Timestamp>,
         reason: String,
     },
+    /// The service asked for that.
+    Throttled(Throttle),
     /// Its rate lets no further call begin now.
     Rate(RateLimitSpec),
 }
@@ -84,6 +88,9 @@ struct GuardState {
     breaker: Option<BreakerSpec>,
     record: ControlRecord,
     is_paused: bool,
+    is_throttled: bool,
+    /// Until then, by what this process was told itself.
+    throttled_until: Option<Instant>,
     endpoints: Vec<GuardedEndpoint>,
 }
 
@@ -182,7 +189,8 @@ impl GuardState {
             most
         });
         let sum = each.fold(0u32, u32::saturating_add);
-        if self.is_paused { 0 } else { sum }
+        let is_stopped = self.is_paused || self.is_throttled;
+        if is_stopped { 0 } else { sum }
     }
 }
 
@@ -246,6 +254,10 @@ impl Guard {
             return self.look(&mut state, now);
         }
         state.record = record;
+        if is_answer {
+            // The record has it, and says when it ends.
+            state.throttled_until = None;
+        }
         let mut endpoints = std::mem::take(&mut state.endpoints);
         for endpoint in &mut endpoints {
             endpoint.is_reported = false;
@@ -267,6 +279,11 @@ impl Guard {
     fn look(&self, state: &mut GuardState, now: Timestamp) {
         let pause = state.record.control.pause.as_ref();
         let is_paused = pause.is_some_and(|pause| pause.holds_at(now));
+        let throttle = state.record.control.throttle.as_ref();
+        let is_own = state
+            .throttled_until
+            .is_some_and(|until| until > Instant::now());
+        state.is_throttled = is_own || throttle.is_some_and(|throttle| throttle.until > now);
         let was_paused = std::mem::replace(&mut state.is_paused, is_paused);
         self.is_paused.store(is_paused, Ordering::Relaxed);
         self.resize(state);
@@ -296,6 +313,10 @@ impl Guard {
         self.is_paused.load(Ordering::Relaxed)
     }
 
+    pub fn is_throttled(&self) -> bool {
+        self.state.lock().is_throttled
+    }
+
     pub fn record(&self) -> ControlRecord {
         self.state.lock().record.clone()
     }
@@ -307,6 +328,11 @@ impl Guard {
             && state.is_paused
         {
             return Some(Stopped::Paused(pause.clone()));
+        }
+        if let Some(throttle) = &state.record.control.throttle
+            && state.is_throttled
+        {
+            return Some(Stopped::Throttled(throttle.clone()));
         }
         let stays_closed = |endpoint: &GuardedEndpoint| {
             matches!(endpoint.position, Position::Closed | Position::Unwatched)
@@ -332,6 +358,26 @@ impl Guard {
         })
     }
 
+    /// A response asked for no call in so long.
+    pub fn throttle(&self, wait: Duration, reason: &str) {
+        let mut state = self.state.lock();
+        let until = Instant::now() + wait.min(LONGEST_THROTTLE);
+        if state.throttled_until.is_some_and(|known| known >= until) {
+            return;
+        }
+        state.throttled_until = Some(until);
+        state.is_throttled = true;
+        self.resize(&state);
+        self.reports.add(BreakerReport {
+            agent: self.agent.clone(),
+            change: ControlChange::Throttle {
+                wait: wait.min(LONGEST_THROTTLE).into(),
+                reason: short(reason).to_owned(),
+            },
+            seen: None,
+        });
+    }
+
     /// A call to the endpoint begins. `None` where nobody watches.
     pub fn begin<'a>(&'a self, url: &'a str, deadline: Instant) -> Option<WatchedCall<'a>> {
         let mut state = self.state.lock();
@@ -348,8 +394,8 @@ impl Guard {
         })
     }
 
-    /// `failed`: `None` if the call says nothing of the endpoint.
-    fn ended(&self, call: &WatchedCall<'_>, failed: Option<bool>) {
+    /// `result`: `None` if the call says nothing of the endpoint, and an error says what was wrong.
+    fn ended(&self, call: &WatchedCall<'_>, result: Option<Result<(), &str>>) {
         let now = Instant::now();
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -369,25 +415,30 @@ impl Guard {
             return;
         }
         endpoint.under_way = endpoint.under_way.saturating_sub(1);
-        let (Some(spec), Some(failed)) = (&state.breaker, failed) else {
+        let (Some(spec), Some(result)) = (&state.breaker, result) else {
             return;
         };
         let took = now.saturating_duration_since(call.began);
         let sample = CallSample {
-            failed,
+            failed: result.is_err(),
             slow: spec.is_slow(took.into()),
         };
         let millis = now.saturating_duration_since(self.start).as_millis() as u64;
         let observation = match endpoint.position {
             Position::Closed => match endpoint.window.add(spec, millis, sample) {
-                Some(reason) => Observation::Tripped { reason },
+                Some(reason) => Observation::Tripped {
+                    reason: match result {
+                        Ok(()) => reason,
+                        Err(why) => format!("{reason}; the last one: {}", short(why)),
+                    },
+                },
                 None => return,
             },
             Position::Canaries if endpoint.is_reported => return,
             Position::Canaries if sample.failed || sample.slow => Observation::Relapsed {
-                reason: match sample.failed {
-                    true => "a call failed that showed whether it works again".to_owned(),
-                    false => "a call was slow that showed whether it works again".to_owned(),
+                reason: match result {
+                    Err(why) => format!("it was tried again and failed: {}", short(why)),
+                    Ok(()) => format!("it was tried again and took {}", Span::from(took)),
                 },
             },
             Position::Canaries => {
@@ -406,13 +457,24 @@ impl Guard {
         endpoint.is_reported = true;
         let report = BreakerReport {
             agent: self.agent.clone(),
-            url: endpoint.url.clone(),
-            observation,
-            seen,
+            change: ControlChange::Endpoint {
+                url: endpoint.url.clone(),
+                seen: observation,
+            },
+            seen: Some(seen),
         };
         self.resize(state);
         self.reports.add(report);
     }
+}
+
+/// As in the record.
+const LONGEST_THROTTLE: Duration = Duration::from_secs(300);
+/// Enough to see what is wrong.
+const LONGEST_WHY: usize = 200;
+
+fn short(why: &str) -> &str {
+    &why[..why.floor_char_boundary(LONGEST_WHY)]
 }
 
 /// A call to an endpoint with a breaker. Dropped before it ended, it counts as failed if its time was over.
@@ -426,9 +488,10 @@ pub(super) struct WatchedCall<'a> {
 }
 
 impl WatchedCall<'_> {
-    pub fn ended(mut self, failed: bool) {
+    /// An error says what was wrong.
+    pub fn ended(mut self, result: Result<(), &str>) {
         self.is_over = true;
-        self.guard.ended(&self, Some(failed));
+        self.guard.ended(&self, Some(result));
     }
 }
 
@@ -436,7 +499,8 @@ impl Drop for WatchedCall<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             let timed_out = Instant::now() >= self.deadline;
-            self.guard.ended(self, timed_out.then_some(true));
+            let why = "no response before complete-by";
+            self.guard.ended(self, timed_out.then_some(Err(why)));
         }
     }
 }

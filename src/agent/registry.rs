@@ -87,6 +87,11 @@ impl Agent {
         self.guard.is_paused()
     }
 
+    /// Whether it is left alone because the service asked for that.
+    pub fn is_throttled(&self) -> bool {
+        self.guard.is_throttled()
+    }
+
     /// The record says so, as a response to what this process wanted (`is_answer`), or because it was read.
     pub fn take_control(&self, record: ControlRecord, now: Timestamp, is_answer: bool) {
         self.guard.take(record, now, is_answer);
@@ -344,6 +349,7 @@ impl Agents {
             queues: Arc::clone(&self.settings.queues),
             meters,
             guard: spec.breaker.is_some().then(|| Arc::clone(&guard)),
+            throttled: spec.rate_limit.is_some().then(|| Arc::clone(&guard)),
         });
         Agent {
             name: name.clone(),

@@ -114,6 +114,8 @@ pub(super) struct Transport {
     pub meters: Arc<CallMetrics>,
     /// Only where endpoints have breakers.
     pub guard: Option<Arc<Guard>>,
+    /// Only where the rate of the agent is limited: what the service asks one call for holds for all.
+    pub throttled: Option<Arc<Guard>>,
 }
 
 impl Transport {
@@ -135,6 +137,9 @@ impl Transport {
         }
         drop(meter);
         result.unwrap_or_else(|Transient { fault, retry_after }| {
+            if let (Some(guard), Some(wait)) = (&self.throttled, retry_after) {
+                guard.throttle(wait, &fault.message);
+            }
             let made = request.call.tries.saturating_add(1);
             let wait = retry::wait(&self.retry, made, retry_after, rand::random());
             CallOutcome::Transient { fault, wait }
@@ -159,7 +164,10 @@ impl Transport {
         let watched = guard.and_then(|guard| guard.begin(&endpoint.url, request.deadline));
         let result = self.send_to(&endpoint, request, body).await;
         if let Some(watched) = watched {
-            watched.ended(result.as_ref().is_err_and(Transient::is_ill_health));
+            watched.ended(match &result {
+                Err(transient) if transient.is_ill_health() => Err(&transient.fault.message),
+                _ => Ok(()),
+            });
         }
         result
     }

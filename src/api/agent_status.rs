@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use crate::{
     agent::Agent,
-    domain::{Breaker, BreakerState, Pause, Timestamp},
+    domain::{Breaker, BreakerState, Pause, Throttle, Timestamp},
 };
 
 /// A pause of an agent by an operator.
@@ -21,6 +21,40 @@ pub struct PauseView {
     by: String,
     #[schema(value_type = String, format = DateTime)]
     since: Timestamp,
+}
+
+/// What the service asked for: no call until then.
+#[derive(Serialize, ToSchema)]
+#[schema(as = AgentThrottle)]
+pub struct ThrottleView {
+    #[schema(value_type = String, format = DateTime)]
+    until: Timestamp,
+    #[schema(example = "the service responded 429 Too Many Requests")]
+    reason: String,
+    /// The instance that got the response.
+    #[schema(example = "node-1")]
+    by: String,
+    #[schema(value_type = String, format = DateTime)]
+    since: Timestamp,
+}
+
+impl ThrottleView {
+    /// `None` if the service asked for nothing, or the time is over.
+    pub fn of(agent: &Agent) -> Option<Self> {
+        let throttle = agent.control().control.throttle;
+        let Throttle {
+            until,
+            reason,
+            by,
+            since,
+        } = throttle.filter(|_| agent.is_throttled())?;
+        Some(Self {
+            until,
+            reason,
+            by,
+            since,
+        })
+    }
 }
 
 /// The breaker of one endpoint.

@@ -14,7 +14,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     App, Problem,
-    agent_status::{BreakerView, PauseView},
+    agent_status::{BreakerView, PauseView, ThrottleView},
     extract::{
         IfTagged, JsonBody, NamePath, PageQuery, PlainName, Query, RegistrationHeaders, plain_name,
     },
@@ -156,6 +156,9 @@ pub struct AgentView {
     /// Only while an operator has paused it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pause: Option<PauseView>,
+    /// Only while its service has asked to be left alone, and only if its rate is limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    throttle: Option<ThrottleView>,
     /// Only if it has a breaker: the breaker of each endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 32)]
@@ -249,6 +252,7 @@ impl AgentView {
     fn of(app: &App, agent: &Agent) -> Self {
         Self {
             pause: PauseView::of(agent),
+            throttle: ThrottleView::of(agent),
             breakers: BreakerView::all(agent),
             ..Self::new(app, agent.name(), agent.spec(), agent.in_flight())
         }
@@ -268,6 +272,7 @@ impl AgentView {
                 .map(|endpoint| u64::from(endpoint.max_in_flight))
                 .sum(),
             pause: None,
+            throttle: None,
             breakers: None,
             workers: None,
         }
@@ -441,6 +446,7 @@ async fn put(
     let in_flight = known.as_ref().map_or(0, |agent| agent.in_flight());
     let view = AgentView {
         pause: known.as_deref().and_then(PauseView::of),
+        throttle: known.as_deref().and_then(ThrottleView::of),
         breakers: known.as_deref().and_then(BreakerView::all),
         ..AgentView::new(&app, &name, &spec, in_flight)
     };

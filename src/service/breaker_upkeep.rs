@@ -70,7 +70,8 @@ impl BreakerUpkeep {
             let known = agent.control();
             for url in known.control.due_probes(now) {
                 let seen = Observation::Due;
-                self.change(agent, url, seen, known.version).await?;
+                let change = ControlChange::Endpoint { url, seen };
+                self.change(agent, change, Some(known.version)).await?;
             }
         }
         let due = agent.control().control.next_due(now);
@@ -83,36 +84,37 @@ impl BreakerUpkeep {
         let Some(agent) = self.agents.get(&report.agent) else {
             return Ok(());
         };
-        let (url, seen) = (report.url.clone(), report.observation.clone());
-        self.change(&agent, url, seen, report.seen).await
+        self.change(&agent, report.change.clone(), report.seen)
+            .await
     }
 
     async fn change(
         &self,
         agent: &Agent,
-        url: String,
-        observation: Observation,
-        seen: u64,
+        change: ControlChange,
+        seen: Option<u64>,
     ) -> Result<(), StoreError> {
         let request = ControlRequest {
             agent: agent.name().clone(),
             spec: agent.spec().clone(),
-            change: ControlChange::Endpoint {
-                url: url.clone(),
-                seen: observation,
-            },
-            seen: Some(seen),
+            change: change.clone(),
+            seen,
             operator: None,
             instance: self.instance.clone(),
         };
         let changed = self.store.change_control(request).await?;
         if changed.is_changed {
-            let breaker = changed.record.control.breakers.get(&url);
-            log(
-                agent.name(),
-                &url,
-                breaker.map(|breaker| (&breaker.state, &*breaker.reason)),
-            );
+            match &change {
+                ControlChange::Endpoint { url, .. } => {
+                    let breaker = changed.record.control.breakers.get(url);
+                    let state = breaker.map(|breaker| (&breaker.state, &*breaker.reason));
+                    log(agent.name(), url, state);
+                }
+                ControlChange::Throttle { wait, reason } => {
+                    info!(agent = %agent.name(), %wait, reason, "a service asked to be left alone for a while");
+                }
+                _ => {}
+            }
         }
         let now: Timestamp = self.store.housekeeping.now().await?;
         agent.take_control(changed.record, now, true);

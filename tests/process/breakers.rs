@@ -125,7 +125,8 @@ async fn an_open_breaker_makes_steps_wait_and_nothing_fails() {
         assert_eq!(blocked["agent"], "payments");
         assert!(blocked["until"].is_string(), "{blocked}");
         let message = blocked["message"].as_str().unwrap();
-        assert!(message.ends_with("calls in 10m failed"), "{message}");
+        let cause = "calls in 10m failed; the last one: the service responded 503";
+        assert!(message.contains(cause), "{message}");
         let raised = alerts(&provost, "open").await;
         assert_eq!(raised.len(), 1, "{raised:#?}");
         assert_eq!(raised[0]["kind"], "breaker.open");
@@ -188,6 +189,12 @@ async fn a_few_canaries_close_it_or_open_it_again() {
         sick.store(false, Ordering::SeqCst);
         gate.let_through(1);
         until_states(provost.api(), &["open"]).await;
+        let reason = agent(provost.api()).await["breakers"][0]["reason"].clone();
+        let reason = reason.as_str().unwrap();
+        assert!(
+            reason.starts_with("it was tried again and failed: the service responded 503"),
+            "{reason}"
+        );
         until(4, asked).await;
         assert_eq!(states(provost.api()).await, ["half_open"]);
         assert_eq!(agent(provost.api()).await["in_flight"], 3);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster,
-    harness::{Api, Provost, Remote, Seen, Setup, step, until},
+    harness::{Act, Api, Provost, Remote, Seen, Setup, step, until},
 };
 
 async fn new_database() -> String {
@@ -131,6 +131,50 @@ async fn all_instances_together_keep_the_rate_while_they_come_and_go() {
         assert_eq!(two.settled(id).await["state"], "processed");
     }
     check(&remote.ledger(), 30.0, 3.0, SLACK);
+}
+
+/// The service says it to one call of one instance.
+#[tokio::test]
+async fn what_a_service_asks_for_with_retry_after_holds_for_all_calls() {
+    let url = new_database().await;
+    let start = || Provost::setup().database_url(&url).start();
+    let (one, two) = (start().await, start().await);
+    let busy = Act::answer(429, &[("retry-after", "2")], "");
+    let remote = Remote::script([busy, Act::Ok(json!({}))]).await;
+    register(one.api(), &remote, json!({ "rate": "10/s", "burst": 1 })).await;
+    until(200, || async {
+        two.get("/v1/agents/payments").await.status
+    })
+    .await;
+    let ids = [one.submit(&charges(5)).await, two.submit(&charges(5)).await];
+    remote.requests(1).await;
+    for provost in [&one, &two] {
+        until(true, || async {
+            let agent = provost.get("/v1/agents/payments").await.expect(200);
+            agent["throttle"]["reason"] == "the service responded 429 Too Many Requests"
+        })
+        .await;
+    }
+    let task = two.task(&ids[1]).await;
+    let blocked = &step(&task, "charge4")["blocked_by"];
+    assert_eq!(blocked["reason"], "throttled", "{blocked}");
+    assert!(blocked["until"].is_string());
+    for id in &ids {
+        assert_eq!(one.settled(id).await["state"], "processed");
+    }
+    let calls = remote.ledger();
+    // The record is written a moment after the response, and its time is that of the database.
+    let after = |seen: &Seen| seen.at.duration_since(calls[0].at);
+    let meanwhile = calls.iter().filter(|seen| after(seen) > SLACK);
+    let early = meanwhile.filter(|seen| after(seen) < Duration::from_millis(1900));
+    assert_eq!(early.count(), 0, "{calls:#?}");
+    assert!(
+        one.get("/v1/agents/payments")
+            .await
+            .expect(200)
+            .get("throttle")
+            .is_none()
+    );
 }
 
 #[tokio::test]

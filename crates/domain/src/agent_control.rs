@@ -16,6 +16,8 @@ use crate::{
 
 /// An instance that probes an endpoint has at least so long; then another may.
 const LEAST_PROBE: Span = Span::from_secs(10);
+/// A slip in a response of the service must not stop all calls for days.
+const LONGEST_THROTTLE: Span = Span::from_secs(300);
 /// Breakers of endpoints that the agent has no more are kept up to so many: an instance with an older specification
 /// must not forget the breaker of an endpoint that it does not know.
 const MOST_BREAKERS: usize = 64;
@@ -26,6 +28,9 @@ const MOST_BREAKERS: usize = 64;
 pub struct AgentControl {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
+    /// The service asked to be left alone for a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttle: Option<Throttle>,
     /// By the URL of the endpoint. One that is not here is closed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub breakers: BTreeMap<String, Breaker>,
@@ -38,6 +43,16 @@ pub struct Pause {
     pub until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    pub by: String,
+    pub since: Timestamp,
+}
+
+/// No call is made until then, because the service asked for that.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Throttle {
+    pub until: Timestamp,
+    pub reason: String,
+    /// The instance that was told.
     pub by: String,
     pub since: Timestamp,
 }
@@ -104,6 +119,11 @@ pub enum ControlChange {
         action: BreakerAction,
         reason: Option<String>,
     },
+    /// A response asked an instance to leave the service alone for so long.
+    Throttle {
+        wait: Span,
+        reason: String,
+    },
     /// By an instance.
     Endpoint {
         url: String,
@@ -164,12 +184,14 @@ impl AgentControl {
             .any(|state| !matches!(state, BreakerState::ForcedClosed))
     }
 
-    /// When it is to be looked at again: a pause ends, or an endpoint may be probed.
+    /// When it is to be looked at again: a pause or throttle ends, or an endpoint may be probed.
     pub fn next_due(&self, now: Timestamp) -> Option<Timestamp> {
         let pause = self.pause.as_ref().and_then(|pause| pause.until);
-        let pause = pause.filter(|until| *until > now);
+        let throttle = self.throttle.as_ref().map(|throttle| throttle.until);
+        let ends = pause.into_iter().chain(throttle);
+        let ends = ends.filter(|until| *until > now);
         let probes = self.breakers.values().filter_map(|breaker| breaker.until());
-        probes.chain(pause).min()
+        probes.chain(ends).min()
     }
 
     /// The endpoints that may be probed now.
@@ -200,6 +222,7 @@ impl AgentControl {
                 });
             }
             ControlChange::Resume => self.pause = None,
+            ControlChange::Throttle { wait, reason } => self.leave_alone(*wait, reason, spec, by),
             ControlChange::Breakers {
                 endpoints,
                 action,
@@ -216,6 +239,24 @@ impl AgentControl {
             self.breakers.retain(|url, _| known(url));
         }
         *self != before
+    }
+
+    /// The latest time that the service has asked for counts, and only for an agent with a rate limit: another service
+    /// may mean the one call.
+    fn leave_alone(&mut self, wait: Span, reason: &str, spec: &AgentSpec, by: ControlledBy<'_>) {
+        let until = by.now + wait.min(LONGEST_THROTTLE);
+        let is_later = self
+            .throttle
+            .as_ref()
+            .is_none_or(|known| until > known.until);
+        if spec.rate_limit.is_some() && is_later {
+            self.throttle = Some(Throttle {
+                until,
+                reason: reason.to_owned(),
+                by: by.name(),
+                since: by.now,
+            });
+        }
     }
 
     fn force(
@@ -464,6 +505,46 @@ mod tests {
         assert_eq!(control.next_due(until), None);
         assert!(one.does(&mut control, 2, Some("ann"), ControlChange::Resume));
         assert!(!one.does(&mut control, 2, Some("ann"), ControlChange::Resume));
+    }
+
+    #[test]
+    fn a_service_that_asks_for_it_is_left_alone_for_the_longest_time_it_named() {
+        let (one, two) = instances();
+        let mut control = AgentControl::default();
+        let asked = |seconds| ControlChange::Throttle {
+            wait: Span::from_secs(seconds),
+            reason: "429".to_owned(),
+        };
+        assert!(
+            !one.does(&mut control, 0, None, asked(10)),
+            "it has no limit"
+        );
+        let limited = AgentSpec {
+            rate_limit: serde_json::from_str(r#"{"rate": "5/s"}"#).unwrap(),
+            ..spec()
+        };
+        let mut does = |instance: &Instance, at: i64, seconds| {
+            let by = ControlledBy {
+                instance: &instance.0,
+                operator: None,
+                now: Timestamp::from_millis(at * 1000),
+            };
+            control.apply(&asked(seconds), &limited, by);
+            control
+                .throttle
+                .as_ref()
+                .map(|throttle| throttle.until.as_millis() / 1000)
+        };
+        assert_eq!(does(&one, 0, 10), Some(10));
+        assert_eq!(does(&two, 1, 5), Some(10));
+        assert_eq!(does(&two, 2, 20), Some(22));
+        assert_eq!(does(&one, 3, 86_400), Some(303));
+        assert_eq!(
+            control.next_due(Timestamp::from_millis(0)),
+            Some(Timestamp::from_millis(303_000))
+        );
+        assert_eq!(control.next_due(Timestamp::from_millis(303_000)), None);
+        assert!(!control.is_any_open(), "no operator is needed");
     }
 
     #[test]

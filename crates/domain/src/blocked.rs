@@ -37,6 +37,12 @@ pub enum Blocked {
     OpenReplies { agent: AgentName, max_open: u32 },
     /// Its agent has a `rate_limit`, and no further call may begin now: the step is in the agent's queue.
     RateLimit { agent: AgentName, rate: String },
+    /// The service of its agent asked to be left alone until then, by `Retry-After`: the step is in the agent's queue.
+    Throttled {
+        agent: AgentName,
+        until: Timestamp,
+        message: String,
+    },
     /// An operator has paused its agent: the step is in the agent's queue.
     AgentPaused {
         agent: AgentName,

@@ -59,7 +59,7 @@ mod web_address;
 
 pub use agent_control::{
     AgentControl, Breaker, BreakerAction, BreakerState, ControlChange, ControlledBy, Observation,
-    Pause, breaker_alert_subject, breaker_open,
+    Pause, Throttle, breaker_alert_subject, breaker_open,
 };
 pub use agent_spec::{AgentMode, AgentSpec, Endpoint, RetrySpec};
 pub use alert::{AlertChange, AlertKind};

@@ -297,6 +297,16 @@ pub enum BlockedSchema {
         #[schema(example = "50/s")]
         rate: String,
     },
+    /// The service of its agent asked to be left alone until then, by `Retry-After`: the step is in the agent's queue.
+    #[schema(title = "BlockedByThrottled")]
+    Throttled {
+        #[schema(example = "payments")]
+        agent: String,
+        #[schema(format = DateTime)]
+        until: String,
+        #[schema(example = "the service responded 429 Too Many Requests")]
+        message: String,
+    },
     /// An operator has paused its agent: the step is in the agent's queue.
     #[schema(title = "BlockedByAgentPaused")]
     AgentPaused {
@@ -592,6 +602,11 @@ mod tests {
                 agent: agent.clone(),
                 rate: "50/s".to_owned(),
             },
+            Blocked::Throttled {
+                agent: agent.clone(),
+                until: NOW,
+                message: "the service responded 429 Too Many Requests".to_owned(),
+            },
             Blocked::AgentPaused {
                 agent: agent.clone(),
                 until: Some(NOW),
@@ -620,6 +635,7 @@ mod tests {
                 | Blocked::Worker { .. }
                 | Blocked::OpenReplies { .. }
                 | Blocked::RateLimit { .. }
+                | Blocked::Throttled { .. }
                 | Blocked::AgentPaused { .. }
                 | Blocked::Breaker { .. }
                 | Blocked::Held

@@ -40,6 +40,11 @@ pub fn explain_other_reasons(
                         until: pause.until,
                         message: pause.reason,
                     },
+                    Stopped::Throttled(throttle) => Blocked::Throttled {
+                        agent,
+                        until: throttle.until,
+                        message: throttle.reason,
+                    },
                     Stopped::Rate(limit) => Blocked::RateLimit {
                         agent,
                         rate: limit.rate.to_string(),
