@@ -89,7 +89,7 @@ struct GuardState {
     record: ControlRecord,
     is_paused: bool,
     is_throttled: bool,
-    /// Until then, by what this process was told itself.
+    /// Until then, by what this process learned itself.
     throttled_until: Option<Instant>,
     endpoints: Vec<GuardedEndpoint>,
 }

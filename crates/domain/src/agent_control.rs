@@ -52,7 +52,7 @@ pub struct Pause {
 pub struct Throttle {
     pub until: Timestamp,
     pub reason: String,
-    /// The instance that was told.
+    /// The instance that got the response.
     pub by: String,
     pub since: Timestamp,
 }
