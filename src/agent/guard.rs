@@ -27,8 +27,8 @@ use crate::{
 pub struct BreakerReport {
     pub agent: AgentName,
     pub change: ControlChange,
-    /// The version of the record that it knew then, if that matters.
-    pub seen: Option<u64>,
+    /// Of the endpoint, if the change is one of an endpoint: what was seen before an earlier one changes nothing.
+    epoch: u64,
 }
 
 /// Reports that are to be recorded, of all agents.
@@ -56,6 +56,17 @@ impl Reports {
     pub async fn woken(&self) {
         self.wake.notified().await;
     }
+}
+
+/// Where a record comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecordSource<'a> {
+    /// It was read.
+    Read,
+    /// This process has changed it, or would have.
+    Change,
+    /// This is what the report of an endpoint came to, by its URL.
+    Report(&'a str),
 }
 
 /// Why an agent is not called.
@@ -146,6 +157,7 @@ impl GuardedEndpoint {
         self.window = CallWindow::default();
         self.earlier += std::mem::take(&mut self.under_way);
         self.succeeded = 0;
+        self.is_reported = false;
     }
 
     fn most(&self, canaries: u32) -> u32 {
@@ -189,8 +201,13 @@ impl GuardState {
             most
         });
         let sum = each.fold(0u32, u32::saturating_add);
-        let is_stopped = self.is_paused || self.is_throttled;
-        if is_stopped { 0 } else { sum }
+        if sum == 0 || self.is_paused || self.is_throttled {
+            return 0;
+        }
+        // Calls that are still under way to an open endpoint hold slots, which the others must not lack.
+        let open = self.endpoints.iter();
+        let open = open.filter(|endpoint| endpoint.position == Position::Open);
+        open.fold(sum, |sum, endpoint| sum.saturating_add(endpoint.earlier))
     }
 }
 
@@ -235,6 +252,11 @@ impl Guard {
         for gone in before {
             meters::show_breaker(&self.agent, &gone.url, None);
         }
+        if is_new && state.breaker.is_none() {
+            for unguarded in &state.endpoints {
+                meters::show_breaker(&self.agent, &unguarded.url, None);
+            }
+        }
         self.resize(&state);
     }
 
@@ -245,21 +267,30 @@ impl Guard {
         known.map_or_else(Arc::default, |known| Arc::clone(&known.allowed))
     }
 
-    /// The record is as it says now. What this process saw stands until its report is recorded, unless the record has
-    /// moved on since (`is_answer`: this is what the report came to).
-    pub fn take(&self, record: ControlRecord, now: Timestamp, is_answer: bool) {
+    /// The record is as it says now. What this process saw of an endpoint stands until its report is recorded, unless
+    /// the record has another breaker for that endpoint since.
+    pub fn take(&self, record: ControlRecord, now: Timestamp, source: RecordSource<'_>) {
         let mut state = self.state.lock();
-        let is_older = record.version < state.record.version;
-        if is_older || (record.version == state.record.version && !is_answer) {
+        let is_read = source == RecordSource::Read;
+        if is_read && record.version <= state.record.version {
             return self.look(&mut state, now);
         }
-        state.record = record;
-        if is_answer {
+        let before = state.record.clone();
+        if record.version >= before.version {
+            state.record = record;
+        }
+        if !is_read {
             // The record has it, and says when it ends.
             state.throttled_until = None;
         }
         let mut endpoints = std::mem::take(&mut state.endpoints);
         for endpoint in &mut endpoints {
+            let breaker = |of: &ControlRecord| of.control.breakers.get(&endpoint.url).cloned();
+            let is_same = breaker(&before) == breaker(&state.record);
+            let is_recorded = source == RecordSource::Report(&endpoint.url);
+            if endpoint.is_reported && is_same && !is_recorded {
+                continue;
+            }
             endpoint.is_reported = false;
             let position = state.position(&endpoint.url, &self.instance);
             if endpoint.position != position {
@@ -269,6 +300,25 @@ impl Guard {
         state.endpoints = endpoints;
         self.look(&mut state, now);
         self.reports.wake();
+    }
+
+    /// The version of the record for which the report counts; none if it has been overtaken.
+    pub fn counts_for(&self, report: &BreakerReport) -> Option<u64> {
+        let ControlChange::Endpoint { url, .. } = &report.change else {
+            return None;
+        };
+        let state = self.state.lock();
+        let endpoint = state.endpoints.iter().find(|known| known.url == *url)?;
+        let is_current = endpoint.is_reported && endpoint.epoch == report.epoch;
+        is_current.then_some(state.record.version)
+    }
+
+    /// The agent is removed: nothing keeps calls from it any more.
+    pub fn removed(&self) {
+        for endpoint in &self.state.lock().endpoints {
+            meters::show_breaker(&self.agent, &endpoint.url, None);
+        }
+        meters::show_pause(&self.agent, false);
     }
 
     /// A pause may have ended.
@@ -374,7 +424,7 @@ impl Guard {
                 wait: wait.min(LONGEST_THROTTLE).into(),
                 reason: short(reason).to_owned(),
             },
-            seen: None,
+            epoch: 0,
         });
     }
 
@@ -399,7 +449,6 @@ impl Guard {
         let now = Instant::now();
         let mut state = self.state.lock();
         let state = &mut *state;
-        let seen = state.record.version;
         let found = state
             .endpoints
             .iter_mut()
@@ -409,7 +458,7 @@ impl Guard {
         };
         if endpoint.epoch != call.epoch {
             endpoint.earlier = endpoint.earlier.saturating_sub(1);
-            if endpoint.position == Position::Canaries {
+            if matches!(endpoint.position, Position::Canaries | Position::Open) {
                 self.resize(state);
             }
             return;
@@ -461,7 +510,7 @@ impl Guard {
                 url: endpoint.url.clone(),
                 seen: observation,
             },
-            seen: Some(seen),
+            epoch: endpoint.epoch,
         };
         self.resize(state);
         self.reports.add(report);
@@ -502,5 +551,107 @@ impl Drop for WatchedCall<'_> {
             let why = "no response before complete-by";
             self.guard.ended(self, timed_out.then_some(Err(why)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{AgentControl, Breaker};
+
+    const A: &str = "http://a";
+    const B: &str = "http://b";
+    const NOW: Timestamp = Timestamp::from_millis(0);
+
+    /// Two endpoints with four calls each, whose breakers open at the second failure.
+    fn guard() -> (Guard, Arc<Bulkhead>, Arc<Reports>) {
+        let spec: AgentSpec = serde_json::from_str(
+            r#"{ "breaker": { "min_calls": 2 }, "endpoints": [
+                { "url": "http://a", "max_in_flight": 4 }, { "url": "http://b", "max_in_flight": 4 }] }"#,
+        )
+        .unwrap();
+        let agent = AgentName::new("payments");
+        let bulkhead = Arc::new(Bulkhead::new(
+            agent.clone(),
+            8,
+            Arc::default(),
+            Arc::default(),
+            meters::CallMetrics::new("payments").in_flight,
+        ));
+        let reports = Arc::new(Reports::default());
+        let instance = InstanceId::new("one");
+        let guard = Guard::new(agent, instance, bulkhead.clone(), reports.clone());
+        guard.configure(&spec);
+        (guard, bulkhead, reports)
+    }
+
+    fn call<'a>(guard: &'a Guard, url: &'a str) -> WatchedCall<'a> {
+        guard.begin(url, Instant::now()).unwrap()
+    }
+
+    fn trip(guard: &Guard, url: &str) {
+        for _ in 0..2 {
+            call(guard, url).ended(Err("503"));
+        }
+    }
+
+    fn record(version: u64, open: &[&str]) -> ControlRecord {
+        let breaker = Breaker {
+            state: BreakerState::Open { until: NOW },
+            reason: "2 of 2 calls failed".to_owned(),
+            by: "one".to_owned(),
+            since: NOW,
+        };
+        let open = open.iter();
+        let control = AgentControl {
+            breakers: open
+                .map(|url| ((*url).to_owned(), breaker.clone()))
+                .collect(),
+            ..AgentControl::default()
+        };
+        ControlRecord { version, control }
+    }
+
+    #[test]
+    fn calls_under_way_to_an_open_endpoint_take_no_slot_from_the_others() {
+        let (guard, bulkhead, _) = guard();
+        let slots: Vec<_> = (0..4).filter_map(|_| bulkhead.try_take()).collect();
+        let hanging: Vec<_> = (0..4).map(|_| call(&guard, A)).collect();
+        trip(&guard, A);
+        assert_eq!(bulkhead.free(), 4);
+        for (slot, call) in slots.into_iter().zip(hanging) {
+            drop(call);
+            drop(slot);
+            assert_eq!(bulkhead.free(), 4);
+        }
+        let hanging = call(&guard, A);
+        trip(&guard, B);
+        assert_eq!(bulkhead.free(), 0);
+        assert!(!bulkhead.is_open(), "no call may begin");
+        drop(hanging);
+    }
+
+    #[test]
+    fn a_report_counts_until_its_endpoint_has_another_breaker() {
+        let (guard, bulkhead, reports) = guard();
+        trip(&guard, A);
+        trip(&guard, B);
+        let [of_a, of_b] = reports.take().try_into().unwrap();
+        assert_eq!(guard.counts_for(&of_a), Some(0));
+        guard.take(record(1, &[A]), NOW, RecordSource::Report(A));
+        assert_eq!(guard.counts_for(&of_a), None);
+        assert_eq!(guard.counts_for(&of_b), Some(1), "the change is another's");
+        assert!(!bulkhead.is_open());
+        // Another instance has opened it, and an operator has closed it since.
+        guard.take(record(2, &[A, B]), NOW, RecordSource::Read);
+        assert_eq!(guard.counts_for(&of_b), None);
+        guard.take(record(3, &[]), NOW, RecordSource::Read);
+        assert_eq!(bulkhead.free(), 8);
+        // What the record does not take over does not stand either, even if a later record came first.
+        trip(&guard, A);
+        guard.take(record(5, &[]), NOW, RecordSource::Read);
+        assert!(guard.counts_for(&reports.take()[0]).is_some());
+        guard.take(record(4, &[A]), NOW, RecordSource::Report(A));
+        assert_eq!(bulkhead.free(), 8);
     }
 }

@@ -31,7 +31,7 @@ mod transport;
 
 pub use address::{AddressPolicy, OwnAddresses};
 pub use capacity::Slot;
-pub use guard::{BreakerReport, Stopped};
+pub use guard::{BreakerReport, RecordSource, Stopped};
 pub use http::install_crypto;
 pub use meters::{describe as describe_metrics, label as metrics_label};
 pub use post::{Post, PostError, PostResponse};

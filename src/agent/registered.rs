@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::Mutex;
 
-use super::Agents;
+use super::{Agents, RecordSource};
 use crate::{
     domain::{AgentName, AgentSpec},
     store::{Reader, StoreError},
@@ -56,7 +56,7 @@ impl Registered {
         let now = reader.now().await?;
         for agent in self.agents.list() {
             let control = controls.remove(agent.name()).unwrap_or_default();
-            agent.take_control(control, now, false);
+            agent.take_control(control, now, RecordSource::Read);
         }
         Ok(())
     }

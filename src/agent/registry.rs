@@ -11,7 +11,7 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     capacity::{Bulkhead, Gate, Slot},
     connections::CallConnector,
-    guard::{BreakerReport, Guard, Reports, Stopped},
+    guard::{BreakerReport, Guard, RecordSource, Reports, Stopped},
     http,
     meters::{CallMetrics, MADE_FOR_URLS},
     rate::Want,
@@ -92,9 +92,14 @@ impl Agent {
         self.guard.is_throttled()
     }
 
-    /// The record says so, as a response to what this process wanted (`is_answer`), or because it was read.
-    pub fn take_control(&self, record: ControlRecord, now: Timestamp, is_answer: bool) {
-        self.guard.take(record, now, is_answer);
+    /// The record says so.
+    pub fn take_control(&self, record: ControlRecord, now: Timestamp, source: RecordSource<'_>) {
+        self.guard.take(record, now, source);
+    }
+
+    /// The version of the record for which a report of an endpoint counts; none if it has been overtaken.
+    pub fn counts_for(&self, report: &BreakerReport) -> Option<u64> {
+        self.guard.counts_for(report)
     }
 
     /// How it gets the further calls that it wants, if it wants some.
@@ -179,7 +184,11 @@ impl Agents {
             next.remove(name);
             next
         });
-        before.contains_key(name)
+        let removed = before.get(name);
+        if let Some(removed) = removed {
+            removed.guard.removed();
+        }
+        removed.is_some()
     }
 
     /// A registered agent, or the one for the origin of a step's URL, made on first use.

@@ -15,7 +15,7 @@ use super::{
     problem::{ProblemBody, ProblemKind},
 };
 use crate::{
-    agent::Agent,
+    agent::{Agent, RecordSource},
     api::openapi::words::{BreakerActionSchema, DurationSchema},
     domain::{AgentName, BreakerAction, ControlChange, FieldFault, Fields, Span, Timestamp},
     store::ControlRequest,
@@ -235,7 +235,7 @@ async fn change(
     };
     let changed = app.store.change_control(request).await?;
     let now = app.store.reader.now().await?;
-    agent.take_control(changed.record, now, true);
+    agent.take_control(changed.record, now, RecordSource::Change);
     agents::one(app, agent.name()).await
 }
 

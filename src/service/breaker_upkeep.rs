@@ -4,14 +4,14 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::loops::{NextRound, PeriodicLoop};
 use crate::{
-    agent::{Agent, Agents, BreakerReport},
-    domain::{AgentName, BreakerState, ControlChange, InstanceId, Observation, Timestamp},
+    agent::{Agent, Agents, BreakerReport, RecordSource},
+    domain::{AgentName, Breaker, BreakerState, ControlChange, InstanceId, Observation},
     instance::LocalLease,
-    store::{ControlRequest, Store, StoreError},
+    store::{ControlRecord, ControlRequest, ControlResponse, Store, StoreError},
 };
 
 /// A rest that only a report ends.
@@ -26,6 +26,8 @@ pub(super) struct BreakerUpkeep {
     pub local_lease: Arc<LocalLease>,
     /// Reports that the store could not save yet.
     pub unsaved: Vec<BreakerReport>,
+    /// Whether a round was done since the start.
+    pub has_looked: bool,
 }
 
 impl PeriodicLoop for BreakerUpkeep {
@@ -52,6 +54,7 @@ impl PeriodicLoop for BreakerUpkeep {
         {
             next = next.min(self.look(agent).await?);
         }
+        self.has_looked = true;
         Ok(NextRound::After(next))
     }
 
@@ -65,13 +68,17 @@ impl BreakerUpkeep {
     async fn look(&self, agent: &Agent) -> Result<Duration, StoreError> {
         let now = self.store.housekeeping.now().await?;
         agent.look_at(now);
+        // The configuration file may have changed while no instance ran.
+        if !self.has_looked && agent.control().control.has_strangers(agent.spec()) {
+            self.change(agent, ControlChange::Respecified, None).await?;
+        }
         let may_probe = self.local_lease.may_claim(Instant::now());
         if may_probe && agent.spec().breaker.is_some() {
-            let known = agent.control();
-            for url in known.control.due_probes(now) {
+            for url in agent.control().control.due_probes(agent.spec(), now) {
                 let seen = Observation::Due;
                 let change = ControlChange::Endpoint { url, seen };
-                self.change(agent, change, Some(known.version)).await?;
+                let version = agent.control().version;
+                self.change(agent, change, Some(version)).await?;
             }
         }
         let due = agent.control().control.next_due(now);
@@ -84,8 +91,20 @@ impl BreakerUpkeep {
         let Some(agent) = self.agents.get(&report.agent) else {
             return Ok(());
         };
-        self.change(&agent, report.change.clone(), report.seen)
-            .await
+        let ControlChange::Endpoint { url, .. } = &report.change else {
+            return self.change(&agent, report.change.clone(), None).await;
+        };
+        // The record may have changed meanwhile in something else: then the report counts still.
+        while let Some(version) = agent.counts_for(report) {
+            let changed = self.ask(&agent, &report.change, Some(version)).await?;
+            let is_answer = changed.is_changed || changed.record.version <= version;
+            let source = match is_answer {
+                true => RecordSource::Report(url),
+                false => RecordSource::Change,
+            };
+            self.take(&agent, changed.record, source).await?;
+        }
+        Ok(())
     }
 
     async fn change(
@@ -94,6 +113,16 @@ impl BreakerUpkeep {
         change: ControlChange,
         seen: Option<u64>,
     ) -> Result<(), StoreError> {
+        let changed = self.ask(agent, &change, seen).await?;
+        self.take(agent, changed.record, RecordSource::Change).await
+    }
+
+    async fn ask(
+        &self,
+        agent: &Agent,
+        change: &ControlChange,
+        seen: Option<u64>,
+    ) -> Result<ControlResponse, StoreError> {
         let request = ControlRequest {
             agent: agent.name().clone(),
             spec: agent.spec().clone(),
@@ -102,33 +131,49 @@ impl BreakerUpkeep {
             operator: None,
             instance: self.instance.clone(),
         };
+        let before = agent.control().control;
         let changed = self.store.change_control(request).await?;
         if changed.is_changed {
-            match &change {
-                ControlChange::Endpoint { url, .. } => {
-                    let breaker = changed.record.control.breakers.get(url);
-                    let state = breaker.map(|breaker| (&breaker.state, &*breaker.reason));
-                    log(agent.name(), url, state);
-                }
+            match change {
+                ControlChange::Endpoint { url, .. } => log(
+                    agent.name(),
+                    url,
+                    before.breakers.get(url),
+                    changed.record.control.breakers.get(url),
+                ),
                 ControlChange::Throttle { wait, reason } => {
                     info!(agent = %agent.name(), %wait, reason, "a service asked to be left alone for a while");
                 }
                 _ => {}
             }
         }
-        let now: Timestamp = self.store.housekeeping.now().await?;
-        agent.take_control(changed.record, now, true);
+        Ok(changed)
+    }
+
+    async fn take(
+        &self,
+        agent: &Agent,
+        record: ControlRecord,
+        source: RecordSource<'_>,
+    ) -> Result<(), StoreError> {
+        let now = self.store.housekeeping.now().await?;
+        agent.take_control(record, now, source);
         Ok(())
     }
 }
 
-fn log(agent: &AgentName, endpoint: &str, now: Option<(&BreakerState, &str)>) {
+fn log(agent: &AgentName, endpoint: &str, before: Option<&Breaker>, now: Option<&Breaker>) {
+    let is_half_open = |breaker: &Breaker| matches!(breaker.state, BreakerState::HalfOpen { .. });
     match now {
         None => info!(%agent, endpoint, "a breaker has closed: the endpoint works again"),
-        Some((BreakerState::HalfOpen { .. }, _)) => {
+        // Again and again while no step needs the endpoint.
+        Some(now) if is_half_open(now) && before.is_some_and(is_half_open) => {
+            debug!(%agent, endpoint, "a breaker is still half-open");
+        }
+        Some(now) if is_half_open(now) => {
             info!(%agent, endpoint, "a breaker is half-open: a few calls show whether the endpoint works again");
         }
-        Some((_, reason)) => {
+        Some(Breaker { reason, .. }) => {
             warn!(%agent, endpoint, reason, "a breaker has opened: the endpoint is not called for a while");
         }
     }

@@ -226,6 +226,7 @@ impl Service {
             instance: instance.clone(),
             local_lease: local_lease.clone(),
             unsaved: Vec::new(),
+            has_looked: false,
         }));
         background.push(components.spawn_loop(RateUpkeep {
             agents: agents.clone(),

@@ -98,6 +98,24 @@ pub(super) async fn change(
     })
 }
 
+/// The agent has this specification now: the alert of a breaker that it has no more would stay open.
+pub(super) async fn respecified(
+    tx: &mut Transaction<'_>,
+    agent: &AgentName,
+    spec: &AgentSpec,
+    sender: &Sender,
+) -> Result<(), StoreError> {
+    let row = tx.fetch_first(Statement::new(OF_ONE).bind(agent)).await?;
+    let Some(before) = row.as_ref().map(record).transpose()? else {
+        return Ok(());
+    };
+    let mut control = before.control.clone();
+    if control.forget_strangers(spec) {
+        save(tx, agent, &before, control, sender).await?;
+    }
+    Ok(())
+}
+
 /// The agent is removed: one that is registered under its name later must not be paused from the start.
 pub(super) async fn forget(
     tx: &mut Transaction<'_>,

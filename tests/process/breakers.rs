@@ -554,3 +554,46 @@ async fn workers_of_a_paused_agent_get_nothing_until_it_is_resumed() {
         assert!(!kinds(&history).contains(&"step.released"), "{history:#?}");
     }
 }
+
+#[tokio::test]
+async fn what_was_decided_about_an_endpoint_goes_with_it() {
+    for setup in setups().await {
+        let provost = setup.start().await;
+        let api = provost.api();
+        let (gone, stays) = (Remote::quick().await, Remote::quick().await);
+        let metric = |of: &Remote| {
+            let url = of.url();
+            format!(r#"provost_breaker_state{{agent="payments",endpoint="{url}"}}"#)
+        };
+        register(api, &[&gone, &stays], breaker()).await;
+        let gone_only = json!({ "action": "open", "endpoint": gone.url() });
+        let path = "/v1/agents/payments/breaker";
+        api.post(path, &gone_only).await.expect(200);
+        assert_eq!(alerts(&provost, "open").await.len(), 1);
+        let endpoints = json!([{ "url": stays.url() }]);
+        let protected = json!({ "endpoints": endpoints, "breaker": breaker() });
+        api.put("/v1/agents/payments", &protected).await.expect(200);
+        assert!(alerts(&provost, "open").await.is_empty());
+        assert_eq!(provost.metric(&metric(&gone)).await, 0.0);
+
+        operate(api, "open").await;
+        assert_eq!(provost.metric(&metric(&stays)).await, 2.0);
+        let unprotected = json!({ "endpoints": endpoints });
+        api.put("/v1/agents/payments", &unprotected)
+            .await
+            .expect(200);
+        assert!(alerts(&provost, "open").await.is_empty());
+        assert_eq!(provost.metric(&metric(&stays)).await, 0.0);
+        let ids = submit(api, 1).await;
+        all_processed(api, &ids).await;
+
+        api.put("/v1/agents/payments", &protected).await.expect(200);
+        assert_eq!(states(api).await, ["closed"]);
+        operate(api, "open").await;
+        api.command("/v1/agents/payments/pause").await.expect(200);
+        assert_eq!(api.delete("/v1/agents/payments").await.status, 204);
+        assert_eq!(provost.metric(&metric(&stays)).await, 0.0);
+        let paused = r#"provost_agent_paused{agent="payments"}"#;
+        assert_eq!(provost.metric(paused).await, 0.0);
+    }
+}

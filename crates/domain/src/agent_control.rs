@@ -124,6 +124,8 @@ pub enum ControlChange {
         wait: Span,
         reason: String,
     },
+    /// The agent has another specification: what is left of endpoints and limits that it has no more is forgotten.
+    Respecified,
     /// By an instance.
     Endpoint {
         url: String,
@@ -194,12 +196,12 @@ impl AgentControl {
         probes.chain(ends).min()
     }
 
-    /// The endpoints that may be probed now.
-    pub fn due_probes(&self, now: Timestamp) -> Vec<String> {
+    /// The endpoints of the agent that may be probed now.
+    pub fn due_probes(&self, spec: &AgentSpec, now: Timestamp) -> Vec<String> {
         let due = |breaker: &Breaker| breaker.until().is_some_and(|until| until <= now);
         let breakers = self.breakers.iter();
         breakers
-            .filter(|(_, breaker)| due(breaker))
+            .filter(|(url, breaker)| due(breaker) && has_endpoint(spec, url))
             .map(|(url, _)| url.clone())
             .collect()
     }
@@ -222,6 +224,9 @@ impl AgentControl {
                 });
             }
             ControlChange::Resume => self.pause = None,
+            ControlChange::Respecified => {
+                self.forget_strangers(spec);
+            }
             ControlChange::Throttle { wait, reason } => self.leave_alone(*wait, reason, spec, by),
             ControlChange::Breakers {
                 endpoints,
@@ -235,9 +240,22 @@ impl AgentControl {
             ControlChange::Endpoint { url, seen } => self.observe(url, seen, spec, by),
         }
         if self.breakers.len() > MOST_BREAKERS {
-            let known = |url: &String| spec.endpoints.iter().any(|known| known.url == *url);
-            self.breakers.retain(|url, _| known(url));
+            self.breakers.retain(|url, _| has_endpoint(spec, url));
         }
+        *self != before
+    }
+
+    /// Whether it says something of an endpoint or a limit that the agent does not have.
+    pub fn has_strangers(&self, spec: &AgentSpec) -> bool {
+        self.clone().forget_strangers(spec)
+    }
+
+    /// Forgets that. Whether there was something.
+    pub fn forget_strangers(&mut self, spec: &AgentSpec) -> bool {
+        let before = self.clone();
+        self.breakers
+            .retain(|url, _| spec.breaker.is_some() && has_endpoint(spec, url));
+        self.throttle.take_if(|_| spec.rate_limit.is_none());
         *self != before
     }
 
@@ -310,6 +328,10 @@ impl AgentControl {
         };
         self.breakers.insert(url.to_owned(), next);
     }
+}
+
+fn has_endpoint(spec: &AgentSpec, url: &str) -> bool {
+    spec.endpoints.iter().any(|known| known.url == url)
 }
 
 impl Breaker {
@@ -418,7 +440,10 @@ mod tests {
         assert!(control.is_any_open());
         assert!(!two.sees(&mut control, 1, tripped()), "it is open");
         assert!(!two.sees(&mut control, 59, Observation::Due), "not yet");
-        assert_eq!(control.due_probes(Timestamp::from_millis(60_000)), [URL]);
+        assert_eq!(
+            control.due_probes(&spec(), Timestamp::from_millis(60_000)),
+            [URL]
+        );
         assert!(two.sees(&mut control, 60, Observation::Due));
         assert!(
             !one.sees(&mut control, 61, Observation::Due),
@@ -565,6 +590,34 @@ mod tests {
             serde_json::from_str::<AgentControl>(&json).unwrap(),
             control
         );
+    }
+
+    #[test]
+    fn what_the_agent_does_not_have_any_more_is_forgotten() {
+        let (one, _) = instances();
+        let mut control = AgentControl::default();
+        one.sees(&mut control, 0, tripped());
+        assert!(!control.has_strangers(&spec()));
+        assert!(!one.does(&mut control, 1, None, ControlChange::Respecified));
+        let unprotected = AgentSpec {
+            breaker: None,
+            ..spec()
+        };
+        let mut elsewhere = spec();
+        elsewhere.endpoints[0].url = "http://elsewhere".to_owned();
+        let later = Timestamp::from_millis(60_000);
+        assert!(control.due_probes(&elsewhere, later).is_empty());
+        for other in [unprotected, elsewhere] {
+            let mut control = control.clone();
+            assert!(control.has_strangers(&other));
+            let by = ControlledBy {
+                instance: &one.0,
+                operator: None,
+                now: later,
+            };
+            assert!(control.apply(&ControlChange::Respecified, &other, by));
+            assert!(control.is_empty());
+        }
     }
 
     #[test]

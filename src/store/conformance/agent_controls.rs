@@ -102,6 +102,22 @@ pub async fn one_alert_is_open_while_a_breaker_is(h: Harness) {
     assert_eq!(open().await, (1, 0));
     change(&h, operated(BreakerAction::Open)).await;
     assert_eq!(open().await, (2, 1));
+    // Nobody could close the breaker of an endpoint that the agent has no more.
+    let unprotected = AgentSpec {
+        breaker: None,
+        ..spec()
+    };
+    let put = |spec| {
+        h.store
+            .put_agent(AgentName::new("payments"), spec, Precondition::default())
+    };
+    put(spec()).await.unwrap();
+    assert_eq!(open().await, (2, 1));
+    put(unprotected).await.unwrap();
+    assert_eq!(open().await, (2, 0));
+    assert!(saved(&h).await.control.is_empty());
+    change(&h, operated(BreakerAction::Open)).await;
+    assert_eq!(open().await, (3, 1));
     // What was decided about an agent goes with it.
     let agent = AgentName::new("payments");
     let any = Precondition::default();
@@ -110,7 +126,7 @@ pub async fn one_alert_is_open_while_a_breaker_is(h: Harness) {
         .await
         .unwrap();
     assert!(h.store.delete_agent(agent, any).await.unwrap());
-    assert_eq!(open().await, (2, 0));
+    assert_eq!(open().await, (3, 0));
     assert!(saved(&h).await.control.is_empty());
 }
 

@@ -60,6 +60,7 @@ async fn put_agent(
     name: &AgentName,
     spec: &AgentSpec,
     condition: &Precondition,
+    sender: &Sender,
 ) -> Result<Result<bool, Unmet>, StoreError> {
     let current = tx.agent(name).await?.map(|spec| tag(&spec));
     let is_new = current.is_none();
@@ -71,6 +72,7 @@ async fn put_agent(
         true => tx.add_agent(name, spec).await?,
         false => tx.put_agent(name, spec).await?,
     }
+    agent_controls::respecified(tx, name, spec, sender).await?;
     Ok(Ok(is_new))
 }
 
@@ -125,10 +127,12 @@ impl Store {
         spec: AgentSpec,
         condition: Precondition,
     ) -> Result<bool, RegisterError> {
-        let put = Arc::new((name, spec, condition));
-        let put = self.write(move |tx| {
-            let put = put.clone();
-            async move { put_agent(tx, &put.0, &put.1, &put.2).await }.boxed()
+        let (put, sender) = (Arc::new((name, spec, condition)), self.sender.clone());
+        // The alert of its breakers may be closed.
+        let wakes = Some(self.outbox.clone());
+        let put = self.send_write(true, wakes, move |tx| {
+            let (put, sender) = (put.clone(), sender.load_full());
+            async move { put_agent(tx, &put.0, &put.1, &put.2, &sender).await }.boxed()
         });
         put.await?.map_err(RegisterError::Unmet)
     }
