@@ -117,6 +117,8 @@ struct GuardedEndpoint {
     /// Calls of this epoch, and of earlier ones, that have not ended.
     under_way: u32,
     earlier: u32,
+    /// Canaries that had no response when their time was over.
+    unanswered: u32,
     /// Canaries that succeeded.
     succeeded: u32,
     /// Whether this process waits for its report to be recorded.
@@ -146,6 +148,7 @@ impl GuardedEndpoint {
             window: CallWindow::default(),
             under_way: 0,
             earlier: 0,
+            unanswered: 0,
             succeeded: 0,
             is_reported: false,
         }
@@ -156,6 +159,7 @@ impl GuardedEndpoint {
         self.epoch += 1;
         self.window = CallWindow::default();
         self.earlier += std::mem::take(&mut self.under_way);
+        self.unanswered = 0;
         self.succeeded = 0;
         self.is_reported = false;
     }
@@ -164,7 +168,10 @@ impl GuardedEndpoint {
         match self.position {
             Position::Closed | Position::Unwatched => self.max,
             Position::Open => 0,
-            Position::Canaries => self.max.min(self.earlier.saturating_add(canaries)),
+            Position::Canaries => {
+                let hanging = self.earlier + self.unanswered.min(self.under_way);
+                self.max.min(hanging.saturating_add(canaries))
+            }
         }
     }
 }
@@ -295,6 +302,9 @@ impl Guard {
             let position = state.position(&endpoint.url, &self.instance);
             if endpoint.position != position {
                 endpoint.take(position);
+            } else if !is_same {
+                // Its time was over and it goes on: those that hang must not keep others from showing more.
+                endpoint.unanswered = endpoint.under_way;
             }
         }
         state.endpoints = endpoints;
@@ -449,13 +459,11 @@ impl Guard {
         let now = Instant::now();
         let mut state = self.state.lock();
         let state = &mut *state;
-        let found = state
-            .endpoints
-            .iter_mut()
-            .find(|known| known.url == call.url);
-        let Some(endpoint) = found else {
+        let mut known = state.endpoints.iter();
+        let Some(at) = known.position(|known| known.url == call.url) else {
             return;
         };
+        let endpoint = &mut state.endpoints[at];
         if endpoint.epoch != call.epoch {
             endpoint.earlier = endpoint.earlier.saturating_sub(1);
             if matches!(endpoint.position, Position::Canaries | Position::Open) {
@@ -464,6 +472,11 @@ impl Guard {
             return;
         }
         endpoint.under_way = endpoint.under_way.saturating_sub(1);
+        if endpoint.unanswered > endpoint.under_way {
+            endpoint.unanswered = endpoint.under_way;
+            self.resize(state);
+        }
+        let endpoint = &mut state.endpoints[at];
         let (Some(spec), Some(result)) = (&state.breaker, result) else {
             return;
         };

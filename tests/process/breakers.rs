@@ -443,6 +443,34 @@ async fn another_instance_probes_when_the_first_is_killed() {
     assert_eq!(states(left.api()).await, ["closed"]);
 }
 
+/// It lasts until the step's complete-by, and that may be far.
+#[tokio::test]
+async fn a_canary_without_a_response_does_not_keep_the_breaker_half_open() {
+    let (opened, first) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
+    let is_opened = opened.clone();
+    let remote = Remote::with(move |_| match is_opened.load(Ordering::SeqCst) {
+        false => Act::status(503),
+        true => match first.fetch_add(1, Ordering::SeqCst) {
+            0 => Act::Hang,
+            _ => Act::Ok(json!({})),
+        },
+    })
+    .await;
+    let provost = Provost::start().await;
+    let soon = json!({ "min_calls": 4, "window": "10m", "open_for": "500ms", "canaries": 1 });
+    register(provost.api(), &[&remote], soon).await;
+    let ids = submit(provost.api(), 10).await;
+    until_states(provost.api(), &["open"]).await;
+    at_rest(provost.api()).await;
+    opened.store(true, Ordering::SeqCst);
+    until_states(provost.api(), &["closed"]).await;
+    let processed = async || {
+        let tasks = provost.get("/v1/tasks?state=processed").await.expect(200);
+        tasks["items"].as_array().unwrap().len()
+    };
+    until(ids.len() - 1, processed).await;
+}
+
 #[tokio::test]
 async fn a_paused_agent_is_not_called_by_any_instance_and_its_steps_wait() {
     for setup in setups().await {

@@ -16,6 +16,8 @@ use crate::{
 
 /// An instance that probes an endpoint has at least so long; then another may.
 const LEAST_PROBE: Span = Span::from_secs(10);
+/// So much longer it is left to the instance that probes.
+const TAKE_OVER_AFTER: Span = Span::from_secs(2);
 /// A slip in a response of the service must not stop all calls for days.
 const LONGEST_THROTTLE: Span = Span::from_secs(300);
 /// Breakers of endpoints that the agent has no more are kept up to so many: an instance with an older specification
@@ -311,7 +313,17 @@ impl AgentControl {
         let next = match (seen, current) {
             (Observation::Tripped { reason }, None) => open(reason),
             (Observation::Due, Some(current))
-                if current.until().is_some_and(|until| until <= by.now) =>
+                if current.until().is_some_and(|until| {
+                    // The instance that probes goes on first, if it lives.
+                    let is_of_another =
+                        matches!(current.state, BreakerState::HalfOpen { .. }) && !is_mine;
+                    let from = if is_of_another {
+                        until + TAKE_OVER_AFTER
+                    } else {
+                        until
+                    };
+                    from <= by.now
+                }) =>
             {
                 let state = BreakerState::HalfOpen {
                     prober: by.instance.clone(),
@@ -473,11 +485,13 @@ mod tests {
         let mut control = AgentControl::default();
         one.sees(&mut control, 0, tripped());
         one.sees(&mut control, 60, Observation::Due);
-        assert!(!two.sees(&mut control, 119, Observation::Due));
-        assert!(two.sees(&mut control, 120, Observation::Due));
-        assert!(!one.sees(&mut control, 121, relapsed()), "it is late");
-        assert!(!one.sees(&mut control, 121, Observation::Recovered));
-        assert!(two.sees(&mut control, 122, Observation::Recovered));
+        assert!(!two.sees(&mut control, 121, Observation::Due));
+        assert!(one.sees(&mut control, 120, Observation::Due), "it lives");
+        assert!(!two.sees(&mut control, 181, Observation::Due));
+        assert!(two.sees(&mut control, 182, Observation::Due));
+        assert!(!one.sees(&mut control, 183, relapsed()), "it is late");
+        assert!(!one.sees(&mut control, 183, Observation::Recovered));
+        assert!(two.sees(&mut control, 184, Observation::Recovered));
     }
 
     #[test]
