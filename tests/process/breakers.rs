@@ -7,22 +7,9 @@ use std::sync::{
 
 use serde_json::{Value, json};
 
-use crate::{
-    cluster,
-    harness::{Act, Api, Gate, PATIENCE, Provost, Remote, Setup, alerts, kinds, step, until},
+use crate::harness::{
+    Act, Api, Gate, PATIENCE, Provost, Remote, alerts, kinds, new_database, setups, step, until,
 };
-
-async fn new_database() -> String {
-    tokio::task::spawn_blocking(cluster::new_database)
-        .await
-        .unwrap()
-}
-
-/// On both databases.
-async fn setups() -> [Setup; 2] {
-    let url = new_database().await;
-    [Provost::setup(), Provost::setup().database_url(&url)]
-}
 
 fn charge() -> Value {
     json!({ "steps": [{ "name": "charge", "agent": "payments", "complete_within": "10m" }] })

@@ -9,16 +9,9 @@ use crate::{
     cluster::{self, Proxy},
     harness::{
         FramePublisher, Postgres, Provost, Rabbit, Remote, Setup, alerts, nested_table, one_step,
-        until,
+        setups, until,
     },
 };
-
-async fn setups() -> [Setup; 2] {
-    let url = tokio::task::spawn_blocking(cluster::new_database)
-        .await
-        .unwrap();
-    [Provost::setup(), Provost::setup().database_url(&url)]
-}
 
 /// With an intake of the queue `orders`.
 pub fn reading(setup: Setup, url: &str) -> Setup {

@@ -4,16 +4,8 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster,
-    harness::{Act, Answer, Api, Gate, Provost, Remote, Seen, Setup, kinds, step},
+    harness::{Act, Answer, Api, Gate, Provost, Remote, Seen, kinds, setups, step},
 };
-
-/// On both databases.
-async fn setups() -> [Setup; 2] {
-    let url = tokio::task::spawn_blocking(cluster::new_database)
-        .await
-        .unwrap();
-    [Provost::setup(), Provost::setup().database_url(&url)]
-}
 
 fn later() -> Act {
     Act::answer(202, &[("provost-async", "true")], "")

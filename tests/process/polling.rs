@@ -10,18 +10,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{
-    cluster,
-    harness::{Act, Provost, Remote, Seen, Setup, kinds, step},
-};
-
-/// On both databases.
-async fn setups() -> [Setup; 2] {
-    let url = tokio::task::spawn_blocking(cluster::new_database)
-        .await
-        .unwrap();
-    [Provost::setup(), Provost::setup().database_url(&url)]
-}
+use crate::harness::{Act, Provost, Remote, Seen, kinds, setups, step};
 
 fn polls(url: &str) -> Value {
     json!({ "steps": [{ "name": "print", "url": url, "request": { "path": "/jobs", "headers": { "x-tenant": "acme" } },

@@ -4,22 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::{
-    cluster,
-    harness::{Act, Api, Provost, Remote, Seen, Setup, step, until},
-};
-
-async fn new_database() -> String {
-    tokio::task::spawn_blocking(cluster::new_database)
-        .await
-        .unwrap()
-}
-
-/// On both databases.
-async fn setups() -> [Setup; 2] {
-    let url = new_database().await;
-    [Provost::setup(), Provost::setup().database_url(&url)]
-}
+use crate::harness::{Act, Api, Provost, Remote, Seen, new_database, setups, step, until};
 
 async fn register(api: &Api, remote: &Remote, limit: Value) {
     let spec = json!({ "endpoints": [{ "url": remote.url() }], "rate_limit": limit });

@@ -5,21 +5,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{self, Proxy},
-    harness::{Answer, Api, Database, Provost, Setup, id_of, kinds, step, until},
+    cluster::Proxy,
+    harness::{Answer, Api, Database, Provost, id_of, kinds, new_database, setups, step, until},
 };
-
-async fn new_database() -> String {
-    tokio::task::spawn_blocking(cluster::new_database)
-        .await
-        .unwrap()
-}
-
-/// On both databases.
-async fn setups() -> [Setup; 2] {
-    let url = new_database().await;
-    [Provost::setup(), Provost::setup().database_url(&url)]
-}
 
 pub async fn pulled(api: &Api) {
     let put = api
@@ -600,7 +588,7 @@ async fn late(provost: &Provost) -> Vec<String> {
     tasks.map(id_of).collect()
 }
 
-/// The instance learns late that its claim is saved, and another one undoes the task meanwhile: whoever began the work
+/// The instance learns late that its claim is saved, and another one undoes the task meanwhile: a worker that began
 /// then would have an effect that nobody undoes.
 #[tokio::test]
 async fn no_worker_gets_a_step_whose_attempt_is_over_by_then() {

@@ -30,3 +30,15 @@ pub use tasks::{kinds, one_step, pipeline, step};
 
 /// The longest that anything is waited for. It only decides how soon a broken test fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An empty database on the tests' PostgreSQL.
+pub async fn new_database() -> String {
+    let made = tokio::task::spawn_blocking(crate::cluster::new_database);
+    made.await.unwrap()
+}
+
+/// On both databases.
+pub async fn setups() -> [Setup; 2] {
+    let url = new_database().await;
+    [Provost::setup(), Provost::setup().database_url(&url)]
+}
