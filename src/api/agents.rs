@@ -480,8 +480,8 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
 
 /// Get an agent
 ///
-/// Its specification, and its calls in flight from this instance. The ETag covers the specification only: omit
-/// If-None-Match to get a current `in_flight`.
+/// Its specification, its calls in flight from this instance, and what keeps calls from it. The ETag covers the
+/// specification only: omit If-None-Match to get everything else as it is now.
 #[utoipa::path(
     get, path = "/v1/agents/{name}", tag = "agents", operation_id = "get_agent",
     params(("name" = PlainName, Path, description = "The workflow's name", example = "payments")),

@@ -154,7 +154,7 @@ impl KnownReceivers for Receivers {
                 "needs a message broker: give its address in broker.url, or use a `url`".to_owned(),
             );
         }
-        // RabbitMQ ends the connection of whoever publishes to a name of this kind that it has not given out, and does
+        // RabbitMQ ends the connection that publishes to a name of this kind which it has not given out, and does
         // so for every try: nobody may make Provost do that unless an operator trusts all submitters.
         if address.queue.starts_with(DIRECT_REPLY) && !self.reply_queues.allow(&address.queue) {
             return Err(format!(

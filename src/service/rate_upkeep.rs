@@ -38,7 +38,10 @@ impl PeriodicLoop for RateUpkeep {
                 None => {}
                 // It has filled meanwhile.
                 Some(Want::Wait(wait)) if wait.is_zero() => agent.granted(0),
-                Some(Want::Wait(wait)) => next = next.min(agent.want_again(wait)),
+                Some(Want::Wait(wait)) => {
+                    agent.want_again(wait);
+                    next = next.min(wait);
+                }
                 Some(Want::Grant(limit)) => to_grant.push((agent.name().clone(), limit)),
             }
         }

@@ -58,8 +58,8 @@ mod view;
 mod web_address;
 
 pub use agent_control::{
-    AgentControl, Breaker, BreakerAction, BreakerState, ControlChange, ControlledBy, Observation,
-    Pause, Throttle, breaker_alert_subject, breaker_open,
+    AgentControl, Breaker, BreakerAction, BreakerState, ControlChange, ControlledBy,
+    LONGEST_THROTTLE, Observation, Pause, Throttle, breaker_alert_subject, breaker_open,
 };
 pub use agent_spec::{AgentMode, AgentSpec, Endpoint, RetrySpec};
 pub use alert::{AlertChange, AlertKind};

@@ -245,7 +245,7 @@ mod tests {
     }
 
     proptest! {
-        /// In any time, whoever asks and whenever, no more are taken than the burst and what the rate gives.
+        /// However often and whenever calls are asked for, no more are taken in any time than the burst and what the rate gives.
         #[test]
         fn no_more_than_the_rate_and_a_burst(
             calls in 1u32..2_000, burst in 1u32..50,

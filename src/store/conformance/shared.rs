@@ -271,7 +271,7 @@ async fn one_waits_for_a_lock(h: &Harness) {
     }
 }
 
-/// Whoever changes a step has locked its task. So nobody waits for a step, in whatever order.
+/// A transaction that changes a step has locked its task, so that none waits for a step, in whatever order.
 #[tokio::test]
 async fn a_promotion_locks_the_tasks_of_its_steps_and_passes_over_locked_ones() {
     let h = Harness::new(postgres().await).await;

@@ -1,0 +1,263 @@
+use super::*;
+use crate::breaker::BreakerSpec;
+
+const URL: &str = "http://payments";
+
+fn spec() -> AgentSpec {
+    let mut spec: AgentSpec =
+        serde_json::from_str(r#"{"endpoints": [{"url": "http://payments"}]}"#).unwrap();
+    spec.breaker = Some(BreakerSpec {
+        open_for: Span::from_secs(60),
+        ..BreakerSpec::default()
+    });
+    spec
+}
+
+struct Instance(InstanceId);
+
+impl Instance {
+    fn sees(&self, control: &mut AgentControl, at: i64, seen: Observation) -> bool {
+        let url = URL.to_owned();
+        self.does(control, at, None, ControlChange::Endpoint { url, seen })
+    }
+
+    fn does(
+        &self,
+        control: &mut AgentControl,
+        at: i64,
+        operator: Option<&str>,
+        change: ControlChange,
+    ) -> bool {
+        let by = ControlledBy {
+            instance: &self.0,
+            operator,
+            now: Timestamp::from_millis(at * 1000),
+        };
+        control.apply(&change, &spec(), by)
+    }
+}
+
+fn tripped() -> Observation {
+    Observation::Tripped {
+        reason: "20 of 20 calls failed".to_owned(),
+    }
+}
+
+fn relapsed() -> Observation {
+    Observation::Relapsed {
+        reason: "503".to_owned(),
+    }
+}
+
+fn instances() -> (Instance, Instance) {
+    (
+        Instance(InstanceId::new("one")),
+        Instance(InstanceId::new("two")),
+    )
+}
+
+#[test]
+fn one_instance_opens_and_one_probes() {
+    let (one, two) = instances();
+    let mut control = AgentControl::default();
+    assert!(one.sees(&mut control, 0, tripped()));
+    assert!(control.is_any_open());
+    assert!(!two.sees(&mut control, 1, tripped()), "it is open");
+    assert!(!two.sees(&mut control, 59, Observation::Due), "not yet");
+    assert_eq!(
+        control.due_probes(&spec(), Timestamp::from_millis(60_000)),
+        [URL]
+    );
+    assert!(two.sees(&mut control, 60, Observation::Due));
+    assert!(
+        !one.sees(&mut control, 61, Observation::Due),
+        "another probes"
+    );
+    assert!(!one.sees(&mut control, 62, Observation::Recovered));
+    assert!(!one.sees(&mut control, 62, relapsed()));
+    assert!(two.sees(&mut control, 63, Observation::Recovered));
+    assert!(control.is_empty());
+}
+
+#[test]
+fn a_relapse_opens_it_for_as_long_again() {
+    let (one, _) = instances();
+    let mut control = AgentControl::default();
+    one.sees(&mut control, 0, tripped());
+    one.sees(&mut control, 60, Observation::Due);
+    assert!(one.sees(&mut control, 70, relapsed()));
+    let until = Timestamp::from_millis(130_000);
+    assert_eq!(control.next_due(Timestamp::from_millis(0)), Some(until));
+    assert_eq!(control.breakers[URL].reason, "503");
+}
+
+#[test]
+fn another_takes_over_from_an_instance_that_is_silent() {
+    let (one, two) = instances();
+    let mut control = AgentControl::default();
+    one.sees(&mut control, 0, tripped());
+    one.sees(&mut control, 60, Observation::Due);
+    assert!(!two.sees(&mut control, 121, Observation::Due));
+    assert!(one.sees(&mut control, 120, Observation::Due), "it lives");
+    assert!(!two.sees(&mut control, 181, Observation::Due));
+    assert!(two.sees(&mut control, 182, Observation::Due));
+    assert!(!one.sees(&mut control, 183, relapsed()), "it is late");
+    assert!(!one.sees(&mut control, 183, Observation::Recovered));
+    assert!(two.sees(&mut control, 184, Observation::Recovered));
+}
+
+#[test]
+fn what_an_operator_decides_stands_until_it_is_reset() {
+    let (one, _) = instances();
+    let mut control = AgentControl::default();
+    let operate = |control: &mut AgentControl, action| {
+        let change = ControlChange::Breakers {
+            endpoints: vec![URL.to_owned()],
+            action,
+            reason: None,
+        };
+        one.does(control, 5, Some("ann"), change)
+    };
+    assert!(operate(&mut control, BreakerAction::Open));
+    assert_eq!(control.breakers[URL].by, "operator:ann");
+    let seen = [
+        tripped(),
+        Observation::Due,
+        Observation::Recovered,
+        relapsed(),
+    ];
+    for seen in seen.clone() {
+        assert!(!one.sees(&mut control, 9_999, seen));
+    }
+    assert!(operate(&mut control, BreakerAction::Close));
+    assert!(!control.is_any_open());
+    for seen in seen {
+        assert!(!one.sees(&mut control, 9_999, seen));
+    }
+    assert!(operate(&mut control, BreakerAction::Reset));
+    assert!(!operate(&mut control, BreakerAction::Reset));
+    assert!(one.sees(&mut control, 9_999, tripped()));
+}
+
+#[test]
+fn a_pause_ends_by_itself_or_by_an_operator() {
+    let (one, _) = instances();
+    let mut control = AgentControl::default();
+    let until = Timestamp::from_millis(10_000);
+    let pause = ControlChange::Pause {
+        until: Some(until),
+        reason: Some("maintenance".to_owned()),
+    };
+    assert!(one.does(&mut control, 1, Some("ann"), pause));
+    let pause = control.pause.clone().unwrap();
+    assert!(pause.holds_at(Timestamp::from_millis(9_999)));
+    assert!(!pause.holds_at(until));
+    assert_eq!(control.next_due(Timestamp::from_millis(0)), Some(until));
+    assert_eq!(control.next_due(until), None);
+    assert!(one.does(&mut control, 2, Some("ann"), ControlChange::Resume));
+    assert!(!one.does(&mut control, 2, Some("ann"), ControlChange::Resume));
+}
+
+#[test]
+fn a_service_that_asks_for_it_is_left_alone_for_the_longest_time_it_named() {
+    let (one, two) = instances();
+    let mut control = AgentControl::default();
+    let asked = |seconds| ControlChange::Throttle {
+        wait: Span::from_secs(seconds),
+        reason: "429".to_owned(),
+    };
+    assert!(
+        !one.does(&mut control, 0, None, asked(10)),
+        "it has no limit"
+    );
+    let limited = AgentSpec {
+        rate_limit: serde_json::from_str(r#"{"rate": "5/s"}"#).unwrap(),
+        ..spec()
+    };
+    let mut does = |instance: &Instance, at: i64, seconds| {
+        let by = ControlledBy {
+            instance: &instance.0,
+            operator: None,
+            now: Timestamp::from_millis(at * 1000),
+        };
+        control.apply(&asked(seconds), &limited, by);
+        control
+            .throttle
+            .as_ref()
+            .map(|throttle| throttle.until.as_millis() / 1000)
+    };
+    assert_eq!(does(&one, 0, 10), Some(10));
+    assert_eq!(does(&two, 1, 5), Some(10));
+    assert_eq!(does(&two, 2, 20), Some(22));
+    assert_eq!(does(&one, 3, 86_400), Some(303));
+    assert_eq!(
+        control.next_due(Timestamp::from_millis(0)),
+        Some(Timestamp::from_millis(303_000))
+    );
+    assert_eq!(control.next_due(Timestamp::from_millis(303_000)), None);
+    assert!(!control.is_any_open(), "no operator is needed");
+}
+
+#[test]
+fn a_record_is_read_as_it_was_written() {
+    let (one, _) = instances();
+    let mut control = AgentControl::default();
+    let json = serde_json::to_string(&control).unwrap();
+    assert_eq!(json, "{}");
+    one.sees(&mut control, 0, tripped());
+    one.sees(&mut control, 60, Observation::Due);
+    let pause = ControlChange::Pause {
+        until: None,
+        reason: None,
+    };
+    one.does(&mut control, 61, Some("ann"), pause);
+    let json = serde_json::to_string(&control).unwrap();
+    assert_eq!(
+        serde_json::from_str::<AgentControl>(&json).unwrap(),
+        control
+    );
+}
+
+#[test]
+fn what_the_agent_does_not_have_any_more_is_forgotten() {
+    let (one, _) = instances();
+    let mut control = AgentControl::default();
+    one.sees(&mut control, 0, tripped());
+    assert!(!control.has_strangers(&spec()));
+    assert!(!one.does(&mut control, 1, None, ControlChange::Respecified));
+    let unprotected = AgentSpec {
+        breaker: None,
+        ..spec()
+    };
+    let mut elsewhere = spec();
+    elsewhere.endpoints[0].url = "http://elsewhere".to_owned();
+    let later = Timestamp::from_millis(60_000);
+    assert!(control.due_probes(&elsewhere, later).is_empty());
+    for other in [unprotected, elsewhere] {
+        let mut control = control.clone();
+        assert!(control.has_strangers(&other));
+        let by = ControlledBy {
+            instance: &one.0,
+            operator: None,
+            now: later,
+        };
+        assert!(control.apply(&ControlChange::Respecified, &other, by));
+        assert!(control.is_empty());
+    }
+}
+
+#[test]
+fn breakers_of_endpoints_that_are_gone_are_bounded() {
+    let (one, _) = instances();
+    let mut control = AgentControl::default();
+    for number in 0..200 {
+        let change = ControlChange::Breakers {
+            endpoints: vec![format!("http://old-{number}"), URL.to_owned()],
+            action: BreakerAction::Open,
+            reason: None,
+        };
+        one.does(&mut control, number, Some("ann"), change);
+        assert!(control.breakers.len() <= MOST_BREAKERS + 1);
+        assert!(control.breakers.contains_key(URL));
+    }
+}

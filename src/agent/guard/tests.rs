@@ -1,0 +1,98 @@
+use super::*;
+use crate::domain::{AgentControl, Breaker};
+
+const A: &str = "http://a";
+const B: &str = "http://b";
+const NOW: Timestamp = Timestamp::from_millis(0);
+
+/// Two endpoints with four calls each, whose breakers open at the second failure.
+fn guard() -> (Guard, Arc<Bulkhead>, Arc<Reports>) {
+    let spec: AgentSpec = serde_json::from_str(
+        r#"{ "breaker": { "min_calls": 2 }, "endpoints": [
+            { "url": "http://a", "max_in_flight": 4 }, { "url": "http://b", "max_in_flight": 4 }] }"#,
+    )
+    .unwrap();
+    let agent = AgentName::new("payments");
+    let bulkhead = Arc::new(Bulkhead::new(
+        agent.clone(),
+        8,
+        Arc::default(),
+        Arc::default(),
+        meters::CallMetrics::new("payments").in_flight,
+    ));
+    let reports = Arc::new(Reports::default());
+    let instance = InstanceId::new("one");
+    let guard = Guard::new(agent, instance, bulkhead.clone(), reports.clone());
+    guard.configure(&spec);
+    (guard, bulkhead, reports)
+}
+
+fn call<'a>(guard: &'a Guard, url: &'a str) -> WatchedCall<'a> {
+    guard.begin(url, Instant::now()).unwrap()
+}
+
+fn trip(guard: &Guard, url: &str) {
+    for _ in 0..2 {
+        call(guard, url).ended(Err("503"));
+    }
+}
+
+fn record(version: u64, open: &[&str]) -> ControlRecord {
+    let breaker = Breaker {
+        state: BreakerState::Open { until: NOW },
+        reason: "2 of 2 calls failed".to_owned(),
+        by: "one".to_owned(),
+        since: NOW,
+    };
+    let open = open.iter();
+    let control = AgentControl {
+        breakers: open
+            .map(|url| ((*url).to_owned(), breaker.clone()))
+            .collect(),
+        ..AgentControl::default()
+    };
+    ControlRecord { version, control }
+}
+
+#[test]
+fn calls_under_way_to_an_open_endpoint_take_no_slot_from_the_others() {
+    let (guard, bulkhead, _) = guard();
+    let slots: Vec<_> = (0..4).filter_map(|_| bulkhead.try_take()).collect();
+    let hanging: Vec<_> = (0..4).map(|_| call(&guard, A)).collect();
+    trip(&guard, A);
+    assert_eq!(bulkhead.free(), 4);
+    for (slot, call) in slots.into_iter().zip(hanging) {
+        drop(call);
+        drop(slot);
+        assert_eq!(bulkhead.free(), 4);
+    }
+    let hanging = call(&guard, A);
+    trip(&guard, B);
+    assert_eq!(bulkhead.free(), 0);
+    assert!(!bulkhead.is_open(), "no call may begin");
+    drop(hanging);
+}
+
+#[test]
+fn a_report_counts_until_its_endpoint_has_another_breaker() {
+    let (guard, bulkhead, reports) = guard();
+    trip(&guard, A);
+    trip(&guard, B);
+    let [of_a, of_b] = reports.take().try_into().unwrap();
+    assert_eq!(guard.counts_for(&of_a), Some(0));
+    guard.take(record(1, &[A]), NOW, RecordSource::Report(A));
+    assert_eq!(guard.counts_for(&of_a), None);
+    assert_eq!(guard.counts_for(&of_b), Some(1), "the change is another's");
+    assert!(!bulkhead.is_open());
+    // Another instance has opened it, and an operator has closed it since.
+    guard.take(record(2, &[A, B]), NOW, RecordSource::Read);
+    assert_eq!(guard.counts_for(&of_b), None);
+    guard.take(record(3, &[]), NOW, RecordSource::Read);
+    assert_eq!(bulkhead.free(), 8);
+    // What the record does not take over does not stand either, even if a later record came first.
+    trip(&guard, A);
+    guard.take(record(5, &[]), NOW, RecordSource::Read);
+    assert!(guard.counts_for(&reports.take()[0]).is_some());
+    guard.take(record(4, &[A]), NOW, RecordSource::Report(A));
+    assert_eq!(bulkhead.free(), 8);
+}
