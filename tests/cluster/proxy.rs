@@ -2,7 +2,10 @@
 
 use std::{
     net::Ipv4Addr,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use tokio::{
@@ -17,7 +20,7 @@ use tokio::{
 /// Serves until the test's runtime ends.
 pub struct Proxy {
     port: u16,
-    network: watch::Sender<Network>,
+    network: Arc<watch::Sender<Network>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +38,8 @@ enum Link {
     Hung,
     /// The server gets what is sent to it, and what it answers does not arrive.
     AnswersHung,
+    /// As open until the server is to commit a claim; from then on answers are hung, also that to this commit.
+    OpenUntilClaim,
     /// Connections are closed as soon as they are made.
     Cut,
 }
@@ -46,11 +51,11 @@ impl Proxy {
     pub async fn before(server: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let network = watch::Sender::new(Network {
+        let network = Arc::new(watch::Sender::new(Network {
             link: Link::Open,
             forgotten: 0,
-        });
-        let seen = network.subscribe();
+        }));
+        let seen = network.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let number = CONNECTIONS.fetch_add(1, Ordering::SeqCst) + 1;
@@ -80,6 +85,14 @@ impl Proxy {
         self.network.send_modify(|now| now.link = Link::AnswersHung);
     }
 
+    /// The server's answers do not arrive from the next claim of a step on: it is committed, and its instance does not
+    /// know.
+    #[allow(dead_code, reason = "only the tests of the process need it")]
+    pub fn hang_answers_at_claim(&self) {
+        self.network
+            .send_modify(|now| now.link = Link::OpenUntilClaim);
+    }
+
     /// All is well again. What was sent while the network hung arrives now.
     pub fn heal(&self) {
         self.network.send_modify(|now| now.link = Link::Open);
@@ -98,11 +111,11 @@ async fn connection(
     client: TcpStream,
     server: u16,
     number: u64,
-    mut network: watch::Receiver<Network>,
+    network: Arc<watch::Sender<Network>>,
 ) {
-    let mut cuts = network.clone();
+    let mut cuts = network.subscribe();
     let passing = async {
-        passes(number, false, &mut network).await;
+        passes(number, false, &network).await;
         let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).await else {
             return;
         };
@@ -112,8 +125,8 @@ async fn connection(
             (client.into_split(), server.into_split());
         // Where one way is closed the other is of no use: this is no protocol of half-open connections.
         tokio::select! {
-            () = pass(from_client, to_server, number, false, network.clone()) => {}
-            () = pass(from_server, to_client, number, true, network) => {}
+            () = pass(from_client, to_server, number, false, &network) => {}
+            () = pass(from_server, to_client, number, true, &network) => {}
         }
     };
     tokio::select! {
@@ -127,26 +140,60 @@ async fn pass(
     mut to: OwnedWriteHalf,
     number: u64,
     is_answer: bool,
-    mut network: watch::Receiver<Network>,
+    network: &watch::Sender<Network>,
 ) {
     let mut bytes = vec![0; 65536];
+    let mut transaction = SentTransaction::default();
     while let Ok(count @ 1..) = from.read(&mut bytes).await {
-        passes(number, is_answer, &mut network).await;
+        passes(number, is_answer, network).await;
+        if !is_answer && transaction.commits_claim(&bytes[..count]) {
+            network.send_if_modified(|now| {
+                let hangs = now.link == Link::OpenUntilClaim;
+                if hangs {
+                    now.link = Link::AnswersHung;
+                }
+                hangs
+            });
+        }
         if to.write_all(&bytes[..count]).await.is_err() {
             return;
         }
     }
     // That the other end has closed is told by a packet too.
-    passes(number, is_answer, &mut network).await;
+    passes(number, is_answer, network).await;
+}
+
+/// What a connection has sent since its last transaction ended.
+#[derive(Default)]
+struct SentTransaction {
+    is_begun: bool,
+    claims: bool,
+}
+
+impl SentTransaction {
+    /// Whether the server commits the claim of a step by this packet: by a statement that is its own transaction, or by
+    /// COMMIT.
+    fn commits_claim(&mut self, packet: &[u8]) -> bool {
+        let has = |word: &[u8]| packet.windows(word.len()).any(|part| part == word);
+        self.is_begun |= has(b"BEGIN");
+        self.claims |= has(b"step.claimed");
+        let is_over = has(b"COMMIT") || has(b"ROLLBACK");
+        let commits = self.claims && (has(b"COMMIT") || !self.is_begun);
+        if is_over || commits {
+            *self = Self::default();
+        }
+        commits
+    }
 }
 
 /// Comes back when a packet of this connection arrives.
-async fn passes(number: u64, is_answer: bool, network: &mut watch::Receiver<Network>) {
+async fn passes(number: u64, is_answer: bool, network: &watch::Sender<Network>) {
     let passes = |now: &Network| match now.link {
-        Link::Open => true,
+        Link::Open | Link::OpenUntilClaim => true,
         Link::AnswersHung => !is_answer,
         Link::Hung | Link::Cut => false,
     };
+    let mut network = network.subscribe();
     let open = network.wait_for(passes).await;
     let lives = open.is_ok_and(|now| number > now.forgotten);
     if !lives {

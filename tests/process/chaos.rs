@@ -8,6 +8,7 @@
 //!     PROVOST_TEST_CHAOS_SECONDS=…  how long the faults go on, 30 if left out
 //!     PROVOST_TEST_LOGS=folder      keeps what every process said
 
+mod broker;
 mod harm;
 mod operated;
 mod operators;
@@ -169,7 +170,7 @@ async fn whatever_happens_every_accepted_task_ends_and_its_record_is_whole() {
 
     let server = Arc::new(Server::start().await);
     let remote = mostly_well(seed).await;
-    let harm = Harm::start(&server, INSTANCES, "debug").await;
+    let harm = Harm::start(&server, None, INSTANCES, "debug").await;
     let apis = harm.apis();
     apis[0].register("narrow", &remote.url(), 2).await;
 

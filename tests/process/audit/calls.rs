@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Call, Evidence, Finding, Kind, Rule,
+    Call, Evidence, Finding, Kind, Rule, Trouble,
     evidence::{At, Attempt, subject},
 };
 
@@ -39,7 +39,7 @@ pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
 
 /// A call after the end of its attempt, but for what [`super`] allows.
 fn late(evidence: &Evidence, call: &Call, attempt: &Attempt) -> Option<Finding> {
-    let ended = attempt.ended?;
+    let ended = attempt.ended?.max(waited_until(evidence, call, attempt));
     let allowance = evidence.stalls.allowance(call.at);
     if call.at <= ended.plus(allowance) || was_suspended(evidence, call.at, attempt, ended) {
         return None;
@@ -51,6 +51,19 @@ fn late(evidence: &Evidence, call: &Call, attempt: &Attempt) -> Option<Finding> 
         attempt.by
     );
     Some(Rule::CallLate.of(&call.task, what))
+}
+
+/// Until when a request may wait in a queue: until its complete-by, which the broker counts from the request's arrival.
+/// That may have taken until a network was well again.
+fn waited_until(evidence: &Evidence, call: &Call, attempt: &Attempt) -> At {
+    let Some(complete_by) = call.waited_until else {
+        return At::default();
+    };
+    let time = complete_by.0 - attempt.claimed.0;
+    let during = |trouble: &&Trouble| trouble.from <= complete_by && trouble.to >= attempt.claimed;
+    let arrived = evidence.troubles.iter().filter(during);
+    let latest = arrived.map(|trouble| At(trouble.to.0 + time)).max();
+    latest.unwrap_or_default().max(complete_by)
 }
 
 /// Whether the instance that made the attempt was stopped when that ended, and had just gone on when the

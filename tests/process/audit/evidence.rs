@@ -20,6 +20,12 @@ impl At {
         Self(i64::try_from(now.as_micros()).unwrap())
     }
 
+    /// Of a text in RFC 3339.
+    pub fn of(text: &str) -> Self {
+        let at: jiff::Timestamp = text.parse().expect("a time");
+        Self(at.as_microsecond())
+    }
+
     pub fn plus(self, time: Duration) -> Self {
         Self(self.0 + i64::try_from(time.as_micros()).unwrap())
     }
@@ -77,6 +83,9 @@ pub struct Call {
     /// Of an undo: the key of the work.
     pub undoes: Option<String>,
     pub found: Found,
+    /// Of a request from a queue: the complete-by of its attempt. Until then it may wait there, whatever becomes of the
+    /// attempt.
+    pub waited_until: Option<At>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,6 +140,14 @@ pub struct Reply {
     pub again: Vec<u16>,
 }
 
+/// A reply that was published to the queue for replies.
+#[derive(Clone, Debug)]
+pub struct QueuedReply {
+    pub of: Promised,
+    /// When the broker had it for certain.
+    pub confirmed: At,
+}
+
 /// A heartbeat to which there was a response.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
@@ -147,6 +164,7 @@ pub struct Ledger {
     pub effects: Vec<Effect>,
     pub fetched: Vec<Fetched>,
     pub replies: Vec<Reply>,
+    pub queued_replies: Vec<QueuedReply>,
     pub heartbeats: Vec<Heartbeat>,
 }
 
@@ -241,6 +259,13 @@ pub struct Suspension {
     pub to: At,
 }
 
+/// Something was done to an instance, to the broker, or to a network.
+#[derive(Clone, Copy, Debug)]
+pub struct Trouble {
+    pub from: At,
+    pub to: At,
+}
+
 /// How late this process was when it wanted to do something: the machine was busy for so long.
 #[derive(Clone, Default, Debug)]
 pub struct Stalls(pub Vec<(At, Duration)>);
@@ -273,6 +298,7 @@ pub struct Evidence {
     /// Lines in which a process says that it panicked.
     pub panics: Vec<String>,
     pub suspensions: Vec<Suspension>,
+    pub troubles: Vec<Trouble>,
     pub stalls: Stalls,
     /// Answers of the API that no caller should get.
     pub answers: Vec<String>,

@@ -12,6 +12,8 @@
 //! - every message came, in the order of the record, each under one id;
 //! - a reply that came later and was taken ended its attempt, once; one that was refused came after the end;
 //! - a reply that was promised is awaited through every crash, and no heartbeat is ignored;
+//! - a reply that the broker has confirmed is taken soon, or once whatever is wrong is over; nothing is left in its
+//!   queues;
 //! - what a worker fetched was claimed for it and given to no other, and it keeps it through every crash;
 //! - no process ended by itself, and none panicked.
 //!
@@ -21,6 +23,7 @@
 //!   on the same busy machine. The moment is [`Stalls::allowance`], and it is measured.
 //! - An instance that was suspended may have stopped between the check and the sending. Its call may arrive
 //!   that moment after it went on ([`Suspension`]).
+//! - A request may wait in a queue until its complete-by, whatever becomes of its attempt: nobody can take it back.
 //! - What an operator resolved or skipped is the operator's responsibility, and is not compared.
 
 mod calls;
@@ -29,6 +32,7 @@ mod evidence;
 mod fetched;
 mod order;
 mod promises;
+mod queued;
 mod reader;
 mod replies;
 mod rest;
@@ -39,7 +43,7 @@ use std::fmt;
 
 pub use evidence::{
     Accepted, At, Call, Deed, Delivery, Effect, Evidence, Exit, Fetched, Found, Heartbeat, Kind,
-    Ledger, Plan, Promised, Record, Reply, Stalls, Suspension, subject,
+    Ledger, Plan, Promised, QueuedReply, Record, Reply, Stalls, Suspension, Trouble, subject,
 };
 pub use reader::{Reader, items};
 pub use story::story;
@@ -111,6 +115,8 @@ pub enum Rule {
     FetchedByAnother,
     /// A heartbeat was taken, and the attempt ended for silence before the next one was due.
     HeartbeatIgnored,
+    /// A message is left in a queue of the broker, or became a dead letter.
+    MessageLeft,
     /// An instance ended by itself.
     ProcessEnded,
     /// An instance panicked.
@@ -129,6 +135,7 @@ pub fn audit(evidence: &Evidence) -> Vec<Finding> {
     replies::check(evidence, &mut findings);
     promises::check(evidence, &mut findings);
     fetched::check(evidence, &mut findings);
+    queued::check(evidence, &mut findings);
     findings.sort_by_key(|finding| finding.rule);
     findings
 }
@@ -136,6 +143,11 @@ pub fn audit(evidence: &Evidence) -> Vec<Finding> {
 /// For who looks at the alerts while they are open.
 pub fn error_without_alert(task: &str) -> Finding {
     Rule::ErrorWithoutAlert.of(task, "nobody is told")
+}
+
+/// For who looks at the queues when all is at rest.
+pub fn message_left(queue: &str) -> Finding {
+    Rule::MessageLeft.of_all(queue)
 }
 
 impl Rule {

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     At, Call, Deed, Delivery, Effect, Evidence, Exit, Fetched, Found, Heartbeat, Kind, Plan,
-    Promised, Record, Reply, Rule, Suspension, audit,
+    Promised, QueuedReply, Record, Reply, Rule, Suspension, Trouble, audit,
     evidence::{Accepted, Entry, PlannedStep},
 };
 
@@ -43,6 +43,7 @@ fn call(millis: i64, kind: Kind, step: &str, found: Found) -> Call {
         },
         undoes: (kind == Kind::Undo).then_some(work),
         found,
+        waited_until: None,
     }
 }
 
@@ -673,5 +674,62 @@ fn a_reply_that_has_the_task_undone_does_not_count_for_the_steps_that_this_drops
         let dropped = &mut record(evidence).history[5];
         dropped.kind = "step.cancelled".to_owned();
         dropped.reason = "the promised reply is no longer awaited".to_owned();
+    });
+}
+
+/// The reply to `one` went to a queue, and was confirmed at this moment; the attempt expired ten minutes later.
+fn queued(evidence: &mut Evidence, confirmed: i64) {
+    promised(evidence, 204, &[]);
+    evidence.ledger.replies.clear();
+    let history = &mut record(evidence).history;
+    for entry in &mut history[5..] {
+        entry.at = at(600_000);
+    }
+    history[5].by = "supervisor".to_owned();
+    evidence.ledger.calls[1].at = at(600_001);
+    evidence.ledger.effects[1].at = at(600_001);
+    evidence.ledger.queued_replies.push(QueuedReply {
+        of: to_one(),
+        confirmed: at(confirmed),
+    });
+}
+
+#[test]
+fn a_reply_that_is_lost_after_the_broker_has_confirmed_it_is_found() {
+    finds(&[Rule::ReplyLost], |evidence| queued(evidence, 500));
+    finds(&[], |evidence| queued(evidence, 599_000));
+    finds(&[], |evidence| {
+        queued(evidence, 500);
+        record(evidence).history[5].by = "service".to_owned();
+    });
+    // Whoever was sent it may have been away.
+    for (from, to, rules) in [
+        (400, 590_000, &[][..]),
+        (8_000, 590_000, &[]),
+        (60_000, 590_000, &[Rule::ReplyLost]),
+        (400, 60_000, &[Rule::ReplyLost]),
+    ] {
+        let (from, to) = (at(from), at(to));
+        finds(rules, |evidence| {
+            queued(evidence, 500);
+            evidence.troubles.push(Trouble { from, to });
+        });
+    }
+}
+
+#[test]
+fn a_request_may_wait_in_its_queue_until_its_complete_by_and_no_longer() {
+    let waited = |evidence: &mut Evidence, until: i64| {
+        let mut call = call(2_100, Kind::Work, "one", Found::Undone);
+        call.waited_until = Some(at(until));
+        evidence.ledger.calls.push(call);
+    };
+    finds(&[], |evidence| waited(evidence, 2_000));
+    finds(&[Rule::CallLate], |evidence| waited(evidence, 1_000));
+    // It was on its way for so long.
+    finds(&[], |evidence| {
+        waited(evidence, 1_000);
+        let (from, to) = (at(10), at(1_000));
+        evidence.troubles.push(Trouble { from, to });
     });
 }

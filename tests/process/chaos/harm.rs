@@ -1,7 +1,10 @@
-//! Does to instances on one PostgreSQL, to their networks and to the database what a schedule says, and starts
-//! again what ended by itself, as a service manager does.
+//! Does to instances on one PostgreSQL, to their networks, to the database and to a message broker what a schedule says,
+//! and starts again what ended by itself, as a service manager does.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use tokio::{
     sync::watch,
@@ -9,11 +12,14 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::schedule::{Fault, Schedule, ToNetwork, ToProcess};
+use super::{
+    broker,
+    schedule::{Fault, Schedule, ToNetwork, ToProcess},
+};
 use crate::{
-    audit::{At, Exit, Suspension},
+    audit::{At, Exit, Suspension, Trouble},
     cluster::{self, Proxy, Server},
-    harness::{Api, Provost},
+    harness::{Api, Provost, Rabbit, Setup},
 };
 
 /// Says what happens, and when by the clock of the schedule.
@@ -30,17 +36,32 @@ impl Clock {
     }
 }
 
+/// All that is done, and when.
+#[derive(Clone, Default)]
+struct Troubles(Arc<Mutex<Vec<Trouble>>>);
+
+impl Troubles {
+    fn was(&self, from: At) {
+        let to = At::now();
+        self.0.lock().unwrap().push(Trouble { from, to });
+    }
+}
+
 /// The instances before anything is done to them.
 pub struct Harm {
     server: Arc<Server>,
+    rabbit: Option<Rabbit>,
     instances: Vec<Provost>,
     proxies: Vec<Arc<Proxy>>,
+    broker_proxies: Vec<Arc<Proxy>>,
 }
 
 /// No more faults; the instances come back once it is over.
 pub struct Done {
     clock: Clock,
     kept: Vec<JoinHandle<(Provost, Seen)>>,
+    troubles: Troubles,
+    rabbit: Option<Rabbit>,
     proxies: Vec<Arc<Proxy>>,
 }
 
@@ -51,6 +72,8 @@ pub struct Ended {
     /// Lines in which an instance says that it panicked.
     pub panics: Vec<String>,
     pub suspensions: Vec<Suspension>,
+    pub troubles: Vec<Trouble>,
+    pub rabbit: Option<Rabbit>,
     instances: Vec<Provost>,
     /// To be kept: without them nothing passes.
     _proxies: Vec<Arc<Proxy>>,
@@ -65,19 +88,36 @@ struct Seen {
 }
 
 impl Harm {
-    /// Each instance reaches the database through a proxy of its own.
-    pub async fn start(server: &Arc<Server>, instances: usize, log: &str) -> Self {
+    /// Each instance reaches the database, and the broker if there is one, through a proxy of its own.
+    pub async fn start(
+        server: &Arc<Server>,
+        rabbit: Option<Rabbit>,
+        instances: usize,
+        log: &str,
+    ) -> Self {
         let mut proxies = Vec::new();
+        let mut broker_proxies = Vec::new();
         let mut started = Vec::new();
         for number in 0..instances {
             let proxy = Arc::new(Proxy::before(server.port()).await);
-            started.push(start(number, &proxy, log).await);
+            let mut setup = setup(number, &proxy, log);
+            if let Some(rabbit) = &rabbit {
+                let proxy = Arc::new(Proxy::before(rabbit.port()).await);
+                let intake = format!(r#"[{{name="chaos",queue="{}"}}]"#, broker::ORDERS);
+                setup = setup
+                    .set("BROKER__URL", &rabbit.url_through(proxy.port()))
+                    .set("INTAKE", &intake);
+                broker_proxies.push(proxy);
+            }
+            started.push(setup.start().await);
             proxies.push(proxy);
         }
         Self {
             server: Arc::clone(server),
+            rabbit,
             instances: started,
             proxies,
+            broker_proxies,
         }
     }
 
@@ -93,6 +133,7 @@ impl Harm {
         over: watch::Receiver<bool>,
     ) -> Done {
         let clock = Clock(Instant::now());
+        let troubles = Troubles::default();
         let mut kept = Vec::new();
         for ((number, provost), faults) in self
             .instances
@@ -104,6 +145,7 @@ impl Harm {
                 number,
                 clock,
                 seen: Seen::default(),
+                troubles: troubles.clone(),
                 provost,
             };
             kept.push(tokio::spawn(keeper.keep(faults, over.clone())));
@@ -116,20 +158,34 @@ impl Harm {
             .enumerate()
             .zip(schedule.networks)
         {
-            networks.spawn(harass(number, proxy, faults, clock));
+            let name = format!("network {number}");
+            networks.spawn(harass(name, proxy, faults, clock, troubles.clone()));
         }
+        let to_broker = self.broker_proxies.iter().cloned().enumerate();
+        for ((number, proxy), faults) in to_broker.zip(schedule.broker_networks) {
+            let name = format!("network {number} to the broker");
+            networks.spawn(harass(name, proxy, faults, clock, troubles.clone()));
+        }
+        let killed = kill_broker(self.rabbit, schedule.broker_kills, clock, troubles.clone());
+        let killed = tokio::spawn(killed);
         for at in schedule.restarts {
             sleep_until(clock.0 + at).await;
             clock.say("the database crashes");
+            let from = At::now();
             self.server.restart_at_once().await;
+            troubles.was(from);
             clock.say("the database is back");
         }
         sleep_until(clock.0 + length).await;
         networks.join_all().await;
+        let mut proxies = self.proxies;
+        proxies.extend(self.broker_proxies);
         Done {
             clock,
             kept,
-            proxies: self.proxies,
+            troubles,
+            rabbit: killed.await.unwrap(),
+            proxies,
         }
     }
 }
@@ -142,6 +198,8 @@ impl Done {
             exits: Vec::new(),
             panics: Vec::new(),
             suspensions: Vec::new(),
+            troubles: Vec::new(),
+            rabbit: self.rabbit,
             instances: Vec::new(),
             _proxies: self.proxies,
         };
@@ -153,6 +211,7 @@ impl Done {
             ended.suspensions.extend(seen.suspensions);
             ended.instances.push(provost);
         }
+        ended.troubles = self.troubles.0.lock().unwrap().clone();
         self.clock.say("no more faults");
         ended
     }
@@ -177,6 +236,7 @@ struct Keeper {
     number: usize,
     clock: Clock,
     seen: Seen,
+    troubles: Troubles,
     provost: Provost,
 }
 
@@ -191,6 +251,7 @@ impl Keeper {
             self.alive_until(sleep_until(self.clock.0 + at)).await;
             self.clock
                 .say(format_args!("instance {number}: {what:?} for {lasts:?}"));
+            let from = At::now();
             match what {
                 ToProcess::Kill => {
                     self.provost.kill().await;
@@ -198,7 +259,6 @@ impl Keeper {
                     self.launch();
                 }
                 ToProcess::Suspend => {
-                    let from = At::now();
                     self.provost.suspend();
                     sleep(lasts).await;
                     self.provost.resume();
@@ -209,6 +269,7 @@ impl Keeper {
                     });
                 }
             }
+            self.troubles.was(from);
         }
         let is_over = async move {
             let _ = over.wait_for(|over| *over).await;
@@ -237,8 +298,10 @@ impl Keeper {
                     if self.provost.is_ready() {
                         self.seen.exits.push(exit(self.number, &self.provost, status));
                     }
+                    let from = At::now();
                     sleep(Duration::from_millis(200)).await;
                     self.launch();
+                    self.troubles.was(from);
                 }
             }
         }
@@ -261,19 +324,49 @@ fn panics(provost: &Provost) -> Vec<String> {
     panics.map(str::to_owned).collect()
 }
 
-async fn harass(number: usize, proxy: Arc<Proxy>, faults: Vec<Fault<ToNetwork>>, clock: Clock) {
+/// Gives it back running.
+async fn kill_broker(
+    mut rabbit: Option<Rabbit>,
+    faults: Vec<Fault<()>>,
+    clock: Clock,
+    troubles: Troubles,
+) -> Option<Rabbit> {
+    let server = rabbit.as_mut()?;
+    for Fault { at, lasts, .. } in faults {
+        sleep_until(clock.0 + at).await;
+        clock.say(format_args!("the broker: Kill for {lasts:?}"));
+        let from = At::now();
+        server.kill().await;
+        sleep(lasts).await;
+        server.start_again().await;
+        troubles.was(from);
+        clock.say("the broker is back");
+    }
+    rabbit
+}
+
+async fn harass(
+    name: String,
+    proxy: Arc<Proxy>,
+    faults: Vec<Fault<ToNetwork>>,
+    clock: Clock,
+    troubles: Troubles,
+) {
     for Fault { at, what, lasts } in faults {
         sleep_until(clock.0 + at).await;
-        clock.say(format_args!("network {number}: {what:?} for {lasts:?}"));
+        clock.say(format_args!("{name}: {what:?} for {lasts:?}"));
+        let from = At::now();
         match what {
             ToNetwork::Cut => proxy.cut(),
             ToNetwork::Hang | ToNetwork::HangAndForget => proxy.hang(),
+            ToNetwork::HangAnswers => proxy.hang_answers_at_claim(),
         }
         sleep(lasts).await;
         match what {
-            ToNetwork::Cut | ToNetwork::Hang => proxy.heal(),
+            ToNetwork::Cut | ToNetwork::Hang | ToNetwork::HangAnswers => proxy.heal(),
             ToNetwork::HangAndForget => proxy.heal_for_new_ones(),
         }
+        troubles.was(from);
     }
 }
 
@@ -282,7 +375,7 @@ fn name(number: usize) -> Option<String> {
     number.is_multiple_of(2).then(|| format!("node-{number}"))
 }
 
-async fn start(number: usize, proxy: &Proxy, log: &str) -> Provost {
+fn setup(number: usize, proxy: &Proxy, log: &str) -> Setup {
     let port = cluster::free_port();
     let mut setup = Provost::setup()
         .database_url(&cluster::url(proxy.port()))
@@ -297,5 +390,5 @@ async fn start(number: usize, proxy: &Proxy, log: &str) -> Provost {
     if let Some(name) = name(number) {
         setup = setup.set("INSTANCE_ID", &name);
     }
-    setup.start().await
+    setup
 }

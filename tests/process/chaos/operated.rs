@@ -5,7 +5,7 @@
 //! against the record.
 //!
 //! `PROVOST_TEST_SEED`, `PROVOST_TEST_CHAOS_SECONDS` and `PROVOST_TEST_LOGS` are as in [`super`]; `scripts/soak`
-//! sets them.
+//! sets them. `PROVOST_TEST_CHAOS_MIX` chooses a [`Mix`]: `scripts/prove-auditor` sets it for bugs that need one.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use lapin::BasicProperties;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::{
@@ -26,10 +27,11 @@ use tokio::{
 
 use super::{
     END_WITHIN,
+    broker::{self, Publisher},
     harm::{Ended, Harm},
     of_environment,
     operators::{Odd, Operator, Tasks},
-    orders,
+    orders::{self, Mix},
     receiver::Receiver,
     schedule::{Pace, Schedule},
     services::Services,
@@ -38,7 +40,7 @@ use super::{
 use crate::{
     audit::{self, Accepted, At, Evidence, Finding, Kind, Plan, Reader, Stalls, items},
     cluster::Server,
-    harness::Api,
+    harness::{Api, Rabbit},
 };
 
 const INSTANCES: usize = 3;
@@ -59,7 +61,12 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
     println!("PROVOST_TEST_SEED={seed} replays the schedule");
     let length = of_environment("PROVOST_TEST_CHAOS_SECONDS").unwrap_or(SECONDS);
     let length = Duration::from_secs(length);
-    let schedule = Schedule::of(seed, INSTANCES, length, Pace::Calm);
+    let mix = Mix::chosen();
+    let pace = match mix {
+        Mix::All | Mix::Queues => Pace::Calm,
+        Mix::Plain => Pace::LateAnswers,
+    };
+    let schedule = Schedule::of(seed, INSTANCES, length, pace);
 
     let server = Arc::new(Server::start().await);
     let (services, receiver) = (Services::start(seed).await, Receiver::start(seed).await);
@@ -67,9 +74,26 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
         Some(_) => "debug",
         None => "info",
     };
-    let harm = Harm::start(&server, INSTANCES, log).await;
+    let rabbit = match mix.has_broker() {
+        true => Some(Rabbit::start().await),
+        false => None,
+    };
+    let broker = rabbit.as_ref().map(Rabbit::url);
+    if let Some(rabbit) = &rabbit {
+        let client = rabbit.client().await;
+        client.declare(broker::REQUESTS).await;
+        client.declare(broker::TOLD).await;
+    }
+    let harm = Harm::start(&server, rabbit, INSTANCES, log).await;
     let apis = harm.apis();
     services.reply_to(Arc::clone(&apis));
+    if let Some(broker) = &broker {
+        services.reply_through(broker);
+        broker::serve(seed, broker, &services);
+        receiver.read(seed, broker);
+        let queue = format!("amqp://broker/{}", broker::REQUESTS);
+        register(&apis[0], broker::AGENT, &queue, 50, None).await;
+    }
     register(&apis[0], "services", &services.url(), 500, None).await;
     register(&apis[0], "narrow", &services.url(), 4, Some(6)).await;
     let pull = json!({ "mode": "pull" });
@@ -86,10 +110,12 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
         let submitter = Submitter {
             number,
             seed,
+            mix,
             apis: Arc::clone(&apis),
             tasks: tasks.clone(),
             odd: odd.clone(),
             receiver: receiver.url(),
+            publisher: broker.as_deref().map(|url| Arc::new(Publisher::new(url))),
         };
         submitters.spawn(submitter.work(over.clone()));
     }
@@ -139,6 +165,9 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
     closing.go_on(&accepted).await;
     closing.rest(&harm).await;
     closing.messages_are_delivered().await;
+    if let Some(rabbit) = &harm.rabbit {
+        findings.extend(queues_are_empty(rabbit).await);
+    }
     harm.look_again().await;
 
     let evidence = Evidence {
@@ -149,11 +178,12 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
         exits: std::mem::take(&mut harm.exits),
         panics: std::mem::take(&mut harm.panics),
         suspensions: std::mem::take(&mut harm.suspensions),
+        troubles: std::mem::take(&mut harm.troubles),
         stalls: Stalls(stalls.lock().unwrap().clone()),
         answers: odd.all(),
     };
     findings.extend(audit::audit(&evidence));
-    summarise(&evidence);
+    summarise(&evidence, mix);
     report(seed, &evidence, &findings);
 }
 
@@ -190,22 +220,38 @@ fn watch_stalls() -> Arc<Mutex<Vec<(At, Duration)>>> {
 struct Submitter {
     number: u64,
     seed: u64,
+    mix: Mix,
     apis: Arc<Vec<Api>>,
     tasks: Tasks,
     odd: Odd,
     receiver: String,
+    /// Where some of the submissions go to a queue.
+    publisher: Option<Arc<Publisher>>,
 }
 
 impl Submitter {
     /// Submits until it is over, each under its Idempotency-Key until it is accepted.
     async fn work(self, over: watch::Receiver<bool>) {
+        let this = Arc::new(self);
+        let mut queued = JoinSet::new();
+        this.submit_all(&over, &mut queued).await;
+        queued.join_all().await;
+    }
+
+    async fn submit_all(self: &Arc<Self>, over: &watch::Receiver<bool>, queued: &mut JoinSet<()>) {
         let mut random = StdRng::seed_from_u64(self.seed + self.number);
         for turn in 0.. {
             if *over.borrow() {
                 return;
             }
             let key = format!("order-{}-{turn}", self.number);
-            let order = orders::order(&mut random, &key, &self.receiver);
+            let order = orders::order(&mut random, self.mix, &key, &self.receiver);
+            if self.publisher.is_some() && random.random_ratio(1, 4) {
+                let times = random.random_range(0..5) / 4 + 1;
+                queued.spawn(Arc::clone(self).publish(times, key, order));
+                sleep(Duration::from_millis(random.random_range(5..200))).await;
+                continue;
+            }
             let id = self.submit(&mut random, &key, &order).await;
             let Some(id) = id else { return };
             self.tasks.add(id.clone(), key, Plan::of(&order));
@@ -239,6 +285,33 @@ impl Submitter {
             }
             sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// Submits through a queue, perhaps twice under one id, as who lost the confirm, and looks for the task.
+    async fn publish(self: Arc<Self>, times: usize, key: String, order: Value) {
+        let publisher = self.publisher.as_ref().unwrap();
+        for _ in 0..times {
+            let properties = BasicProperties::default().with_message_id(key.as_str().into());
+            publisher.publish(broker::ORDERS, &order, properties).await;
+        }
+        let until = Instant::now() + STUCK_AFTER;
+        let list = format!("/v1/tasks?key={key}");
+        let mut turn = 0;
+        let id = loop {
+            turn += 1;
+            let list = self.apis[turn % INSTANCES].get(&list).attempt();
+            let found = match timeout(Duration::from_secs(1), list).await {
+                Ok(Ok(answer)) => answer.body["items"][0]["id"].as_str().map(str::to_owned),
+                _ => None,
+            };
+            match found {
+                Some(id) => break id,
+                // The auditor will not find it either.
+                None if Instant::now() > until => break format!("queued-{key}"),
+                None => sleep(Duration::from_millis(100)).await,
+            }
+        };
+        self.tasks.add(id, key, Plan::of(&order));
     }
 
     /// About how many tasks are at work. None where nobody can say.
@@ -351,6 +424,25 @@ impl Closing<'_> {
     }
 }
 
+/// Every message was taken, and none became a dead letter.
+async fn queues_are_empty(rabbit: &Rabbit) -> Vec<Finding> {
+    let until = Instant::now() + STUCK_AFTER;
+    loop {
+        let queues = rabbit.control(&["-q", "list_queues", "name", "messages"]);
+        let queues = queues.await;
+        let counts = queues.lines().filter_map(|line| line.split_once('\t'));
+        let left = counts.filter(|(name, count)| *name != "name" && *count != "0");
+        let left: Vec<_> = left
+            .map(|(name, count)| format!("{name}: {count}"))
+            .collect();
+        let is_over = Instant::now() > until || left.iter().any(|line| line.contains(".dead"));
+        if left.is_empty() || is_over {
+            return left.iter().map(|left| audit::message_left(left)).collect();
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+}
+
 async fn records(
     api: &Api,
     database: &str,
@@ -368,7 +460,7 @@ async fn records(
     records
 }
 
-fn summarise(evidence: &Evidence) {
+fn summarise(evidence: &Evidence, mix: Mix) {
     let mut states: BTreeMap<&str, usize> = BTreeMap::new();
     for record in evidence.records.values() {
         *states.entry(&record.state).or_default() += 1;
@@ -393,7 +485,17 @@ fn summarise(evidence: &Evidence) {
     );
     let fetched = ledger.fetched.len();
     println!("{fetched} steps were fetched");
-    let is_shown = taken > 0 && of(Kind::Poll) > 0 && fetched > 0;
+    let queued = ledger.calls.iter().filter(|c| c.waited_until.is_some());
+    let queued = queued.count();
+    println!(
+        "{queued} requests came from a queue; {} replies went to one",
+        ledger.queued_replies.len()
+    );
+    let is_shown = match mix {
+        Mix::All => taken > 0 && of(Kind::Poll) > 0 && fetched > 0 && queued > 0,
+        Mix::Plain => true,
+        Mix::Queues => queued > 0,
+    };
     assert!(is_shown, "too little was shown");
 }
 

@@ -4,7 +4,7 @@
 use rand::{RngExt, rngs::StdRng};
 use serde_json::{Value, json};
 
-use super::workers;
+use super::{broker, workers};
 
 /// The events that a receiver can ask for.
 const EVENTS: [&str; 8] = [
@@ -17,6 +17,34 @@ const EVENTS: [&str; 8] = [
     "step.processed",
     "step.error",
 ];
+
+/// What the steps are. Some bugs show only where one kind of them is frequent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mix {
+    All,
+    /// Each is called and answers at once, and has time: it outlives a lost lease.
+    Plain,
+    /// Half of the requests go to a queue, and all have time: a reply that is lost shows.
+    Queues,
+}
+
+impl Mix {
+    /// By its name in `PROVOST_TEST_CHAOS_MIX`.
+    pub fn chosen() -> Self {
+        match std::env::var("PROVOST_TEST_CHAOS_MIX").as_deref() {
+            Err(_) | Ok("all") => Mix::All,
+            Ok("plain") => Mix::Plain,
+            Ok("queues") => Mix::Queues,
+            Ok(other) => {
+                panic!("PROVOST_TEST_CHAOS_MIX is all, plain or queues, not {other}")
+            }
+        }
+    }
+
+    pub fn has_broker(self) -> bool {
+        self != Mix::Plain
+    }
+}
 
 /// A step's name and those that it follows.
 type Node = (&'static str, &'static [&'static str]);
@@ -46,7 +74,7 @@ fn one_of<T: Copy>(random: &mut StdRng, all: &[T]) -> T {
 }
 
 /// The whole submission.
-pub fn order(random: &mut StdRng, key: &str, receiver: &str) -> Value {
+pub fn order(random: &mut StdRng, mix: Mix, key: &str, receiver: &str) -> Value {
     let nodes = one_of(
         random,
         &[PIPELINE, PIPELINE, BRANCHES, BRANCHES, WIDE, SINGLE],
@@ -57,7 +85,7 @@ pub fn order(random: &mut StdRng, key: &str, receiver: &str) -> Value {
     let mut steps = Vec::new();
     for (name, after) in nodes {
         let is_pivot = pivot == Some(*name);
-        let mut step = step(random, name, after, !behind && !is_pivot);
+        let mut step = step(random, mix, name, after, !behind && !is_pivot);
         if is_pivot {
             step["pivot"] = json!(true);
             behind = true;
@@ -85,13 +113,16 @@ pub fn order(random: &mut StdRng, key: &str, receiver: &str) -> Value {
             events.retain(|_| random.random_ratio(1, 2));
         }
         if !events.is_empty() {
-            order["reply_to"] = json!({ "url": receiver, "events": events });
+            order["reply_to"] = match mix.has_broker() && random.random_ratio(1, 3) {
+                true => json!({ "queue": broker::TOLD, "events": events }),
+                false => json!({ "url": receiver, "events": events }),
+            };
         }
     }
     order
 }
 
-fn step(random: &mut StdRng, name: &str, after: &[&str], undoable: bool) -> Value {
+fn step(random: &mut StdRng, mix: Mix, name: &str, after: &[&str], undoable: bool) -> Value {
     let mut step = json!({
         "name": name,
         "agent": if random.random_ratio(1, 5) { "narrow" } else { "services" },
@@ -113,20 +144,33 @@ fn step(random: &mut StdRng, name: &str, after: &[&str], undoable: bool) -> Valu
             });
         }
     }
-    let way = later(random, name, &mut step);
+    let way = match mix {
+        Mix::All => later(random, name, &mut step),
+        Mix::Plain => {
+            step["complete_within"] = json!("12s");
+            ""
+        }
+        Mix::Queues if random.random_ratio(1, 2) => queued(random, &mut step, "60s"),
+        Mix::Queues => "",
+    };
+    step["request"]["path"] = json!(format!("{way}/{name}"));
     if undoable && random.random_ratio(9, 10) {
         step["undo"] = json!({
             "request": { "method": one_of(random, &["POST", "DELETE"]), "path": format!("{way}/{name}/undo") },
-            "complete_within": one_of(random, &["1500ms", "3s"]),
+            "complete_within": match mix {
+                Mix::Plain => "12s",
+                Mix::All | Mix::Queues => one_of(random, &["1500ms", "3s"]),
+            },
             "max_failures": random.random_range(0..4),
         });
     }
     step
 }
 
-/// Lets a third of the services reply later or be polled, and workers fetch the steps of another third. Gives the beginning of their paths, by which they know.
+/// Lets about a third of the services reply later or be polled, and workers fetch the steps of another third; some get
+/// their requests from a queue. Gives the beginning of their paths, by which they know.
 fn later(random: &mut StdRng, name: &str, step: &mut Value) -> &'static str {
-    let way = match random.random_range(0..18) {
+    let way = match random.random_range(0..20) {
         // The step says so, or the service does.
         0..2 => {
             step["reply"] = json!("callback");
@@ -160,9 +204,12 @@ fn later(random: &mut StdRng, name: &str, step: &mut Value) -> &'static str {
             }
             "/fetched"
         }
+        12..15 => {
+            let longest = one_of(random, &["6s", "6s", "15s"]);
+            return queued(random, step, longest);
+        }
         _ => return "",
     };
-    step["request"]["path"] = json!(format!("{way}/{name}"));
     step["complete_within"] = json!(one_of(random, &["3s", "6s", "6s"]));
     if way != "/fetched" && step["on_undo"] == "drop" && random.random_ratio(1, 2) {
         let path = format!("{way}/{name}/cancel");
@@ -172,4 +219,12 @@ fn later(random: &mut StdRng, name: &str, step: &mut Value) -> &'static str {
         };
     }
     way
+}
+
+/// Lets the service get its requests from a queue, where there are no probes.
+fn queued(random: &mut StdRng, step: &mut Value, longest: &str) -> &'static str {
+    step["agent"] = json!(broker::AGENT);
+    step["complete_within"] = json!(one_of(random, &["3s", longest, longest]));
+    step.as_object_mut().unwrap().remove("probe");
+    "/queued"
 }

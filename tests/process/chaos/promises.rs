@@ -1,27 +1,33 @@
 //! How the services of the operated chaos send the replies that they promised: to random instances, again and again
-//! until one responds, some twice, some with heartbeats. What they were told is written down.
+//! until one responds, some twice, some with heartbeats; or to the queue for replies, until the broker confirms. What
+//! they were told is written down.
 
 use std::{
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
+use lapin::BasicProperties;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
+use super::broker::{self, Publisher};
 use crate::{
-    audit::{At, Heartbeat, Promised, Reply},
+    audit::{At, Heartbeat, Promised, QueuedReply, Reply},
     harness::{Api, Seen},
 };
 
 /// Longer than a network that hangs for a moment.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Connections to the broker.
+const PUBLISHERS: usize = 4;
 
 /// The way to Provost, and what came of it.
 #[derive(Default)]
 pub struct Outbox {
     apis: OnceLock<Arc<Vec<Api>>>,
+    broker: OnceLock<Vec<Publisher>>,
     sent: Mutex<Sent>,
 }
 
@@ -29,6 +35,7 @@ pub struct Outbox {
 struct Sent {
     open: usize,
     replies: Vec<Reply>,
+    queued_replies: Vec<QueuedReply>,
     heartbeats: Vec<Heartbeat>,
 }
 
@@ -37,6 +44,8 @@ struct Sent {
 pub struct Promise {
     pub attempt: Promised,
     path: String,
+    /// The queue that takes replies as well.
+    queue: Option<String>,
     seed: u64,
 }
 
@@ -47,6 +56,7 @@ impl Promise {
         Self {
             attempt: Promised::by(seen),
             path: address[at..].to_owned(),
+            queue: seen.headers.get(broker::REPLY_QUEUE).cloned(),
             seed,
         }
     }
@@ -57,12 +67,21 @@ impl Outbox {
         assert!(self.apis.set(apis).is_ok(), "it is set once");
     }
 
+    pub fn reaches_broker(&self, url: &str) {
+        let publishers = (0..PUBLISHERS).map(|_| Publisher::new(url)).collect();
+        assert!(self.broker.set(publishers).is_ok(), "it is set once");
+    }
+
     pub fn is_busy(&self) -> bool {
         self.sent.lock().unwrap().open > 0
     }
 
     pub fn replies(&self) -> Vec<Reply> {
         self.sent.lock().unwrap().replies.clone()
+    }
+
+    pub fn queued_replies(&self) -> Vec<QueuedReply> {
+        self.sent.lock().unwrap().queued_replies.clone()
     }
 
     pub fn heartbeats(&self) -> Vec<Heartbeat> {
@@ -81,6 +100,11 @@ impl Outbox {
     /// Until an instance has it. Then perhaps once more, to whichever.
     pub async fn reply(&self, promise: &Promise, body: &Value) {
         let mut random = StdRng::seed_from_u64(promise.seed);
+        if let Some(queue) = &promise.queue
+            && random.random_ratio(3, 4)
+        {
+            return self.reply_to_queue(&mut random, promise, queue, body).await;
+        }
         let status = self.insist(&mut random, &promise.path, body).await;
         let answered = At::now();
         let mut again = Vec::new();
@@ -94,6 +118,31 @@ impl Outbox {
             status,
             again,
         });
+    }
+
+    /// Until the broker has confirmed it. Then perhaps once more.
+    async fn reply_to_queue(
+        &self,
+        random: &mut StdRng,
+        promise: &Promise,
+        queue: &str,
+        body: &Value,
+    ) {
+        let publishers = self.broker.get().expect("the broker was started first");
+        let token = promise.path.rsplit('/').next().unwrap_or_default();
+        loop {
+            let properties = BasicProperties::default().with_correlation_id(token.into());
+            let publisher = &publishers[random.random_range(0..publishers.len())];
+            publisher.publish(queue, body, properties).await;
+            self.sent.lock().unwrap().queued_replies.push(QueuedReply {
+                of: promise.attempt.clone(),
+                confirmed: At::now(),
+            });
+            if !random.random_ratio(1, 4) {
+                return;
+            }
+            sleep(Duration::from_millis(random.random_range(0..1_500))).await;
+        }
     }
 
     /// One heartbeat. Whether the service is to go on.

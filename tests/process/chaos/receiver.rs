@@ -9,10 +9,13 @@ use std::{
 };
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
+use serde_json::Value;
+
+use super::broker;
 
 use crate::{
     audit::{At, Delivery},
-    harness::{Act, Hook, Remote, Seen},
+    harness::{Act, Hook, Queued, Remote},
 };
 
 #[derive(Clone)]
@@ -33,7 +36,12 @@ impl Receiver {
                 true => 99,
                 false => random.lock().unwrap().random_range(0..100),
             };
-            let take = delivery(seen, chance >= 10);
+            let take = delivery(
+                seen.header("webhook-id"),
+                &seen.body,
+                &seen.raw,
+                chance >= 10,
+            );
             kept.lock().unwrap().push(take);
             match chance {
                 0..6 => Act::status(503),
@@ -54,6 +62,20 @@ impl Receiver {
         }
     }
 
+    /// Reads its queue as well, one message after another.
+    pub fn read(&self, seed: u64, broker: &str) {
+        let (kept, is_well) = (Arc::clone(&self.deliveries), Arc::clone(&self.well));
+        let mut random = StdRng::seed_from_u64(seed);
+        let take = move |message: Queued| {
+            let is_taken = is_well.load(Ordering::Relaxed) || !random.random_ratio(1, 20);
+            let id = message.message_id();
+            let taken = delivery(&id, &message.body, &message.raw, is_taken);
+            kept.lock().unwrap().push(taken);
+            is_taken
+        };
+        tokio::spawn(broker::read(broker.to_owned(), broker::TOLD, 1, take));
+    }
+
     pub fn url(&self) -> String {
         format!("{}/replies", self.remote.url())
     }
@@ -67,17 +89,17 @@ impl Receiver {
     }
 }
 
-fn delivery(seen: &Seen, taken: bool) -> Delivery {
-    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
-    let data = &seen.body["data"];
+fn delivery(id: &str, body: &Value, raw: &str, taken: bool) -> Delivery {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let data = &body["data"];
     Delivery {
         at: At::now(),
-        id: seen.header("webhook-id").to_owned(),
-        task: text(&seen.body["subject"]),
-        kind: text(&seen.body["type"]),
+        id: id.to_owned(),
+        task: text(&body["subject"]),
+        kind: text(&body["type"]),
         step: data["step"].as_str().map(str::to_owned),
         version: data["task"]["version"].as_u64().unwrap_or_default(),
-        body: seen.raw.clone(),
+        body: raw.to_owned(),
         taken,
     }
 }

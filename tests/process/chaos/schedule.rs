@@ -28,6 +28,8 @@ pub enum ToNetwork {
     Hang,
     /// As a hang, but what was connected before it stays dead.
     HangAndForget,
+    /// From the next claim on, what the database answers does not arrive: the claim is committed, and known late.
+    HangAnswers,
 }
 
 /// How long it is between faults.
@@ -36,6 +38,9 @@ pub enum Pace {
     Quick,
     /// So that much can happen in between.
     Calm,
+    /// Nothing happens but that one instance after another gets the database's answers later than its lease ends:
+    /// what it has committed is known to the others long before it knows itself.
+    LateAnswers,
 }
 
 #[derive(Debug, PartialEq)]
@@ -45,18 +50,23 @@ pub struct Schedule {
     pub networks: Vec<Vec<Fault<ToNetwork>>>,
     /// When the database is restarted.
     pub restarts: Vec<Duration>,
+    /// One list for each instance, of the network between it and the message broker.
+    pub broker_networks: Vec<Vec<Fault<ToNetwork>>>,
+    /// When the message broker is killed.
+    pub broker_kills: Vec<Fault<()>>,
 }
 
 impl Schedule {
     pub fn of(seed: u64, instances: usize, length: Duration, pace: Pace) -> Self {
+        let mut random = StdRng::seed_from_u64(seed);
         let calm = match pace {
             Pace::Quick => 1,
             Pace::Calm => 5,
+            Pace::LateAnswers => return late_answers(&mut random, instances, length),
         };
-        let mut random = StdRng::seed_from_u64(seed);
         let processes = (0..instances).map(|_| processes(&mut random, length, calm));
         let processes = processes.collect();
-        let networks = (0..instances).map(|_| networks(&mut random, length, calm));
+        let networks = (0..instances).map(|_| networks_of(&mut random, length, calm));
         let networks = networks.collect();
         let mut restarts = Vec::new();
         let mut at = millis(&mut random, 2_000, 8_000) * calm;
@@ -64,10 +74,25 @@ impl Schedule {
             restarts.push(at);
             at += millis(&mut random, 5_000, 12_000) * calm;
         }
+        let broker_networks = (0..instances).map(|_| networks_of(&mut random, length, calm));
+        let broker_networks = broker_networks.collect();
+        let mut broker_kills = Vec::new();
+        let mut at = millis(&mut random, 600, 2_400) * calm;
+        while at < length {
+            let lasts = millis(&mut random, 0, 2_000);
+            broker_kills.push(Fault {
+                at,
+                what: (),
+                lasts,
+            });
+            at += lasts + millis(&mut random, 4_000, 8_000) * calm;
+        }
         Self {
             processes,
             networks,
             restarts,
+            broker_networks,
+            broker_kills,
         }
     }
 }
@@ -89,19 +114,42 @@ fn processes(random: &mut StdRng, length: Duration, calm: u32) -> Vec<Fault<ToPr
     faults
 }
 
-fn networks(random: &mut StdRng, length: Duration, calm: u32) -> Vec<Fault<ToNetwork>> {
+fn networks_of(random: &mut StdRng, length: Duration, calm: u32) -> Vec<Fault<ToNetwork>> {
     let mut faults = Vec::new();
     let mut at = millis(random, 500, 8_000) * calm;
     while at < length {
-        let (what, lasts) = match random.random_range(0..4) {
+        let (what, lasts) = match random.random_range(0..5) {
             0..2 => (ToNetwork::Cut, millis(random, 0, 2_500)),
             2 => (ToNetwork::Hang, millis(random, 50, 7_000)),
+            3 => (ToNetwork::HangAnswers, millis(random, 50, 9_000)),
             _ => (ToNetwork::HangAndForget, millis(random, 50, 7_000)),
         };
         faults.push(Fault { at, what, lasts });
         at += lasts + millis(random, 1_000, 9_000) * calm;
     }
     faults
+}
+
+fn late_answers(random: &mut StdRng, instances: usize, length: Duration) -> Schedule {
+    let mut networks = vec![Vec::new(); instances];
+    let mut at = millis(random, 1_000, 3_000);
+    for turn in 0.. {
+        if at >= length {
+            break;
+        }
+        // Not so long that the instance gives up.
+        let lasts = millis(random, 6_000, 8_500);
+        let what = ToNetwork::HangAnswers;
+        networks[turn % instances].push(Fault { at, what, lasts });
+        at += lasts + millis(random, 500, 2_000);
+    }
+    Schedule {
+        processes: vec![Vec::new(); instances],
+        networks,
+        restarts: Vec::new(),
+        broker_networks: vec![Vec::new(); instances],
+        broker_kills: Vec::new(),
+    }
 }
 
 fn millis(random: &mut StdRng, least: u64, most: u64) -> Duration {

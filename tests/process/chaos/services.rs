@@ -1,7 +1,8 @@
 //! The remote services of the operated chaos, on one socket: good services, which do once what carries a key,
 //! remember what was undone, and tell the truth to a probe. They are overloaded, refuse, hang, break
 //! connections and take their time as the seed has it, and write down every call and every effect. Those whose path
-//! begins with `/later` reply later, those at `/polled` are polled, and for those at `/fetched` workers do the work.
+//! begins with `/later` reply later, those at `/polled` are polled, for those at `/fetched` workers do the work, and those at `/queued`
+//! get their requests from a queue.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::promises::{Outbox, Promise};
 use crate::{
-    audit::{At, Call, Deed, Effect, Fetched, Found, Kind, Ledger, subject},
+    audit::{At, Call, Deed, Effect, Fetched, Found, Kind, Ledger, Promised, subject},
     harness::{Act, Api, Hook, Remote, Seen},
 };
 
@@ -40,6 +41,8 @@ struct Books {
     counts: HashMap<(String, Kind), u32>,
     /// Operations that are polled, and failed.
     failed: HashSet<String>,
+    /// Attempts from the queue that have a reply or will have one: the broker may deliver their requests again.
+    replied: HashSet<Promised>,
     ledger: Ledger,
     /// From now on nothing goes wrong.
     well: bool,
@@ -106,6 +109,16 @@ impl Services {
         self.desk.serve(seen);
     }
 
+    /// A request came from a queue. The reply is sent, if there is to be one.
+    pub fn requested(&self, seen: &Seen) {
+        self.desk.serve(seen);
+    }
+
+    /// Where replies go that are sent through a queue.
+    pub fn reply_through(&self, broker: &str) {
+        self.desk.outbox.reaches_broker(broker);
+    }
+
     pub fn be_well(&self) {
         self.desk.books().well = true;
     }
@@ -120,6 +133,7 @@ impl Services {
     pub fn ledger(&self) -> Ledger {
         Ledger {
             replies: self.desk.outbox.replies(),
+            queued_replies: self.desk.outbox.queued_replies(),
             heartbeats: self.desk.outbox.heartbeats(),
             ..self.desk.books().ledger.clone()
         }
@@ -149,6 +163,7 @@ impl Desk {
         let work = undoes.clone().unwrap_or_else(|| key.clone());
         let mut books = self.books();
         let entry = *books.entries.entry(work.clone()).or_insert(Entry::Absent);
+        let is_queued = seen.path.starts_with("/queued");
         let call = Call {
             at: At::now(),
             kind,
@@ -158,6 +173,7 @@ impl Desk {
             key,
             undoes,
             found: entry.found(),
+            waited_until: is_queued.then(|| At::of(seen.header("provost-complete-by"))),
         };
         let place = format!(
             "{}/{}",
@@ -179,20 +195,24 @@ impl Desk {
             Kind::Poll => books.polled(&work, entry),
             Kind::Cancel => books.cancel(&work, entry),
         };
-        let is_fetched = seen.path.starts_with("/fetched");
+        // There is no connection for a response.
+        let only_replies = is_queued || seen.path.starts_with("/fetched");
         let promises = match kind {
-            Kind::Work | Kind::Undo if is_fetched => true,
+            Kind::Work | Kind::Undo if only_replies => true,
             Kind::Work => seen.path.starts_with("/later") || seen.path.starts_with("/polled"),
             Kind::Undo => seen.path.starts_with("/later"),
             _ => false,
         };
+        if is_queued && !books.replied.insert(Promised::by(seen)) {
+            return Act::Close;
+        }
         if let Entry::UnderWay(_) = entry
             && !matches!(kind, Kind::Poll | Kind::Cancel)
         {
             if promises && kind == Kind::Work && random.random_ratio(1, 2) {
                 return self.promise(kind, &work, None, Fate::Kept, seen, &mut random);
             }
-            if is_fetched {
+            if only_replies {
                 let reply = match kind {
                     Kind::Probe => json!({ "output": { "state": "in_progress" } }),
                     _ => json!({ "error": { "message": "it is under way" } }),
@@ -231,7 +251,7 @@ impl Desk {
                     &mut random,
                 )
             }
-            luck if is_fetched => {
+            luck if only_replies => {
                 let reply = match luck {
                     Luck::Overloaded => json!({ "error": { "message": "too much to do" } }),
                     Luck::Refused => json!({ "error": { "message": "no", "permanent": true } }),
@@ -239,7 +259,8 @@ impl Desk {
                         if does {
                             works(&mut books);
                         }
-                        // The worker is dead.
+                        // The worker is dead, or the service that had the request: another may get it.
+                        books.replied.remove(&Promised::by(seen));
                         return Act::Close;
                     }
                     Luck::Garbled => {
@@ -320,7 +341,7 @@ impl Desk {
         Act::Then(time, happens, Box::new(act))
     }
 
-    /// Replies to a step that was fetched.
+    /// Replies to a step that was fetched, or came from a queue.
     fn tell(self: &Arc<Self>, seen: &Seen, random: &mut StdRng, reply: Value) -> Act {
         let promise = Promise::of(seen, random.random());
         self.outbox.opened();

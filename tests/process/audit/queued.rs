@@ -1,0 +1,42 @@
+//! A reply that the broker has confirmed is in its queue until an instance has committed it: it ends its attempt, unless
+//! something else has done so before it could be taken.
+
+use std::time::Duration;
+
+use super::{Evidence, Finding, QueuedReply, Rule, evidence::At, promises::end_of};
+
+/// Whoever lost its connection to the broker tries again after so long at the latest, and then the reply is there.
+const RECOVERED_WITHIN: Duration = Duration::from_secs(12);
+/// While nothing is wrong, on a machine that has much else to do.
+const TAKEN_WITHIN: Duration = Duration::from_secs(10);
+
+pub fn check(evidence: &Evidence, findings: &mut Vec<Finding>) {
+    for reply in &evidence.ledger.queued_replies {
+        let Some(record) = evidence.records.get(&reply.of.task) else {
+            continue;
+        };
+        let end = end_of(record, &reply.of);
+        let by_service = end.is_some_and(|end| end.by == "service");
+        let taken_by = taken_by(evidence, reply);
+        if !by_service && end.is_none_or(|end| end.at > taken_by) {
+            let what = format!("{reply:?}, to be taken by {taken_by}; its attempt ended: {end:?}");
+            findings.push(Rule::ReplyLost.of(&reply.of.task, what));
+        }
+    }
+}
+
+/// When it is taken at the latest. An instance that is in trouble may have been sent it, and others may not have
+/// recovered from an earlier trouble.
+fn taken_by(evidence: &Evidence, reply: &QueuedReply) -> At {
+    let slack = evidence.stalls.allowance(reply.confirmed);
+    let mut by = reply.confirmed.plus(TAKEN_WITHIN + slack);
+    let mut troubles = evidence.troubles.clone();
+    troubles.sort_by_key(|trouble| trouble.from);
+    for trouble in troubles {
+        let recovered = trouble.to.plus(RECOVERED_WITHIN + TAKEN_WITHIN + slack);
+        if trouble.from <= by && recovered >= reply.confirmed {
+            by = by.max(recovered);
+        }
+    }
+    by
+}
