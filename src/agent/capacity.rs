@@ -11,6 +11,7 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     meters::InFlight,
     rate::{RateLimiter, RateUsedUp},
+    slots::SlotLimiter,
 };
 use crate::domain::{AgentName, RateLimitSpec};
 
@@ -53,6 +54,13 @@ impl Gate {
     }
 }
 
+/// Woken when a call was wanted and could not begin: for the rate, or for the slots that all instances share.
+#[derive(Clone, Default)]
+pub(super) struct Wants {
+    pub calls: Arc<Notify>,
+    pub slots: Arc<Notify>,
+}
+
 pub(super) struct Bulkhead {
     agent: AgentName,
     in_flight: AtomicU32,
@@ -64,18 +72,16 @@ pub(super) struct Bulkhead {
     pub rate: RateLimiter,
     /// Woken when a call was wanted that the rate did not let begin.
     wants: Arc<Notify>,
+    /// What this process may use of the slots that all instances share.
+    pub slots: SlotLimiter,
+    /// Woken when a call was wanted that had none of those.
+    wants_slots: Arc<Notify>,
     gate: Arc<Gate>,
     gauge: InFlight,
 }
 
 impl Bulkhead {
-    pub fn new(
-        agent: AgentName,
-        max: u32,
-        gate: Arc<Gate>,
-        wants: Arc<Notify>,
-        gauge: InFlight,
-    ) -> Self {
+    pub fn new(agent: AgentName, max: u32, gate: Arc<Gate>, wants: Wants, gauge: InFlight) -> Self {
         Self {
             agent,
             in_flight: AtomicU32::new(0),
@@ -83,7 +89,9 @@ impl Bulkhead {
             max_open: AtomicU32::new(UNLIMITED),
             open: AtomicU32::new(UNKNOWN),
             rate: RateLimiter::new(Instant::now()),
-            wants,
+            wants: wants.calls,
+            slots: SlotLimiter::new(),
+            wants_slots: wants.slots,
             gate,
             gauge,
         }
@@ -142,7 +150,7 @@ impl Bulkhead {
 
     /// How many calls may be in flight now.
     fn most(&self) -> u32 {
-        let max = self.max.load(Ordering::Relaxed);
+        let max = self.max.load(Ordering::Relaxed).min(self.slots.most());
         match self.max_open.load(Ordering::Relaxed) {
             UNLIMITED => max,
             most => max.min(most.saturating_sub(self.open.load(Ordering::Relaxed))),
@@ -170,7 +178,11 @@ impl Bulkhead {
         }
         let in_flight = self.in_flight.load(Ordering::Relaxed);
         let slots = self.most().saturating_sub(in_flight);
-        if slots == 0 || !self.rate.is_limited() {
+        if slots == 0 {
+            self.refused(in_flight);
+            return 0;
+        }
+        if !self.rate.is_limited() {
             return slots as usize;
         }
         match self.rate.available(slots, Instant::now()) {
@@ -186,16 +198,29 @@ impl Bulkhead {
         self.in_flight.load(Ordering::Relaxed)
     }
 
+    /// A call had no slot.
+    fn refused(&self, in_flight: u32) {
+        if in_flight < self.max.load(Ordering::Relaxed) && self.slots.refused(in_flight) {
+            self.wants_slots.notify_one();
+        }
+    }
+
     pub fn try_take(self: &Arc<Self>) -> Option<Slot> {
         if self.gate.is_closed() {
             return None;
         }
         let max = self.most();
-        self.in_flight
-            .try_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
-                (taken < max).then_some(taken + 1)
-            })
-            .ok()?;
+        let more = |taken: u32| (taken < max).then_some(taken + 1);
+        let taken = self
+            .in_flight
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        match taken {
+            Ok(before) => self.slots.used(before + 1),
+            Err(in_flight) => {
+                self.refused(in_flight);
+                return None;
+            }
+        }
         if self.rate.is_limited()
             && let Err(RateUsedUp) = self.rate.try_take(Instant::now())
         {
@@ -279,7 +304,7 @@ mod tests {
             name,
             max,
             Arc::clone(&gate),
-            Arc::default(),
+            Wants::default(),
             crate::agent::meters::CallMetrics::new("payments").in_flight,
         );
         (Arc::new(made), gate)

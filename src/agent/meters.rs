@@ -204,6 +204,13 @@ pub(super) fn show_pause(agent: &AgentName, is_paused: bool) {
     }
 }
 
+pub(super) fn show_slots(agent: &AgentName, slots: u32) {
+    let agent = label(agent.as_str());
+    if agent != OTHERS {
+        gauge!("provost_agent_slots", "agent" => agent).set(f64::from(slots));
+    }
+}
+
 /// Tells the exporter what each metric means. Once, after the recorder is installed.
 pub fn describe() {
     metrics::describe_counter!(
@@ -233,6 +240,10 @@ pub fn describe() {
     metrics::describe_gauge!(
         "provost_agent_paused",
         "Whether an agent is paused: 1 while it is"
+    );
+    metrics::describe_gauge!(
+        "provost_agent_slots",
+        "Slots of an agent that this instance holds, where all instances share them"
     );
     metrics::describe_histogram!(
         "provost_agent_call_seconds",

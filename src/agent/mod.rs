@@ -25,6 +25,7 @@ mod registry;
 mod retry;
 mod routing;
 mod settings;
+mod slots;
 #[cfg(test)]
 mod tests;
 mod transport;

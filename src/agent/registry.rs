@@ -9,18 +9,20 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    capacity::{Bulkhead, Gate, Slot},
+    capacity::{Bulkhead, Gate, Slot, Wants},
     connections::CallConnector,
     guard::{BreakerReport, Guard, RecordSource, Reports, Stopped},
     http,
-    meters::{CallMetrics, MADE_FOR_URLS},
+    meters::{self, CallMetrics, MADE_FOR_URLS},
     rate::Want,
     routing::Endpoints,
     settings::{AgentSettings, ReplyAddress},
     transport::Transport,
 };
 use crate::{
-    domain::{AgentMode, AgentName, AgentSpec, Endpoint, RetrySpec, Timestamp},
+    domain::{
+        AgentMode, AgentName, AgentSpec, Endpoint, RetrySpec, SlotGrant, SlotNeed, Timestamp,
+    },
     store::ControlRecord,
 };
 
@@ -118,6 +120,25 @@ impl Agent {
         self.bulkhead.announce();
     }
 
+    /// What to settle of its slots with other instances, if there is something.
+    pub fn take_slot_need(&self) -> Option<SlotNeed> {
+        let now = Instant::now();
+        self.bulkhead.slots.take_need(self.in_flight(), now)
+    }
+
+    /// Nothing could be settled.
+    pub fn ask_for_slots_again(&self) {
+        self.bulkhead.slots.ask_again();
+    }
+
+    /// So many calls may be in flight until then.
+    pub fn grant_slots(&self, grant: SlotGrant, valid_until: Instant) {
+        meters::show_slots(&self.name, grant.slots);
+        if self.bulkhead.slots.granted(grant, valid_until) {
+            self.bulkhead.announce();
+        }
+    }
+
     /// Its pause may have ended.
     pub fn look_at(&self, now: Timestamp) {
         self.guard.look_at(now);
@@ -138,8 +159,7 @@ pub struct Agents {
     /// An agent was limited whose awaited replies have to be counted.
     limited: Notify,
     reports: Arc<Reports>,
-    /// An agent wants more calls than its rate lets begin.
-    wants: Arc<Notify>,
+    wants: Wants,
 }
 
 impl Agents {
@@ -154,7 +174,7 @@ impl Agents {
             url_meters: Arc::new(CallMetrics::new(MADE_FOR_URLS)),
             limited: Notify::new(),
             reports: Arc::default(),
-            wants: Arc::default(),
+            wants: Wants::default(),
         }
     }
 
@@ -255,7 +275,26 @@ impl Agents {
 
     /// Comes back when an agent wants more calls than its rate lets begin.
     pub async fn wanting(&self) {
-        self.wants.notified().await;
+        self.wants.calls.notified().await;
+    }
+
+    /// Comes back when an agent wants more slots than this instance has, or another instance has changed what it holds.
+    pub async fn wanting_slots(&self) {
+        self.wants.slots.notified().await;
+    }
+
+    /// Another instance has changed what it holds of the slots of an agent.
+    pub fn hear_of_slots(&self) {
+        self.wants.slots.notify_one();
+    }
+
+    /// The agents whose calls in flight are limited over all instances.
+    pub fn slot_limited(&self) -> Vec<Arc<Agent>> {
+        let registered = self.registered.load();
+        let limited = registered
+            .values()
+            .filter(|agent| agent.spec.max_in_flight.is_some());
+        limited.map(Arc::clone).collect()
     }
 
     /// Comes back when an agent was limited.
@@ -323,7 +362,7 @@ impl Agents {
                 name.clone(),
                 most_in_flight(&spec),
                 Arc::clone(&self.gate),
-                Arc::clone(&self.wants),
+                self.wants.clone(),
                 meters.in_flight.clone(),
             )),
         };
@@ -342,6 +381,12 @@ impl Agents {
             self.settings.is_shared,
             Instant::now(),
         );
+        if bulkhead
+            .slots
+            .configure(spec.max_in_flight, self.settings.is_shared)
+        {
+            self.wants.slots.notify_one();
+        }
         let endpoints = Endpoints::new(
             &spec.endpoints,
             &self.settings.addresses,
@@ -387,6 +432,7 @@ impl Agents {
             }],
             retry: RetrySpec::default(),
             max_open: None,
+            max_in_flight: None,
             breaker: None,
             rate_limit: None,
         };

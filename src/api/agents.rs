@@ -52,6 +52,9 @@ pub struct SpecBody {
     /// Calls in flight count too. Default: any number.
     #[schema(minimum = 1, maximum = 1_000_000, example = 1000)]
     max_open: Option<u32>,
+    /// The most calls in flight at once, all instances together. Default: what the endpoints take from each instance.
+    #[schema(minimum = 1, maximum = 100_000, example = 20)]
+    max_in_flight: Option<u32>,
     /// Protects the service: an endpoint that keeps failing is not called for a while, and its steps wait. `{}` has the
     /// defaults. Default: no breaker.
     breaker: Option<BreakerSpecBody>,
@@ -163,11 +166,26 @@ pub struct AgentView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 32)]
     breakers: Option<Vec<BreakerView>>,
+    /// Only where a single agent with `max_in_flight` is read, and other instances may call it: the slots that each
+    /// instance holds. Together they are never more than `max_in_flight`, once it has come down to that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 1000)]
+    slots: Option<Vec<InstanceSlotsView>>,
     /// Only where a single agent with the mode `pull` is read: the workers that were seen in the last day, and those
     /// that hold steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 2000)]
     workers: Option<Vec<WorkerView>>,
+}
+
+/// The slots of an agent that an instance holds: so many calls it may have in flight.
+#[derive(Serialize, ToSchema)]
+#[schema(as = InstanceSlots)]
+pub struct InstanceSlotsView {
+    #[schema(example = "node-1")]
+    instance: String,
+    #[schema(example = 12)]
+    slots: u32,
 }
 
 /// A worker that fetches the steps of an agent.
@@ -260,6 +278,9 @@ impl AgentView {
 
     fn new(app: &App, name: &AgentName, spec: &AgentSpec, in_flight: u32) -> Self {
         let endpoints = spec.endpoints.iter();
+        let capacity: u64 = endpoints
+            .map(|endpoint| u64::from(endpoint.max_in_flight))
+            .sum();
         Self {
             name: name.to_string(),
             source: match is_configured(app, name) {
@@ -268,12 +289,11 @@ impl AgentView {
             },
             spec: spec.clone(),
             in_flight,
-            capacity: endpoints
-                .map(|endpoint| u64::from(endpoint.max_in_flight))
-                .sum(),
+            capacity: capacity.min(spec.max_in_flight.map_or(u64::MAX, u64::from)),
             pause: None,
             throttle: None,
             breakers: None,
+            slots: None,
             workers: None,
         }
     }
@@ -326,6 +346,8 @@ fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
     }
     let max_open = fields.integer("max_open", 0..=i64::from(u32::MAX));
     let max_open = max_open.map(|most| most as u32);
+    let max_in_flight = fields.integer("max_in_flight", 0..=i64::from(u32::MAX));
+    let max_in_flight = max_in_flight.map(|most| most as u32);
     let breaker = fields.object("breaker").and_then(|breaker| {
         let read = read_breaker(breaker);
         read.map_err(|faults| fields.extend(faults)).ok()
@@ -342,6 +364,7 @@ fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
         retry,
         max_open,
         breaker,
+        max_in_flight,
         rate_limit,
     };
     let wrong = spec.faults("").into_iter();
@@ -416,7 +439,7 @@ fn read_endpoint(body: &RawValue, pointer: &str) -> Result<Option<Endpoint>, Vec
 /// read, it is changed only if nobody else has changed it since.
 #[utoipa::path(
     put, path = "/v1/agents/{name}", tag = "agents", operation_id = "put_agent",
-    params(("name" = PlainName, Path, description = "The workflow's name", example = "payments"), RegistrationHeaders),
+    params(("name" = PlainName, Path, description = "The agent's name", example = "payments"), RegistrationHeaders),
     request_body(content = SpecBody, description = "The endpoints and the retry policy",
         example = json!({"endpoints": [{"url": "http://10.0.0.5:8080", "max_in_flight": 64}], "retry": {"initial": "100ms", "max": "10s", "factor": 2}})),
     responses(
@@ -484,7 +507,7 @@ async fn list(State(app): State<Arc<App>>, mut query: Query) -> Result<Response,
 /// specification only: omit If-None-Match to get everything else as it is now.
 #[utoipa::path(
     get, path = "/v1/agents/{name}", tag = "agents", operation_id = "get_agent",
-    params(("name" = PlainName, Path, description = "The workflow's name", example = "payments")),
+    params(("name" = PlainName, Path, description = "The agent's name", example = "payments")),
     responses((status = 200, description = "The agent", body = AgentView)),
 )]
 async fn get(
@@ -501,7 +524,7 @@ async fn get(
 /// Calls in flight continue. Steps of this agent that have not started wait until it is registered again.
 #[utoipa::path(
     delete, path = "/v1/agents/{name}", tag = "agents", operation_id = "delete_agent",
-    params(("name" = PlainName, Path, description = "The workflow's name", example = "payments"), RegistrationHeaders),
+    params(("name" = PlainName, Path, description = "The agent's name", example = "payments"), RegistrationHeaders),
     responses(
         (status = 204, description = "The agent is removed"),
         (status = 409, description = "The agent is defined in the configuration file", body = ProblemBody, content_type = "application/problem+json"),
@@ -532,6 +555,18 @@ pub(super) async fn one(app: &App, name: &AgentName) -> Result<Response, Problem
     let mut view = AgentView::of(app, agent);
     if agent.spec().mode == AgentMode::Pull {
         view.workers = Some(workers(app, name).await?);
+    }
+    if agent.spec().max_in_flight.is_some() && app.store.is_shared {
+        let shares = app.store.reader.slots_of(name).await?;
+        let held = shares
+            .held()
+            .filter(|(_, slots)| *slots > 0)
+            .take(MOST_HELD);
+        let views = held.map(|(instance, slots)| InstanceSlotsView {
+            instance: instance.to_string(),
+            slots,
+        });
+        view.slots = Some(views.collect());
     }
     Ok(view.respond(StatusCode::OK))
 }

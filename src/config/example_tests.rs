@@ -93,6 +93,7 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
         endpoints,
         retry,
         max_open,
+        max_in_flight,
         breaker,
         rate_limit,
         ..
@@ -100,6 +101,7 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
     assert_eq!(config.agents.remove("video").unwrap().mode, AgentMode::Pull);
     assert_eq!(retry, RetrySpec::default());
     assert_eq!(max_open, Some(1000));
+    assert_eq!(max_in_flight, Some(20));
     assert_eq!(rate_limit.map(|limit| limit.burst()), Some(5));
     let breaker = breaker.unwrap();
     assert!(breaker.slow_after.is_some());

@@ -1,9 +1,12 @@
 //! What this process may believe of its leases, by its own monotonic clock. It only ever believes less
 //! than the store would say (see [`crate::domain::trust`]).
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -68,6 +71,11 @@ impl LocalLease {
         self.millis(now) < self.alive_until.load(Ordering::Acquire)
     }
 
+    /// How long the lease may be trusted, as it is now.
+    pub fn alive_until(&self) -> Instant {
+        self.start + Duration::from_millis(self.alive_until.load(Ordering::Acquire))
+    }
+
     /// Whether steps may be claimed.
     pub fn may_claim(&self, now: Instant) -> bool {
         !self.hold.is_held() && self.is_alive(now)
@@ -101,8 +109,6 @@ impl LocalLease {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

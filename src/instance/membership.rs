@@ -113,6 +113,11 @@ impl Membership {
         }
     }
 
+    /// This process under the instance's id.
+    pub fn holder(&self) -> &Holder {
+        &self.holder
+    }
+
     /// How soon [`Membership::renew_if_due`] is to be called again after a failure.
     pub fn retry_after(&self) -> Duration {
         self.length.duration() / 20

@@ -230,6 +230,11 @@ impl Local {
         self.heard_of_drops.store(now, Ordering::Release);
     }
 
+    /// Other instances have changed what they hold of the slots of an agent.
+    pub fn hear_of_slots(&self) {
+        self.agents.hear_of_slots();
+    }
+
     fn has_heard_of_drops_since(&self, then: Instant) -> bool {
         self.heard_of_drops.load(Ordering::Acquire) > self.millis(then)
     }

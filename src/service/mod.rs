@@ -12,6 +12,7 @@ mod open_replies;
 mod peer_watcher;
 mod rate_upkeep;
 mod reload;
+mod slot_upkeep;
 mod start;
 mod vacuum;
 
@@ -30,7 +31,7 @@ use tracing::{info, warn};
 
 use self::{
     breaker_upkeep::BreakerUpkeep, component::Components, open_replies::OpenReplyCount,
-    peer_watcher::PeerWatcher, rate_upkeep::RateUpkeep, reload::Live,
+    peer_watcher::PeerWatcher, rate_upkeep::RateUpkeep, reload::Live, slot_upkeep::SlotUpkeep,
 };
 pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
 use crate::{
@@ -232,6 +233,14 @@ impl Service {
             agents: agents.clone(),
             store: store.clone(),
         }));
+        if store.is_shared {
+            background.push(components.spawn_loop(SlotUpkeep {
+                agents: agents.clone(),
+                store: store.clone(),
+                holder: member.holder().clone(),
+                local_lease: local_lease.clone(),
+            }));
+        }
         background.push(components.spawn_loop(OpenReplyCount {
             agents: agents.clone(),
             store: store.clone(),

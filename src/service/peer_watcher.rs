@@ -80,6 +80,9 @@ impl PeerWatcher {
                     local.hear_of_drops();
                     drops.notify_one();
                 }
+                if notification.slots {
+                    local.hear_of_slots();
+                }
                 if notification.tasks {
                     tasks.notify_one();
                 }

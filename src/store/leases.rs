@@ -44,6 +44,8 @@ SELECT instance, incarnation, term, until, (SELECT count(*) FROM prolonged) AS p
        floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
 FROM supervisor"#;
 
+const LIVE: &str = "SELECT id AS instance, incarnation FROM instances WHERE until > $1";
+
 const FORGET: &str = "DELETE FROM instances WHERE until < $1";
 
 /// Relies on steps_processing, which covers it.
@@ -82,6 +84,11 @@ pub fn supervisor() -> Statement {
 /// Each record with how many steps the instance holds. `steps` is the table, by its index.
 pub fn instances(steps: &str) -> Statement {
     Statement::new(INSTANCES.replace("{steps}", steps))
+}
+
+/// The processes whose leases have not run out.
+pub fn live(now: Timestamp) -> Statement {
+    Statement::new(LIVE).bind(now)
 }
 
 pub fn forget(ended_before: Timestamp) -> Statement {
@@ -186,12 +193,16 @@ pub fn held(row: &impl Columns) -> Result<(InstanceRecord, u64), StoreError> {
     Ok((record(row)?, row.get("held")?))
 }
 
+pub fn holder(row: &impl Columns) -> Result<Holder, StoreError> {
+    Ok(Holder {
+        instance: row.get("instance")?,
+        incarnation: row.get("incarnation")?,
+    })
+}
+
 pub fn lease(row: &impl Columns) -> Result<Lease, StoreError> {
     Ok(Lease {
-        holder: Holder {
-            instance: row.get("instance")?,
-            incarnation: row.get("incarnation")?,
-        },
+        holder: holder(row)?,
         term: row.get("term")?,
         until: row.get("until")?,
     })

@@ -35,6 +35,7 @@ const SQLITE: Scripts = scripts! {
     "0009_workers",
     "0010_agent_controls",
     "0011_rate_buckets",
+    "0012_slot_shares",
 };
 
 const POSTGRES: Scripts = scripts! {
@@ -50,6 +51,7 @@ const POSTGRES: Scripts = scripts! {
     "0009_workers",
     "0010_agent_controls",
     "0011_rate_buckets",
+    "0012_slot_shares",
 };
 
 pub fn sqlite() -> Vec<Migration> {

@@ -32,6 +32,7 @@ mod rate_buckets;
 mod record;
 mod rows;
 mod salvage;
+mod slot_shares;
 mod source;
 pub mod sqlite;
 mod statement;

@@ -85,6 +85,7 @@ mod schemas;
 mod settings;
 mod shared;
 mod shutdown;
+mod slots;
 mod slow_answers;
 mod slow_reads;
 mod space;

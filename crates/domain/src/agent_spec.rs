@@ -32,6 +32,9 @@ pub struct AgentSpec {
     /// The most replies of its service that are awaited at once. `None`: any number.
     #[serde(default)]
     pub max_open: Option<u32>,
+    /// The most calls in flight of all instances together. `None`: what its endpoints take from each.
+    #[serde(default)]
+    pub max_in_flight: Option<u32>,
     /// `None`: its endpoints are called whatever they respond.
     #[serde(default)]
     pub breaker: Option<BreakerSpec>,
@@ -78,6 +81,9 @@ impl Serialize for AgentSpec {
                 if let Some(most) = &self.max_open {
                     fields.serialize_field("max_open", most)?;
                 }
+                if let Some(most) = &self.max_in_flight {
+                    fields.serialize_field("max_in_flight", most)?;
+                }
                 if let Some(breaker) = &self.breaker {
                     fields.serialize_field("breaker", breaker)?;
                 }
@@ -112,6 +118,10 @@ impl AgentSpec {
                 let message = "remove it: the workers of an agent with the mode pull fetch no more than they want";
                 fault("max_open".to_owned(), message.to_owned());
             }
+            if self.max_in_flight.is_some() {
+                let message = "remove it: an agent with the mode pull is not called";
+                fault("max_in_flight".to_owned(), message.to_owned());
+            }
             if self.breaker.is_some() {
                 let message = "remove it: an agent with the mode pull is not called";
                 fault("breaker".to_owned(), message.to_owned());
@@ -144,6 +154,12 @@ impl AgentSpec {
             && !(1..=MOST_OPEN).contains(&most)
         {
             fault("max_open".to_owned(), format!("must be 1 to {MOST_OPEN}"));
+        }
+        if let Some(most) = self.max_in_flight
+            && !(1..=MOST_IN_FLIGHT).contains(&most)
+        {
+            let message = format!("must be 1 to {MOST_IN_FLIGHT}");
+            fault("max_in_flight".to_owned(), message);
         }
         let breaker = self.breaker.iter().flat_map(BreakerSpec::faults);
         for (field, message) in breaker {
@@ -295,6 +311,7 @@ mod tests {
             }],
             retry: RetrySpec::default(),
             max_open: None,
+            max_in_flight: None,
             breaker: None,
             rate_limit: None,
         }
@@ -354,6 +371,7 @@ mod tests {
         let mut bad = spec("nowhere");
         bad.endpoints[0].max_in_flight = 0;
         bad.max_open = Some(0);
+        bad.max_in_flight = Some(0);
         bad.retry = RetrySpec {
             initial: Span::default(),
             max: Span::default(),
@@ -363,12 +381,14 @@ mod tests {
             "/agents/payments/endpoints/0/url",
             "/agents/payments/endpoints/0/max_in_flight",
             "/agents/payments/max_open",
+            "/agents/payments/max_in_flight",
             "/agents/payments/retry/initial",
             "/agents/payments/retry/factor",
         ];
         assert_eq!(pointers(&bad), all);
         bad.endpoints.clear();
         bad.max_open = Some(1_000_000);
+        bad.max_in_flight = Some(100_000);
         bad.retry = RetrySpec {
             max: Span::from_millis(99),
             ..RetrySpec::default()
@@ -388,6 +408,7 @@ mod tests {
         let both = AgentSpec {
             mode: AgentMode::Pull,
             max_open: Some(1),
+            max_in_flight: Some(1),
             breaker: Some(BreakerSpec::default()),
             rate_limit: serde_json::from_str(r#"{"rate": "5/s"}"#).unwrap(),
             retry: RetrySpec {
@@ -402,6 +423,7 @@ mod tests {
                 "/agents/payments/endpoints",
                 "/agents/payments/retry",
                 "/agents/payments/max_open",
+                "/agents/payments/max_in_flight",
                 "/agents/payments/breaker",
                 "/agents/payments/rate_limit"
             ]

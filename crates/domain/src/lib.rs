@@ -45,6 +45,7 @@ mod reply_to;
 mod reply_token;
 mod retention;
 mod signature;
+mod slot_shares;
 mod special_address;
 mod step;
 mod task;
@@ -121,6 +122,7 @@ pub use reply_to::{KnownReceivers, REPLIES, ReplyQueue, ReplyTo};
 pub use reply_token::ReplyKey;
 pub use retention::{Keep, KeepRule, Retention};
 pub use signature::{SECRET_FORM, Secret, signatures};
+pub use slot_shares::{SlotGrant, SlotNeed, SlotShares};
 pub use special_address::special_address;
 pub use step::{Step, StepState, StepStatus};
 pub use task::{

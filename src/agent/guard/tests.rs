@@ -1,4 +1,5 @@
 use super::*;
+use crate::agent::capacity::Wants;
 use crate::domain::{AgentControl, Breaker};
 
 const A: &str = "http://a";
@@ -17,7 +18,7 @@ fn guard() -> (Guard, Arc<Bulkhead>, Arc<Reports>) {
         agent.clone(),
         8,
         Arc::default(),
-        Arc::default(),
+        Wants::default(),
         meters::CallMetrics::new("payments").in_flight,
     ));
     let reports = Arc::new(Reports::default());

@@ -44,6 +44,7 @@ fn spec(urls: &[&str]) -> AgentSpec {
             factor: 2,
         },
         max_open: None,
+        max_in_flight: None,
         breaker: None,
         rate_limit: None,
     }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::harness::Harness;
 use crate::{
     domain::{
-        AgentName, AgentSpec, BreakerAction, ControlChange, InstanceId, Observation, Precondition,
-        RateLimitSpec,
+        AgentName, AgentSpec, BreakerAction, ControlChange, Holder, Incarnation, InstanceId,
+        KnownDead, Observation, Precondition, RateLimitSpec, Renewal, SlotNeed, SlotShares, Span,
     },
     store::{ControlRecord, ControlRequest, ControlResponse, query::AlertQuery},
 };
@@ -149,4 +151,58 @@ pub async fn instances_share_the_bucket_of_a_rate(h: Harness) {
         asked += 1;
         granted = grant(fast.clone()).await;
     }
+}
+
+pub async fn instances_share_the_slots_of_an_agent(h: Harness) {
+    let payments = AgentName::new("payments");
+    let need = |in_use, wants| {
+        let max = 4;
+        SlotNeed { in_use, wants, max }
+    };
+    let settle = async |by: &Holder, need: SlotNeed| {
+        let needs = vec![(AgentName::new("payments"), need)];
+        h.store.settle_slots(by.clone(), needs).await.unwrap()[0].1
+    };
+    let holder = |name: &str| Holder {
+        instance: InstanceId::new(name),
+        incarnation: Incarnation(Uuid::now_v7()),
+    };
+    let (one, two) = (holder("one"), holder("two"));
+    assert_eq!(settle(&one, need(0, 4)).await.slots, 0, "it has no lease");
+    for by in [&one, &two] {
+        let renewal = Renewal {
+            holder: by.clone(),
+            version: "1".to_owned(),
+            process: "of a test".to_owned(),
+            length: Span::from_secs(60),
+            known_dead: KnownDead::None,
+            supervise: false,
+        };
+        h.store.renew(renewal).await.unwrap().outcome.unwrap();
+    }
+    assert_eq!(settle(&one, need(0, 4)).await.slots, 4);
+    let waits = settle(&two, need(0, 4)).await;
+    assert_eq!((waits.slots, waits.is_short), (0, true));
+    assert_eq!(settle(&one, need(1, 4)).await.slots, 2);
+    assert_eq!(settle(&two, need(0, 4)).await.slots, 2);
+    let known = h.store.reader.slot_shares().await.unwrap();
+    let (agent, shares) = &known.by_agent[0];
+    assert_eq!(*agent, payments);
+    let held: Vec<_> = shares
+        .held()
+        .map(|(by, slots)| (by.as_str(), slots))
+        .collect();
+    assert_eq!(held, [("one", 2), ("two", 2)]);
+    assert!(known.live.contains(&one) && known.live.contains(&two));
+    h.store.give_up(one.clone()).await.unwrap();
+    assert_eq!(settle(&two, need(2, 4)).await.slots, 4);
+    let shares = h.store.reader.slots_of(&payments).await.unwrap();
+    assert_eq!((shares.of(&one.instance), shares.of(&two.instance)), (0, 4));
+    // What is held of an agent goes with it.
+    let any = Precondition::default();
+    let put = h.store.put_agent(payments.clone(), spec(), any.clone());
+    put.await.unwrap();
+    assert!(h.store.delete_agent(payments.clone(), any).await.unwrap());
+    let shares = h.store.reader.slots_of(&payments).await.unwrap();
+    assert_eq!(shares, SlotShares::default());
 }

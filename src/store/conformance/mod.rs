@@ -40,6 +40,7 @@ suite!([sqlite postgres] {
     agent_controls::what_an_instance_saw_counts_for_the_record_that_it_knew,
     agent_controls::one_alert_is_open_while_a_breaker_is,
     agent_controls::instances_share_the_bucket_of_a_rate,
+    agent_controls::instances_share_the_slots_of_an_agent,
     writes::a_task_is_read_back_as_it_was_submitted,
     writes::a_step_is_claimed_in_the_transaction_that_made_it_ready,
     writes::without_a_free_slot_a_step_stays_queued,

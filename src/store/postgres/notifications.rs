@@ -44,6 +44,8 @@ pub struct Notification {
     pub registrations: bool,
     /// Calls of other instances that are to be dropped.
     pub drops: bool,
+    /// The slots of agents that instances hold.
+    pub slots: bool,
 }
 
 impl Notification {
@@ -52,25 +54,36 @@ impl Notification {
         tasks: false,
         registrations: false,
         drops: false,
+        slots: false,
     };
     pub const REGISTRATIONS: Notification = Notification {
         work: false,
         tasks: false,
         registrations: true,
         drops: false,
+        slots: false,
+    };
+    pub const SLOTS: Notification = Notification {
+        work: false,
+        tasks: false,
+        registrations: false,
+        drops: false,
+        slots: true,
     };
     pub const EVERYTHING: Notification = Notification {
         work: true,
         tasks: true,
         registrations: true,
         drops: true,
+        slots: true,
     };
 
-    const CHANNELS: [(&'static str, u8); 4] = [
+    const CHANNELS: [(&'static str, u8); 5] = [
         ("provost_work", 1),
         ("provost_tasks", 2),
         ("provost_registrations", 4),
         ("provost_drops", 8),
+        ("provost_slots", 16),
     ];
 
     fn bits(self) -> u8 {
@@ -78,6 +91,7 @@ impl Notification {
             | u8::from(self.tasks) << 1
             | u8::from(self.registrations) << 2
             | u8::from(self.drops) << 3
+            | u8::from(self.slots) << 4
     }
 
     fn of_channel(channel: &str) -> Self {
@@ -88,6 +102,7 @@ impl Notification {
             tasks: bits & 2 > 0,
             registrations: bits & 4 > 0,
             drops: bits & 8 > 0,
+            slots: bits & 16 > 0,
         }
     }
 }
@@ -98,6 +113,7 @@ impl BitOrAssign for Notification {
         self.tasks |= other.tasks;
         self.registrations |= other.registrations;
         self.drops |= other.drops;
+        self.slots |= other.slots;
     }
 }
 

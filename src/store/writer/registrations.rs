@@ -9,7 +9,9 @@ use thiserror::Error;
 use super::Store;
 use crate::{
     domain::{AgentName, AgentSpec, ETag, Precondition, Sender, Unmet, WorkflowName},
-    store::{ControlRequest, ControlResponse, StoreError, Transaction, agent_controls},
+    store::{
+        ControlRequest, ControlResponse, StoreError, Transaction, agent_controls, slot_shares,
+    },
 };
 
 /// A workflow after it was put.
@@ -93,6 +95,7 @@ async fn delete_agent(
     let was_there = tx.delete_agent(name).await?;
     if was_there {
         agent_controls::forget(tx, name, sender).await?;
+        slot_shares::forget(tx, name).await?;
     }
     Ok(Ok(was_there))
 }

@@ -1,0 +1,190 @@
+//! The most calls of an agent in flight (`max_in_flight`), all instances together.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Act, Api, Provost, Remote, new_database, setups, until};
+
+/// A service that takes a while for each call, and counts how many it has at once.
+struct Counting {
+    remote: Remote,
+    most: Arc<AtomicUsize>,
+}
+
+impl Counting {
+    async fn start(takes: Duration) -> Self {
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let peak = most.clone();
+        let remote = Remote::with(move |_| {
+            let in_flight = now.fetch_add(1, Ordering::SeqCst) + 1;
+            peak.fetch_max(in_flight, Ordering::SeqCst);
+            let now = now.clone();
+            // Before the response: whoever gets it may call again.
+            let ends = Arc::new(move || {
+                now.fetch_sub(1, Ordering::SeqCst);
+            });
+            Act::Then(takes, ends, Box::new(Act::Ok(json!({}))))
+        });
+        let remote = remote.await;
+        Self { remote, most }
+    }
+
+    fn most(&self) -> usize {
+        self.most.load(Ordering::SeqCst)
+    }
+
+    async fn register(&self, api: &Api, max_in_flight: Option<u32>) {
+        let mut spec = json!({ "endpoints": [{ "url": self.remote.url() }] });
+        if let Some(most) = max_in_flight {
+            spec["max_in_flight"] = json!(most);
+        }
+        let put = api.put("/v1/agents/payments", &spec).await;
+        assert!(put.status < 300, "{put:?}");
+    }
+}
+
+/// A task with so many steps that are ready at once.
+fn charges(count: usize) -> Value {
+    let step = |at| json!({ "name": format!("charge{at}"), "agent": "payments", "after": [], "complete_within": "10m" });
+    json!({ "steps": (0..count).map(step).collect::<Vec<_>>() })
+}
+
+/// What each instance holds.
+async fn held(api: &Api) -> Vec<u64> {
+    let agent = api.get("/v1/agents/payments").await.expect(200);
+    let slots = agent["slots"].as_array().unwrap().iter();
+    slots.map(|held| held["slots"].as_u64().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn no_more_calls_are_in_flight_than_the_agent_takes() {
+    for setup in setups().await {
+        let service = Counting::start(Duration::from_millis(30)).await;
+        let provost = setup.start().await;
+        service.register(provost.api(), Some(3)).await;
+        let id = provost.submit(&charges(40)).await;
+        assert_eq!(provost.settled(&id).await["state"], "processed");
+        assert_eq!(service.most(), 3);
+        let agent = provost.get("/v1/agents/payments").await.expect(200);
+        assert_eq!(agent["capacity"], 3);
+        // One that is lower, and then none.
+        service.most.store(0, Ordering::SeqCst);
+        service.register(provost.api(), Some(1)).await;
+        let id = provost.submit(&charges(10)).await;
+        assert_eq!(provost.settled(&id).await["state"], "processed");
+        assert_eq!(service.most(), 1);
+        service.register(provost.api(), None).await;
+        let id = provost.submit(&charges(40)).await;
+        assert_eq!(provost.settled(&id).await["state"], "processed");
+        assert!(service.most() > 3);
+    }
+}
+
+/// Instances join and are killed while the service counts.
+#[tokio::test]
+async fn all_instances_together_have_no_more_in_flight_while_they_come_and_go() {
+    let url = new_database().await;
+    let start = || {
+        let setup = Provost::setup().database_url(&url);
+        setup.set("INSTANCE__LEASE", "2s").start()
+    };
+    let service = Counting::start(Duration::from_millis(100)).await;
+    let mut one = start().await;
+    service.register(one.api(), Some(6)).await;
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.push(one.submit(&charges(100)).await);
+    }
+    service.remote.requests(6).await;
+    assert_eq!(held(one.api()).await, [6]);
+    let two = start().await;
+    ids.push(two.submit(&charges(100)).await);
+    until(vec![3, 3], || held(two.api())).await;
+    let mut three = start().await;
+    ids.push(three.submit(&charges(100)).await);
+    until(vec![2, 2, 2], || held(two.api())).await;
+    one.kill().await;
+    // What it held is free once its lease is over.
+    until(vec![3, 3], || held(two.api())).await;
+    three.kill().await;
+    for id in &ids {
+        assert_eq!(two.settled(id).await["state"], "processed");
+    }
+    assert_eq!(service.most(), 6);
+    // Nobody needs any.
+    until(Vec::<u64>::new(), || held(two.api())).await;
+}
+
+/// With one slot for two instances the steps of both are done.
+#[tokio::test]
+async fn fewer_slots_than_instances_keep_nobody_from_being_served() {
+    let url = new_database().await;
+    let start = || Provost::setup().database_url(&url).start();
+    let service = Counting::start(Duration::from_millis(20)).await;
+    let (one, two) = (start().await, start().await);
+    service.register(one.api(), Some(1)).await;
+    until(200, || async {
+        two.get("/v1/agents/payments").await.status
+    })
+    .await;
+    let mut ids = Vec::new();
+    for _ in 0..10 {
+        for provost in [&one, &two] {
+            ids.push(provost.submit(&charges(3)).await);
+        }
+    }
+    for id in &ids {
+        assert_eq!(one.settled(id).await["state"], "processed");
+    }
+    assert_eq!(service.most(), 1);
+    assert_eq!(service.remote.count(), 60);
+}
+
+/// A process that was stopped for longer than its lease holds nothing when it goes on: others have its slots.
+#[tokio::test]
+async fn a_process_that_slept_through_its_lease_holds_no_slots() {
+    let url = new_database().await;
+    let start = || {
+        let setup = Provost::setup().database_url(&url);
+        setup.set("INSTANCE__LEASE", "2s").start()
+    };
+    let service = Counting::start(Duration::from_millis(100)).await;
+    let (one, two) = (start().await, start().await);
+    service.register(one.api(), Some(4)).await;
+    until(200, || async {
+        two.get("/v1/agents/payments").await.status
+    })
+    .await;
+    let ids = [
+        one.submit(&charges(60)).await,
+        two.submit(&charges(60)).await,
+    ];
+    until(vec![2, 2], || held(two.api())).await;
+    one.suspend();
+    until(vec![4], || held(two.api())).await;
+    one.resume();
+    for id in &ids {
+        assert_eq!(two.settled(id).await["state"], "processed");
+    }
+    assert_eq!(service.most(), 4);
+}
+
+#[tokio::test]
+async fn a_limit_out_of_range_is_refused() {
+    let provost = Provost::start().await;
+    for (most, pointer) in [(json!(0), "/max_in_flight"), (json!("5"), "/max_in_flight")] {
+        let spec = json!({ "endpoints": [{ "url": "http://10.0.0.5" }], "max_in_flight": most });
+        let refused = provost.put("/v1/agents/payments", &spec).await.expect(422);
+        assert_eq!(refused["errors"][0]["pointer"], pointer, "{refused}");
+    }
+    let pulled = json!({ "mode": "pull", "max_in_flight": 3 });
+    let refused = provost.put("/v1/agents/payments", &pulled).await;
+    assert_eq!(refused.status, 422, "{refused:?}");
+}
