@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::connections::{ResponseStream, Unanswered};
+use super::{
+    connections::{ResponseStream, Unanswered},
+    redact::Redactor,
+};
 use crate::domain::BODY_EXCERPT;
 
 /// How long an error's body may take. The status has said what matters: a service that drips its
@@ -32,13 +35,27 @@ pub(super) async fn whole(answer: &mut ResponseStream, limit: usize) -> Result<V
 }
 
 /// The first [`BODY_EXCERPT`] bytes, or as many of them as came.
-pub(super) async fn start(mut answer: ResponseStream) -> Vec<u8> {
+pub(super) async fn start(answer: ResponseStream) -> Vec<u8> {
+    first(answer, BODY_EXCERPT).await
+}
+
+/// As [`start`], without the secrets that the service echoes.
+pub(super) async fn start_without(answer: ResponseStream, redactor: Option<&Redactor>) -> Vec<u8> {
+    let Some(redactor) = redactor else {
+        return start(answer).await;
+    };
+    // One that begins in the excerpt is read to its end.
+    let body = first(answer, BODY_EXCERPT + redactor.longest()).await;
+    redactor.hide_in_start(body, BODY_EXCERPT)
+}
+
+async fn first(mut answer: ResponseStream, most: usize) -> Vec<u8> {
     let mut body = Vec::new();
     let read = async {
-        while body.len() < BODY_EXCERPT
+        while body.len() < most
             && let Ok(Some(chunk)) = answer.chunk().await
         {
-            let room = BODY_EXCERPT - body.len();
+            let room = most - body.len();
             body.extend_from_slice(&chunk[..chunk.len().min(room)]);
         }
     };

@@ -55,6 +55,11 @@ impl Agents {
         let name = match &call.target {
             Target::Agent(name) => name,
             Target::Url { origin, .. } => origin,
+            // What the agent adds is for its operations too. One that adds nothing may have lost the endpoint since.
+            Target::Operation { origin, agent, .. } => match self.get(agent) {
+                Some(known) if known.wire().access.is_some() => agent,
+                _ => origin,
+            },
         };
         match self.get(name) {
             Some(agent) => agent.call(call, body, deadline, permission).await,

@@ -82,6 +82,8 @@ pub enum Stopped {
     Throttled(Throttle),
     /// Its rate lets no further call begin now.
     Rate(RateLimitSpec),
+    /// This instance lacks a secret that its requests need.
+    Secret(String),
 }
 
 pub(super) struct Guard {

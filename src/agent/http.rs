@@ -108,7 +108,9 @@ pub(super) fn request(
 pub(super) fn url(base: &Url, call: &Call) -> Result<Url, Unmakeable> {
     match &call.target {
         Target::Agent(_) => join(base, &call.path),
-        Target::Url { url, .. } => join(&own_base(base, url)?, &call.path),
+        Target::Url { url, .. } | Target::Operation { url, .. } => {
+            join(&own_base(base, url)?, &call.path)
+        }
     }
 }
 
@@ -282,7 +284,7 @@ fn plain(text: &str) -> HeaderValue {
 }
 
 /// The text itself where a header can hold it; otherwise its UTF-8 bytes percent-encoded.
-fn text_or_encoded(text: &str) -> HeaderValue {
+pub(super) fn text_or_encoded(text: &str) -> HeaderValue {
     let holds = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
     // Blanks at the ends would be lost on the way.
     let kept = text.bytes().all(holds) && !text.starts_with(' ') && !text.ends_with(' ');

@@ -7,6 +7,7 @@
 //! Not in here: tasks, steps and their states, and any opinion on what happens next; nor the store, but
 //! for [`Registered`], which reads from it which agents there are.
 
+mod access;
 mod address;
 mod answer;
 mod body;
@@ -20,10 +21,13 @@ mod meters;
 mod post;
 mod queue;
 mod rate;
+mod redact;
 mod registered;
 mod registry;
 mod retry;
 mod routing;
+mod secret_file;
+mod secrets;
 mod settings;
 mod slots;
 #[cfg(test)]
@@ -39,5 +43,6 @@ pub use post::{Post, PostError, PostResponse};
 pub use rate::Want;
 pub use registered::Registered;
 pub use registry::{Agent, Agents};
+pub use secrets::SecretReader;
 pub use settings::{AgentSettings, QueueCalls, ReplyAddress};
 pub use transport::Permission;

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
+    access::Access,
     capacity::{Bulkhead, Gate, Slot, Wants},
     connections::CallConnector,
     guard::{BreakerReport, Guard, RecordSource, Reports, Stopped},
@@ -16,13 +17,12 @@ use super::{
     meters::{self, CallMetrics, MADE_FOR_URLS},
     rate::Want,
     routing::Endpoints,
+    secrets::Secrets,
     settings::{AgentSettings, ReplyAddress},
     transport::Transport,
 };
 use crate::{
-    domain::{
-        AgentMode, AgentName, AgentSpec, Endpoint, RetrySpec, SlotGrant, SlotNeed, Timestamp,
-    },
+    domain::{AgentMode, AgentName, AgentSpec, Endpoint, SlotGrant, SlotNeed, Timestamp},
     store::ControlRecord,
 };
 
@@ -76,7 +76,19 @@ impl Agent {
     /// Why it is not called, if it is not.
     pub fn stopped(&self) -> Option<Stopped> {
         let stopped = self.guard.stopped();
+        let stopped = stopped.or_else(|| self.secret_fault().map(Stopped::Secret));
         stopped.or_else(|| self.bulkhead.blocking_rate().map(Stopped::Rate))
+    }
+
+    /// Whether this instance has the secrets that its requests need.
+    fn has_secrets(&self) -> bool {
+        let access = self.wire.access.as_ref();
+        access.is_none_or(|access| access.is_ready())
+    }
+
+    /// Why this instance cannot make its requests, if a secret is missing.
+    fn secret_fault(&self) -> Option<String> {
+        self.wire.access.as_ref()?.fault()
     }
 
     /// Its pause and its breakers, as this process knows them.
@@ -188,6 +200,10 @@ impl Agents {
         });
         if let Some(agent) = self.get(&name) {
             agent.guard.configure(agent.spec());
+            // A secret may have changed since it was read above.
+            if let Some(access) = &agent.wire.access {
+                access.refresh();
+            }
             agent.bulkhead.limit_open(agent.spec().max_open);
             if agent.spec().max_open.is_some() {
                 self.limited.notify_one();
@@ -226,12 +242,35 @@ impl Agents {
         all
     }
 
-    /// `None` when the agent is at capacity or unknown, or after [`Agents::close`].
+    /// `None` when the agent is at capacity or unknown, lacks a secret, or after [`Agents::close`].
     pub fn try_take(&self, name: &AgentName) -> Option<Slot> {
         if is_origin(name) {
             return self.for_origin(name).try_take();
         }
-        self.registered.load().get(name)?.try_take()
+        let registered = self.registered.load();
+        let agent = registered.get(name)?;
+        agent.has_secrets().then(|| agent.try_take())?
+    }
+
+    /// A secret is another one: agents that waited for it are called.
+    pub fn secrets_changed(&self) {
+        for agent in self.list() {
+            if let Some(access) = &agent.wire.access {
+                access.refresh();
+                self.gate.freed(&agent.name);
+            }
+        }
+    }
+
+    /// The secrets of this instance.
+    pub fn secrets(&self) -> &Secrets {
+        &self.settings.secrets
+    }
+
+    /// The secrets that an agent may not have here, were it registered so: the pointer of each, and why.
+    pub fn secret_faults(&self, name: &AgentName, spec: &AgentSpec) -> Vec<(String, String)> {
+        let is_configured = self.settings.configured.contains(name);
+        self.settings.secrets.faults(spec, is_configured)
     }
 
     /// How many slots can be taken now.
@@ -239,10 +278,12 @@ impl Agents {
         if is_origin(name) {
             return self.for_origin(name).free();
         }
-        self.registered
-            .load()
-            .get(name)
-            .map_or(0, |agent| agent.free())
+        let registered = self.registered.load();
+        let agent = registered.get(name);
+        agent.map_or(0, |agent| match agent.has_secrets() {
+            true => agent.free(),
+            false => 0,
+        })
     }
 
     /// The agents whose rate is limited.
@@ -393,8 +434,10 @@ impl Agents {
             before.map(|before| &before.wire.endpoints),
             |endpoint| guard.allowed(&endpoint.url),
         );
+        let is_configured = self.settings.configured.contains(name);
         let wire = Arc::new(Transport {
             agent: name.clone(),
+            access: Access::of(&spec, is_configured, &self.settings.secrets),
             connector: self.connector.clone(),
             endpoints,
             retry: spec.retry.clone(),
@@ -430,11 +473,7 @@ impl Agents {
                 url: origin.as_str().to_owned(),
                 max_in_flight: self.settings.default_max_in_flight,
             }],
-            retry: RetrySpec::default(),
-            max_open: None,
-            max_in_flight: None,
-            breaker: None,
-            rate_limit: None,
+            ..AgentSpec::default()
         };
         let agent = Arc::new(self.agent(origin, spec, Arc::clone(&self.url_meters), None));
         origins.put(origin.clone(), Arc::clone(&agent));

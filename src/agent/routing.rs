@@ -99,6 +99,18 @@ impl Endpoints {
             }
         }
     }
+
+    /// An endpoint with the origin of an address.
+    pub fn lease_at(&self, address: &str) -> Option<EndpointInUse<'_>> {
+        let origin = Url::parse(address).ok()?.origin();
+        let is_there = |endpoint: &&RoutedEndpoint| {
+            let way = endpoint.way.as_ref();
+            way.is_ok_and(|way| way.base.origin() == origin)
+        };
+        let endpoint = self.all.iter().find(is_there)?;
+        endpoint.under_way.fetch_add(1, Ordering::Relaxed);
+        Some(EndpointInUse(endpoint))
+    }
 }
 
 pub(super) fn way(url: &str, policy: &AddressPolicy) -> Result<EndpointTarget, String> {

@@ -1,14 +1,15 @@
 //! The settings that all agents share.
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
-use super::address::AddressPolicy;
+use super::{address::AddressPolicy, secrets::Secrets};
 use crate::{
     broker::Brokers,
-    domain::{Attempt, Endpoint, InstanceId, ReplyKey, StepRef},
+    domain::{AgentName, Attempt, Endpoint, InstanceId, ReplyKey, StepRef},
 };
 
 /// What holds for all agents of an instance.
@@ -30,6 +31,10 @@ pub struct AgentSettings {
     pub replies: Arc<OnceLock<ReplyAddress>>,
     /// For agents with a queue. Set with `replies`, if a message broker is configured.
     pub queues: Arc<OnceLock<QueueCalls>>,
+    /// What agents may name.
+    pub secrets: Arc<Secrets>,
+    /// The agents of the configuration file, which may name secrets that no other may.
+    pub configured: Arc<BTreeSet<AgentName>>,
 }
 
 /// How requests go to queues, and where the services reply.
@@ -78,6 +83,8 @@ impl Default for AgentSettings {
             default_max_in_flight: Endpoint::default_max_in_flight(),
             replies: Arc::default(),
             queues: Arc::default(),
+            secrets: Arc::default(),
+            configured: Arc::default(),
         }
     }
 }

@@ -6,20 +6,22 @@ use std::{
     time::Duration,
 };
 
-use ::http::StatusCode;
+use ::http::{Request, StatusCode};
 use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{
+    access::{Access, Credentials},
     address,
     answer::{self, ResponseClass},
     body::{self, BodyError},
-    connections::{CallConnector, ResponseStream, Unanswered},
+    connections::{CallConnector, RequestBody, ResponseStream, Unanswered},
     guard::Guard,
     http,
     meters::CallMetrics,
+    redact::Redactor,
     retry,
-    routing::{Endpoints, RoutedEndpoint},
+    routing::{EndpointTarget, Endpoints, RoutedEndpoint},
     settings::{QueueCalls, ReplyAddress},
 };
 use crate::domain::{
@@ -106,6 +108,8 @@ impl Transient {
 pub(super) struct Transport {
     pub agent: AgentName,
     pub connector: CallConnector,
+    /// Only where the agent adds something to its requests.
+    pub access: Option<Arc<Access>>,
     pub endpoints: Endpoints,
     pub retry: RetrySpec,
     pub max_output: usize,
@@ -157,8 +161,15 @@ impl Transport {
         if Instant::now() >= request.deadline {
             return std::future::pending().await;
         }
-        let Some(endpoint) = self.endpoints.lease() else {
-            return Ok(request.permanent(format!("the agent {} has no endpoint", self.agent)));
+        let endpoint = match &request.call.target {
+            Target::Operation { url, .. } => self.endpoints.lease_at(url),
+            Target::Agent(_) | Target::Url { .. } => self.endpoints.lease(),
+        };
+        let Some(endpoint) = endpoint else {
+            return Ok(request.permanent(format!(
+                "the agent {} has no endpoint that this could be sent to",
+                self.agent
+            )));
         };
         let guard = self.guard.as_deref();
         let watched = guard.and_then(|guard| guard.begin(&endpoint.url, request.deadline));
@@ -185,24 +196,47 @@ impl Transport {
             Ok(way) => way,
             Err(why) => return Ok(request.permanent(why.clone())),
         };
-        let traceparent = request.call.trace.parent();
-        let reply_to = self.replies.get();
-        let made = http::request(
-            &way.base,
-            &way.host,
-            request.call,
-            body,
-            &traceparent,
-            reply_to,
-        );
-        let made = match made {
+        let credentials = self.credentials(request)?;
+        let credentials = credentials.as_deref();
+        let made = match self.request(way, request, body, credentials) {
             Ok(made) => made,
             Err(why) => return Ok(request.permanent(why)),
         };
         match way.connections.send(&self.connector, made).await {
-            Ok(answer) => self.interpret(endpoint, request, answer).await,
+            Ok(answer) => self.interpret(endpoint, request, answer, credentials).await,
             Err(error) => broken(endpoint, request, &error),
         }
+    }
+
+    /// What the agent adds to the request. Without it nothing is sent, and the call is tried again.
+    fn credentials(&self, request: CallAttempt<'_>) -> Result<Option<Arc<Credentials>>, Transient> {
+        let Some(access) = &self.access else {
+            return Ok(None);
+        };
+        let ready = access.ready().map(Some);
+        ready.map_err(|why| request.transient(format!("the service was not called: {why}")))
+    }
+
+    fn request(
+        &self,
+        way: &EndpointTarget,
+        request: CallAttempt<'_>,
+        body: Option<CallBody>,
+        credentials: Option<&Credentials>,
+    ) -> Result<Request<RequestBody>, http::Unmakeable> {
+        let (call, replies) = (request.call, self.replies.get());
+        let traceparent = call.trace.parent();
+        let Some(credentials) = credentials else {
+            return http::request(&way.base, &way.host, call, body, &traceparent, replies);
+        };
+        credentials.check_target(call)?;
+        let body = credentials.body(body)?;
+        // Signed below.
+        let text = body.clone();
+        let mut made = http::request(&way.base, &way.host, call, body, &traceparent, replies)?;
+        let text = text.as_deref().unwrap_or_default();
+        credentials.add_to(&mut made, call, text, request.store_time())?;
+        Ok(made)
     }
 
     async fn interpret(
@@ -210,7 +244,9 @@ impl Transport {
         endpoint: &RoutedEndpoint,
         request: CallAttempt<'_>,
         mut answer: ResponseStream,
+        credentials: Option<&Credentials>,
     ) -> Result<CallOutcome, Transient> {
+        let redactor = credentials.map(|credentials| &credentials.redactor);
         let status = answer.head.status;
         let probes = matches!(request.call.purpose, Purpose::Probe(_));
         let polls = matches!(request.call.purpose, Purpose::Poll | Purpose::Cancel(_));
@@ -218,7 +254,7 @@ impl Transport {
             && request.call.reply_mode == ReplyMode::Poll
             && request.call.method == Method::Get;
         if status == StatusCode::SEE_OTHER && repeats {
-            return self.result(endpoint, request, &answer).await;
+            return self.result(endpoint, request, &answer, credentials).await;
         }
         let class = match status {
             // To a probe this is an answer like any other.
@@ -233,7 +269,7 @@ impl Transport {
             ResponseClass::Success => {
                 let is_polled = !probes && request.call.reply_mode == ReplyMode::Poll;
                 if is_polled && !polls {
-                    match self.operation(endpoint, request, &answer) {
+                    match self.operation(endpoint, request, &answer, credentials) {
                         Ok(Some(outcome)) => return Ok(outcome),
                         Ok(None) => {}
                         Err(why) => {
@@ -244,7 +280,7 @@ impl Transport {
                 }
                 let retry_after = retry::retry_after(&answer.head.headers, request.store_time());
                 let body = match body::whole(&mut answer, self.max_output).await {
-                    Ok(body) => body,
+                    Ok(body) => without_secrets(body, redactor),
                     Err(BodyError::Broken(error)) => return broken(endpoint, request, &error),
                     Err(BodyError::TooLarge) => {
                         let why = answer::too_large(self.max_output);
@@ -280,13 +316,15 @@ impl Transport {
                 message,
                 retry_after,
             } => {
+                let message = text_without_secrets(message, redactor);
                 let mut fault = request.answered(FaultKind::Transient, message, status);
-                fault.body = answer::excerpt(&body::start(answer).await);
+                fault.body = answer::excerpt(&body::start_without(answer, redactor).await);
                 Err(Transient { fault, retry_after })
             }
             ResponseClass::Permanent { message } => {
+                let message = text_without_secrets(message, redactor);
                 let mut fault = request.answered(FaultKind::Permanent, message, status);
-                fault.body = answer::excerpt(&body::start(answer).await);
+                fault.body = answer::excerpt(&body::start_without(answer, redactor).await);
                 Ok(CallOutcome::Failed(fault))
             }
         }
@@ -300,7 +338,9 @@ impl Transport {
         endpoint: &RoutedEndpoint,
         request: CallAttempt<'_>,
         answer: &ResponseStream,
+        credentials: Option<&Credentials>,
     ) -> Result<CallOutcome, Transient> {
+        let redactor = credentials.map(|credentials| &credentials.redactor);
         let refused = |why: String, status| {
             CallOutcome::Failed(request.answered(FaultKind::Permanent, why, status))
         };
@@ -319,8 +359,11 @@ impl Transport {
                     path: String::new(),
                     ..request.call.clone()
                 };
-                let traceparent = call.trace.parent();
-                http::request(&way.base, &way.host, &call, None, &traceparent, None)
+                let attempt = CallAttempt {
+                    call: &call,
+                    ..request
+                };
+                self.request(way, attempt, None, credentials)
             });
         let made = match made {
             Ok(made) => made,
@@ -342,14 +385,17 @@ impl Transport {
             }
             ResponseClass::Permanent { message } => {
                 let why = format!("its result could not be fetched: {message}");
-                return Ok(refused(why, status));
+                return Ok(refused(text_without_secrets(why, redactor), status));
             }
         }
         match body::whole(&mut answer, self.max_output).await {
-            Ok(body) => Ok(match answer::output(&answer.head.headers, &body) {
-                Ok(output) => CallOutcome::Success(output),
-                Err(why) => refused(why, status),
-            }),
+            Ok(body) => {
+                let body = without_secrets(body, redactor);
+                Ok(match answer::output(&answer.head.headers, &body) {
+                    Ok(output) => CallOutcome::Success(output),
+                    Err(why) => refused(why, status),
+                })
+            }
             Err(BodyError::Broken(error)) => broken(endpoint, request, &error),
             Err(BodyError::TooLarge) => Ok(refused(answer::too_large(self.max_output), status)),
         }
@@ -361,6 +407,7 @@ impl Transport {
         endpoint: &RoutedEndpoint,
         request: CallAttempt<'_>,
         answer: &ResponseStream,
+        credentials: Option<&Credentials>,
     ) -> Result<Option<CallOutcome>, String> {
         let (status, headers) = (answer.head.status, &answer.head.headers);
         let Ok(way) = &endpoint.way else {
@@ -370,8 +417,12 @@ impl Transport {
         match answer::operation_address(status, headers, &called) {
             Some(address) => {
                 let retry_after = retry::retry_after(headers, request.store_time());
+                let address = match credentials {
+                    Some(credentials) => credentials.address_without_secrets(address?)?,
+                    None => address?,
+                };
                 Ok(Some(CallOutcome::PollAt {
-                    address: address?,
+                    address,
                     retry_after: retry_after.map(|wait| wait.min(LONGEST_POLL_WAIT)),
                 }))
             }
@@ -380,6 +431,18 @@ impl Transport {
             ),
             None => Ok(None),
         }
+    }
+}
+
+fn without_secrets(body: Vec<u8>, redactor: Option<&Redactor>) -> Vec<u8> {
+    let hidden = redactor.and_then(|redactor| redactor.hide(&body));
+    hidden.unwrap_or(body)
+}
+
+fn text_without_secrets(text: String, redactor: Option<&Redactor>) -> String {
+    match redactor {
+        Some(redactor) => redactor.hide_in_text(text),
+        None => text,
     }
 }
 

@@ -14,6 +14,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     App, Problem,
+    agent_access::{self, AuthBody, SecretRefBody, SecretView, TextOrSecretBody},
     agent_status::{BreakerView, PauseView, ThrottleView},
     extract::{
         IfTagged, JsonBody, NamePath, PageQuery, PlainName, Query, RegistrationHeaders, plain_name,
@@ -60,6 +61,20 @@ pub struct SpecBody {
     breaker: Option<BreakerSpecBody>,
     /// How many calls may begin in a time, all instances together. Default: any number.
     rate_limit: Option<RateLimitBody>,
+    /// Added to every request, in place of headers of the step with these names.
+    #[schema(example = json!({"x-tenant": "acme", "x-api-key": {"secret": "payments-key"}}))]
+    headers: Option<BTreeMap<String, TextOrSecretBody>>,
+    /// Added to the query of every request, in place of parameters of the step with these names.
+    #[schema(example = json!({"key": {"secret": "payments-key"}}))]
+    query: Option<BTreeMap<String, TextOrSecretBody>>,
+    /// Added to every body, in place of members of the step with these names. The body must be an object then.
+    #[schema(example = json!({"api_key": {"secret": "payments-key"}}))]
+    body: Option<BTreeMap<String, TextOrSecretBody>>,
+    auth: Option<AuthBody>,
+    /// Every request is signed with each of these secrets, as <https://www.standardwebhooks.com>: the service needs to
+    /// know one of them.
+    #[schema(max_items = 4)]
+    sign: Option<Vec<SecretRefBody>>,
 }
 
 /// The most calls that begin in a time, all instances together. Steps beyond wait in the queue.
@@ -156,6 +171,10 @@ pub struct AgentView {
     /// The most calls that this instance may have in flight.
     #[schema(example = 64)]
     capacity: u64,
+    /// Only if it names secrets: whether this instance has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 128)]
+    secrets: Option<Vec<SecretView>>,
     /// Only while an operator has paused it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pause: Option<PauseView>,
@@ -290,6 +309,7 @@ impl AgentView {
             spec: spec.clone(),
             in_flight,
             capacity: capacity.min(spec.max_in_flight.map_or(u64::MAX, u64::from)),
+            secrets: SecretView::all(&app.agents, name, spec),
             pause: None,
             throttle: None,
             breakers: None,
@@ -356,9 +376,7 @@ fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
         let read = read_rate_limit(limit);
         read.map_err(|faults| fields.extend(faults)).ok()
     });
-    // A field that could not be parsed would be reported a second time below, as missing.
-    fields.finish()?;
-    let spec = AgentSpec {
+    let mut spec = AgentSpec {
         mode,
         endpoints,
         retry,
@@ -366,7 +384,11 @@ fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
         breaker,
         max_in_flight,
         rate_limit,
+        ..AgentSpec::default()
     };
+    agent_access::read(&mut fields, &mut spec);
+    // A field that could not be parsed would be reported a second time below, as missing.
+    fields.finish()?;
     let wrong = spec.faults("").into_iter();
     let wrong: Vec<_> = wrong
         .map(|(pointer, message)| FieldFault::new(pointer, message))
@@ -461,6 +483,12 @@ async fn put(
     let name = AgentName::new(name);
     must_be_ours(&app, &name)?;
     let spec = read(&body).map_err(Problem::invalid)?;
+    let refused = app.agents.secret_faults(&name, &spec).into_iter();
+    let refused = refused.map(|(pointer, message)| FieldFault::new(pointer, message));
+    let refused: Vec<_> = refused.collect();
+    if !refused.is_empty() {
+        return Err(Problem::invalid(refused));
+    }
     let put = app.store.put_agent(name.clone(), spec.clone(), condition);
     let is_new = put.await?;
     app.registered.refresh(&app.store.reader).await?;

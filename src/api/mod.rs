@@ -2,6 +2,7 @@
 //! the result. It contains routes, extractors, problems, access control and the documentation; no rules of the
 //! pattern and no SQL.
 
+mod agent_access;
 mod agent_controls;
 mod agent_status;
 mod agents;

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
+    secrets,
     settings::{PLAIN_NAME, is_plain_name},
     show,
+    tokens::HIDDEN,
 };
 use crate::domain::{AgentName, AgentSpec};
 
@@ -29,10 +31,17 @@ pub fn faults(agents: &BTreeMap<AgentName, AgentSpec>) -> Vec<AgentFault> {
         }
         let written = serde_json::to_value(spec).unwrap_or_default();
         let wrong = spec.faults("").into_iter();
-        faults.extend(wrong.map(|(pointer, message)| AgentFault {
-            path: format!("{name}{}", pointer.replace('/', ".")),
-            found: written.pointer(&pointer).map_or_else(String::new, found),
-            allowed: message.trim_start_matches("must be ").to_owned(),
+        faults.extend(wrong.map(|(pointer, message)| {
+            let path = format!("{name}{}", pointer.replace('/', "."));
+            let value = written.pointer(&pointer);
+            AgentFault {
+                found: match secrets::names_secrets(&format!("agents.{path}")) {
+                    true => HIDDEN.to_owned(),
+                    false => value.map_or_else(String::new, found),
+                },
+                path,
+                allowed: message.trim_start_matches("must be ").to_owned(),
+            }
         }));
     }
     faults

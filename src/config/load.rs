@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     Config, ConfigError, SettingFault, agents, intake,
     layers::{Layers, find},
-    receivers,
+    receivers, secrets,
     settings::{LISTS, PLAIN_NAME, SETTINGS, Setting, is_plain_name},
     show, tokens,
     variables::{Variable, variable},
@@ -312,6 +312,7 @@ fn malformed(
         (tokens::HIDDEN.to_owned(), intake::allowed())
     } else {
         let value = find(layers.values(), &path).map(|value| match value {
+            Value::String(_) if secrets::names_secrets(&path) => tokens::HIDDEN.to_owned(),
             // Somewhere in it may be a secret.
             Value::Array(_) => "a list".to_owned(),
             Value::Object(_) => "a table".to_owned(),
@@ -352,6 +353,8 @@ fn contradictions(config: &Config, layers: &Layers) -> Vec<SettingFault> {
         .collect();
     let of_lists = receivers::faults(&config.receivers, &config.alert_webhooks).into_iter();
     let of_lists = of_lists.chain(intake::faults(&config.broker, &config.intake));
+    let of_lists = of_lists.chain(secrets::faults(&config.secrets));
+    let of_lists = of_lists.chain(secrets::faults_of_agents(&config.secrets, &config.agents));
     for (setting, found, allowed) in of_lists {
         faults.push(SettingFault {
             origin: origin(layers, &setting),

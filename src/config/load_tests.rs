@@ -490,6 +490,64 @@ fn a_wrong_agent_is_named_to_the_field() {
     }
 }
 
+#[test]
+fn what_names_secrets_is_checked_and_a_secret_in_place_of_its_name_is_not_shown() {
+    const SECRETS: &str = "[[secrets]]\nname = \"token\"\nfile = \"/t\"\nurls = [\"https://h/v1\"]";
+    const AGENT: &str = "[agents.a]\nendpoints = [{ url = \"https://h/v1/x\" }]";
+    load_from(
+        &format!("{SECRETS}\n{AGENT}\nauth = {{ bearer = {{ secret = \"token\" }} }}"),
+        &[],
+        &[],
+    )
+    .unwrap();
+    for (text, setting) in [
+        (SECRETS.replace("token", "a b"), "secrets.0.name"),
+        (format!("{SECRETS}\n{SECRETS}"), "secrets.1.name"),
+        (SECRETS.replace("/t", ""), "secrets.0.file"),
+        (
+            SECRETS.replace("file", "env").replace("/t", "a=b"),
+            "secrets.0.env",
+        ),
+        (SECRETS.replace("file = \"/t\"", ""), "secrets.0.file"),
+        (
+            SECRETS.replace("file = \"/t\"", "file = \"/t\"\nenv = \"T\""),
+            "secrets.0.env",
+        ),
+        (SECRETS.replace("https://h/v1", "h"), "secrets.0.urls.0"),
+        (
+            SECRETS.replace("https://h/v1", "https://h?x"),
+            "secrets.0.urls.0",
+        ),
+        (
+            SECRETS.replace("file", "value").replace("/t", "hunter2"),
+            "secrets.0.value",
+        ),
+        (
+            format!("{AGENT}\nauth = {{ bearer = {{ secret = \"token\" }} }}"),
+            "agents.a.auth.bearer.secret",
+        ),
+        (
+            format!("{SECRETS}\n{AGENT}\nsign = [{{ secret = \"token\" }}]")
+                .replace("/v1/x", "/v2"),
+            "agents.a.sign.0.secret",
+        ),
+        (
+            format!("{AGENT}\nauth = {{ bearer = \"hunter2\" }}"),
+            "agents.a.auth.bearer",
+        ),
+        (format!("{AGENT}\nauth = \"hunter2\""), "agents.a.auth"),
+        (
+            format!("{AGENT}\nheaders = {{ authorization = \"hunter2\" }}"),
+            "agents.a.headers.authorization",
+        ),
+        (format!("{AGENT}\nsign = [\"hunter2\"]"), "agents.a.sign.0"),
+    ] {
+        let wrong = fault(&text, &[]);
+        assert_eq!(wrong.setting, setting, "{text}");
+        assert!(!wrong.to_string().contains("hunter2"), "{wrong}");
+    }
+}
+
 const RECEIVER: &str = "[[receivers]]\nname = \"shop\"\nurl = \"https://shop.example/r\"\n\
                         secrets = [\"whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD\"]";
 

@@ -11,6 +11,7 @@ mod layers;
 mod listen;
 mod load;
 mod receivers;
+mod secrets;
 mod settings;
 mod show;
 mod tokens;
@@ -34,6 +35,7 @@ pub use load::{FlagValue, Sources, describe, ignored_variables, load};
 #[cfg(test)]
 pub use receivers::HiddenUrl;
 pub use receivers::{AlertWebhookConfig, ReceiverConfig};
+pub use secrets::SecretConfig;
 pub use settings::setting_paths;
 pub use tokens::{AccessToken, Role};
 pub use values::{Auto, ByteSize, DatabaseUrl, LogFilter};
@@ -69,6 +71,8 @@ pub struct Config {
     pub postgres: PostgresConfig,
     /// If there is a token, every request needs one.
     pub tokens: Vec<AccessToken>,
+    /// What agents may name, and where it may be sent.
+    pub secrets: Vec<SecretConfig>,
     pub agents: BTreeMap<AgentName, AgentSpec>,
     /// The receivers of messages, with the secrets that sign them.
     pub receivers: Vec<ReceiverConfig>,
@@ -102,6 +106,7 @@ impl Default for Config {
             store: StoreConfig::default(),
             postgres: PostgresConfig::default(),
             tokens: Vec::new(),
+            secrets: Vec::new(),
             agents: BTreeMap::new(),
             receivers: Vec::new(),
             alert_webhooks: Vec::new(),

@@ -139,8 +139,9 @@ pub static SETTINGS: [Setting; 51] = [
 ];
 
 /// Settings with many values, validated by their own types.
-pub const LISTS: [&str; 6] = [
+pub const LISTS: [&str; 7] = [
     "tokens",
+    "secrets",
     "agents",
     "receivers",
     "alert_webhooks",

@@ -12,6 +12,7 @@ mod open_replies;
 mod peer_watcher;
 mod rate_upkeep;
 mod reload;
+mod secret_upkeep;
 mod slot_upkeep;
 mod start;
 mod vacuum;
@@ -31,13 +32,14 @@ use tracing::{info, warn};
 
 use self::{
     breaker_upkeep::BreakerUpkeep, component::Components, open_replies::OpenReplyCount,
-    peer_watcher::PeerWatcher, rate_upkeep::RateUpkeep, reload::Live, slot_upkeep::SlotUpkeep,
+    peer_watcher::PeerWatcher, rate_upkeep::RateUpkeep, reload::Live, secret_upkeep::SecretUpkeep,
+    slot_upkeep::SlotUpkeep,
 };
 pub use self::{database::migrate, notify::Systemd, reload::ReloadError};
 use crate::{
     agent::{
         self, AddressPolicy, AgentSettings, Agents, OwnAddresses, Post, QueueCalls, Registered,
-        ReplyAddress,
+        ReplyAddress, SecretReader,
     },
     api::{self, App, EndedTasks, Gauges, WorkflowCache},
     broker::Brokers,
@@ -109,8 +111,10 @@ impl Service {
             max_output: config.limits.max_output.as_usize(),
             connect_timeout: config.calls.connect_timeout.duration(),
             addresses: addresses(&config, &address),
+            configured: Arc::new(config.agents.keys().cloned().collect()),
             ..AgentSettings::default()
         };
+        calls.secrets.configure(&config.secrets);
         let replies = calls.replies.clone();
         let queues = calls.queues.clone();
         let post = Post::new(&calls, config.courier.timeout.duration());
@@ -138,6 +142,7 @@ impl Service {
         }));
         let live = Live {
             config: config.clone(),
+            agents: agents.clone(),
             tokens: tokens.clone(),
             receivers: receivers.clone(),
             sender: sender.clone(),
@@ -228,6 +233,11 @@ impl Service {
             local_lease: local_lease.clone(),
             unsaved: Vec::new(),
             has_looked: false,
+        }));
+        background.push(components.spawn_loop(SecretUpkeep {
+            agents: agents.clone(),
+            reader: SecretReader::default(),
+            is_reconfigured: false,
         }));
         background.push(components.spawn_loop(RateUpkeep {
             agents: agents.clone(),

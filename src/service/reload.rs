@@ -1,4 +1,4 @@
-//! Reloads tokens, receivers, alert webhooks and certificates in a running instance on SIGHUP. All other settings
+//! Reloads tokens, secrets, receivers, alert webhooks and certificates in a running instance on SIGHUP. All other settings
 //! need a restart, and the log names those that have changed.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use thiserror::Error;
 use tracing::{info, warn};
 
 use crate::{
-    agent::Post,
+    agent::{Agents, Post},
     broker::Brokers,
     config::{AccessToken, Config, setting_paths},
     delivery::Receivers,
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The settings that can be reloaded. Of TLS, the contents of the files; their paths are fixed at the start.
-const LIVE: [&str; 3] = ["tokens", "receivers", "alert_webhooks"];
+const LIVE: [&str; 4] = ["tokens", "secrets", "receivers", "alert_webhooks"];
 
 #[derive(Debug, Error)]
 pub enum ReloadError {
@@ -33,6 +33,7 @@ pub enum ReloadError {
 /// What can be replaced at run time.
 pub(super) struct Live {
     pub config: Config,
+    pub agents: Arc<Agents>,
     pub tokens: Arc<ArcSwap<Vec<AccessToken>>>,
     pub receivers: Arc<ArcSwap<Receivers>>,
     pub sender: Arc<ArcSwap<Sender>>,
@@ -46,6 +47,7 @@ impl Live {
     pub fn reload(&mut self, new: Config) -> Result<(), ReloadError> {
         let config = Config {
             tokens: new.tokens.clone(),
+            secrets: new.secrets.clone(),
             receivers: new.receivers.clone(),
             alert_webhooks: new.alert_webhooks.clone(),
             ..self.config.clone()
@@ -59,6 +61,7 @@ impl Live {
             tls.reload()?;
         }
         self.tokens.store(Arc::new(config.tokens.clone()));
+        self.agents.secrets().configure(&config.secrets);
         let receivers = Receivers::new(&config, self.post.clone(), self.brokers.clone());
         self.receivers.store(Arc::new(receivers));
         self.sender.store(Arc::new(Sender {
@@ -67,10 +70,11 @@ impl Live {
         }));
         info!(
             tokens = config.tokens.len(),
+            secrets = config.secrets.len(),
             receivers = config.receivers.len(),
             alert_webhooks = config.alert_webhooks.len(),
             certificate = self.tls.is_some(),
-            "reloaded tokens, receivers, alert webhooks and certificates"
+            "reloaded tokens, secrets, receivers, alert webhooks and certificates"
         );
         if !restart.is_empty() {
             let settings = restart.join(", ");

@@ -82,6 +82,7 @@ mod replies;
 mod retention;
 mod scale;
 mod schemas;
+mod secrets;
 mod settings;
 mod shared;
 mod shutdown;

@@ -63,7 +63,7 @@ async fn an_alert_webhook_that_is_added_is_told_of_the_next_alert() {
         webhook.url()
     ));
     provost
-        .says("reloaded tokens, receivers, alert webhooks")
+        .says("reloaded tokens, secrets, receivers, alert webhooks")
         .await;
     let task = provost.run(&one_step(&remote.url(), "/work")).await;
     assert_eq!(task["state"], "error");
@@ -84,7 +84,7 @@ async fn a_receiver_that_is_added_can_be_named() {
         "[[receivers]]\nname = \"shop\"\nurl = \"{url}/replies\"\nsecrets = [\"{secret}\"]\n"
     ));
     provost
-        .says("reloaded tokens, receivers, alert webhooks")
+        .says("reloaded tokens, secrets, receivers, alert webhooks")
         .await;
     provost.run(&submission).await;
     remote.requests(2).await;

@@ -6,6 +6,7 @@ use http::Uri;
 use serde::{Deserialize, Serialize, ser::SerializeStruct};
 
 use crate::{
+    agent_access::{AuthSpec, ExtraFields, SecretRef},
     backoff::Backoff,
     breaker::BreakerSpec,
     queue_address::{MAIN_BROKER, QUEUE_SCHEME, QueueAddress},
@@ -20,7 +21,7 @@ const MOST_FACTOR: u32 = 10;
 const SHORTEST_WAIT: Span = Span::from_millis(1);
 
 /// A registered agent, as `PUT /v1/agents/{name}` and the configuration file give it.
-#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentSpec {
     #[serde(default)]
@@ -41,6 +42,20 @@ pub struct AgentSpec {
     /// `None`: as many calls a second as there are slots for.
     #[serde(default)]
     pub rate_limit: Option<RateLimitSpec>,
+    /// ExtraFields to every request, instead of headers of the step with the same names.
+    #[serde(default)]
+    pub headers: ExtraFields,
+    /// ExtraFields to the query of every request.
+    #[serde(default)]
+    pub query: ExtraFields,
+    /// ExtraFields to every body, which is an object then.
+    #[serde(default)]
+    pub body: ExtraFields,
+    #[serde(default)]
+    pub auth: Option<AuthSpec>,
+    /// The secrets that sign every request, as Standard Webhooks.
+    #[serde(default)]
+    pub sign: Vec<SecretRef>,
 }
 
 /// How the service of an agent gets its work.
@@ -90,6 +105,20 @@ impl Serialize for AgentSpec {
                 if let Some(limit) = &self.rate_limit {
                     fields.serialize_field("rate_limit", limit)?;
                 }
+                let added = [
+                    ("headers", &self.headers),
+                    ("query", &self.query),
+                    ("body", &self.body),
+                ];
+                for (name, added) in added.into_iter().filter(|(_, added)| !added.is_empty()) {
+                    fields.serialize_field(name, added)?;
+                }
+                if let Some(auth) = &self.auth {
+                    fields.serialize_field("auth", auth)?;
+                }
+                if !self.sign.is_empty() {
+                    fields.serialize_field("sign", &self.sign)?;
+                }
             }
             AgentMode::Pull => fields.serialize_field("mode", &self.mode)?,
         }
@@ -130,6 +159,10 @@ impl AgentSpec {
                 let message = "remove it: the workers of an agent with the mode pull fetch no more than they want";
                 fault("rate_limit".to_owned(), message.to_owned());
             }
+            for field in self.access_fields() {
+                let message = "remove it: an agent with the mode pull is not called";
+                fault(field.to_owned(), message.to_owned());
+            }
             return faults;
         }
         let count = self.endpoints.len();
@@ -168,6 +201,9 @@ impl AgentSpec {
         let limit = self.rate_limit.iter().flat_map(RateLimitSpec::faults);
         for (field, message) in limit {
             fault(format!("rate_limit/{field}"), message);
+        }
+        for (field, message) in self.access_faults() {
+            fault(field, message);
         }
         let RetrySpec {
             initial,
@@ -220,7 +256,7 @@ fn check_endpoint_url(url: &str) -> Result<(), &'static str> {
     };
     if authority.as_str().contains('@') {
         return Err(
-            "must not contain a user or password: send credentials in a header of the step",
+            "must not contain a user or password: give the agent `auth`, which names a secret",
         );
     }
     let host = authority.host();
@@ -309,11 +345,7 @@ mod tests {
                 url: url.to_owned(),
                 max_in_flight: 64,
             }],
-            retry: RetrySpec::default(),
-            max_open: None,
-            max_in_flight: None,
-            breaker: None,
-            rate_limit: None,
+            ..AgentSpec::default()
         }
     }
 

@@ -57,6 +57,9 @@ pub enum Blocked {
         until: Option<Timestamp>,
         message: String,
     },
+    /// The instance that returned this response lacks a secret that its agent names: the step is in the agent's queue, and
+    /// an instance that has the secret takes it.
+    Secret { agent: AgentName, message: String },
     /// The instance that returned this response is held: it claims nothing until `POST /v1/hold/release`.
     Held,
     /// Its agent is no longer registered.

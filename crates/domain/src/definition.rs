@@ -63,7 +63,9 @@ impl Definition {
         self.steps.iter().all(|step| {
             let can_be_called = match &step.target {
                 Target::Agent(agent) => known.knows(agent),
-                Target::Url { url, .. } => known.allows_url(url).is_ok(),
+                Target::Url { url, .. } | Target::Operation { url, .. } => {
+                    known.allows_url(url).is_ok()
+                }
             };
             can_be_called
                 && (step.reply.mode() != ReplyMode::Callback || known.takes_later_replies().is_ok())
@@ -130,7 +132,7 @@ impl Target {
     /// The agent, or the origin of the address in its place.
     pub fn agent(&self) -> &AgentName {
         match self {
-            Target::Agent(name) => name,
+            Target::Agent(name) | Target::Operation { agent: name, .. } => name,
             Target::Url { origin, .. } => origin,
         }
     }
@@ -180,7 +182,16 @@ impl ReplyMode {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Target {
     Agent(AgentName),
-    Url { url: Arc<str>, origin: AgentName },
+    Url {
+        url: Arc<str>,
+        origin: AgentName,
+    },
+    /// What the service of a registered agent has begun, at the address that it named. Of calls only.
+    Operation {
+        url: Arc<str>,
+        origin: AgentName,
+        agent: AgentName,
+    },
 }
 
 #[derive(Debug)]

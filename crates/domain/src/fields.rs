@@ -340,7 +340,7 @@ pub fn text(json: &str) -> Option<Cow<'_, str>> {
 }
 
 /// The members of an object in their order, their values as text; `None` of what is no object.
-pub(super) fn entries(value: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
+pub fn entries(value: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     let Entries(entries) = serde_json::from_str(value.get()).ok()?;
     let pairs = entries.into_iter().map(|entry| (entry.name, entry.value));
     Some(pairs.collect())

@@ -76,6 +76,10 @@ name! {
     AgentName
 }
 name! {
+    /// A secret of the configuration file: the name is shown, never the value.
+    SecretName
+}
+name! {
     /// A step's name, unique within its task.
     StepName
 }

@@ -1,6 +1,7 @@
 //! The rules of the pattern, each in one place. Pure: nothing here does I/O, reads a clock, draws a
 //! random number or awaits. Time and chance come in as arguments; what should happen comes out.
 
+mod agent_access;
 mod agent_control;
 mod agent_spec;
 mod alert;
@@ -58,6 +59,10 @@ mod vacuum;
 mod view;
 mod web_address;
 
+pub use agent_access::{
+    AuthSpec, BasicSpec, ExtraFields, LONGEST_EXTRA, SecretRef, SecretScope, SecretUse,
+    TextOrSecret, is_secret_name,
+};
 pub use agent_control::{
     AgentControl, Breaker, BreakerAction, BreakerState, ControlChange, ControlledBy,
     LONGEST_THROTTLE, Observation, Pause, Throttle, breaker_alert_subject, breaker_open,
@@ -95,12 +100,12 @@ pub use dry_run::{
 };
 pub use etag::{ETag, ETags, MOST_ETAGS, Precondition, Unmet};
 pub use fault::{BODY_EXCERPT, Effect, Fault, FaultKind};
-pub use fields::{FieldFault, Fields, text};
+pub use fields::{FieldFault, Fields, entries, text};
 pub use hidden::{HIDDEN, without_query, without_secrets};
 pub use history::{Actor, Event};
 pub use ids::{
-    AgentName, Attempt, Destination, InstanceId, Priority, ReceiverName, StepIndex, StepName,
-    StepRef, TaskId, WorkerName, WorkflowName,
+    AgentName, Attempt, Destination, InstanceId, Priority, ReceiverName, SecretName, StepIndex,
+    StepName, StepRef, TaskId, WorkerName, WorkflowName,
 };
 pub use instance::{IdInUse, InstanceRecord, Leases, Renewal};
 pub use known_queue::{KnownQueue, QueuedStep};

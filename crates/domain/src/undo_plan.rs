@@ -433,7 +433,10 @@ impl PlannedRequest {
         };
         let (agent, url) = match call.target {
             Target::Agent(agent) => (agent, None),
-            Target::Url { url, origin } => (origin, Some(without_query(&url).into_owned())),
+            Target::Url { url, origin }
+            | Target::Operation {
+                url, agent: origin, ..
+            } => (origin, Some(without_query(&url).into_owned())),
         };
         Self {
             agent,

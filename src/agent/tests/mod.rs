@@ -43,10 +43,7 @@ fn spec(urls: &[&str]) -> AgentSpec {
             max: Span::from_millis(2),
             factor: 2,
         },
-        max_open: None,
-        max_in_flight: None,
-        breaker: None,
-        rate_limit: None,
+        ..AgentSpec::default()
     }
 }
 

@@ -319,6 +319,15 @@ pub enum BlockedSchema {
         #[schema(required, example = "maintenance of the database")]
         message: Option<String>,
     },
+    /// The instance that returned this response lacks a secret that its agent names: the step is in the agent's queue, and
+    /// an instance that has the secret takes it.
+    #[schema(title = "BlockedBySecret")]
+    Secret {
+        #[schema(example = "payments")]
+        agent: String,
+        #[schema(example = "the secret `payments-token` cannot be used: its file does not exist")]
+        message: String,
+    },
     /// The breakers of all endpoints of its agent are open or half-open: the step is in the agent's queue.
     #[schema(title = "BlockedByBreaker")]
     Breaker {
@@ -612,6 +621,10 @@ mod tests {
                 until: Some(NOW),
                 message: None,
             },
+            Blocked::Secret {
+                agent: agent.clone(),
+                message: "the secret `payments-token` cannot be used".to_owned(),
+            },
             Blocked::Breaker {
                 agent: agent.clone(),
                 until: None,
@@ -637,6 +650,7 @@ mod tests {
                 | Blocked::RateLimit { .. }
                 | Blocked::Throttled { .. }
                 | Blocked::AgentPaused { .. }
+                | Blocked::Secret { .. }
                 | Blocked::Breaker { .. }
                 | Blocked::Held
                 | Blocked::Agent { .. }

@@ -49,6 +49,7 @@ pub fn explain_other_reasons(
                         agent,
                         rate: limit.rate.to_string(),
                     },
+                    Stopped::Secret(message) => Blocked::Secret { agent, message },
                     Stopped::Breaker { until, reason } => Blocked::Breaker {
                         agent,
                         until,

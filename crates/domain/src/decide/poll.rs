@@ -325,9 +325,12 @@ fn poll_of(call: Call, address: Option<Arc<str>>) -> Result<Call, String> {
         call.path = String::new();
         call.body = None;
         call.headers.retain(|(name, _)| name != "content-type");
-        call.target = Target::Url {
-            url: address.url,
-            origin: AgentName::new(address.origin),
+        let (url, origin) = (address.url, AgentName::new(address.origin));
+        call.target = match call.target {
+            Target::Agent(agent) | Target::Operation { agent, .. } => {
+                Target::Operation { url, origin, agent }
+            }
+            Target::Url { .. } => Target::Url { url, origin },
         };
     }
     Ok(call)

@@ -1,0 +1,496 @@
+//! What an agent adds to every request so that its service lets Provost in: headers, query, members of the body,
+//! credentials and signatures. Secrets are named, never contained: each instance has them from its own environment and
+//! files. Who decides where a secret may go is the operator of the configuration file, not who registers an agent.
+
+use std::collections::BTreeMap;
+
+use http::{HeaderName, HeaderValue, header};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    agent_spec::AgentSpec, ids::SecretName, queue_address::QUEUE_SCHEME, web_address::WebAddress,
+};
+
+/// Of headers, of parameters and of members of the body, each.
+const MOST_EXTRA: usize = 32;
+/// Of signatures: enough for a rotation.
+const MOST_SIGNATURES: usize = 4;
+/// Characters of a name, or of a text that is no secret.
+pub const LONGEST_EXTRA: usize = 4096;
+
+/// `{ "secret": "payments-token" }`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SecretRef {
+    pub secret: SecretName,
+}
+
+/// A value that an agent adds.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a text, or { secret = \"name\" } for a secret")]
+pub enum TextOrSecret {
+    Secret(SecretRef),
+    Text(String),
+}
+
+/// How the service knows that it is Provost who calls: the header `Authorization` of every request.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AuthSpec {
+    Basic(BasicSpec),
+    /// The token.
+    Bearer(SecretRef),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BasicSpec {
+    pub user: String,
+    pub password: SecretRef,
+}
+
+/// Where an agent uses a secret.
+#[derive(PartialEq, Debug)]
+pub struct SecretUse<'s> {
+    /// Of the name, below that of the specification.
+    pub pointer: String,
+    pub name: &'s SecretName,
+}
+
+/// Whose a secret is, by the configuration file of an instance.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum SecretScope<'s> {
+    /// It is sent to these URLs, and what is below them.
+    Urls(&'s [WebAddress]),
+    /// No URL is listed: for the agents of the configuration file alone.
+    ConfiguredAgents,
+}
+
+impl AgentSpec {
+    /// Whether its requests are those of the steps, and no more.
+    pub fn adds_nothing(&self) -> bool {
+        self.headers.is_empty()
+            && self.query.is_empty()
+            && self.body.is_empty()
+            && self.auth.is_none()
+            && self.sign.is_empty()
+    }
+
+    /// Every use of a secret.
+    pub fn secrets(&self) -> Vec<SecretUse<'_>> {
+        let mut uses = Vec::new();
+        let mut add = |pointer: String, name| {
+            let pointer = format!("/{pointer}/secret");
+            uses.push(SecretUse { pointer, name });
+        };
+        let added = [
+            ("headers", &self.headers),
+            ("query", &self.query),
+            ("body", &self.body),
+        ];
+        for (field, values) in added {
+            for (name, value) in values {
+                if let TextOrSecret::Secret(named) = value {
+                    add(format!("{field}/{}", escape(name)), &named.secret);
+                }
+            }
+        }
+        match &self.auth {
+            Some(AuthSpec::Basic(basic)) => {
+                add("auth/basic/password".to_owned(), &basic.password.secret);
+            }
+            Some(AuthSpec::Bearer(token)) => add("auth/bearer".to_owned(), &token.secret),
+            None => {}
+        }
+        for (at, named) in self.sign.iter().enumerate() {
+            add(format!("sign/{at}"), &named.secret);
+        }
+        uses
+    }
+
+    /// The secrets that it may not use, or that are not there: the pointer of each, and why. `is_configured`: the
+    /// configuration file defines the agent.
+    ///
+    /// The name of an agent grants nothing, since what is registered under it can be changed by anyone who may register
+    /// agents: the address that gets the secret counts.
+    pub fn secret_faults<'s>(
+        &self,
+        is_configured: bool,
+        scope: impl Fn(&SecretName) -> Option<SecretScope<'s>>,
+    ) -> Vec<(String, String)> {
+        let mut faults = Vec::new();
+        for SecretUse { pointer, name } in self.secrets() {
+            let fault = match scope(name) {
+                None => Some(format!(
+                    "the secret `{name}` is not configured at this instance: add it to [[secrets]] of its configuration file"
+                )),
+                Some(SecretScope::ConfiguredAgents) if is_configured => None,
+                Some(SecretScope::ConfiguredAgents) => Some(format!(
+                    "the secret `{name}` is for agents of the configuration file only: list the URLs that may get it as `urls` of its [[secrets]]"
+                )),
+                Some(SecretScope::Urls(urls)) => self.outside(urls).map(|url| {
+                    format!(
+                        "the secret `{name}` may not be sent to {url}: that is not below the `urls` of its [[secrets]]"
+                    )
+                }),
+            };
+            faults.extend(fault.map(|fault| (pointer, fault)));
+        }
+        faults
+    }
+
+    /// The first address of its requests that is below none of these.
+    fn outside(&self, urls: &[WebAddress]) -> Option<&str> {
+        let endpoints = self.endpoints.iter().map(|endpoint| &*endpoint.url);
+        let mut addresses = endpoints;
+        addresses.find(|url| !is_below_any(url, urls))
+    }
+
+    /// What is wrong with what it adds: pointers below that of the specification, and messages.
+    pub(crate) fn access_faults(&self) -> Vec<(String, String)> {
+        let mut faults = Vec::new();
+        let mut fault = |pointer: String, message: String| faults.push((pointer, message));
+        let is_queue = |endpoint: &crate::Endpoint| endpoint.url.starts_with(QUEUE_SCHEME);
+        let has_queue = self.endpoints.iter().any(is_queue);
+        for field in self.access_fields() {
+            if has_queue {
+                let message = "remove it: an agent with a queue sends no HTTP requests";
+                fault(field.to_owned(), message.to_owned());
+            }
+        }
+        let added = [
+            ("headers", &self.headers),
+            ("query", &self.query),
+            ("body", &self.body),
+        ];
+        for (field, values) in added {
+            if values.len() > MOST_EXTRA {
+                let message = format!("must hold at most {MOST_EXTRA}, holds {}", values.len());
+                fault(field.to_owned(), message);
+                continue;
+            }
+            for (name, value) in values {
+                let pointer = format!("{field}/{}", escape(name));
+                if name.is_empty() || too_long(name) {
+                    let message = format!("needs a name of 1 to {LONGEST_EXTRA} characters");
+                    fault(pointer.clone(), message);
+                }
+                match value {
+                    TextOrSecret::Text(text) if too_long(text) => {
+                        let message = format!("must be at most {LONGEST_EXTRA} characters long");
+                        fault(pointer.clone(), message);
+                    }
+                    TextOrSecret::Secret(named) => {
+                        if let Some(message) = name_fault(&named.secret) {
+                            fault(format!("{pointer}/secret"), message);
+                        }
+                    }
+                    TextOrSecret::Text(_) => {}
+                }
+                if field == "headers"
+                    && let Err(message) = check_header(name, value)
+                {
+                    fault(pointer, message);
+                }
+            }
+        }
+        let has_authorization = self.headers.keys().any(|name| {
+            HeaderName::from_bytes(name.as_bytes()).is_ok_and(|name| name == header::AUTHORIZATION)
+        });
+        if has_authorization && self.auth.is_some() {
+            let message = "remove it, or `auth`: both set the header Authorization";
+            fault("headers/authorization".to_owned(), message.to_owned());
+        }
+        match &self.auth {
+            Some(AuthSpec::Basic(BasicSpec { user, password })) => {
+                // RFC 7617, section 2.
+                if user.contains(':') || user.contains(|c: char| c.is_control()) || too_long(user) {
+                    let message = format!(
+                        "must have no colon, no control characters and at most {LONGEST_EXTRA} characters"
+                    );
+                    fault("auth/basic/user".to_owned(), message);
+                }
+                if let Some(message) = name_fault(&password.secret) {
+                    fault("auth/basic/password/secret".to_owned(), message);
+                }
+            }
+            Some(AuthSpec::Bearer(token)) => {
+                if let Some(message) = name_fault(&token.secret) {
+                    fault("auth/bearer/secret".to_owned(), message);
+                }
+            }
+            None => {}
+        }
+        if self.sign.len() > MOST_SIGNATURES {
+            let message = format!("must hold at most {MOST_SIGNATURES} secrets");
+            fault("sign".to_owned(), message);
+        }
+        for (at, named) in self.sign.iter().enumerate() {
+            if let Some(message) = name_fault(&named.secret) {
+                fault(format!("sign/{at}/secret"), message);
+            }
+        }
+        faults
+    }
+
+    /// The names of the fields that say what it adds.
+    pub(crate) fn access_fields(&self) -> Vec<&'static str> {
+        let fields = [
+            ("headers", !self.headers.is_empty()),
+            ("query", !self.query.is_empty()),
+            ("body", !self.body.is_empty()),
+            ("auth", self.auth.is_some()),
+            ("sign", !self.sign.is_empty()),
+        ];
+        let given = fields.into_iter().filter(|(_, is_given)| *is_given);
+        given.map(|(name, _)| name).collect()
+    }
+}
+
+/// What a specification has in one of its maps.
+pub type ExtraFields = BTreeMap<String, TextOrSecret>;
+
+fn is_below_any(url: &str, urls: &[WebAddress]) -> bool {
+    WebAddress::parse(url).is_ok_and(|url| urls.iter().any(|base| url.is_below(base)))
+}
+
+fn too_long(text: &str) -> bool {
+    text.len() > LONGEST_EXTRA
+}
+
+fn escape(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+/// Names of secrets are part of messages and metrics.
+pub fn is_secret_name(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+fn name_fault(name: &SecretName) -> Option<String> {
+    (!is_secret_name(name.as_str()))
+        .then(|| "must be 1 to 64 of the characters a-z A-Z 0-9 . _ -".to_owned())
+}
+
+/// Headers that frame the message, and those that Provost sets for each call.
+fn check_header(name: &str, value: &TextOrSecret) -> Result<(), String> {
+    const RESERVED: [HeaderName; 8] = [
+        header::CONNECTION,
+        header::CONTENT_LENGTH,
+        header::EXPECT,
+        header::HOST,
+        header::TE,
+        header::TRAILER,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+    ];
+    let parsed = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| "needs the name of a header".to_owned())?;
+    let lower = parsed.as_str();
+    if RESERVED.contains(&parsed)
+        || lower.starts_with("provost-")
+        || lower.starts_with("webhook-")
+        || ["idempotency-key", "traceparent", "tracestate"].contains(&lower)
+    {
+        return Err("is set by Provost: remove it".to_owned());
+    }
+    let TextOrSecret::Text(text) = value else {
+        return Ok(());
+    };
+    if is_credential(lower) {
+        // It would be stored and shown.
+        return Err(
+            "must name a secret, as in { \"secret\": \"name\" }, and not contain one".to_owned(),
+        );
+    }
+    match HeaderValue::from_str(text) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(
+            "contains a line break or another character that is not allowed in a header".to_owned(),
+        ),
+    }
+}
+
+/// Whether a header with this name has no other use than to carry a secret. A header that is only hidden where it is
+/// shown ([`crate::hidden::is_secret_header`]) may have one.
+fn is_credential(name: &str) -> bool {
+    const NAMES: [&str; 5] = [
+        "authorization",
+        "proxy-authorization",
+        "cookie",
+        "x-api-key",
+        "api-key",
+    ];
+    const PARTS: [&str; 3] = ["token", "secret", "password"];
+    NAMES.contains(&name) || PARTS.iter().any(|part| name.contains(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn spec(added: Value) -> AgentSpec {
+        let mut spec = json!({ "endpoints": [{ "url": "https://payments.example/v1" }] });
+        spec.as_object_mut()
+            .unwrap()
+            .extend(added.as_object().unwrap().clone());
+        serde_json::from_value(spec).unwrap()
+    }
+
+    fn faults(added: Value) -> Vec<String> {
+        let faults = spec(added).faults("");
+        faults.into_iter().map(|(pointer, _)| pointer).collect()
+    }
+
+    #[test]
+    fn what_is_added_is_read_and_written_alike() {
+        let added = json!({
+            "endpoints": [{ "url": "https://payments.example/v1", "max_in_flight": 64 }],
+            "retry": { "initial": "100ms", "max": "10s", "factor": 2 },
+            "headers": { "x-tenant": "acme", "x-api-key": { "secret": "key" } },
+            "query": { "key": { "secret": "key" } },
+            "body": { "api_key": { "secret": "key" } },
+            "auth": { "basic": { "user": "provost", "password": { "secret": "password" } } },
+            "sign": [{ "secret": "signing" }],
+        });
+        let read: AgentSpec = serde_json::from_value(added.clone()).unwrap();
+        assert_eq!(read.faults(""), []);
+        assert_eq!(serde_json::to_value(&read).unwrap(), added);
+        let uses: Vec<_> = read
+            .secrets()
+            .into_iter()
+            .map(|used| used.pointer)
+            .collect();
+        assert_eq!(
+            uses,
+            [
+                "/headers/x-api-key/secret",
+                "/query/key/secret",
+                "/body/api_key/secret",
+                "/auth/basic/password/secret",
+                "/sign/0/secret"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_sent_or_should_be_a_secret_is_refused() {
+        for (added, pointer) in [
+            (json!({ "headers": { "host": "evil" } }), "/headers/host"),
+            (
+                json!({ "headers": { "Provost-Task": "x" } }),
+                "/headers/Provost-Task",
+            ),
+            (
+                json!({ "headers": { "webhook-id": "x" } }),
+                "/headers/webhook-id",
+            ),
+            (json!({ "headers": { "x y": "z" } }), "/headers/x y"),
+            (json!({ "headers": { "x": "a\nb" } }), "/headers/x"),
+            (
+                json!({ "headers": { "Authorization": "Bearer abc" } }),
+                "/headers/Authorization",
+            ),
+            (
+                json!({ "headers": { "x-auth-token": "abc" } }),
+                "/headers/x-auth-token",
+            ),
+            (
+                json!({ "headers": { "x": { "secret": "a b" } } }),
+                "/headers/x/secret",
+            ),
+            (json!({ "query": { "": "x" } }), "/query/"),
+            (json!({ "body": { "a": "x".repeat(4097) } }), "/body/a"),
+            (
+                json!({ "auth": { "basic": { "user": "a:b", "password": { "secret": "p" } } } }),
+                "/auth/basic/user",
+            ),
+            (
+                json!({ "auth": { "bearer": { "secret": "" } } }),
+                "/auth/bearer/secret",
+            ),
+            (
+                json!({ "auth": { "bearer": { "secret": "p" } },
+                    "headers": { "authorization": { "secret": "p" } } }),
+                "/headers/authorization",
+            ),
+            (
+                json!({ "sign": [{ "secret": "/etc/passwd" }] }),
+                "/sign/0/secret",
+            ),
+        ] {
+            assert_eq!(faults(added.clone()), [pointer], "{added}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_added_where_no_http_request_is_sent() {
+        let added = json!({ "headers": { "x": "y" }, "auth": { "bearer": { "secret": "p" } } });
+        let mut queue = spec(added.clone());
+        queue.endpoints[0].url = "amqp://broker/charges".to_owned();
+        let faults: Vec<_> = queue.faults("").into_iter().map(|(at, _)| at).collect();
+        assert_eq!(faults, ["/headers", "/auth"]);
+        let mut pull = spec(added);
+        pull.mode = crate::AgentMode::Pull;
+        pull.endpoints.clear();
+        let faults: Vec<_> = pull.faults("").into_iter().map(|(at, _)| at).collect();
+        assert_eq!(faults, ["/headers", "/auth"]);
+    }
+
+    fn refusals(spec: &AgentSpec, is_configured: bool, urls: Option<&[&str]>) -> usize {
+        let urls = urls.map(|urls| {
+            let parsed = urls.iter().map(|url| WebAddress::parse(url).unwrap());
+            parsed.collect::<Vec<_>>()
+        });
+        let scope = |_: &SecretName| match &urls {
+            Some(urls) => Some(SecretScope::Urls(urls)),
+            None => Some(SecretScope::ConfiguredAgents),
+        };
+        spec.secret_faults(is_configured, scope).len()
+    }
+
+    #[test]
+    fn a_secret_goes_only_where_the_configuration_file_lets_it() {
+        let spec = spec(json!({ "auth": { "bearer": { "secret": "token" } } }));
+        for (urls, is_refused) in [
+            (&["https://payments.example"][..], false),
+            (&["https://payments.example/v1"], false),
+            (
+                &["https://other.example", "https://payments.example"],
+                false,
+            ),
+            (&["https://payments.example/v1/charges"], true),
+            (&["https://payments.example/v"], true),
+            (&["http://payments.example"], true),
+            (&["https://payments.example:8443"], true),
+            (&["https://payments.example.evil.example"], true),
+            (&["https://evil.example"], true),
+        ] {
+            for is_configured in [true, false] {
+                let refused = refusals(&spec, is_configured, Some(urls));
+                assert_eq!(refused == 1, is_refused, "{urls:?}");
+            }
+        }
+        assert_eq!(refusals(&spec, true, None), 0);
+        assert_eq!(refusals(&spec, false, None), 1);
+        assert_eq!(spec.secret_faults(true, |_| None).len(), 1);
+    }
+
+    #[test]
+    fn one_endpoint_elsewhere_is_enough_to_refuse_the_secret() {
+        let mut spec = spec(json!({ "sign": [{ "secret": "key" }] }));
+        spec.endpoints.push(crate::Endpoint {
+            url: "https://evil.example".to_owned(),
+            max_in_flight: 1,
+        });
+        assert_eq!(
+            refusals(&spec, false, Some(&["https://payments.example"])),
+            1
+        );
+    }
+}

@@ -1,0 +1,112 @@
+//! The secrets that agents may name: where each is, and where it may be sent. The settings contain no secret.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    receivers::ListFault,
+    settings::{PLAIN_NAME, is_plain_name},
+};
+use crate::domain::{AgentName, AgentSpec, SecretName, SecretScope, WebAddress};
+
+/// A secret that agents may name.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SecretConfig {
+    pub name: SecretName,
+    /// A file that only its owner may read. Either this or `env`.
+    pub file: Option<PathBuf>,
+    /// A variable of the environment.
+    pub env: Option<String>,
+    /// It is sent to these URLs, and to what is below them. None: only agents of the configuration file may use it.
+    #[serde(default)]
+    pub urls: Vec<String>,
+}
+
+impl SecretConfig {
+    /// The `urls` that are URLs: one that is not prevents the start.
+    pub fn addresses(&self) -> Vec<WebAddress> {
+        let parsed = self.urls.iter().map(|url| WebAddress::parse(url));
+        parsed.filter_map(Result::ok).collect()
+    }
+}
+
+pub fn faults(secrets: &[SecretConfig]) -> Vec<ListFault> {
+    let mut faults = Vec::new();
+    for (at, secret) in secrets.iter().enumerate() {
+        let mut fault = |field: &str, found: String, allowed: &str| {
+            faults.push((format!("secrets.{at}.{field}"), found, allowed.to_owned()));
+        };
+        let name = secret.name.as_str();
+        if !is_plain_name(name) {
+            fault("name", format!("{name:?}"), PLAIN_NAME);
+        } else if secrets[..at].iter().any(|other| other.name == secret.name) {
+            let found = format!("{name:?}, which another one has already");
+            fault("name", found, "a unique name");
+        }
+        match (&secret.file, &secret.env) {
+            (Some(file), None) if file.as_os_str().is_empty() => {
+                fault("file", "\"\"".to_owned(), "the path of a file");
+            }
+            (None, Some(env)) if env.is_empty() || env.contains(['=', '\0']) => {
+                let allowed = "the name of an environment variable";
+                fault("env", format!("{env:?}"), allowed);
+            }
+            (Some(_), None) | (None, Some(_)) => {}
+            (None, None) => fault("file", "nothing, nor an `env`".to_owned(), "one of them"),
+            (Some(_), Some(_)) => fault("env", "both it and a `file`".to_owned(), "one of them"),
+        }
+        for (index, url) in secret.urls.iter().enumerate() {
+            let parsed = WebAddress::parse(url);
+            let wrong = match parsed {
+                Err(wrong) => wrong,
+                Ok(_) if url.contains('?') => "has a query: remove it".to_owned(),
+                Ok(_) => continue,
+            };
+            let allowed = "an http:// or https:// URL, such as \"https://payments.example\"";
+            fault(
+                &format!("urls.{index}"),
+                format!("a URL that {wrong}"),
+                allowed,
+            );
+        }
+    }
+    faults
+}
+
+/// Agents of the configuration file with secrets that are not there, or may not be sent to them.
+pub fn faults_of_agents(
+    secrets: &[SecretConfig],
+    agents: &BTreeMap<AgentName, AgentSpec>,
+) -> Vec<ListFault> {
+    let addresses: Vec<_> = secrets.iter().map(SecretConfig::addresses).collect();
+    let scope = |name: &SecretName| {
+        let mut known = secrets.iter().zip(&addresses);
+        let (secret, urls) = known.find(|(secret, _)| secret.name == *name)?;
+        Some(match secret.urls.is_empty() {
+            true => SecretScope::ConfiguredAgents,
+            false => SecretScope::Urls(urls),
+        })
+    };
+    let mut faults = Vec::new();
+    for (name, spec) in agents {
+        for (pointer, fault) in spec.secret_faults(true, scope) {
+            let path = format!("agents.{name}{}", pointer.replace('/', "."));
+            let allowed = "a secret of [[secrets]] that may be sent to the agent's endpoints";
+            faults.push((path, fault, allowed.to_owned()));
+        }
+    }
+    faults
+}
+
+/// Whether a setting names secrets: in place of the name, a careless hand writes the secret.
+pub fn names_secrets(path: &str) -> bool {
+    const FIELDS: [&str; 6] = ["headers", "query", "body", "auth", "sign", "tls"];
+    let mut parts = path.split('.');
+    match parts.next() {
+        Some("secrets") => true,
+        Some("agents") => parts.any(|part| FIELDS.contains(&part)),
+        _ => false,
+    }
+}
