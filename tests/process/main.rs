@@ -41,6 +41,7 @@ mod database_tls;
 mod dead_receivers;
 mod deleted_queues;
 mod disk_full;
+mod documented_services;
 mod drops;
 mod ended_tasks;
 mod events;

@@ -337,6 +337,12 @@ async fn faults_of_a_rule_are_refused_by_name() {
         assert_eq!(faults, [pointer]);
     }
     let mut submission = polls("http://127.0.0.1:1");
+    submission["steps"][0]["reply"] = json!("poll");
+    let refused = provost.post("/v1/tasks", &submission).await;
+    let detail = refused.expect_problem(422, "invalid")["detail"].clone();
+    let all = r#"must be "response" or "callback" or { "poll": … }, not "poll""#;
+    assert!(detail.as_str().unwrap().ends_with(all), "{detail}");
+    let mut submission = polls("http://127.0.0.1:1");
     submission["steps"][0]["heartbeat_within"] = json!("5s");
     let faults = provost.post("/v1/tasks", &submission).await.expect_faults();
     assert_eq!(faults, ["/steps/0/heartbeat_within"]);

@@ -197,12 +197,22 @@ impl<'a> Fields<'a> {
 
     /// One of the words that stand for something.
     pub fn choice<T: Copy + Into<&'static str>>(&mut self, name: &str, choices: &[T]) -> Option<T> {
+        self.choice_or(name, choices, "")
+    }
+
+    /// [`Fields::choice`] of a field that may also be `or`, which is read elsewhere.
+    pub fn choice_or<T: Copy + Into<&'static str>>(
+        &mut self,
+        name: &str,
+        choices: &[T],
+        or: &str,
+    ) -> Option<T> {
         let words = fmt::from_fn(|f| {
             for (at, choice) in choices.iter().enumerate() {
                 let or = if at == 0 { "" } else { " or " };
                 write!(f, "{or}{:?}", (*choice).into())?;
             }
-            Ok(())
+            f.write_str(or)
         });
         self.read(name, words, |json| {
             let word = text(json)?;

@@ -63,8 +63,9 @@ async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
     let length = Duration::from_secs(length);
     let mix = Mix::chosen();
     let pace = match mix {
-        Mix::All | Mix::Queues => Pace::Calm,
+        Mix::All => Pace::Calm,
         Mix::Plain => Pace::LateAnswers,
+        Mix::Queues => Pace::Losses,
     };
     let schedule = Schedule::of(seed, INSTANCES, length, pace);
 

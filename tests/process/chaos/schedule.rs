@@ -41,6 +41,9 @@ pub enum Pace {
     /// Nothing happens but that one instance after another gets the database's answers later than its lease ends:
     /// what it has committed is known to the others long before it knows itself.
     LateAnswers,
+    /// One instance after another is killed when it can still read queues, but reaches no database: what it had in hand
+    /// is lost. Connections to the broker are forgotten meanwhile.
+    Losses,
 }
 
 #[derive(Debug, PartialEq)]
@@ -63,6 +66,7 @@ impl Schedule {
             Pace::Quick => 1,
             Pace::Calm => 5,
             Pace::LateAnswers => return late_answers(&mut random, instances, length),
+            Pace::Losses => return losses(&mut random, instances, length),
         };
         let processes = (0..instances).map(|_| processes(&mut random, length, calm));
         let processes = processes.collect();
@@ -93,6 +97,16 @@ impl Schedule {
             restarts,
             broker_networks,
             broker_kills,
+        }
+    }
+
+    fn nothing(instances: usize) -> Self {
+        Self {
+            processes: vec![Vec::new(); instances],
+            networks: vec![Vec::new(); instances],
+            restarts: Vec::new(),
+            broker_networks: vec![Vec::new(); instances],
+            broker_kills: Vec::new(),
         }
     }
 }
@@ -131,25 +145,49 @@ fn networks_of(random: &mut StdRng, length: Duration, calm: u32) -> Vec<Fault<To
 }
 
 fn late_answers(random: &mut StdRng, instances: usize, length: Duration) -> Schedule {
-    let mut networks = vec![Vec::new(); instances];
+    let mut schedule = Schedule::nothing(instances);
     let mut at = millis(random, 1_000, 3_000);
-    for turn in 0.. {
+    for turn in (0..instances).cycle() {
         if at >= length {
             break;
         }
         // Not so long that the instance gives up.
         let lasts = millis(random, 6_000, 8_500);
         let what = ToNetwork::HangAnswers;
-        networks[turn % instances].push(Fault { at, what, lasts });
+        schedule.networks[turn].push(Fault { at, what, lasts });
         at += lasts + millis(random, 500, 2_000);
     }
-    Schedule {
-        processes: vec![Vec::new(); instances],
-        networks,
-        restarts: Vec::new(),
-        broker_networks: vec![Vec::new(); instances],
-        broker_kills: Vec::new(),
+    schedule
+}
+
+fn losses(random: &mut StdRng, instances: usize, length: Duration) -> Schedule {
+    let mut schedule = Schedule::nothing(instances);
+    schedule.broker_kills.push(Fault {
+        at: length / 2,
+        what: (),
+        lasts: Duration::ZERO,
+    });
+    let mut at = millis(random, 1_000, 3_000);
+    for turn in (0..instances).cycle() {
+        if at >= length {
+            break;
+        }
+        let lasts = millis(random, 1_500, 2_500);
+        let what = ToNetwork::Hang;
+        schedule.networks[turn].push(Fault { at, what, lasts });
+        schedule.processes[turn].push(Fault {
+            at: at + millis(random, 800, 1_400),
+            what: ToProcess::Kill,
+            lasts: millis(random, 0, 500),
+        });
+        schedule.broker_networks[(turn + 1) % instances].push(Fault {
+            at: at + millis(random, 0, 500),
+            what: ToNetwork::HangAndForget,
+            lasts: millis(random, 500, 2_000),
+        });
+        at += lasts + millis(random, 1_500, 3_000);
     }
+    schedule
 }
 
 fn millis(random: &mut StdRng, least: u64, most: u64) -> Duration {

@@ -69,7 +69,7 @@ pub(super) fn read(
 ) -> Option<ReplyRule> {
     if !step.is_object("reply") {
         return step
-            .choice("reply", ReplyMode::WORDS)
+            .choice_or("reply", ReplyMode::WORDS, " or { \"poll\": … }")
             .map(|mode| match mode {
                 ReplyMode::Callback => ReplyRule::Callback,
                 ReplyMode::Response | ReplyMode::Poll => ReplyRule::Response,
