@@ -247,7 +247,8 @@ impl Submitter {
             }
             let key = format!("order-{}-{turn}", self.number);
             let order = orders::order(&mut random, self.mix, &key, &self.receiver);
-            if self.publisher.is_some() && random.random_ratio(1, 4) {
+            let one_in = if self.mix == Mix::Queues { 2 } else { 4 };
+            if self.publisher.is_some() && random.random_ratio(1, one_in) {
                 let times = random.random_range(0..5) / 4 + 1;
                 queued.spawn(Arc::clone(self).publish(times, key, order));
                 sleep(Duration::from_millis(random.random_range(5..200))).await;

@@ -256,11 +256,13 @@ impl Desk {
                     Luck::Overloaded => json!({ "error": { "message": "too much to do" } }),
                     Luck::Refused => json!({ "error": { "message": "no", "permanent": true } }),
                     Luck::Hangs { works: does } | Luck::Breaks { works: does } => {
+                        // The worker is dead, or the service that had the request: another may get it. But a service
+                        // that has done the work does not say of the same attempt that it has not.
                         if does {
                             works(&mut books);
+                        } else {
+                            books.replied.remove(&Promised::by(seen));
                         }
-                        // The worker is dead, or the service that had the request: another may get it.
-                        books.replied.remove(&Promised::by(seen));
                         return Act::Close;
                     }
                     Luck::Garbled => {
