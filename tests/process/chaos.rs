@@ -17,6 +17,7 @@ mod promises;
 mod receiver;
 mod schedule;
 mod services;
+mod submitters;
 mod workers;
 
 use std::{
@@ -51,6 +52,8 @@ const SUBMITTERS: u64 = 16;
 /// After the last fault is over: leases run out, each failure is waited after for up to a minute, and a
 /// machine that has much else to do takes its time.
 const END_WITHIN: Duration = Duration::from_secs(300);
+/// Every wait of a task is shorter, also on a machine that has much else to do.
+const STUCK_AFTER: Duration = Duration::from_secs(90);
 const LEAST_TASKS: usize = 50;
 
 fn of_environment(name: &str) -> Option<u64> {

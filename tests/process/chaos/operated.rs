@@ -16,29 +16,28 @@ use std::{
     time::Duration,
 };
 
-use lapin::BasicProperties;
-use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::{
     sync::watch,
     task::JoinSet,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep},
 };
 
 use super::{
-    END_WITHIN,
+    END_WITHIN, STUCK_AFTER,
     broker::{self, Publisher},
     harm::{Ended, Harm},
     of_environment,
     operators::{Odd, Operator, Tasks},
-    orders::{self, Mix},
+    orders::Mix,
     receiver::Receiver,
     schedule::{Pace, Schedule},
     services::Services,
+    submitters::Submitter,
     workers,
 };
 use crate::{
-    audit::{self, Accepted, At, Evidence, Finding, Kind, Plan, Reader, Stalls, items},
+    audit::{self, Accepted, At, Evidence, Finding, Kind, Reader, Stalls, items},
     cluster::Server,
     harness::{Api, Rabbit},
 };
@@ -47,12 +46,8 @@ const INSTANCES: usize = 3;
 const SUBMITTERS: u64 = 8;
 const OPERATORS: u64 = 8;
 const SECONDS: u64 = 25;
-/// Every wait of a task is shorter, also on a machine that has much else to do.
-const STUCK_AFTER: Duration = Duration::from_secs(90);
 const LEAST_TASKS: usize = 100;
 const LEAST_COMMANDS: usize = 60;
-/// Not to fill the services' sockets and the machine with what has no more to show.
-const MOST_LIVE: usize = 150;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_operators_do_meanwhile_the_ledgers_agree_with_the_record() {
@@ -216,114 +211,6 @@ fn watch_stalls() -> Arc<Mutex<Vec<(At, Duration)>>> {
         }
     });
     stalls
-}
-
-struct Submitter {
-    number: u64,
-    seed: u64,
-    mix: Mix,
-    apis: Arc<Vec<Api>>,
-    tasks: Tasks,
-    odd: Odd,
-    receiver: String,
-    /// Where some of the submissions go to a queue.
-    publisher: Option<Arc<Publisher>>,
-}
-
-impl Submitter {
-    /// Submits until it is over, each under its Idempotency-Key until it is accepted.
-    async fn work(self, over: watch::Receiver<bool>) {
-        let this = Arc::new(self);
-        let mut queued = JoinSet::new();
-        this.submit_all(&over, &mut queued).await;
-        queued.join_all().await;
-    }
-
-    async fn submit_all(self: &Arc<Self>, over: &watch::Receiver<bool>, queued: &mut JoinSet<()>) {
-        let mut random = StdRng::seed_from_u64(self.seed + self.number);
-        for turn in 0.. {
-            if *over.borrow() {
-                return;
-            }
-            let key = format!("order-{}-{turn}", self.number);
-            let order = orders::order(&mut random, self.mix, &key, &self.receiver);
-            let one_in = if self.mix == Mix::Queues { 2 } else { 4 };
-            if self.publisher.is_some() && random.random_ratio(1, one_in) {
-                let times = random.random_range(0..5) / 4 + 1;
-                queued.spawn(Arc::clone(self).publish(times, key, order));
-                sleep(Duration::from_millis(random.random_range(5..200))).await;
-                continue;
-            }
-            let id = self.submit(&mut random, &key, &order).await;
-            let Some(id) = id else { return };
-            self.tasks.add(id.clone(), key, Plan::of(&order));
-            // Most often it has begun when the next one comes.
-            let pause = Duration::from_millis(random.random_range(5..200));
-            let api = &self.apis[random.random_range(0..INSTANCES)];
-            let wait = api.get(&format!("/v1/tasks/{id}?wait=1s")).attempt();
-            let _ = timeout(pause, wait).await;
-            while turn % 20 == 19 && self.live().await > MOST_LIVE && !*over.borrow() {
-                sleep(Duration::from_millis(200)).await;
-            }
-        }
-    }
-
-    async fn submit(&self, random: &mut StdRng, key: &str, order: &Value) -> Option<String> {
-        loop {
-            let api = &self.apis[random.random_range(0..INSTANCES)];
-            let submitted = api.post("/v1/tasks", order).header("idempotency-key", key);
-            let patience = Duration::from_millis(random.random_range(300..4_000));
-            match timeout(patience, submitted.attempt()).await {
-                Ok(Ok(answer)) if answer.status == 202 => {
-                    return Some(answer.body["id"].as_str().unwrap().to_owned());
-                }
-                // Unclear, or clearly not: the same again, to any.
-                Ok(Ok(answer)) if answer.status != 503 => {
-                    self.odd
-                        .add(format!("{} to {key}: {}", answer.status, answer.body));
-                    return None;
-                }
-                Ok(Ok(_) | Err(_)) | Err(_) => {}
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    /// Submits through a queue, perhaps twice under one id, as who lost the confirm, and looks for the task.
-    async fn publish(self: Arc<Self>, times: usize, key: String, order: Value) {
-        let publisher = self.publisher.as_ref().unwrap();
-        for _ in 0..times {
-            let properties = BasicProperties::default().with_message_id(key.as_str().into());
-            publisher.publish(broker::ORDERS, &order, properties).await;
-        }
-        let until = Instant::now() + STUCK_AFTER;
-        let list = format!("/v1/tasks?key={key}");
-        let mut turn = 0;
-        let id = loop {
-            turn += 1;
-            let list = self.apis[turn % INSTANCES].get(&list).attempt();
-            let found = match timeout(Duration::from_secs(1), list).await {
-                Ok(Ok(answer)) => answer.body["items"][0]["id"].as_str().map(str::to_owned),
-                _ => None,
-            };
-            match found {
-                Some(id) => break id,
-                // The auditor will not find it either.
-                None if Instant::now() > until => break format!("queued-{key}"),
-                None => sleep(Duration::from_millis(100)).await,
-            }
-        };
-        self.tasks.add(id, key, Plan::of(&order));
-    }
-
-    /// About how many tasks are at work. None where nobody can say.
-    async fn live(&self) -> usize {
-        let list = self.apis[0].get("/v1/tasks?state=processing&limit=500");
-        match timeout(Duration::from_secs(1), list.attempt()).await {
-            Ok(Ok(answer)) => answer.body["items"].as_array().map_or(0, Vec::len),
-            _ => 0,
-        }
-    }
 }
 
 /// The operator who sees to it that everything comes to rest.
