@@ -17,7 +17,8 @@ use super::{capacity::Bulkhead, meters};
 use crate::{
     domain::{
         AgentName, AgentSpec, BreakerSpec, BreakerState, CallSample, CallWindow, ControlChange,
-        InstanceId, LONGEST_THROTTLE, Observation, Pause, RateLimitSpec, Span, Throttle, Timestamp,
+        InstanceId, LONGEST_THROTTLE, Observation, Pause, RateLimitSpec, SlowStart, Span, Throttle,
+        Timestamp,
     },
     store::ControlRecord,
 };
@@ -123,6 +124,8 @@ struct GuardedEndpoint {
     unanswered: u32,
     /// Canaries that succeeded.
     succeeded: u32,
+    /// After it has closed.
+    slow_start: Option<SlowStart>,
     /// Whether this process waits for its report to be recorded.
     is_reported: bool,
 }
@@ -152,11 +155,14 @@ impl GuardedEndpoint {
             earlier: 0,
             unanswered: 0,
             succeeded: 0,
+            slow_start: None,
             is_reported: false,
         }
     }
 
     fn take(&mut self, position: Position) {
+        let was_stopped = matches!(self.position, Position::Open | Position::Canaries);
+        self.slow_start = (was_stopped && position == Position::Closed).then(SlowStart::default);
         self.position = position;
         self.epoch += 1;
         self.window = CallWindow::default();
@@ -168,7 +174,10 @@ impl GuardedEndpoint {
 
     fn most(&self, canaries: u32) -> u32 {
         match self.position {
-            Position::Closed | Position::Unwatched => self.max,
+            Position::Closed | Position::Unwatched => match self.slow_start {
+                Some(slow_start) => self.max.min(slow_start.most(canaries)),
+                None => self.max,
+            },
             Position::Open => 0,
             Position::Canaries => {
                 let hanging = self.earlier + self.unanswered.min(self.under_way);
@@ -255,6 +264,9 @@ impl Guard {
             let position = state.position(&endpoint.url, &self.instance);
             if is_new || !is_known {
                 guarded.take(position);
+            }
+            if state.breaker.is_none() {
+                guarded.slow_start = None;
             }
             state.endpoints.push(guarded);
         }
@@ -487,6 +499,14 @@ impl Guard {
             failed: result.is_err(),
             slow: spec.is_slow(took.into()),
         };
+        if let Some(slow_start) = &mut endpoint.slow_start {
+            slow_start.add(spec.canaries, sample);
+            if slow_start.most(spec.canaries) >= endpoint.max {
+                endpoint.slow_start = None;
+            }
+            self.resize(state);
+        }
+        let endpoint = &mut state.endpoints[at];
         let millis = now.saturating_duration_since(self.start).as_millis() as u64;
         let observation = match endpoint.position {
             Position::Closed => match endpoint.window.add(spec, millis, sample) {

@@ -204,6 +204,10 @@ pub(super) fn show_pause(agent: &AgentName, is_paused: bool) {
     }
 }
 
+pub(super) fn count_parked_retry(agent: &AgentName) {
+    counter!("provost_agent_parked_retries_total", "agent" => label(agent.as_str())).increment(1);
+}
+
 pub(super) fn show_slots(agent: &AgentName, slots: u32) {
     let agent = label(agent.as_str());
     if agent != OTHERS {
@@ -220,6 +224,10 @@ pub fn describe() {
     metrics::describe_counter!(
         "provost_agent_retries_total",
         "Retries after a transient fault"
+    );
+    metrics::describe_counter!(
+        "provost_agent_parked_retries_total",
+        "Retries that wait longer because of their agent's retry budget"
     );
     metrics::describe_gauge!(
         "provost_agent_in_flight",

@@ -441,6 +441,10 @@ impl Agents {
             connector: self.connector.clone(),
             endpoints,
             retry: spec.retry.clone(),
+            budget: spec.retry.budget_percent.map(|_| {
+                let known = before.and_then(|before| before.wire.budget.clone());
+                known.unwrap_or_default()
+            }),
             max_output: self.settings.max_output,
             replies: Arc::clone(&self.settings.replies),
             queues: Arc::clone(&self.settings.queues),

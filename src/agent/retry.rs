@@ -4,8 +4,44 @@
 use std::time::Duration;
 
 use ::http::{HeaderMap, header};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
-use crate::domain::{RetrySpec, Timestamp};
+use crate::domain::{RetryBudget, RetrySpec, RetryWait, Timestamp};
+
+/// The retry budget of an agent in this process.
+pub(super) struct AgentRetryBudget {
+    start: Instant,
+    budget: Mutex<RetryBudget>,
+}
+
+impl Default for AgentRetryBudget {
+    fn default() -> Self {
+        Self {
+            start: Instant::now(),
+            budget: Mutex::default(),
+        }
+    }
+}
+
+impl AgentRetryBudget {
+    pub fn add_call(&self) {
+        self.budget.lock().add_call(self.millis());
+    }
+
+    /// When a call that has failed may be made again.
+    pub fn reserve(&self, spec: &RetrySpec, backoff: Duration) -> RetryWait {
+        let Some(percent) = spec.budget_percent else {
+            return backoff.into();
+        };
+        let mut budget = self.budget.lock();
+        budget.reserve(percent, backoff, self.millis(), rand::random())
+    }
+
+    fn millis(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
 
 /// The longest that a service is left alone because it asked for it: a slip in its answer must not put a
 /// step off for years.
@@ -53,6 +89,7 @@ mod tests {
         initial: Span::from_millis(100),
         max: Span::from_millis(1_000),
         factor: 3,
+        budget_percent: None,
     };
 
     #[test]

@@ -18,9 +18,9 @@ use super::{
     connections::{CallConnector, RequestBody, ResponseStream, Unanswered},
     guard::Guard,
     http,
-    meters::CallMetrics,
+    meters::{self, CallMetrics},
     redact::Redactor,
-    retry,
+    retry::{self, AgentRetryBudget},
     routing::{EndpointTarget, Endpoints, RoutedEndpoint},
     settings::{QueueCalls, ReplyAddress},
 };
@@ -112,6 +112,8 @@ pub(super) struct Transport {
     pub access: Option<Arc<Access>>,
     pub endpoints: Endpoints,
     pub retry: RetrySpec,
+    /// Only where the retries of the agent are limited.
+    pub budget: Option<Arc<AgentRetryBudget>>,
     pub max_output: usize,
     pub replies: Arc<OnceLock<ReplyAddress>>,
     pub queues: Arc<OnceLock<QueueCalls>>,
@@ -125,6 +127,9 @@ pub(super) struct Transport {
 impl Transport {
     pub async fn call(&self, request: CallAttempt<'_>, body: Option<CallBody>) -> CallOutcome {
         let mut meter = self.meters.begin_try();
+        if let Some(budget) = &self.budget {
+            budget.add_call();
+        }
         let result = self.send(request, body).await;
         match &result {
             Ok(
@@ -145,7 +150,14 @@ impl Transport {
                 guard.throttle(wait, &fault.message);
             }
             let made = request.call.tries.saturating_add(1);
-            let wait = retry::wait(&self.retry, made, retry_after, rand::random());
+            let backoff = retry::wait(&self.retry, made, retry_after, rand::random());
+            let wait = match &self.budget {
+                Some(budget) => budget.reserve(&self.retry, backoff),
+                None => backoff.into(),
+            };
+            if !wait.parked.is_zero() {
+                meters::count_parked_retry(&self.agent);
+            }
             CallOutcome::Transient { fault, wait }
         })
     }

@@ -145,6 +145,11 @@ pub struct RetryBody {
     max: Option<DurationSchema>,
     #[schema(default = 2, minimum = 1, maximum = 10, example = 2)]
     factor: Option<u32>,
+    /// The most retries among the agent's calls, in percent, by each instance for its own calls of the last ten seconds;
+    /// one retry a second is always made. Further ones wait, for a minute at most, and keep the time that they have to
+    /// complete. Default: any number.
+    #[schema(minimum = 1, maximum = 100, example = 20)]
+    budget_percent: Option<u32>,
 }
 
 /// Where an agent is defined: in the configuration file, or through the API.
@@ -360,6 +365,8 @@ fn read(body: &RawValue) -> Result<AgentSpec, Vec<FieldFault>> {
         retry.max = waits.span("max", any).unwrap_or(retry.max);
         let factor = waits.integer("factor", 0..=i64::from(u32::MAX));
         retry.factor = factor.map_or(retry.factor, |factor| factor as u32);
+        let percent = waits.integer("budget_percent", 0..=i64::from(u32::MAX));
+        retry.budget_percent = percent.map(|percent| percent as u32);
         if let Err(faults) = waits.finish() {
             fields.extend(faults);
         }

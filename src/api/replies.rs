@@ -26,7 +26,7 @@ use crate::{
     broker::Received,
     domain::{
         Actor, Attempt, CallOutcome, Command, Effect, Fault, FaultKind, FieldFault, Fields,
-        Payload, Progress, ReplyDigest, StepRef, Timestamp,
+        Payload, Progress, ReplyDigest, RetryWait, StepRef, Timestamp,
     },
     store::{Apply, CommandError},
 };
@@ -470,7 +470,7 @@ fn failure(message: String, permanent: bool) -> CallOutcome {
         true => CallOutcome::Failed(fault(FaultKind::Permanent)),
         false => CallOutcome::Transient {
             fault: fault(FaultKind::Transient),
-            wait: std::time::Duration::ZERO,
+            wait: RetryWait::default(),
         },
     }
 }

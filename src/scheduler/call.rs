@@ -11,7 +11,9 @@ use tracing::{Span, debug, debug_span, error};
 use super::{Local, recovery::end};
 use crate::{
     agent::{Permission, Slot},
-    domain::{Actor, Call, CallOutcome, Command, Effect, Fault, FaultKind, Purpose, Release},
+    domain::{
+        Actor, Call, CallOutcome, Command, Effect, Fault, FaultKind, Purpose, Release, RetryWait,
+    },
     planted,
     store::{Apply, CommandError, Dispatch, LocalScheduler, Store, StoreError},
 };
@@ -73,7 +75,7 @@ pub(super) async fn run(dispatch: Dispatch, local: &Local, store: &Store) {
     }
     if let CallOutcome::Transient { fault, wait } = &outcome {
         debug!(task = %step.task, step = %call.step_name, attempt = attempt.0, status = fault.status,
-            "{}; retried in {wait:?}", fault.message);
+            "{}; retried in {:?}", fault.message, wait.whole());
     }
     let command = Command::Reply {
         step: step.step,
@@ -101,7 +103,7 @@ fn poll_timed_out(call: &Call, store: &Store) -> CallOutcome {
             effect: Effect::Known,
             step: None,
         },
-        wait: Duration::ZERO,
+        wait: RetryWait::default(),
     }
 }
 

@@ -162,10 +162,12 @@ async fn a_process_that_slept_through_its_lease_holds_no_slots() {
         two.get("/v1/agents/payments").await.status
     })
     .await;
-    let ids = [
-        one.submit(&charges(60)).await,
-        two.submit(&charges(60)).await,
-    ];
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        for provost in [&one, &two] {
+            ids.push(provost.submit(&charges(60)).await);
+        }
+    }
     until(vec![2, 2], || held(two.api())).await;
     one.suspend();
     until(vec![4], || held(two.api())).await;

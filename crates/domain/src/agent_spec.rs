@@ -209,6 +209,7 @@ impl AgentSpec {
             initial,
             max,
             factor,
+            budget_percent,
         } = self.retry;
         if initial < SHORTEST_WAIT {
             let message = format!("must be at least {SHORTEST_WAIT}");
@@ -221,6 +222,12 @@ impl AgentSpec {
         if !(1..=MOST_FACTOR).contains(&factor) {
             let message = format!("must be 1 to {MOST_FACTOR}");
             fault("retry/factor".to_owned(), message);
+        }
+        if budget_percent.is_some_and(|percent| !(1..=100).contains(&percent)) {
+            fault(
+                "retry/budget_percent".to_owned(),
+                "must be 1 to 100".to_owned(),
+            );
         }
         faults
     }
@@ -312,6 +319,9 @@ pub struct RetrySpec {
     pub initial: Span,
     pub max: Span,
     pub factor: u32,
+    /// How many percent of the agent's calls may be retries. `None`: all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget_percent: Option<u32>,
 }
 
 impl RetrySpec {
@@ -330,6 +340,7 @@ impl Default for RetrySpec {
             initial: Span::from_millis(100),
             max: Span::from_secs(10),
             factor: 2,
+            budget_percent: None,
         }
     }
 }
@@ -408,6 +419,7 @@ mod tests {
             initial: Span::default(),
             max: Span::default(),
             factor: 11,
+            budget_percent: Some(0),
         };
         let all = [
             "/agents/payments/endpoints/0/url",
@@ -416,6 +428,7 @@ mod tests {
             "/agents/payments/max_in_flight",
             "/agents/payments/retry/initial",
             "/agents/payments/retry/factor",
+            "/agents/payments/retry/budget_percent",
         ];
         assert_eq!(pointers(&bad), all);
         bad.endpoints.clear();

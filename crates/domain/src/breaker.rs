@@ -148,6 +148,27 @@ impl CallWindow {
     }
 }
 
+/// After a breaker has closed: the calls under way may grow from its canaries to as many as ever.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SlowStart {
+    /// How many more than the canaries.
+    grown: u32,
+}
+
+impl SlowStart {
+    pub fn most(self, canaries: u32) -> u32 {
+        canaries.saturating_add(self.grown)
+    }
+
+    /// Each success lets one call more begin, so that their number doubles while they succeed; a failure halves it.
+    pub fn add(&mut self, canaries: u32, sample: CallSample) {
+        self.grown = match sample.failed || sample.slow {
+            false => self.grown.saturating_add(1),
+            true => (self.most(canaries) / 2).saturating_sub(canaries),
+        };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -256,5 +277,28 @@ mod tests {
             "canaries",
         ];
         assert_eq!(fields, all);
+    }
+
+    #[test]
+    fn calls_double_while_they_succeed_and_a_failure_halves_them() {
+        let sample = |failed| CallSample {
+            failed,
+            slow: false,
+        };
+        let mut start = SlowStart::default();
+        assert_eq!(start.most(3), 3);
+        for _ in 0..13 {
+            start.add(3, sample(false));
+        }
+        assert_eq!(start.most(3), 16);
+        start.add(3, sample(true));
+        assert_eq!(start.most(3), 8);
+        let slow = CallSample {
+            slow: true,
+            ..sample(false)
+        };
+        start.add(3, slow);
+        start.add(3, slow);
+        assert_eq!(start.most(3), 3, "never fewer than canaries");
     }
 }

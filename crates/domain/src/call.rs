@@ -7,6 +7,7 @@ use crate::{
     fault::Fault,
     ids::{Attempt, StepName, StepRef},
     payload::Payload,
+    retry_budget::RetryWait,
     time::{Span, Timestamp},
     trace::CallTrace,
 };
@@ -90,7 +91,7 @@ pub enum CallOutcome {
     /// A transient fault: to be tried again once the wait is over.
     Transient {
         fault: Fault,
-        wait: Duration,
+        wait: RetryWait,
     },
     /// A permanent error.
     Failed(Fault),

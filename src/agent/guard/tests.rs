@@ -89,11 +89,36 @@ fn a_report_counts_until_its_endpoint_has_another_breaker() {
     guard.take(record(2, &[A, B]), NOW, RecordSource::Read);
     assert_eq!(guard.counts_for(&of_b), None);
     guard.take(record(3, &[]), NOW, RecordSource::Read);
-    assert_eq!(bulkhead.free(), 8);
+    assert_eq!(bulkhead.free(), 6, "both start slowly");
     // What the record does not take over does not stand either, even if a later record came first.
     trip(&guard, A);
     guard.take(record(5, &[]), NOW, RecordSource::Read);
     assert!(guard.counts_for(&reports.take()[0]).is_some());
     guard.take(record(4, &[A]), NOW, RecordSource::Report(A));
-    assert_eq!(bulkhead.free(), 8);
+    assert_eq!(bulkhead.free(), 6);
+}
+
+#[test]
+fn an_endpoint_that_has_recovered_gets_more_calls_while_they_succeed() {
+    let (guard, bulkhead, _) = guard();
+    let spec: AgentSpec = serde_json::from_str(
+        r#"{ "breaker": { "canaries": 2, "min_calls": 9 }, "endpoints": [{ "url": "http://a", "max_in_flight": 9 }] }"#,
+    )
+    .unwrap();
+    guard.configure(&spec);
+    assert_eq!(bulkhead.free(), 9);
+    guard.take(record(1, &[A]), NOW, RecordSource::Read);
+    guard.take(record(2, &[]), NOW, RecordSource::Read);
+    let mut most = vec![bulkhead.free()];
+    for result in [Ok(()), Ok(()), Ok(()), Err("503"), Ok(())] {
+        call(&guard, A).ended(result);
+        most.push(bulkhead.free());
+    }
+    assert_eq!(most, [2, 3, 4, 5, 2, 3]);
+    for _ in 0..6 {
+        call(&guard, A).ended(Ok(()));
+    }
+    assert_eq!(bulkhead.free(), 9);
+    call(&guard, A).ended(Err("503"));
+    assert_eq!(bulkhead.free(), 9, "it has started");
 }

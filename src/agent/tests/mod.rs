@@ -42,6 +42,7 @@ fn spec(urls: &[&str]) -> AgentSpec {
             initial: Span::from_millis(1),
             max: Span::from_millis(2),
             factor: 2,
+            budget_percent: None,
         },
         ..AgentSpec::default()
     }
@@ -150,6 +151,7 @@ async fn run_until(agents: &Agents, mut call: Call, within: Duration, faults: us
         let Some(CallOutcome::Transient { fault, wait }) = outcome else {
             return Ended { outcome, noted };
         };
+        let wait = wait.whole();
         noted.push((fault, wait));
         call.attempt = call.attempt.next();
         call.tries += 1;

@@ -15,6 +15,7 @@ use crate::{
     open_reply::{OpenReply, StepHolder},
     payload::Payload,
     render,
+    retry_budget::RetryWait,
     step::{Step, StepState},
     task::Task,
     template::{Budget, RenderError},
@@ -126,7 +127,9 @@ impl Draft {
         self.check_fence(index, attempt)?;
         if self.is_cancelling(index) {
             match outcome {
-                CallOutcome::Transient { wait, .. } => self.poll_again(index, None, wait, by, now),
+                CallOutcome::Transient { wait, .. } => {
+                    self.poll_again(index, None, wait.backoff, by, now);
+                }
                 _ => self.end_cancel(index, by, now),
             }
             return Ok(());
@@ -168,7 +171,7 @@ impl Draft {
             }
             (CallOutcome::Transient { fault, wait }, false) if self.is_polled(index) => {
                 self.task.step_mut(index).last_fault = Some(fault);
-                self.poll_again(index, None, wait, by, now);
+                self.poll_again(index, None, wait.backoff, by, now);
             }
             (CallOutcome::Crashed(fault), false) if self.is_polled(index) => {
                 self.task.step_mut(index).last_fault = Some(fault);
@@ -340,7 +343,7 @@ impl Draft {
         &mut self,
         index: StepIndex,
         fault: Fault,
-        wait: Duration,
+        retry: RetryWait,
         by: &Actor,
         now: Timestamp,
     ) {
@@ -354,7 +357,7 @@ impl Draft {
             self.settle(by, None, now);
             return;
         }
-        let wait = Span::from(wait);
+        let wait = Span::from(retry.whole());
         if fault.effect == Effect::Unknown && self.task.probe_before(index).is_some() {
             let fault = fault.message;
             let reason = format!("{fault}; its probe runs before the next attempt");
@@ -366,7 +369,8 @@ impl Draft {
             StepState::Processing { complete_by, .. } => complete_by,
             _ => now,
         };
-        let left = complete_by.since(next);
+        // What it is parked for is not its own time.
+        let left = complete_by.since(now + Span::from(retry.backoff));
         // The task's own limit ends it before the next attempt, by the policy for that.
         let overdue = self.task.limit().is_some_and(|limit| limit <= next);
         if left.is_zero() && !overdue {
@@ -379,7 +383,10 @@ impl Draft {
             return;
         }
         let pending = StepState::Pending { ready_at: next };
-        let reason = format!("retried in {wait}");
+        let reason = match retry.parked.is_zero() {
+            true => format!("retried in {wait}"),
+            false => format!("retried in {wait}, within the retry budget of its agent"),
+        };
         self.change(index, "step.retrying", pending, by, Some(reason));
         let step = self.task.step_mut(index);
         step.tries = step.tries.saturating_add(1);

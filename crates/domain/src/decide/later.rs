@@ -96,7 +96,7 @@ impl Draft {
         let outcome = match outcome {
             CallOutcome::Transient { fault, .. } => CallOutcome::Transient {
                 fault: Fault { at: now, ..fault },
-                wait: backoff(step.tries.saturating_add(1)).duration(),
+                wait: backoff(step.tries.saturating_add(1)).duration().into(),
             },
             outcome => outcome,
         };

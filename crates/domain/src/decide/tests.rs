@@ -129,6 +129,7 @@ impl Bench {
             effect: Effect::unknown_if(status != 503),
             ..fault(FaultKind::Transient, message, self.now)
         };
+        let wait = wait.into();
         CallOutcome::Transient { fault, wait }
     }
 

@@ -5,6 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use proptest::{bool::weighted, collection::vec, prelude::*};
 
 use super::*;
+use crate::RetryWait;
 use crate::bulk::BulkAction;
 use crate::command::Release;
 use crate::fault::Effect;
@@ -233,7 +234,10 @@ impl Ask {
                 attempt: attempt(at(step), behind),
                 outcome: CallOutcome::Transient {
                     fault: fault(),
-                    wait: Duration::from_secs(*wait),
+                    wait: RetryWait {
+                        backoff: Duration::from_secs(*wait),
+                        parked: Duration::from_secs(*wait / 2),
+                    },
                 },
             },
             Ask::Promise(step, behind) => Command::Reply {

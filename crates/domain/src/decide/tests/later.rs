@@ -1,6 +1,7 @@
 //! A reply that comes later.
 
 use super::*;
+use crate::RetryWait;
 use crate::open_reply::{Progress, ReplyDigest, ReplyLog, StepHolder};
 
 fn one(extra: Value) -> Value {
@@ -184,7 +185,7 @@ fn errors_count_as_those_of_a_response() {
     let (mut bench, attempt) = deferred(json!({}));
     let transient = CallOutcome::Transient {
         fault: fault(FaultKind::Transient, "busy".to_owned(), bench.now),
-        wait: Duration::ZERO,
+        wait: RetryWait::default(),
     };
     bench.later_reply(attempt, transient, "1");
     assert_eq!(bench.events().last(), Some(&"step.retrying"));
@@ -205,7 +206,7 @@ fn the_same_reply_to_an_earlier_attempt_is_known_too_and_what_is_kept_is_bounded
     let (mut bench, first) = deferred(json!({ "complete_within": "30d" }));
     let busy = |now| CallOutcome::Transient {
         fault: fault(FaultKind::Transient, "busy".to_owned(), now),
-        wait: Duration::ZERO,
+        wait: RetryWait::default(),
     };
     bench.later_reply(first, busy(bench.now), "1");
     for _ in 1..most {
@@ -549,7 +550,7 @@ fn a_reply_that_comes_before_the_work_is_cancelled_counts() {
     let cancel = json!({ "request": { "path": "/cancel" } });
     let busy = |now| CallOutcome::Transient {
         fault: fault(FaultKind::Transient, "busy".to_owned(), now),
-        wait: Duration::ZERO,
+        wait: RetryWait::default(),
     };
     // Before the service is asked to cancel its work, and while it is asked.
     for is_asked in [false, true] {

@@ -222,7 +222,7 @@ fn more_failures_than_allowed_end_the_step_in_error_with_the_last_fault() {
                     status: Some(503),
                     ..seen
                 },
-                wait: Duration::from_millis(250),
+                wait: Duration::from_millis(250).into(),
             },
         })
         .unwrap();
