@@ -1,16 +1,17 @@
-//! Chooses the endpoint of an agent for an attempt: of those whose breaker lets it through, the one with the fewest calls
-//! in flight.
+//! Chooses the endpoint of an agent for an attempt: of two whose breakers let it through, the better one.
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU32, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
 };
 
 use ::http::{HeaderValue, Uri};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 use url::Url;
 
 use super::{address::AddressPolicy, connections::OriginPool, http};
-use crate::domain::{self, QueueAddress};
+use crate::domain::{self, Candidate, Latency, QueueAddress};
 
 pub(super) struct RoutedEndpoint {
     pub url: String,
@@ -22,6 +23,19 @@ pub(super) struct RoutedEndpoint {
     allowed: Arc<AtomicU32>,
     /// Outlives this value when the agent's specification changes.
     under_way: Arc<AtomicU32>,
+    /// So does this.
+    latency: Arc<Mutex<Latency>>,
+}
+
+impl RoutedEndpoint {
+    fn has_room(&self, load: u32) -> bool {
+        load < self.allowed.load(Ordering::Relaxed)
+    }
+
+    fn candidate(&self, load: u32) -> Candidate {
+        let latency = *self.latency.lock();
+        Candidate { load, latency }
+    }
 }
 
 /// How an endpoint is reached.
@@ -36,6 +50,8 @@ pub(super) struct Endpoints {
     all: Box<[RoutedEndpoint]>,
     /// Where the next search begins, so that idle endpoints take turns.
     turn: AtomicUsize,
+    /// What latencies are counted from.
+    start: Instant,
 }
 
 impl Endpoints {
@@ -61,42 +77,70 @@ impl Endpoints {
                 under_way: known
                     .map(|known| Arc::clone(&known.under_way))
                     .unwrap_or_default(),
+                latency: known
+                    .map(|known| Arc::clone(&known.latency))
+                    .unwrap_or_default(),
             }
         });
         Self {
             all: all.collect(),
             turn: AtomicUsize::new(0),
+            start: before.map_or_else(Instant::now, |before| before.start),
         }
     }
 
     /// `None` only if there is no endpoint at all. If every endpoint is full (its maximum was lowered while calls
     /// were in flight), the least loaded one takes the attempt: the bulkhead admitted it.
     pub fn lease(&self) -> Option<EndpointInUse<'_>> {
-        let count = self.all.len();
-        let start = match count {
-            0 | 1 => 0,
-            _ => self.turn.fetch_add(1, Ordering::Relaxed),
-        };
         loop {
-            let (endpoint, load, _) = (0..count)
-                .map(|i| &self.all[start.wrapping_add(i) % count])
-                .map(|endpoint| {
-                    let allowed = endpoint.allowed.load(Ordering::Relaxed);
-                    (
-                        endpoint,
-                        endpoint.under_way.load(Ordering::Relaxed),
-                        allowed,
-                    )
-                })
-                .min_by_key(|(_, load, allowed)| (*allowed == 0, load >= allowed, *load))?;
+            let (endpoint, load) = self.choose()?;
             // Another attempt may have taken the slot since: then the choice is repeated.
             if endpoint
                 .under_way
                 .compare_exchange(load, load + 1, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
             {
-                return Some(EndpointInUse(endpoint));
+                return Some(self.in_use(endpoint));
             }
+        }
+    }
+
+    fn choose(&self) -> Option<(&RoutedEndpoint, u32)> {
+        let count = self.all.len();
+        if count < 2 {
+            let only = self.all.first()?;
+            return Some((only, only.under_way.load(Ordering::Relaxed)));
+        }
+        let start = self.turn.fetch_add(1, Ordering::Relaxed);
+        let others = (0..count).map(|i| &self.all[start.wrapping_add(i) % count]);
+        let loaded = others.map(|endpoint| (endpoint, endpoint.under_way.load(Ordering::Relaxed)));
+        let mut able = loaded
+            .clone()
+            .filter(|(endpoint, load)| endpoint.has_room(*load));
+        let Some(first) = able.next() else {
+            let is_open = |endpoint: &RoutedEndpoint| endpoint.allowed.load(Ordering::Relaxed) > 0;
+            return loaded.min_by_key(|(endpoint, load)| (!is_open(endpoint), *load));
+        };
+        // Any other, so that all instances do not run to the same one.
+        let rest: Vec<_> = able.collect();
+        let Some(second) = rest.get(rand::random_range(0..rest.len().max(1))) else {
+            return Some(first);
+        };
+        let now = self.millis();
+        let [a, b] = [first, *second].map(|(endpoint, load)| endpoint.candidate(load));
+        Some(if b.is_better(a, now) { *second } else { first })
+    }
+
+    fn millis(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn in_use<'a>(&'a self, endpoint: &'a RoutedEndpoint) -> EndpointInUse<'a> {
+        EndpointInUse {
+            endpoint,
+            // One alone need not be compared.
+            compared: (self.all.len() > 1).then(|| (self, Instant::now())),
+            has_failed: AtomicBool::new(false),
         }
     }
 
@@ -109,7 +153,7 @@ impl Endpoints {
         };
         let endpoint = self.all.iter().find(is_there)?;
         endpoint.under_way.fetch_add(1, Ordering::Relaxed);
-        Some(EndpointInUse(endpoint))
+        Some(self.in_use(endpoint))
     }
 }
 
@@ -141,19 +185,36 @@ fn base(url: &str, policy: &AddressPolicy) -> Result<Url, String> {
 }
 
 /// One attempt in flight at an endpoint.
-pub(super) struct EndpointInUse<'a>(&'a RoutedEndpoint);
+pub(super) struct EndpointInUse<'a> {
+    endpoint: &'a RoutedEndpoint,
+    /// Since when, where there are others.
+    compared: Option<(&'a Endpoints, Instant)>,
+    has_failed: AtomicBool,
+}
+
+impl EndpointInUse<'_> {
+    /// It does not count as one that was fast.
+    pub fn failed(&self) {
+        self.has_failed.store(true, Ordering::Relaxed);
+    }
+}
 
 impl std::ops::Deref for EndpointInUse<'_> {
     type Target = RoutedEndpoint;
 
     fn deref(&self) -> &RoutedEndpoint {
-        self.0
+        self.endpoint
     }
 }
 
 impl Drop for EndpointInUse<'_> {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.endpoint.under_way.fetch_sub(1, Ordering::Relaxed);
+        if let Some((all, since)) = self.compared {
+            let (now, failed) = (all.millis(), *self.has_failed.get_mut());
+            let mut latency = self.endpoint.latency.lock();
+            latency.add(now, since.elapsed(), failed);
+        }
     }
 }
 
@@ -196,6 +257,24 @@ mod tests {
         );
         leases.retain(|lease| lease.url == "http://a");
         assert_eq!(endpoints.lease().unwrap().url, "http://b");
+    }
+
+    #[test]
+    fn one_that_fails_at_once_does_not_draw_all_calls() {
+        let given = specs(&[("http://a", 99), ("http://b", 99), ("http://c", 99)]);
+        let endpoints = Endpoints::new(&given, &AddressPolicy::private_too(), None, unguarded);
+        let mut busy = Vec::new();
+        let mut failed = 0;
+        for _ in 0..40 {
+            let lease = endpoints.lease().unwrap();
+            if lease.url == "http://a" {
+                lease.failed();
+                failed += 1;
+            } else {
+                busy.push(lease);
+            }
+        }
+        assert!(failed <= 3, "{failed} of 40");
     }
 
     #[test]

@@ -186,11 +186,16 @@ impl Transport {
         let guard = self.guard.as_deref();
         let watched = guard.and_then(|guard| guard.begin(&endpoint.url, request.deadline));
         let result = self.send_to(&endpoint, request, body).await;
+        let health = match &result {
+            Err(transient) if transient.is_ill_health() => Err(&*transient.fault.message),
+            _ => Ok(()),
+        };
+        // An endpoint with a breaker must get enough calls to show that it fails.
+        if health.is_err() && watched.is_none() {
+            endpoint.failed();
+        }
         if let Some(watched) = watched {
-            watched.ended(match &result {
-                Err(transient) if transient.is_ill_health() => Err(&transient.fault.message),
-                _ => Ok(()),
-            });
+            watched.ended(health);
         }
         result
     }

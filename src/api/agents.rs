@@ -45,7 +45,8 @@ pub fn routes() -> OpenApiRouter<Arc<App>> {
 #[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
 pub struct SpecBody {
     mode: Option<AgentModeSchema>,
-    /// Required unless the mode is `pull`. Each call goes to the endpoint with the fewest calls in flight.
+    /// Required unless the mode is `pull`. Each call goes to the better of two endpoints: the one with fewer calls
+    /// in flight, unless the other is clearly faster; failures count as slow.
     #[schema(min_items = 1, max_items = 32)]
     endpoints: Option<Vec<EndpointBody>>,
     retry: Option<RetryBody>,

@@ -199,3 +199,23 @@ async fn a_thousand_agents_do_not_grow_a_scrape_without_bound() {
     assert!(length < 300_000, "{length} bytes");
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
+
+#[tokio::test]
+async fn an_endpoint_that_fails_at_once_gets_few_of_the_calls() {
+    let sick = Remote::script([Act::status(503)]).await;
+    let busy = Remote::script([Act::After(Duration::from_millis(20), json!({}))]).await;
+    let provost = Provost::start().await;
+    let spec = json!({
+        "endpoints": [{ "url": sick.url() }, { "url": busy.url() }],
+        "retry": { "initial": "10ms", "max": "10ms" }
+    });
+    provost.put("/v1/agents/payments", &spec).await.expect(201);
+    let charge = |at| json!({ "name": format!("charge{at}"), "agent": "payments", "after": [], "complete_within": "10m" });
+    let task = json!({ "steps": (0..30).map(charge).collect::<Vec<_>>() });
+    for _ in 0..10 {
+        assert_eq!(provost.run(&task).await["state"], "processed");
+    }
+    assert_eq!(busy.count(), 300);
+    // The first ones, when nothing was known.
+    assert!(sick.count() < 60, "{} calls failed", sick.count());
+}

@@ -30,6 +30,7 @@ mod history;
 mod ids;
 mod instance;
 mod known_queue;
+mod latency;
 mod lease;
 mod media_type;
 mod memory;
@@ -110,6 +111,7 @@ pub use ids::{
 };
 pub use instance::{IdInUse, InstanceRecord, Leases, Renewal};
 pub use known_queue::{KnownQueue, QueuedStep};
+pub use latency::{Candidate, Latency};
 pub use lease::{Holder, Incarnation, KnownDead, Lease, Term, renew_after, trust};
 pub use media_type::is_json;
 pub use memory::memory_of;

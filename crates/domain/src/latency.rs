@@ -1,0 +1,130 @@
+//! Which of two endpoints of a service takes the next call: the one with fewer calls under way, unless the other is
+//! clearly faster. Failures count as slow, so that an endpoint that fails at once, and so has little under way, does not
+//! draw all calls.
+
+use std::time::Duration;
+
+/// How long calls weigh: after this time without one, a third of what is known is left.
+const MEMORY: f64 = 5_000.0;
+/// What is faster is as good.
+const FAST: f64 = 2.0;
+/// What a failure counts as, in milliseconds, if it did not take longer.
+const FAILED: f64 = 10_000.0;
+/// So many times must the other be better.
+const CLEARLY: f64 = 2.0;
+
+/// How long an endpoint takes of late, in milliseconds; zero where nothing is known.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Latency {
+    millis: f64,
+    /// Of a clock that never goes back.
+    at: u64,
+}
+
+impl Latency {
+    /// A call ended at `now`.
+    pub fn add(&mut self, now: u64, took: Duration, failed: bool) {
+        let took = took.as_secs_f64() * 1000.0;
+        let sample = if failed { took.max(FAILED) } else { took };
+        let is_first = *self == Self::default();
+        // The fewer calls there are, the more each one says.
+        let passed = now.saturating_sub(self.at).max(1) as f64;
+        let weight = if is_first {
+            1.0
+        } else {
+            1.0 - (-passed / MEMORY).exp()
+        };
+        self.millis += (sample - self.millis) * weight;
+        self.at = self.at.max(now);
+    }
+
+    /// What is not called is forgotten, so that it is tried again.
+    fn at(self, now: u64) -> f64 {
+        let passed = now.saturating_sub(self.at) as f64;
+        (self.millis * (-passed / MEMORY).exp()).max(FAST)
+    }
+}
+
+/// An endpoint that could take the next call.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Candidate {
+    /// How many calls it has under way.
+    pub load: u32,
+    pub latency: Latency,
+}
+
+impl Candidate {
+    /// How long calls take there, with those that are under way.
+    fn cost(self, now: u64) -> f64 {
+        (f64::from(self.load) + 1.0) * self.latency.at(now)
+    }
+
+    /// Whether it takes the next call rather than the other. Of two that are alike neither does.
+    pub fn is_better(self, other: Self, now: u64) -> bool {
+        let (mine, others) = (self.cost(now), other.cost(now));
+        match mine * CLEARLY < others || others * CLEARLY < mine {
+            true => mine < others,
+            false => self.load < other.load,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn latency(millis: u64) -> Latency {
+        let mut latency = Latency::default();
+        latency.add(1, Duration::from_millis(millis), false);
+        latency
+    }
+
+    fn candidate(load: u32, millis: u64) -> Candidate {
+        let latency = latency(millis);
+        Candidate { load, latency }
+    }
+
+    #[test]
+    fn the_one_with_fewer_calls_is_better_unless_the_other_is_clearly_faster() {
+        let is_better = |a: Candidate, b: Candidate| (a.is_better(b, 1), b.is_better(a, 1));
+        assert_eq!(is_better(candidate(1, 10), candidate(2, 10)), (true, false));
+        assert_eq!(
+            is_better(candidate(1, 15), candidate(1, 10)),
+            (false, false)
+        );
+        assert_eq!(is_better(candidate(1, 50), candidate(1, 10)), (false, true));
+        assert_eq!(is_better(candidate(0, 50), candidate(3, 10)), (true, false));
+        assert_eq!(is_better(candidate(0, 90), candidate(3, 10)), (false, true));
+        // Below a few milliseconds there is no faster.
+        assert_eq!(is_better(candidate(2, 0), candidate(1, 2)), (false, true));
+    }
+
+    #[test]
+    fn one_that_fails_at_once_is_slow_until_that_is_forgotten() {
+        let mut failing = Latency::default();
+        failing.add(1, Duration::from_millis(1), true);
+        let failing = Candidate {
+            load: 0,
+            latency: failing,
+        };
+        let busy = candidate(9, 10);
+        assert!(busy.is_better(failing, 1));
+        assert!(!failing.is_better(busy, 10_000));
+        assert!(failing.is_better(busy, 40_000));
+    }
+
+    #[test]
+    fn many_calls_weigh_as_much_as_few_in_the_same_time() {
+        let mut latency = latency(100);
+        for now in 1..=5_000 {
+            latency.add(now, Duration::from_millis(10), false);
+        }
+        let left = latency.at(5_000);
+        assert!((40.0..50.0).contains(&left), "{left}");
+        latency.add(100_000, Duration::from_millis(10), false);
+        let left = latency.at(100_000);
+        assert!((9.9..10.1).contains(&left), "{left}");
+        latency.add(5, Duration::from_millis(10), false);
+        assert_eq!(latency.at, 100_000, "the clock went back");
+    }
+}
