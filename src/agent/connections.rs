@@ -10,7 +10,7 @@ use std::{
     pin::{Pin, pin},
     sync::{
         Arc, Weak,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -22,15 +22,17 @@ use hyper::{
     body::{Body as _, Incoming},
     client::conn::http1,
 };
-use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, MaybeHttpsStream};
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
 use parking_lot::Mutex;
-use rustls::ClientConfig;
+use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::time::Instant;
 use tower::ServiceExt;
 
-use super::address::{self, AddressPolicy, GuardedResolver};
-use super::counted::{BytesReceived, LimitedStream};
+use super::{
+    address::{self, AddressPolicy, GuardedResolver},
+    counted::{BytesReceived, LimitedStream},
+};
 
 /// Services often drop idle connections after a minute; being first avoids most races with them.
 const LONGEST_IDLE: Duration = Duration::from_secs(30);
@@ -100,10 +102,19 @@ impl Unanswered {
 #[error("no connection within {0:?}")]
 struct TooSlow(Duration);
 
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 /// Opens connections: to addresses that may be called, over TLS where the URL says so.
 #[derive(Clone)]
 pub(super) struct CallConnector {
+    /// A connection is used again only by the connector that opened it: another one may trust other certificates.
+    id: u64,
     tls: Arc<ClientConfig>,
+    /// Instead of the host of the URL.
+    server_name: Option<ServerName<'static>>,
     policy: AddressPolicy,
     timeout: Duration,
 }
@@ -111,10 +122,26 @@ pub(super) struct CallConnector {
 impl CallConnector {
     pub fn new(tls: ClientConfig, policy: AddressPolicy, timeout: Duration) -> Self {
         Self {
+            id: next_id(),
             tls: Arc::new(tls),
+            server_name: None,
             policy,
             timeout,
         }
+    }
+
+    /// Secured in another way.
+    pub fn with_tls(&self, tls: ClientConfig, server_name: Option<ServerName<'static>>) -> Self {
+        Self {
+            id: next_id(),
+            tls: Arc::new(tls),
+            server_name,
+            ..self.clone()
+        }
+    }
+
+    pub fn policy(&self) -> &AddressPolicy {
+        &self.policy
     }
 
     /// A stream to an address that may be called. That is decided for each connection, because it depends on host
@@ -138,7 +165,13 @@ impl CallConnector {
         http.set_connect_timeout(Some(self.timeout));
         let counted = http
             .map_response(|stream| TokioIo::new(LimitedStream::new(stream.into_inner(), received)));
-        let https = HttpsConnector::from((counted, self.tls.clone()));
+        let https = match &self.server_name {
+            None => HttpsConnector::from((counted, self.tls.clone())),
+            Some(name) => {
+                let fixed = Arc::new(FixedServerNameResolver::new(name.clone()));
+                HttpsConnector::new(counted, self.tls.clone(), false, fixed)
+            }
+        };
         https.oneshot(origin.clone()).await
     }
 
@@ -152,6 +185,7 @@ impl CallConnector {
             let (sender, driver) = handshake.await?;
             let driver = Some(Box::new(driver));
             Ok(AgentConnection {
+                opened_by: self.id,
                 sender,
                 driver,
                 received,
@@ -166,6 +200,7 @@ impl CallConnector {
 
 /// One connection: HTTP/1.1, one request at a time.
 struct AgentConnection {
+    opened_by: u64,
     sender: http1::SendRequest<RequestBody>,
     /// Reads and writes. Gone when the connection has ended.
     driver: Option<Box<http1::Connection<AgentStream, RequestBody>>>,
@@ -238,7 +273,8 @@ impl OriginPool {
                 // In a box, so that a call over a kept connection has no room for it.
                 None => Box::pin(connector.open(&self.origin)).await?,
             };
-            if was_kept && !connection.is_usable().await {
+            let is_ours = connection.opened_by == connector.id;
+            if was_kept && !(is_ours && connection.is_usable().await) {
                 continue;
             }
             let sent = connection.sender.try_send_request(request);

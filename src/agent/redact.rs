@@ -12,7 +12,7 @@ use crate::domain::HIDDEN;
 const LONGEST_REST: usize = 3;
 
 /// The texts that are not for the record.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Redactor {
     /// Longest first: one may contain another.
     forms: Vec<Box<[u8]>>,

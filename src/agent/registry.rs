@@ -17,7 +17,7 @@ use super::{
     meters::{self, CallMetrics, MADE_FOR_URLS},
     rate::Want,
     routing::Endpoints,
-    secrets::Secrets,
+    secrets::SecretStore,
     settings::{AgentSettings, ReplyAddress},
     transport::Transport,
 };
@@ -263,7 +263,7 @@ impl Agents {
     }
 
     /// The secrets of this instance.
-    pub fn secrets(&self) -> &Secrets {
+    pub fn secrets(&self) -> &SecretStore {
         &self.settings.secrets
     }
 
@@ -437,7 +437,12 @@ impl Agents {
         let is_configured = self.settings.configured.contains(name);
         let wire = Arc::new(Transport {
             agent: name.clone(),
-            access: Access::of(&spec, is_configured, &self.settings.secrets),
+            access: Access::of(
+                &spec,
+                is_configured,
+                &self.settings.secrets,
+                &self.connector,
+            ),
             connector: self.connector.clone(),
             endpoints,
             retry: spec.retry.clone(),

@@ -12,7 +12,7 @@ use std::{
 /// Bytes of a secret: a key with a chain of certificates has fewer.
 const LONGEST: u64 = 64 << 10;
 /// A shorter one can be guessed, and cannot be told from other text in a response.
-const SHORTEST: usize = 8;
+pub(super) const SHORTEST: usize = 8;
 
 /// The text of a secret, which is never shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub(super) enum SecretFault {
 
 /// What tells one state of a file from another without reading it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum FileState {
+pub(super) enum SecretFileState {
     /// It cannot be looked at.
     Absent,
     Present {
@@ -72,7 +72,7 @@ pub(super) enum FileState {
     },
 }
 
-impl FileState {
+impl SecretFileState {
     pub fn at(path: &Path) -> Self {
         std::fs::metadata(path).map_or(Self::Absent, |found| Self::of(&found))
     }
@@ -221,14 +221,17 @@ mod tests {
     fn another_content_or_mode_is_another_state() {
         let folder = TempDir::new().unwrap();
         let path = written(&folder, 0o600, b"s3cret-text");
-        let first = FileState::at(&path);
-        assert_eq!(first, FileState::at(&path));
+        let first = SecretFileState::at(&path);
+        assert_eq!(first, SecretFileState::at(&path));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert_ne!(first, FileState::at(&path));
+        assert_ne!(first, SecretFileState::at(&path));
         assert_ne!(
             first,
-            FileState::at(&written(&folder, 0o600, b"another-text"))
+            SecretFileState::at(&written(&folder, 0o600, b"another-text"))
         );
-        assert_eq!(FileState::at(&folder.path().join("x")), FileState::Absent);
+        assert_eq!(
+            SecretFileState::at(&folder.path().join("x")),
+            SecretFileState::Absent
+        );
     }
 }

@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use tokio::{sync::Notify, task::JoinHandle};
 use tracing::{error, info, warn};
 
-use super::secret_file::{FileState, SecretFault, SecretText, from_environment, from_file};
+use super::secret_file::{SecretFault, SecretFileState, SecretText, from_environment, from_file};
 use crate::{
     config::SecretConfig,
     domain::{AgentSpec, SecretName, SecretScope, WebAddress},
@@ -23,7 +23,7 @@ struct KnownSecret {
     urls: Vec<WebAddress>,
     value: Result<SecretText, SecretFault>,
     /// The state of its file when it was read.
-    state: Option<FileState>,
+    state: Option<SecretFileState>,
 }
 
 impl KnownSecret {
@@ -40,18 +40,18 @@ impl KnownSecret {
 }
 
 #[derive(Default)]
-pub struct Secrets {
+pub struct SecretStore {
     known: ArcSwap<HashMap<SecretName, KnownSecret>>,
     configured: Notify,
 }
 
-impl fmt::Debug for Secrets {
+impl fmt::Debug for SecretStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secrets")
+        f.write_str("SecretStore")
     }
 }
 
-impl Secrets {
+impl SecretStore {
     /// Takes over the list of the configuration. A secret that stays where it is keeps its value; others are read when
     /// they are looked at next.
     pub fn configure(&self, configs: &[SecretConfig]) {
@@ -115,7 +115,12 @@ impl Secrets {
     }
 
     /// True if the value is another one.
-    fn set(&self, config: &SecretConfig, state: Option<FileState>, value: &ReadResult) -> bool {
+    fn set(
+        &self,
+        config: &SecretConfig,
+        state: Option<SecretFileState>,
+        value: &ReadResult,
+    ) -> bool {
         let before = self.known.rcu(|before| {
             let mut known = HashMap::clone(before);
             if let Some(known) = known.get_mut(&config.name)
@@ -134,26 +139,26 @@ impl Secrets {
 type ReadResult = Result<SecretText, SecretFault>;
 
 /// What a look at one secret has shown.
-enum Look {
+enum SecretLook {
     /// The file has changed since it was read: it may be half written, so it is read once it is the same twice.
-    Changed(FileState),
-    Read(Option<FileState>, ReadResult),
+    Changed(SecretFileState),
+    Read(Option<SecretFileState>, ReadResult),
 }
 
-type Looks = Vec<(SecretConfig, Look)>;
+type Looks = Vec<(SecretConfig, SecretLook)>;
 
 /// Looks at the files again and again.
 #[derive(Default)]
 pub struct SecretReader {
     /// The states of files that have changed, as they were seen the last time.
-    changed: HashMap<SecretName, FileState>,
+    changed: HashMap<SecretName, SecretFileState>,
     /// A look that takes long: there is never more than one, because a hanging disk holds a thread for each.
     under_way: Option<JoinHandle<Looks>>,
 }
 
 impl SecretReader {
     /// True if some secret has another value than before. What is known stays in use while the disk hangs.
-    pub async fn look(&mut self, secrets: &Secrets) -> bool {
+    pub async fn look(&mut self, secrets: &SecretStore) -> bool {
         let is_new = self.under_way.is_none();
         let mut looking = self.under_way.take().unwrap_or_else(|| {
             let known: Vec<_> = secrets.known.load().values().cloned().collect();
@@ -173,10 +178,10 @@ impl SecretReader {
         let mut has_changed = false;
         for (config, look) in ended.unwrap_or_default() {
             match look {
-                Look::Changed(state) => {
+                SecretLook::Changed(state) => {
                     self.changed.insert(config.name, state);
                 }
-                Look::Read(state, value) => {
+                SecretLook::Read(state, value) => {
                     if secrets.set(&config, state, &value) {
                         has_changed = true;
                         report(&config, &value);
@@ -188,7 +193,7 @@ impl SecretReader {
     }
 }
 
-fn look_at_all(known: &[KnownSecret], changed: &HashMap<SecretName, FileState>) -> Looks {
+fn look_at_all(known: &[KnownSecret], changed: &HashMap<SecretName, SecretFileState>) -> Looks {
     let looks = known.iter().filter_map(|known| {
         let look = look_at(known, changed.get(&known.config.name))?;
         Some((known.config.clone(), look))
@@ -197,21 +202,21 @@ fn look_at_all(known: &[KnownSecret], changed: &HashMap<SecretName, FileState>) 
 }
 
 /// `None` where nothing is new.
-fn look_at(known: &KnownSecret, changed: Option<&FileState>) -> Option<Look> {
+fn look_at(known: &KnownSecret, changed: Option<&SecretFileState>) -> Option<SecretLook> {
     let is_unread = known.value == Err(SecretFault::Unread);
     let Some(path) = &known.config.file else {
         // The environment of a process does not change.
         let name = known.config.env.as_deref().filter(|_| is_unread)?;
-        return Some(Look::Read(None, from_environment(name)));
+        return Some(SecretLook::Read(None, from_environment(name)));
     };
-    let found = FileState::at(path);
+    let found = SecretFileState::at(path);
     if !is_unread && known.state == Some(found) {
         return None;
     }
     if !is_unread && changed != Some(&found) {
-        return Some(Look::Changed(found));
+        return Some(SecretLook::Changed(found));
     }
-    Some(Look::Read(Some(found), from_file(path)))
+    Some(SecretLook::Read(Some(found), from_file(path)))
 }
 
 fn report(config: &SecretConfig, value: &ReadResult) {
@@ -251,7 +256,7 @@ mod tests {
         fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
     }
 
-    fn value(secrets: &Secrets) -> Result<String, String> {
+    fn value(secrets: &SecretStore) -> Result<String, String> {
         let value = secrets.get(&SecretName::new("token"));
         value.map(|text| text.expose().to_owned())
     }
@@ -261,7 +266,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("token");
         put(&file, "the-first-one");
-        let (secrets, mut reader) = (Secrets::default(), SecretReader::default());
+        let (secrets, mut reader) = (SecretStore::default(), SecretReader::default());
         secrets.configure(&[config("token", &file)]);
         assert!(value(&secrets).unwrap_err().contains("not been read yet"));
         assert!(reader.look(&secrets).await);
@@ -296,7 +301,7 @@ mod tests {
         let (file, other) = (folder.path().join("token"), folder.path().join("other"));
         put(&file, "the-first-one");
         put(&other, "the-other-one");
-        let (secrets, mut reader) = (Secrets::default(), SecretReader::default());
+        let (secrets, mut reader) = (SecretStore::default(), SecretReader::default());
         secrets.configure(&[config("token", &file)]);
         assert!(reader.look(&secrets).await);
         let moved = SecretConfig {

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{address::AddressPolicy, secrets::Secrets};
+use super::{address::AddressPolicy, secrets::SecretStore};
 use crate::{
     broker::Brokers,
     domain::{AgentName, Attempt, Endpoint, InstanceId, ReplyKey, StepRef},
@@ -32,7 +32,7 @@ pub struct AgentSettings {
     /// For agents with a queue. Set with `replies`, if a message broker is configured.
     pub queues: Arc<OnceLock<QueueCalls>>,
     /// What agents may name.
-    pub secrets: Arc<Secrets>,
+    pub secrets: Arc<SecretStore>,
     /// The agents of the configuration file, which may name secrets that no other may.
     pub configured: Arc<BTreeSet<AgentName>>,
 }

@@ -11,11 +11,12 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{
-    access::{Access, Credentials},
+    access::Access,
     address,
     answer::{self, ResponseClass},
     body::{self, BodyError},
     connections::{CallConnector, RequestBody, ResponseStream, Unanswered},
+    credentials::Credentials,
     guard::Guard,
     http,
     meters::{self, CallMetrics},
@@ -98,9 +99,11 @@ pub(super) struct Transient {
 }
 
 impl Transient {
-    /// A service that asks for fewer calls is well.
+    /// A service that asks for fewer calls, or for another token, is well.
     fn is_ill_health(&self) -> bool {
-        self.fault.status != Some(StatusCode::TOO_MANY_REQUESTS.as_u16())
+        const WELL: [StatusCode; 2] = [StatusCode::TOO_MANY_REQUESTS, StatusCode::UNAUTHORIZED];
+        let status = self.fault.status;
+        !WELL.iter().any(|well| status == Some(well.as_u16()))
     }
 }
 
@@ -213,25 +216,60 @@ impl Transport {
             Ok(way) => way,
             Err(why) => return Ok(request.permanent(why.clone())),
         };
-        let credentials = self.credentials(request)?;
+        let credentials = self.credentials(request).await?;
         let credentials = credentials.as_deref();
         let made = match self.request(way, request, body, credentials) {
             Ok(made) => made,
             Err(why) => return Ok(request.permanent(why)),
         };
-        match way.connections.send(&self.connector, made).await {
+        match way
+            .connections
+            .send(self.connector(credentials), made)
+            .await
+        {
+            Ok(answer) if self.has_refused_token(&answer, credentials) => {
+                let why =
+                    "the service refused the access token (401); the next attempt gets another one";
+                let status = answer.head.status;
+                let mut fault = request.answered(FaultKind::Transient, why.to_owned(), status);
+                let redactor = credentials.map(Credentials::redactor);
+                fault.body = answer::excerpt(&body::start_without(answer, redactor).await);
+                Err(Transient {
+                    fault,
+                    retry_after: None,
+                })
+            }
             Ok(answer) => self.interpret(endpoint, request, answer, credentials).await,
             Err(error) => broken(endpoint, request, &error),
         }
     }
 
     /// What the agent adds to the request. Without it nothing is sent, and the call is tried again.
-    fn credentials(&self, request: CallAttempt<'_>) -> Result<Option<Arc<Credentials>>, Transient> {
+    async fn credentials(
+        &self,
+        request: CallAttempt<'_>,
+    ) -> Result<Option<Arc<Credentials>>, Transient> {
         let Some(access) = &self.access else {
             return Ok(None);
         };
-        let ready = access.ready().map(Some);
+        let ready = access.ready().await.map(Some);
         ready.map_err(|why| request.transient(format!("the service was not called: {why}")))
+    }
+
+    fn connector<'c>(&'c self, credentials: Option<&'c Credentials>) -> &'c CallConnector {
+        let own = credentials.and_then(|credentials| credentials.connector.as_ref());
+        own.unwrap_or(&self.connector)
+    }
+
+    fn has_refused_token(
+        &self,
+        answer: &ResponseStream,
+        credentials: Option<&Credentials>,
+    ) -> bool {
+        let (Some(access), Some(credentials)) = (&self.access, credentials) else {
+            return false;
+        };
+        answer.head.status == StatusCode::UNAUTHORIZED && access.has_refused_token(credentials)
     }
 
     fn request(
@@ -263,7 +301,7 @@ impl Transport {
         mut answer: ResponseStream,
         credentials: Option<&Credentials>,
     ) -> Result<CallOutcome, Transient> {
-        let redactor = credentials.map(|credentials| &credentials.redactor);
+        let redactor = credentials.map(Credentials::redactor);
         let status = answer.head.status;
         let probes = matches!(request.call.purpose, Purpose::Probe(_));
         let polls = matches!(request.call.purpose, Purpose::Poll | Purpose::Cancel(_));
@@ -357,7 +395,7 @@ impl Transport {
         answer: &ResponseStream,
         credentials: Option<&Credentials>,
     ) -> Result<CallOutcome, Transient> {
-        let redactor = credentials.map(|credentials| &credentials.redactor);
+        let redactor = credentials.map(Credentials::redactor);
         let refused = |why: String, status| {
             CallOutcome::Failed(request.answered(FaultKind::Permanent, why, status))
         };
@@ -386,7 +424,11 @@ impl Transport {
             Ok(made) => made,
             Err(why) => return Ok(refused(why, status)),
         };
-        let mut answer = match way.connections.send(&self.connector, made).await {
+        let mut answer = match way
+            .connections
+            .send(self.connector(credentials), made)
+            .await
+        {
             Ok(answer) => answer,
             Err(error) => return broken(endpoint, request, &error),
         };

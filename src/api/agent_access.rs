@@ -6,10 +6,14 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::agent::Agents;
-use crate::domain::{
-    AgentSpec, AuthSpec, BasicSpec, ExtraFields, FieldFault, Fields, LONGEST_EXTRA, SecretName,
-    SecretRef, TextOrSecret, text,
+use super::openapi::words::{ClientAuthMethodSchema, TlsVersionSchema};
+use crate::{
+    agent::Agents,
+    domain::{
+        AgentName, AgentSpec, AgentTlsSpec, AuthSpec, BasicSpec, ClientAuthMethod, ExtraFields,
+        FieldFault, Fields, LONGEST_EXTRA, LONGEST_PEM, LONGEST_URL, OAuthSpec, SecretName,
+        SecretRef, TextOrSecret, TlsVersion, text,
+    },
 };
 
 /// A secret of the configuration file, `[[secrets]]`, by its name.
@@ -46,6 +50,48 @@ pub enum AuthBody {
     Basic(BasicBody),
     /// A token (RFC 6750).
     Bearer(SecretRefBody),
+    #[serde(rename = "oauth2")]
+    OAuth2(OAuthBody),
+}
+
+/// A token by OAuth 2.0 with client credentials (RFC 6749, section 4.4). It is fetched when a call needs one, and used by all
+/// calls of this instance until shortly before it expires, or until the service responds 401.
+#[derive(ToSchema)]
+#[schema(as = OAuthClient)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct OAuthBody {
+    /// The token endpoint. The `urls` of the client secret must cover it and the endpoints, which get the token.
+    #[schema(max_length = 2000, example = "https://login.example/oauth2/token")]
+    token_url: String,
+    #[schema(min_length = 1, max_length = 4096, example = "provost")]
+    client_id: String,
+    client_secret: SecretRefBody,
+    #[schema(min_length = 1, max_length = 4096, example = "payments.write")]
+    scope: Option<String>,
+    #[schema(
+        min_length = 1,
+        max_length = 4096,
+        example = "https://payments.example"
+    )]
+    audience: Option<String>,
+    method: Option<ClientAuthMethodSchema>,
+}
+
+/// How the connections are secured, where that is not as for all agents. At least one endpoint must begin with `https://`.
+#[derive(ToSchema)]
+#[schema(as = AgentTls)]
+#[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
+pub struct TlsBody {
+    /// Certificates in PEM form, which are trusted instead of those of the machine.
+    ca: Option<TextOrSecretBody>,
+    /// The client's certificate in PEM form, and those that lead to its authority. With `key`.
+    certificate: Option<TextOrSecretBody>,
+    /// The private key of `certificate`, in PEM form.
+    key: Option<SecretRefBody>,
+    /// The name in the service's certificate, if it is not the host of the URL.
+    #[schema(min_length = 1, max_length = 253, example = "payments.internal")]
+    server_name: Option<String>,
+    min_version: Option<TlsVersionSchema>,
 }
 
 /// A user and a password.
@@ -73,6 +119,57 @@ pub fn read(fields: &mut Fields<'_>, spec: &mut AgentSpec) {
         let pointer = format!("{}/{at}", fields.pointer("sign"));
         spec.sign.extend(taken(fields, secret_ref(value, &pointer)));
     }
+    spec.tls = fields.object("tls").and_then(|tls| {
+        let pointer = fields.pointer("tls");
+        taken(fields, read_tls(tls, &pointer))
+    });
+}
+
+fn read_tls(mut fields: Fields<'_>, pointer: &str) -> Result<AgentTlsSpec, Vec<FieldFault>> {
+    let mut spec = AgentTlsSpec::default();
+    for (name, value) in [("ca", &mut spec.ca), ("certificate", &mut spec.certificate)] {
+        if fields.peek(name).is_some()
+            && let Some(given) = fields.value(name)
+        {
+            let pointer = format!("{pointer}/{name}");
+            *value = taken(&mut fields, text_or_secret(given, &pointer, LONGEST_PEM));
+        }
+    }
+    if fields.peek("key").is_some() {
+        spec.key = required_secret(&mut fields, "key");
+    }
+    spec.server_name = fields.string("server_name", 253);
+    spec.min_version = fields.choice("min_version", TlsVersion::ALL);
+    fields.finish()?;
+    Ok(spec)
+}
+
+fn read_oauth(mut fields: Fields<'_>) -> Result<OAuthSpec, Vec<FieldFault>> {
+    for (name, remedy) in [
+        ("token_url", "give the URL of the token endpoint"),
+        ("client_id", "give the name of the client"),
+    ] {
+        if fields.peek(name).is_none() {
+            fields.missing(name, remedy);
+        }
+    }
+    let token_url = fields.string("token_url", LONGEST_URL);
+    let client_id = fields.string("client_id", LONGEST_EXTRA);
+    let client_secret = required_secret(&mut fields, "client_secret");
+    let scope = fields.string("scope", LONGEST_EXTRA);
+    let audience = fields.string("audience", LONGEST_EXTRA);
+    let method = fields.choice("method", ClientAuthMethod::ALL);
+    fields.finish()?;
+    // Without one of them there was a fault.
+    let (token_url, client_id) = token_url.zip(client_id).ok_or_else(Vec::new)?;
+    Ok(OAuthSpec {
+        token_url,
+        client_id,
+        client_secret: client_secret.ok_or_else(Vec::new)?,
+        scope,
+        audience,
+        method: method.unwrap_or_default(),
+    })
 }
 
 fn taken<T>(fields: &mut Fields<'_>, read: Result<T, Vec<FieldFault>>) -> Option<T> {
@@ -82,19 +179,23 @@ fn taken<T>(fields: &mut Fields<'_>, read: Result<T, Vec<FieldFault>>) -> Option
 fn extra_fields(fields: &mut Fields<'_>, name: &str) -> ExtraFields {
     let mut extra = BTreeMap::new();
     for (name, pointer, value) in fields.entries(name) {
-        if let Some(value) = taken(fields, text_or_secret(value, &pointer)) {
+        if let Some(value) = taken(fields, text_or_secret(value, &pointer, LONGEST_EXTRA)) {
             extra.insert(name, value);
         }
     }
     extra
 }
 
-fn text_or_secret(value: &RawValue, pointer: &str) -> Result<TextOrSecret, Vec<FieldFault>> {
+fn text_or_secret(
+    value: &RawValue,
+    pointer: &str,
+    longest: usize,
+) -> Result<TextOrSecret, Vec<FieldFault>> {
     if let Some(text) = text(value.get()) {
         // The value is not repeated: a careless hand may have put a secret there.
         let fault = match text.contains('\0') {
-            false if text.len() <= LONGEST_EXTRA => return Ok(TextOrSecret::Text(text.into())),
-            false => format!("must be at most {LONGEST_EXTRA} bytes long"),
+            false if text.len() <= longest => return Ok(TextOrSecret::Text(text.into())),
+            false => format!("must be at most {longest} bytes long"),
             true => "cannot contain the character U+0000".to_owned(),
         };
         return Err(vec![FieldFault::new(pointer, fault)]);
@@ -133,7 +234,7 @@ fn required_secret(fields: &mut Fields<'_>, name: &str) -> Option<SecretRef> {
 }
 
 fn read_auth(mut fields: Fields<'_>, pointer: &str) -> Result<AuthSpec, Vec<FieldFault>> {
-    let kinds = ["basic", "bearer"];
+    let kinds = ["basic", "bearer", "oauth2"];
     let given = kinds.iter().filter(|kind| fields.peek(kind).is_some());
     if given.count() != 1 {
         // What is unknown is reported as well.
@@ -141,7 +242,7 @@ fn read_auth(mut fields: Fields<'_>, pointer: &str) -> Result<AuthSpec, Vec<Fiel
             let _ = fields.value(kind);
         }
         fields.finish()?;
-        let message = "must have one of the fields: basic, bearer";
+        let message = "must have one of the fields: basic, bearer, oauth2";
         return Err(vec![FieldFault::new(pointer, message)]);
     }
     let basic = fields.object("basic");
@@ -150,9 +251,12 @@ fn read_auth(mut fields: Fields<'_>, pointer: &str) -> Result<AuthSpec, Vec<Fiel
         Some(_) => required_secret(&mut fields, "bearer"),
         None => None,
     };
+    let oauth = fields.object("oauth2");
+    let oauth = oauth.and_then(|oauth| taken(&mut fields, read_oauth(oauth)));
     fields.finish()?;
     let auth = basic.map(AuthSpec::Basic);
-    auth.or(bearer.map(AuthSpec::Bearer)).ok_or_else(Vec::new)
+    let auth = auth.or(bearer.map(AuthSpec::Bearer));
+    auth.or(oauth.map(AuthSpec::OAuth2)).ok_or_else(Vec::new)
 }
 
 fn read_basic(mut fields: Fields<'_>) -> Result<BasicSpec, Vec<FieldFault>> {
@@ -182,11 +286,7 @@ pub struct SecretView {
 
 impl SecretView {
     /// `None` if the agent names no secret.
-    pub fn all(
-        agents: &Agents,
-        name: &crate::domain::AgentName,
-        spec: &AgentSpec,
-    ) -> Option<Vec<Self>> {
+    pub fn all(agents: &Agents, name: &AgentName, spec: &AgentSpec) -> Option<Vec<Self>> {
         let mut names: Vec<_> = spec.secrets().into_iter().map(|used| used.name).collect();
         names.sort();
         names.dedup();
@@ -241,6 +341,17 @@ mod tests {
                 r#"{"auth": {"basic": {"password": {"secret": "a"}}}}"#,
                 "/auth/basic/user",
             ),
+            (
+                r#"{"auth": {"oauth2": {"token_url": "https://h", "client_id": "c", "client_secret": "hunter2"}}}"#,
+                "/auth/oauth2/client_secret",
+            ),
+            (
+                r#"{"auth": {"oauth2": {"client_id": "c", "client_secret": {"secret": "a"}}}}"#,
+                "/auth/oauth2/token_url",
+            ),
+            (r#"{"tls": {"key": "hunter2"}}"#, "/tls/key"),
+            (r#"{"tls": {"ca": 7}}"#, "/tls/ca"),
+            (r#"{"tls": {"min_version": "1.1"}}"#, "/tls/min_version"),
             (r#"{"headers": {"x": 7}}"#, "/headers/x"),
             (r#"{"headers": {"x": {"secret": 7}}}"#, "/headers/x/secret"),
             (

@@ -14,7 +14,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     App, Problem,
-    agent_access::{self, AuthBody, SecretRefBody, SecretView, TextOrSecretBody},
+    agent_access::{self, AuthBody, SecretRefBody, SecretView, TextOrSecretBody, TlsBody},
     agent_status::{BreakerView, PauseView, ThrottleView},
     extract::{
         IfTagged, JsonBody, NamePath, PageQuery, PlainName, Query, RegistrationHeaders, plain_name,
@@ -76,6 +76,7 @@ pub struct SpecBody {
     /// know one of them.
     #[schema(max_items = 4)]
     sign: Option<Vec<SecretRefBody>>,
+    tls: Option<TlsBody>,
 }
 
 /// The most calls that begin in a time, all instances together. Steps beyond wait in the queue.

@@ -98,6 +98,7 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
         rate_limit,
         headers,
         auth,
+        tls,
         ..
     } = config.agents.remove("payments").unwrap();
     assert_eq!(config.agents.remove("video").unwrap().mode, AgentMode::Pull);
@@ -105,7 +106,7 @@ fn the_example_uncommented_is_the_defaults_but_for_what_has_none() {
     assert_eq!(max_open, Some(1000));
     assert_eq!(max_in_flight, Some(20));
     assert_eq!(rate_limit.map(|limit| limit.burst()), Some(5));
-    assert!(headers.contains_key("x-tenant") && auth.is_some());
+    assert!(headers.contains_key("x-tenant") && auth.is_some() && tls.is_some());
     let secret = config.secrets.remove(0);
     assert!(secret.file.is_some() && secret.env.is_none());
     let breaker = breaker.unwrap();

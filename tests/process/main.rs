@@ -16,7 +16,9 @@
 mod cluster;
 mod harness;
 
+mod access_tokens;
 mod addresses;
+mod agent_tls;
 mod agents;
 mod alert_webhooks;
 mod alerts;

@@ -26,24 +26,24 @@ const CANARIES: [&str; 6] = [
 const BEGIN: &str = "canary7";
 
 /// Files of secrets, and the part of a configuration that names them.
-struct SecretFiles {
+pub struct SecretFiles {
     folder: TempDir,
-    config: String,
+    pub config: String,
 }
 
 impl SecretFiles {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             folder: TempDir::new().unwrap(),
             config: String::new(),
         }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn put(&self, name: &str, text: &str) {
+    pub fn put(&self, name: &str, text: &str) {
         let path = self.path(name);
         let temporary = self.path(&format!("{name}.new"));
         fs::write(&temporary, text).unwrap();
@@ -52,7 +52,7 @@ impl SecretFiles {
     }
 
     /// Names a secret, which is not there yet, for these URLs.
-    fn name(mut self, name: &str, urls: &[String]) -> Self {
+    pub fn name(mut self, name: &str, urls: &[String]) -> Self {
         let path = self.path(name);
         self.config.push_str(&format!(
             "[[secrets]]\nname = \"{name}\"\nfile = {path:?}\nurls = {urls:?}\n"
@@ -60,17 +60,17 @@ impl SecretFiles {
         self
     }
 
-    fn with(self, name: &str, text: &str, urls: &[String]) -> Self {
+    pub fn with(self, name: &str, text: &str, urls: &[String]) -> Self {
         self.put(name, text);
         self.name(name, urls)
     }
 }
 
-fn secret(name: &str) -> Value {
+pub fn secret(name: &str) -> Value {
     json!({ "secret": name })
 }
 
-fn spec(url: &str, added: Value) -> Value {
+pub fn spec(url: &str, added: Value) -> Value {
     let mut spec =
         json!({ "endpoints": [{ "url": url }], "retry": { "initial": "10ms", "max": "50ms" } });
     let fields = added.as_object().unwrap().clone();
@@ -78,7 +78,7 @@ fn spec(url: &str, added: Value) -> Value {
     spec
 }
 
-fn one_step_of(agent: &str, path: &str) -> Value {
+pub fn one_step_of(agent: &str, path: &str) -> Value {
     json!({ "steps": [{ "name": "only", "agent": agent, "request": { "path": path }, "complete_within": "1m" }],
         "input": { "n": 1 } })
 }

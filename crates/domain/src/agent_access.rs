@@ -40,6 +40,9 @@ pub enum AuthSpec {
     Basic(BasicSpec),
     /// The token.
     Bearer(SecretRef),
+    /// A token that is fetched, and used until it expires.
+    #[serde(rename = "oauth2")]
+    OAuth2(OAuthSpec),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -49,12 +52,99 @@ pub struct BasicSpec {
     pub password: SecretRef,
 }
 
+/// OAuth 2.0 with client credentials (RFC 6749, section 4.4).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OAuthSpec {
+    pub token_url: String,
+    pub client_id: String,
+    pub client_secret: SecretRef,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audience: Option<String>,
+    #[serde(default)]
+    pub method: ClientAuthMethod,
+}
+
+/// How the token endpoint gets id and secret of the client, by their names in RFC 7591.
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Default,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum ClientAuthMethod {
+    /// In the header `Authorization`.
+    #[default]
+    ClientSecretBasic,
+    /// In the body.
+    ClientSecretPost,
+}
+
+impl ClientAuthMethod {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+}
+
+/// How the connections of an agent are secured, where that is not as for all others.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentTlsSpec {
+    /// Certificates in PEM form that are trusted, instead of those of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<TextOrSecret>,
+    /// What is shown to the service, in PEM form: the certificate of `key`, and those that lead to its authority.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<TextOrSecret>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<SecretRef>,
+    /// The name in the certificate of the service, if it is not the host of the URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_version: Option<TlsVersion>,
+}
+
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+pub enum TlsVersion {
+    #[serde(rename = "1.2")]
+    #[strum(serialize = "1.2")]
+    Tls12,
+    #[serde(rename = "1.3")]
+    #[strum(serialize = "1.3")]
+    Tls13,
+}
+
+impl TlsVersion {
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+}
+
 /// Where an agent uses a secret.
 #[derive(PartialEq, Debug)]
 pub struct SecretUse<'s> {
     /// Of the name, below that of the specification.
     pub pointer: String,
     pub name: &'s SecretName,
+    /// An address that gets it besides the endpoints.
+    pub address: Option<&'s str>,
 }
 
 /// Whose a secret is, by the configuration file of an instance.
@@ -74,14 +164,18 @@ impl AgentSpec {
             && self.body.is_empty()
             && self.auth.is_none()
             && self.sign.is_empty()
+            && self.tls.is_none()
     }
 
     /// Every use of a secret.
     pub fn secrets(&self) -> Vec<SecretUse<'_>> {
         let mut uses = Vec::new();
         let mut add = |pointer: String, name| {
-            let pointer = format!("/{pointer}/secret");
-            uses.push(SecretUse { pointer, name });
+            uses.push(SecretUse {
+                pointer: format!("/{pointer}/secret"),
+                name,
+                address: None,
+            });
         };
         let added = [
             ("headers", &self.headers),
@@ -100,10 +194,34 @@ impl AgentSpec {
                 add("auth/basic/password".to_owned(), &basic.password.secret);
             }
             Some(AuthSpec::Bearer(token)) => add("auth/bearer".to_owned(), &token.secret),
-            None => {}
+            Some(AuthSpec::OAuth2(_)) | None => {}
         }
         for (at, named) in self.sign.iter().enumerate() {
             add(format!("sign/{at}"), &named.secret);
+        }
+        let tls = self.tls.as_ref();
+        let texts = [
+            ("tls/ca", tls.and_then(|tls| tls.ca.as_ref())),
+            (
+                "tls/certificate",
+                tls.and_then(|tls| tls.certificate.as_ref()),
+            ),
+        ];
+        for (pointer, value) in texts {
+            if let Some(TextOrSecret::Secret(named)) = value {
+                add(pointer.to_owned(), &named.secret);
+            }
+        }
+        if let Some(key) = tls.and_then(|tls| tls.key.as_ref()) {
+            add("tls/key".to_owned(), &key.secret);
+        }
+        if let Some(AuthSpec::OAuth2(oauth)) = &self.auth {
+            uses.push(SecretUse {
+                pointer: "/auth/oauth2/client_secret/secret".to_owned(),
+                name: &oauth.client_secret.secret,
+                // And the endpoints get what it is exchanged for.
+                address: Some(&oauth.token_url),
+            });
         }
         uses
     }
@@ -119,7 +237,12 @@ impl AgentSpec {
         scope: impl Fn(&SecretName) -> Option<SecretScope<'s>>,
     ) -> Vec<(String, String)> {
         let mut faults = Vec::new();
-        for SecretUse { pointer, name } in self.secrets() {
+        for used in self.secrets() {
+            let SecretUse {
+                pointer,
+                name,
+                address,
+            } = used;
             let fault = match scope(name) {
                 None => Some(format!(
                     "the secret `{name}` is not configured at this instance: add it to [[secrets]] of its configuration file"
@@ -128,7 +251,7 @@ impl AgentSpec {
                 Some(SecretScope::ConfiguredAgents) => Some(format!(
                     "the secret `{name}` is for agents of the configuration file only: list the URLs that may get it as `urls` of its [[secrets]]"
                 )),
-                Some(SecretScope::Urls(urls)) => self.outside(urls).map(|url| {
+                Some(SecretScope::Urls(urls)) => self.outside(urls, address).map(|url| {
                     format!(
                         "the secret `{name}` may not be sent to {url}: that is not below the `urls` of its [[secrets]]"
                     )
@@ -140,9 +263,9 @@ impl AgentSpec {
     }
 
     /// The first address of its requests that is below none of these.
-    fn outside(&self, urls: &[WebAddress]) -> Option<&str> {
+    fn outside<'s>(&'s self, urls: &[WebAddress], also: Option<&'s str>) -> Option<&'s str> {
         let endpoints = self.endpoints.iter().map(|endpoint| &*endpoint.url);
-        let mut addresses = endpoints;
+        let mut addresses = endpoints.chain(also);
         addresses.find(|url| !is_below_any(url, urls))
     }
 
@@ -219,7 +342,22 @@ impl AgentSpec {
                     fault("auth/bearer/secret".to_owned(), message);
                 }
             }
+            Some(AuthSpec::OAuth2(oauth)) => {
+                for (field, message) in oauth.faults() {
+                    fault(format!("auth/oauth2/{field}"), message);
+                }
+            }
             None => {}
+        }
+        if let Some(tls) = &self.tls {
+            let is_https = |endpoint: &crate::Endpoint| endpoint.url.starts_with("https://");
+            if !has_queue && !self.endpoints.iter().any(is_https) {
+                let message = "remove it, or give an endpoint with https://: this one has no TLS";
+                fault("tls".to_owned(), message.to_owned());
+            }
+            for (field, message) in tls.faults() {
+                fault(format!("tls/{field}"), message);
+            }
         }
         if self.sign.len() > MOST_SIGNATURES {
             let message = format!("must hold at most {MOST_SIGNATURES} secrets");
@@ -241,9 +379,101 @@ impl AgentSpec {
             ("body", !self.body.is_empty()),
             ("auth", self.auth.is_some()),
             ("sign", !self.sign.is_empty()),
+            ("tls", self.tls.is_some()),
         ];
         let given = fields.into_iter().filter(|(_, is_given)| *is_given);
         given.map(|(name, _)| name).collect()
+    }
+}
+
+impl OAuthSpec {
+    fn faults(&self) -> Vec<(&'static str, String)> {
+        let mut faults = Vec::new();
+        if let Err(message) = WebAddress::parse(&self.token_url) {
+            faults.push(("token_url", message));
+        }
+        let texts = [
+            ("client_id", Some(&self.client_id)),
+            ("scope", self.scope.as_ref()),
+            ("audience", self.audience.as_ref()),
+        ];
+        for (field, text) in texts {
+            let wrong = |text: &String| {
+                text.is_empty() || too_long(text) || text.contains(|c: char| c.is_control())
+            };
+            if text.is_some_and(wrong) {
+                let message =
+                    format!("must be 1 to {LONGEST_EXTRA} characters, without control characters");
+                faults.push((field, message));
+            }
+        }
+        if let Some(message) = name_fault(&self.client_secret.secret) {
+            faults.push(("client_secret/secret", message));
+        }
+        faults
+    }
+}
+
+/// Bytes of certificates.
+pub const LONGEST_PEM: usize = 64 << 10;
+
+impl AgentTlsSpec {
+    fn faults(&self) -> Vec<(&'static str, String)> {
+        let mut faults = Vec::new();
+        let texts = [
+            ("ca", "ca/secret", &self.ca),
+            ("certificate", "certificate/secret", &self.certificate),
+        ];
+        for (field, secret_field, value) in texts {
+            match value {
+                Some(TextOrSecret::Text(pem)) if pem.contains("PRIVATE KEY") => {
+                    // It was stored and shown, had it been accepted.
+                    let message =
+                        "contains a private key: replace that key, and name a secret as `key`";
+                    faults.push((field, message.to_owned()));
+                }
+                Some(TextOrSecret::Text(pem))
+                    if pem.len() > LONGEST_PEM || !pem.contains("-----BEGIN CERTIFICATE-----") =>
+                {
+                    let message = format!(
+                        "must be certificates in PEM form, -----BEGIN CERTIFICATE----- and so on, of at most {LONGEST_PEM} bytes; or name a secret"
+                    );
+                    faults.push((field, message));
+                }
+                Some(TextOrSecret::Secret(named)) => {
+                    faults.extend(name_fault(&named.secret).map(|message| (secret_field, message)));
+                }
+                Some(TextOrSecret::Text(_)) | None => {}
+            }
+        }
+        match (&self.certificate, &self.key) {
+            (Some(_), None) => {
+                let message = "is missing: name the secret with the private key of `certificate`";
+                faults.push(("key", message.to_owned()));
+            }
+            (None, Some(_)) => {
+                let message = "is missing: give the certificate that belongs to `key`";
+                faults.push(("certificate", message.to_owned()));
+            }
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        if let Some(key) = &self.key {
+            let message = name_fault(&key.secret);
+            faults.extend(message.map(|message| ("key/secret", message)));
+        }
+        let is_name = |name: &str| {
+            let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b':');
+            (1..=253).contains(&name.len()) && name.bytes().all(plain)
+        };
+        if self
+            .server_name
+            .as_deref()
+            .is_some_and(|name| !is_name(name))
+        {
+            let message = "must be the name of a host, or an IP address";
+            faults.push(("server_name", message.to_owned()));
+        }
+        faults
     }
 }
 
@@ -440,6 +670,55 @@ mod tests {
         pull.endpoints.clear();
         let faults: Vec<_> = pull.faults("").into_iter().map(|(at, _)| at).collect();
         assert_eq!(faults, ["/headers", "/auth"]);
+    }
+
+    #[test]
+    fn tls_and_tokens_that_cannot_work_are_refused() {
+        const PEM: &str = "-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n";
+        let key = "-----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY-----\n";
+        let oauth = |token_url: &str, id: &str| {
+            json!({ "auth": { "oauth2": { "token_url": token_url, "client_id": id,
+                "client_secret": { "secret": "s" } } } })
+        };
+        for (added, pointer) in [
+            (json!({ "tls": { "ca": "no PEM" } }), "/tls/ca"),
+            (json!({ "tls": { "ca": format!("{PEM}{key}") } }), "/tls/ca"),
+            (
+                json!({ "tls": { "ca": { "secret": "" } } }),
+                "/tls/ca/secret",
+            ),
+            (json!({ "tls": { "certificate": PEM } }), "/tls/key"),
+            (
+                json!({ "tls": { "key": { "secret": "k" } } }),
+                "/tls/certificate",
+            ),
+            (
+                json!({ "tls": { "server_name": "a b" } }),
+                "/tls/server_name",
+            ),
+            (oauth("ftp://h", "id"), "/auth/oauth2/token_url"),
+            (oauth("https://user@h", "id"), "/auth/oauth2/token_url"),
+            (oauth("https://h/token", ""), "/auth/oauth2/client_id"),
+        ] {
+            assert_eq!(faults(added.clone()), [pointer], "{added}");
+        }
+        let mut plain = spec(json!({ "tls": { "min_version": "1.3" } }));
+        assert_eq!(plain.faults(""), []);
+        plain.endpoints[0].url = "http://payments".to_owned();
+        assert_eq!(plain.faults("")[0].0, "/tls");
+    }
+
+    /// The token goes to the endpoints: with a secret for the token endpoint alone, anyone could have one sent to them.
+    #[test]
+    fn a_client_secret_is_bound_to_token_endpoint_and_endpoints() {
+        let spec = spec(
+            json!({ "auth": { "oauth2": { "token_url": "https://login.example/token",
+            "client_id": "provost", "client_secret": { "secret": "s" } } } }),
+        );
+        let (login, payments) = ("https://login.example", "https://payments.example");
+        assert_eq!(refusals(&spec, false, Some(&[login])), 1);
+        assert_eq!(refusals(&spec, false, Some(&[payments])), 1);
+        assert_eq!(refusals(&spec, false, Some(&[payments, login])), 0);
     }
 
     fn refusals(spec: &AgentSpec, is_configured: bool, urls: Option<&[&str]>) -> usize {

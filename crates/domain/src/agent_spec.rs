@@ -6,7 +6,7 @@ use http::Uri;
 use serde::{Deserialize, Serialize, ser::SerializeStruct};
 
 use crate::{
-    agent_access::{AuthSpec, ExtraFields, SecretRef},
+    agent_access::{AgentTlsSpec, AuthSpec, ExtraFields, SecretRef},
     backoff::Backoff,
     breaker::BreakerSpec,
     queue_address::{MAIN_BROKER, QUEUE_SCHEME, QueueAddress},
@@ -56,6 +56,8 @@ pub struct AgentSpec {
     /// The secrets that sign every request, as Standard Webhooks.
     #[serde(default)]
     pub sign: Vec<SecretRef>,
+    #[serde(default)]
+    pub tls: Option<AgentTlsSpec>,
 }
 
 /// How the service of an agent gets its work.
@@ -118,6 +120,9 @@ impl Serialize for AgentSpec {
                 }
                 if !self.sign.is_empty() {
                     fields.serialize_field("sign", &self.sign)?;
+                }
+                if let Some(tls) = &self.tls {
+                    fields.serialize_field("tls", tls)?;
                 }
             }
             AgentMode::Pull => fields.serialize_field("mode", &self.mode)?,

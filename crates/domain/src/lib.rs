@@ -62,8 +62,8 @@ mod view;
 mod web_address;
 
 pub use agent_access::{
-    AuthSpec, BasicSpec, ExtraFields, LONGEST_EXTRA, SecretRef, SecretScope, SecretUse,
-    TextOrSecret, is_secret_name,
+    AgentTlsSpec, AuthSpec, BasicSpec, ClientAuthMethod, ExtraFields, LONGEST_EXTRA, LONGEST_PEM,
+    OAuthSpec, SecretRef, SecretScope, SecretUse, TextOrSecret, TlsVersion, is_secret_name,
 };
 pub use agent_control::{
     AgentControl, Breaker, BreakerAction, BreakerState, ControlChange, ControlledBy,

@@ -12,9 +12,9 @@ use utoipa::{
 };
 
 use crate::domain::{
-    AgentMode, AlertKind, AvailableAfter, BreakerAction, DURATION, DiagramFormat, Effect,
-    FaultKind, LONGEST_NAME, MOST_LABELS, Method, NotUndoneReason, OnUndo, Policy, REPLIES,
-    ReplyMode, Runs, StepStatus, TaskStatus, UndoReason, WarningCode,
+    AgentMode, AlertKind, AvailableAfter, BreakerAction, ClientAuthMethod, DURATION, DiagramFormat,
+    Effect, FaultKind, LONGEST_NAME, MOST_LABELS, Method, NotUndoneReason, OnUndo, Policy, REPLIES,
+    ReplyMode, Runs, StepStatus, TaskStatus, TlsVersion, UndoReason, WarningCode,
 };
 
 /// Declares the schema of a type whose values are words.
@@ -91,6 +91,10 @@ pub struct ReplyModeSchema;
 pub struct AgentModeSchema;
 /// What an operator does with breakers.
 pub struct BreakerActionSchema;
+/// How the token endpoint gets the credentials of a client.
+pub struct ClientAuthMethodSchema;
+/// A version of TLS.
+pub struct TlsVersionSchema;
 
 fn policies(allowed: &'static [Policy]) -> impl Iterator<Item = &'static str> {
     allowed.iter().map(|policy| policy.as_str())
@@ -99,6 +103,8 @@ fn policies(allowed: &'static [Policy]) -> impl Iterator<Item = &'static str> {
 words! {
     AgentModeSchema = "AgentMode", "`call`, the default: it is called at its endpoints; `pull`: its workers fetch it", AgentMode::ALL.iter().map(|mode| (*mode).into());
     BreakerActionSchema = "BreakerAction", "`open`: no call is made; `close`: calls are made whatever fails; both until you decide otherwise; `reset`: closed, and it opens by itself again", BreakerAction::ALL.iter().map(|action| (*action).into());
+    ClientAuthMethodSchema = "ClientAuthMethod", "How the token endpoint gets id and secret: `client_secret_basic`, the default: in the header `Authorization`; `client_secret_post`: in the body", ClientAuthMethod::ALL.iter().map(|method| (*method).into());
+    TlsVersionSchema = "TlsVersion", "The least version of TLS. Default: 1.2", TlsVersion::ALL.iter().map(|version| (*version).into());
     ReplyModeSchema = "ReplyMode", "`callback`: a 202 means that the service replies later, to the address in the header `Provost-Reply-To`; `response`: only a 202 with `Provost-Async: true` means that", ReplyMode::WORDS.iter().map(|mode| mode.as_str());
     ReplyEventSchema = "ReplyEvent", "An event about a task", REPLIES;
     UndoPolicySchema = "UndoPolicy", "`error` stops the task until an operator acts, `skip` leaves the effect of the step", policies(&[Policy::Error, Policy::Skip]);

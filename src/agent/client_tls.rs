@@ -1,0 +1,138 @@
+//! TLS of an agent whose connections are not secured as all others: its own authority, a certificate of its own, another
+//! name of the server, a minimum version.
+
+use hyper_rustls::ConfigBuilderExt;
+use rustls::{
+    ClientConfig, RootCertStore, SupportedProtocolVersion,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    version::{TLS12, TLS13},
+};
+
+use super::http::root_cause;
+use crate::domain::TlsVersion;
+
+/// The texts of a specification, with its secrets put in.
+#[derive(Clone, PartialEq, Default)]
+pub(super) struct TlsTexts {
+    pub ca: Option<String>,
+    /// Of the client: its chain, and the key.
+    pub identity: Option<(String, String)>,
+    pub server_name: Option<String>,
+    pub min_version: Option<TlsVersion>,
+}
+
+pub(super) struct ClientTls {
+    pub config: ClientConfig,
+    pub server_name: Option<ServerName<'static>>,
+}
+
+/// An error repeats nothing of the texts: a key may stand where a certificate should.
+pub(super) fn client_tls(texts: &TlsTexts) -> Result<ClientTls, String> {
+    const LATEST: &[&SupportedProtocolVersion] = &[&TLS13];
+    const USUAL: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
+    super::install_crypto();
+    let versions = match texts.min_version {
+        Some(TlsVersion::Tls13) => LATEST,
+        Some(TlsVersion::Tls12) | None => USUAL,
+    };
+    let builder = ClientConfig::builder_with_protocol_versions(versions);
+    let builder = match &texts.ca {
+        Some(pem) => builder.with_root_certificates(roots(pem)?),
+        None => match builder.try_with_platform_verifier() {
+            Ok(builder) => builder,
+            Err(error) => {
+                let why = root_cause(&error);
+                return Err(format!(
+                    "this machine has no CA certificates ({why}): install them, or give the agent `tls.ca`"
+                ));
+            }
+        },
+    };
+    let config = match &texts.identity {
+        None => builder.with_no_client_auth(),
+        Some((chain, key)) => {
+            let chain = certificates(chain, "tls.certificate")?;
+            let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
+                .map_err(|_| "`tls.key` contains no private key in PEM form".to_owned())?;
+            builder.with_client_auth_cert(chain, key).map_err(|_| {
+                "`tls.certificate` and `tls.key` cannot be used together: the first certificate must belong to the key"
+                    .to_owned()
+            })?
+        }
+    };
+    let server_name = texts.server_name.as_deref().map(|name| {
+        let parsed = ServerName::try_from(name.to_owned());
+        parsed.map_err(|_| format!("`tls.server_name` {name:?} is not the name of a host"))
+    });
+    Ok(ClientTls {
+        config,
+        server_name: server_name.transpose()?,
+    })
+}
+
+fn roots(pem: &str) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(pem, "tls.ca")? {
+        let added = roots.add(certificate);
+        added.map_err(|_| "`tls.ca` contains a certificate that cannot be used".to_owned())?;
+    }
+    Ok(roots)
+}
+
+fn certificates(pem: &str, field: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        _ => Err(format!("`{field}` contains no certificate in PEM form")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::generate_simple_self_signed;
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_used_is_named_and_not_repeated() {
+        let one = generate_simple_self_signed(["a.example".to_owned()]).unwrap();
+        let other = generate_simple_self_signed(["b.example".to_owned()]).unwrap();
+        let (certificate, key) = (one.cert.pem(), one.signing_key.serialize_pem());
+        let texts = |ca: &str, identity: Option<(&str, &str)>| TlsTexts {
+            ca: Some(ca.to_owned()),
+            identity: identity.map(|(chain, key)| (chain.to_owned(), key.to_owned())),
+            ..TlsTexts::default()
+        };
+        let fault = |texts: &TlsTexts| client_tls(texts).err();
+        assert_eq!(
+            fault(&texts(&certificate, Some((&certificate, &key)))),
+            None
+        );
+        let hint = &key[40..60];
+        for (texts, expected) in [
+            (texts(&key, None), "`tls.ca` contains no certificate"),
+            (texts("", None), "`tls.ca` contains no certificate"),
+            (
+                texts(&certificate, Some((&key, &key))),
+                "`tls.certificate` contains no certificate",
+            ),
+            (
+                texts(&certificate, Some((&certificate, &certificate))),
+                "`tls.key` contains no private key",
+            ),
+            (
+                texts(&certificate, Some((&other.cert.pem(), &key))),
+                "cannot be used together",
+            ),
+        ] {
+            let found = fault(&texts).unwrap();
+            assert!(found.contains(expected), "{found}");
+            assert!(!found.contains(hint), "{found}");
+        }
+        let unnamed = TlsTexts {
+            server_name: Some("..".to_owned()),
+            ..texts(&certificate, None)
+        };
+        assert!(fault(&unnamed).unwrap().contains("server_name"));
+    }
+}

@@ -1,0 +1,202 @@
+//! What is added to a request, with every secret in it, and the requests that it is added to. From here no secret goes
+//! anywhere but into a request.
+
+use std::sync::Arc;
+
+use ::http::{HeaderMap, HeaderName, HeaderValue, Request, header, uri::PathAndQuery};
+use percent_encoding::percent_decode_str;
+use serde_json::{Value, value::RawValue};
+use uuid::Uuid;
+
+use super::{
+    connections::{CallConnector, RequestBody},
+    http::text_or_encoded,
+    redact::Redactor,
+    secret_file::{SHORTEST, SecretText},
+    secrets::SecretStore,
+};
+use crate::domain::{
+    Call, CallBody, Purpose, Secret, SecretName, Target, Timestamp, WebAddress, entries, signatures,
+};
+
+const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+
+/// Its value is left out where headers are logged. Services do not agree on what other bytes than ASCII mean.
+pub(super) fn sensitive(text: &str) -> Result<HeaderValue, ()> {
+    if !text.is_ascii() {
+        return Err(());
+    }
+    let mut value = HeaderValue::from_str(text).map_err(|_| ())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// What is added to a request, ready to be copied.
+#[derive(Clone)]
+pub(super) struct Credentials {
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    pub query_names: Vec<String>,
+    /// Encoded; empty where nothing is added.
+    pub query: String,
+    /// Names, and values as JSON.
+    pub body: Vec<(String, String)>,
+    pub signing: Vec<Secret>,
+    pub redactor: Redactor,
+    /// What the redactor looks for.
+    pub texts: Vec<String>,
+    pub client_secret: Option<SecretText>,
+    /// Opens the connections, where that is not done as for all agents.
+    pub connector: Option<CallConnector>,
+    /// Of every secret that goes along.
+    pub names: Vec<SecretName>,
+    pub secrets: Arc<SecretStore>,
+}
+
+impl Credentials {
+    pub fn redactor(&self) -> &Redactor {
+        &self.redactor
+    }
+
+    pub fn client_secret(&self) -> Option<&str> {
+        self.client_secret.as_ref().map(SecretText::expose)
+    }
+
+    /// With a token that was fetched; `None` if it cannot be sent, or not be told from other text in a response.
+    pub fn with_bearer(&self, token: &str) -> Option<Self> {
+        let value = sensitive(&format!("Bearer {token}")).ok()?;
+        let mut full = self.clone();
+        full.headers.push((header::AUTHORIZATION, value));
+        full.texts.push(token.to_owned());
+        full.redactor = Redactor::of(full.texts.iter().map(String::as_str));
+        (token.len() >= SHORTEST).then_some(full)
+    }
+
+    /// An address that a service named (for polling) may be below none of those that the secrets are bound to.
+    pub fn check_target(&self, call: &Call) -> Result<(), String> {
+        let (Target::Url { url, .. } | Target::Operation { url, .. }) = &call.target else {
+            return Ok(());
+        };
+        let address = WebAddress::parse(url).map_err(|why| format!("the address {why}"))?;
+        let may_not = |name: &&SecretName| !self.secrets.may_go_to(name, &address);
+        match self.names.iter().find(may_not) {
+            None => Ok(()),
+            Some(name) => Err(format!(
+                "the service named an address that may not get the secret `{name}`: add it to the `urls` of its [[secrets]]"
+            )),
+        }
+    }
+
+    /// The body with what the agent adds to it, in place of what the step has there.
+    pub fn body(&self, body: Option<CallBody>) -> Result<Option<CallBody>, String> {
+        let Some(given) = body.as_deref().filter(|_| !self.body.is_empty()) else {
+            return Ok(body);
+        };
+        let is_ours = |name: &str| self.body.iter().any(|(ours, _)| ours == name);
+        let members: Option<Vec<String>> = serde_json::from_str::<&RawValue>(given)
+            .ok()
+            .and_then(entries)
+            .map(|members| {
+                let kept = members.iter().filter(|(name, _)| !is_ours(name));
+                let kept = kept.map(|(name, value)| member(name, value.get()));
+                let ours = self.body.iter().map(|(name, value)| member(name, value));
+                kept.chain(ours).collect()
+            });
+        match members {
+            Some(members) => Ok(Some(CallBody::Rendered(format!(
+                "{{{}}}",
+                members.join(",")
+            )))),
+            None => Err(
+                "the agent adds members to the body of its requests, but this body is not an object"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    /// Adds headers, query and signature. `body` is what is sent.
+    pub fn add_to(
+        &self,
+        request: &mut Request<RequestBody>,
+        call: &Call,
+        body: &str,
+        now: Timestamp,
+    ) -> Result<(), String> {
+        for (name, value) in &self.headers {
+            request.headers_mut().insert(name.clone(), value.clone());
+        }
+        if !self.query.is_empty() {
+            let target = request.uri().path_and_query();
+            let target = self.with_query(target.map_or("/", PathAndQuery::as_str));
+            let target = PathAndQuery::try_from(target)
+                .map_err(|_| "the query with what the agent adds is too long".to_owned())?;
+            *request.uri_mut() = target.into();
+        }
+        self.sign(request.headers_mut(), call, body, now);
+        Ok(())
+    }
+
+    fn with_query(&self, target: &str) -> String {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let kept = self.others(query);
+        let parts = kept.chain(std::iter::once(&*self.query));
+        format!("{path}?{}", parts.collect::<Vec<_>>().join("&"))
+    }
+
+    /// The parameters that the agent does not add, as they are written.
+    fn others<'q>(&self, query: &'q str) -> impl Iterator<Item = &'q str> {
+        let is_ours = |pair: &str| {
+            let name = pair.split('=').next().unwrap_or_default().replace('+', " ");
+            let name = percent_decode_str(&name).decode_utf8_lossy();
+            self.query_names.iter().any(|ours| *ours == *name)
+        };
+        let pairs = query.split('&').filter(|pair| !pair.is_empty());
+        pairs.filter(move |pair| !is_ours(pair))
+    }
+
+    /// An address that a service named, for the record: the next request to it gets what is left out here.
+    pub fn address_without_secrets(&self, address: String) -> Result<String, String> {
+        let kept = match address.split_once('?') {
+            Some((base, query)) if !self.query.is_empty() => {
+                let others: Vec<_> = self.others(query).collect();
+                match others.is_empty() {
+                    true => base.to_owned(),
+                    false => format!("{base}?{}", others.join("&")),
+                }
+            }
+            _ => address,
+        };
+        match self.redactor.hide(kept.as_bytes()) {
+            None => Ok(kept),
+            Some(_) => Err(
+                "the service named an address that contains a secret of its agent, which is not recorded"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    fn sign(&self, headers: &mut HeaderMap, call: &Call, body: &str, now: Timestamp) {
+        let id = match &call.purpose {
+            // The dot separates the parts of what is signed.
+            Purpose::Work | Purpose::Undo(_) => {
+                let key = text_or_encoded(&call.idempotency_key);
+                key.to_str().unwrap_or_default().replace('.', "%2E")
+            }
+            // Each is a message of its own, for those who take a message once.
+            Purpose::Probe(_) | Purpose::Poll | Purpose::Cancel(_) => Uuid::now_v7().to_string(),
+        };
+        let at = now.as_millis() / 1000;
+        let Some(Ok(signed)) = signatures(&self.signing, &id, at, body).map(HeaderValue::try_from)
+        else {
+            return;
+        };
+        headers.insert(WEBHOOK_ID, text_or_encoded(&id));
+        headers.insert(WEBHOOK_TIMESTAMP, HeaderValue::from(at));
+        headers.insert(WEBHOOK_SIGNATURE, signed);
+    }
+}
+
+fn member(name: &str, value: &str) -> String {
+    format!("{}:{value}", Value::from(name))
+}
