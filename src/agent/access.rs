@@ -24,7 +24,7 @@ use crate::domain::{
 };
 
 /// What one agent adds, as long as it has this specification.
-pub(super) struct Access {
+pub(super) struct AgentAccess {
     spec: AgentSpec,
     /// The configuration file defines the agent.
     is_configured: bool,
@@ -38,7 +38,7 @@ pub(super) struct Access {
     ready: ArcSwap<Result<Arc<Credentials>, String>>,
 }
 
-impl Access {
+impl AgentAccess {
     /// `None` for an agent that adds nothing.
     pub fn of(
         spec: &AgentSpec,

@@ -403,6 +403,7 @@ mod tests {
     /// Says the number of the connection, from 1, that each request came on.
     struct Server {
         connections: Arc<OriginPool>,
+        connector: CallConnector,
         came_on: mpsc::UnboundedReceiver<usize>,
     }
 
@@ -419,6 +420,7 @@ mod tests {
             });
             Self {
                 connections: OriginPool::to(origin.parse().unwrap()),
+                connector: connector(),
                 came_on,
             }
         }
@@ -427,7 +429,7 @@ mod tests {
             let mut request = Request::new(RequestBody::default());
             let headers = request.headers_mut();
             headers.insert("host", "localhost".parse().unwrap());
-            let sent = self.connections.send(&connector(), request).await;
+            let sent = self.connections.send(&self.connector, request).await;
             sent.unwrap()
         }
 
@@ -474,6 +476,14 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(server.exchange().await, 1);
         }
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_not_used_by_a_connector_that_did_not_open_it() {
+        let mut server = Server::start(usize::MAX).await;
+        assert_eq!(server.exchange().await, 1);
+        server.connector = connector();
+        assert_eq!(server.exchange().await, 2);
     }
 
     #[tokio::test]

@@ -63,7 +63,7 @@ impl Credentials {
         self.client_secret.as_ref().map(SecretText::expose)
     }
 
-    /// With a token that was fetched; `None` if it cannot be sent, or not be told from other text in a response.
+    /// With a token that was fetched; `None` if it cannot be sent, or cannot be distinguished from other text in a response.
     pub fn with_bearer(&self, token: &str) -> Option<Self> {
         let value = sensitive(&format!("Bearer {token}")).ok()?;
         let mut full = self.clone();

@@ -51,13 +51,13 @@ pub(super) struct TokenCache {
     /// Or why the token endpoint can never be called.
     way: Result<(Url, EndpointTarget), String>,
     connector: CallConnector,
-    current: ArcSwapOption<Token>,
+    current: ArcSwapOption<CachedToken>,
     /// Held while a token is fetched, by the task that does so: a call that ends meanwhile does not end it.
     turn: Arc<Mutex<Option<Failure>>>,
     was_refused: AtomicBool,
 }
 
-struct Token {
+struct CachedToken {
     /// Without the token; another one once a secret has changed.
     base: Arc<Credentials>,
     full: Arc<Credentials>,
@@ -163,7 +163,7 @@ impl TokenCache {
         }
     }
 
-    async fn fetch(&self, base: &Arc<Credentials>) -> Result<Token, String> {
+    async fn fetch(&self, base: &Arc<Credentials>) -> Result<CachedToken, String> {
         let secret = base.client_secret().ok_or("the client secret is missing")?;
         let (url, way) = self.way.as_ref().map_err(Clone::clone)?;
         let request = self.request(url, way, secret)?;
@@ -211,7 +211,7 @@ impl TokenCache {
             "its token cannot be sent in a header, or is shorter than 8 characters".to_owned()
         })?;
         let now = Instant::now();
-        Ok(Token {
+        Ok(CachedToken {
             base: Arc::clone(base),
             full: Arc::new(full),
             fetched_at: now,

@@ -72,14 +72,12 @@ impl Redactor {
         if let Some(hidden) = self.hide(&bytes) {
             bytes = hidden;
         }
-        let cut = (0..bytes.len())
-            .rev()
-            .take(self.longest())
-            .filter(|at| {
-                let end = &bytes[*at..];
-                end.len() > LONGEST_REST && self.forms.iter().any(|form| form.starts_with(end))
-            })
-            .last();
+        let is_cut_off = |at: &usize| {
+            let end = &bytes[*at..];
+            end.len() > LONGEST_REST && self.forms.iter().any(|form| form.starts_with(end))
+        };
+        let last = bytes.len().saturating_sub(self.longest());
+        let cut = (last..bytes.len()).find(is_cut_off);
         bytes.truncate(cut.unwrap_or(bytes.len()));
         bytes.truncate(most);
         bytes

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    access::Access,
+    access::AgentAccess,
     capacity::{Bulkhead, Gate, Slot, Wants},
     connections::CallConnector,
     guard::{BreakerReport, Guard, RecordSource, Reports, Stopped},
@@ -437,7 +437,7 @@ impl Agents {
         let is_configured = self.settings.configured.contains(name);
         let wire = Arc::new(Transport {
             agent: name.clone(),
-            access: Access::of(
+            access: AgentAccess::of(
                 &spec,
                 is_configured,
                 &self.settings.secrets,

@@ -11,7 +11,7 @@ use std::{
 
 /// Bytes of a secret: a key with a chain of certificates has fewer.
 const LONGEST: u64 = 64 << 10;
-/// A shorter one can be guessed, and cannot be told from other text in a response.
+/// A shorter one can be guessed, and cannot be distinguished from other text in a response.
 pub(super) const SHORTEST: usize = 8;
 
 /// The text of a secret, which is never shown.

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{
-    access::Access,
+    access::AgentAccess,
     address,
     answer::{self, ResponseClass},
     body::{self, BodyError},
@@ -112,7 +112,7 @@ pub(super) struct Transport {
     pub agent: AgentName,
     pub connector: CallConnector,
     /// Only where the agent adds something to its requests.
-    pub access: Option<Arc<Access>>,
+    pub access: Option<Arc<AgentAccess>>,
     pub endpoints: Endpoints,
     pub retry: RetrySpec,
     /// Only where the retries of the agent are limited.

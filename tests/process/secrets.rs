@@ -148,7 +148,8 @@ fn stored(database_url: Option<&str>, provost: &Provost, folder: &Path) -> Vec<(
     let Some(url) = database_url else {
         let path = provost.database();
         let copy = folder.join("backup.db");
-        let backup = std::process::Command::from(binary().into_std())
+        let backup = binary()
+            .into_std()
             .args(["backup", "--to"])
             .arg(&copy)
             .arg("--database-url")
@@ -327,7 +328,11 @@ async fn nobody_who_may_register_agents_gets_a_secret_for_another_service() {
     let (payments, evil) = (Remote::quick().await, Remote::quick().await);
     let bound = format!("{}/payments", payments.url());
     let mut files = SecretFiles::new()
-        .with("token", "the-token-of-payments", &[bound.clone()])
+        .with(
+            "token",
+            "the-token-of-payments",
+            std::slice::from_ref(&bound),
+        )
         .with("internal", "for-configured-agents", &[]);
     files.config.push_str(&format!(
         "[agents.inner]\nendpoints = [{{ url = \"{}\" }}]\nauth = {{ bearer = {{ secret = \"internal\" }} }}\n",
@@ -388,7 +393,8 @@ async fn a_service_cannot_have_the_secret_sent_to_its_neighbour() {
     })
     .await;
     let url = format!("{}/payments", host.url());
-    let files = SecretFiles::new().with("token", "the-token-of-payments", &[url.clone()]);
+    let files =
+        SecretFiles::new().with("token", "the-token-of-payments", std::slice::from_ref(&url));
     let provost = Provost::setup().config(&files.config).start().await;
     let bearer = json!({ "auth": { "bearer": secret("token") } });
     provost
