@@ -8,7 +8,8 @@ use http::{HeaderName, HeaderValue, header};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    agent_spec::AgentSpec, ids::SecretName, queue_address::QUEUE_SCHEME, web_address::WebAddress,
+    agent_spec::AgentSpec, definition::request::FRAMING_HEADERS, ids::SecretName,
+    queue_address::QUEUE_SCHEME, web_address::WebAddress,
 };
 
 /// Of headers, of parameters and of members of the body, each.
@@ -507,20 +508,10 @@ fn name_fault(name: &SecretName) -> Option<String> {
 
 /// Headers that frame the message, and those that Provost sets for each call.
 fn check_header(name: &str, value: &TextOrSecret) -> Result<(), String> {
-    const RESERVED: [HeaderName; 8] = [
-        header::CONNECTION,
-        header::CONTENT_LENGTH,
-        header::EXPECT,
-        header::HOST,
-        header::TE,
-        header::TRAILER,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
-    ];
     let parsed = HeaderName::from_bytes(name.as_bytes())
         .map_err(|_| "needs the name of a header".to_owned())?;
     let lower = parsed.as_str();
-    if RESERVED.contains(&parsed)
+    if FRAMING_HEADERS.contains(&parsed)
         || lower.starts_with("provost-")
         || lower.starts_with("webhook-")
         || ["idempotency-key", "traceparent", "tracestate"].contains(&lower)

@@ -7,7 +7,7 @@ mod policies;
 mod poll_rule;
 mod probe;
 mod reply_rule;
-mod request;
+pub(crate) mod request;
 mod step;
 mod undo;
 

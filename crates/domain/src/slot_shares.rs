@@ -101,8 +101,8 @@ impl SlotShares {
         grant
     }
 
-    /// What is due to each instance, in order: nobody gets more than it wants, and whoever gets less gets as much as
-    /// any other. What cannot be divided stays with those that have it.
+    /// What is due to each instance, in order: none gets more than it wants, and those that get less all get as much.
+    /// What cannot be divided stays with those that have it.
     fn fair(&self, max: u32) -> Vec<u32> {
         let all: Vec<&SlotShare> = self.0.values().collect();
         let mut order: Vec<usize> = (0..all.len()).collect();

@@ -125,22 +125,24 @@ fn headers(
     headers
 }
 
+/// Those that frame the message.
+pub(crate) const FRAMING_HEADERS: [HeaderName; 8] = [
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::EXPECT,
+    header::HOST,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Neither those nor those that say whose attempt it is.
 fn header_name(name: &str) -> Result<String, String> {
-    /// Those that frame the message, and those that say whose attempt it is.
-    const RESERVED: [HeaderName; 8] = [
-        header::CONNECTION,
-        header::CONTENT_LENGTH,
-        header::EXPECT,
-        header::HOST,
-        header::TE,
-        header::TRAILER,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
-    ];
     let parsed = HeaderName::from_bytes(name.as_bytes())
         .map_err(|_| format!("{name:?} is not a valid header name"))?;
     let lower = parsed.as_str();
-    if RESERVED.contains(&parsed)
+    if FRAMING_HEADERS.contains(&parsed)
         || lower.starts_with("provost-")
         || ["idempotency-key", "traceparent"].contains(&lower)
     {
