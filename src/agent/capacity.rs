@@ -195,7 +195,7 @@ impl Bulkhead {
     }
 
     pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed)
+        self.in_flight.load(Ordering::SeqCst)
     }
 
     /// A call had no slot.
@@ -213,9 +213,14 @@ impl Bulkhead {
         let more = |taken: u32| (taken < max).then_some(taken + 1);
         let taken = self
             .in_flight
-            .try_update(Ordering::Relaxed, Ordering::Relaxed, more);
+            .try_update(Ordering::SeqCst, Ordering::Relaxed, more);
         match taken {
-            Ok(before) => self.slots.used(before + 1),
+            Ok(before) if self.slots.used(before + 1) => {}
+            Ok(before) => {
+                self.in_flight.fetch_sub(1, Ordering::SeqCst);
+                self.refused(before);
+                return None;
+            }
             Err(in_flight) => {
                 self.refused(in_flight);
                 return None;

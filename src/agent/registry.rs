@@ -138,6 +138,12 @@ impl Agent {
         self.bulkhead.slots.take_need(self.in_flight(), now)
     }
 
+    /// No call begins beyond so many slots. Returns how many this process cannot give back.
+    pub fn cap_slots(&self, slots: u32) -> u32 {
+        let capped = self.bulkhead.slots.cap(slots);
+        capped.max(self.in_flight())
+    }
+
     /// Nothing could be settled.
     pub fn ask_for_slots_again(&self) {
         self.bulkhead.slots.ask_again();
@@ -207,6 +213,10 @@ impl Agents {
             agent.bulkhead.limit_open(agent.spec().max_open);
             if agent.spec().max_open.is_some() {
                 self.limited.notify_one();
+            }
+            // Not before it is known: they would be asked for in vain.
+            if agent.bulkhead.slots.is_wanting() {
+                self.wants.slots.notify_one();
             }
         }
         // New capacity is free capacity.
@@ -422,12 +432,9 @@ impl Agents {
             self.settings.is_shared,
             Instant::now(),
         );
-        if bulkhead
+        bulkhead
             .slots
-            .configure(spec.max_in_flight, self.settings.is_shared)
-        {
-            self.wants.slots.notify_one();
-        }
+            .configure(spec.max_in_flight, self.settings.is_shared);
         let endpoints = Endpoints::new(
             &spec.endpoints,
             &self.settings.addresses,

@@ -82,25 +82,29 @@ impl SlotLimiter {
         }
     }
 
-    /// A limit that is new begins with no slots. True if there is something to ask for.
-    pub fn configure(&self, max: Option<u32>, is_shared: bool) -> bool {
+    /// A limit that is new begins with no slots.
+    pub fn configure(&self, max: Option<u32>, is_shared: bool) {
         let max = max.unwrap_or(UNLIMITED);
         if self.max.swap(max, Ordering::AcqRel) == max {
-            return false;
+            return;
         }
         let is_shared = is_shared && max != UNLIMITED;
         self.is_shared.store(is_shared, Ordering::Release);
         if !is_shared {
             self.granted.store(max, Ordering::Release);
             self.valid_until.store(FOREVER, Ordering::Release);
-            return false;
+            return;
         }
         // What the record has of an earlier limit is put right even if nothing is called.
         self.is_wanting.store(true, Ordering::Release);
         if self.granted.fetch_min(max, Ordering::AcqRel) == UNLIMITED {
             self.granted.store(0, Ordering::Release);
         }
-        true
+    }
+
+    /// Whether there is something to ask for.
+    pub fn is_wanting(&self) -> bool {
+        self.is_wanting.load(Ordering::Acquire)
     }
 
     /// How many calls may be in flight now.
@@ -114,11 +118,21 @@ impl SlotLimiter {
         if is_valid { granted } else { 0 }
     }
 
-    /// So many calls are in flight, one more than before.
-    pub fn used(&self, in_flight: u32) {
-        if self.is_shared.load(Ordering::Relaxed) {
-            self.peak.fetch_max(in_flight, Ordering::Relaxed);
+    /// So many calls are in flight, one more than before. False if that is too many since a moment: see
+    /// [`SlotLimiter::cap`].
+    pub fn used(&self, in_flight: u32) -> bool {
+        if !self.is_shared.load(Ordering::Relaxed) {
+            return true;
         }
+        self.peak.fetch_max(in_flight, Ordering::Relaxed);
+        in_flight <= self.granted.load(Ordering::SeqCst)
+    }
+
+    /// From now on no call begins beyond so many, if there were more. What the record is to hold for this process is
+    /// counted after that, so that no call begins meanwhile with a slot that is being given back. Returns how many may
+    /// still begin.
+    pub fn cap(&self, slots: u32) -> u32 {
+        self.granted.fetch_min(slots, Ordering::SeqCst).min(slots)
     }
 
     /// There was no slot for a call while so many were in flight. True if there could be more.
@@ -198,7 +212,8 @@ mod tests {
     #[test]
     fn a_process_alone_has_all_slots() {
         let slots = SlotLimiter::new();
-        assert!(!slots.configure(Some(3), false));
+        slots.configure(Some(3), false);
+        assert!(!slots.is_wanting());
         assert_eq!(slots.most(), 3);
         assert!(!slots.refused(3));
         assert_eq!(slots.take_need(3, Instant::now()), None);
@@ -209,7 +224,8 @@ mod tests {
     #[test]
     fn what_the_record_grants_holds_as_long_as_the_lease_is_trusted() {
         let slots = SlotLimiter::new();
-        assert!(slots.configure(Some(8), true));
+        slots.configure(Some(8), true);
+        assert!(slots.is_wanting());
         assert_eq!(slots.most(), 0);
         let all = |in_use| SlotNeed {
             in_use,
@@ -240,8 +256,23 @@ mod tests {
         assert!(!slots.granted(grant(4), Instant::now()));
         assert_eq!(slots.most(), 0, "the trust is over");
         assert!(slots.granted(grant(4), long));
-        assert!(slots.configure(Some(2), true), "a lower limit");
+        slots.configure(Some(2), true);
+        assert!(slots.is_wanting(), "a lower limit");
         assert_eq!(slots.most(), 2);
+    }
+
+    #[test]
+    fn no_call_begins_with_a_slot_that_is_being_given_back() {
+        let slots = SlotLimiter::new();
+        assert!(slots.used(1000), "without a limit");
+        slots.configure(Some(8), true);
+        slots.granted(grant(6), Instant::now() + Duration::from_secs(3600));
+        assert!(slots.used(6));
+        assert_eq!(slots.cap(3), 3);
+        // One that has looked a moment ago.
+        assert!(!slots.used(4));
+        assert!(slots.used(3));
+        assert_eq!(slots.cap(5), 3, "what is not granted yet");
     }
 
     #[test]

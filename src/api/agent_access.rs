@@ -40,18 +40,16 @@ pub enum TextOrSecretBody {
     Text(String),
 }
 
-/// The header `Authorization` of every request.
+/// The header `Authorization` of every request: one of these.
 #[derive(ToSchema)]
-#[schema(as = AgentAuth)]
+#[schema(as = AgentAuth, min_properties = 1, max_properties = 1)]
 #[expect(dead_code, reason = "only the shape, for the OpenAPI document")]
-#[serde(rename_all = "snake_case")]
-pub enum AuthBody {
+pub struct AuthBody {
     /// A user and a password (RFC 7617).
-    Basic(BasicBody),
+    basic: Option<BasicBody>,
     /// A token (RFC 6750).
-    Bearer(SecretRefBody),
-    #[serde(rename = "oauth2")]
-    OAuth2(OAuthBody),
+    bearer: Option<SecretRefBody>,
+    oauth2: Option<OAuthBody>,
 }
 
 /// A token by OAuth 2.0 with client credentials (RFC 6749, section 4.4). It is fetched when a call needs one, and used by all
@@ -125,18 +123,22 @@ pub fn read(fields: &mut Fields<'_>, spec: &mut AgentSpec) {
     });
 }
 
+/// `None` where it is missing or null.
+fn present<'a>(fields: &mut Fields<'a>, name: &str) -> Option<&'a RawValue> {
+    fields.value(name).filter(|value| value.get() != "null")
+}
+
 fn read_tls(mut fields: Fields<'_>, pointer: &str) -> Result<AgentTlsSpec, Vec<FieldFault>> {
     let mut spec = AgentTlsSpec::default();
     for (name, value) in [("ca", &mut spec.ca), ("certificate", &mut spec.certificate)] {
-        if fields.peek(name).is_some()
-            && let Some(given) = fields.value(name)
-        {
+        if let Some(given) = present(&mut fields, name) {
             let pointer = format!("{pointer}/{name}");
             *value = taken(&mut fields, text_or_secret(given, &pointer, LONGEST_PEM));
         }
     }
-    if fields.peek("key").is_some() {
-        spec.key = required_secret(&mut fields, "key");
+    if let Some(given) = present(&mut fields, "key") {
+        let pointer = format!("{pointer}/key");
+        spec.key = taken(&mut fields, secret_ref(given, &pointer));
     }
     spec.server_name = fields.string("server_name", 253);
     spec.min_version = fields.choice("min_version", TlsVersion::ALL);
@@ -247,10 +249,10 @@ fn read_auth(mut fields: Fields<'_>, pointer: &str) -> Result<AuthSpec, Vec<Fiel
     }
     let basic = fields.object("basic");
     let basic = basic.and_then(|basic| taken(&mut fields, read_basic(basic)));
-    let bearer = match fields.peek("bearer") {
-        Some(_) => required_secret(&mut fields, "bearer"),
-        None => None,
-    };
+    let bearer = present(&mut fields, "bearer").and_then(|given| {
+        let pointer = format!("{pointer}/bearer");
+        taken(&mut fields, secret_ref(given, &pointer))
+    });
     let oauth = fields.object("oauth2");
     let oauth = oauth.and_then(|oauth| taken(&mut fields, read_oauth(oauth)));
     fields.finish()?;

@@ -86,18 +86,21 @@ impl SlotUpkeep {
     /// Changes the record only where it is not so already.
     async fn settle(&self, mut needs: HashMap<AgentName, SlotNeed>) -> Result<Grants, StoreError> {
         let known = self.store.housekeeping.slot_shares().await?;
+        let known_shares: HashMap<_, _> = known.by_agent.into_iter().collect();
         let mut grants = Grants::new();
-        for (agent, shares) in known.by_agent {
-            let Some(need) = needs.get(&agent) else {
-                continue;
-            };
-            let mut after = shares.clone();
+        needs.retain(|agent, need| {
+            let shares = known_shares.get(agent);
+            let mut after = shares.cloned().unwrap_or_default();
             let grant = after.settle(&self.holder, *need, &known.live);
-            if after == shares {
-                needs.remove(&agent);
-                grants.push((agent, grant));
+            if shares == Some(&after) {
+                grants.push((agent.clone(), grant));
+                return false;
             }
-        }
+            if let Some(agent) = self.agents.get(agent) {
+                need.in_use = agent.cap_slots(grant.slots);
+            }
+            true
+        });
         if !needs.is_empty() {
             let needs: Needs = needs.into_iter().collect();
             grants.extend(self.store.settle_slots(self.holder.clone(), needs).await?);

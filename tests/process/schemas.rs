@@ -211,7 +211,11 @@ fn samples(alternatives: &[Value]) -> (Vec<Value>, Vec<Value>) {
 #[tokio::test]
 async fn request_bodies_are_as_their_schemas_say() {
     // Nobody listens there; but then `reply_to` may name a queue.
-    let provost = Provost::setup().set("BROKER__URL", "amqp://127.0.0.1:1");
+    // The longest name of a secret is one that is there.
+    let secret = json!([{ "name": "x".repeat(64), "env": "PATH", "urls": ["http://127.0.0.1:9"] }]);
+    let provost = Provost::setup()
+        .set("BROKER__URL", "amqp://127.0.0.1:1")
+        .set("SECRETS", &secret.to_string().replace("\":", "\"="));
     let provost = provost.start().await;
     let document = provost.get("/openapi.json").await.expect(200);
     let workflow = json!({ "steps": one_step("http://127.0.0.1:9", "/")["steps"] });

@@ -25,7 +25,7 @@ struct SlotShare {
 /// What an instance needs of an agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotNeed {
-    /// Slots in use, which it cannot give back.
+    /// Slots in use, or about to be, which it cannot give back.
     pub in_use: u32,
     /// The slots that it could use.
     pub wants: u32,
@@ -273,7 +273,11 @@ mod tests {
                 }
                 // Calls end, and others begin, up to what was granted.
                 in_use[at] = if begun <= in_use[at] { begun } else { begun.min(granted[at]).max(in_use[at]) };
-                let need = SlotNeed { in_use: in_use[at], wants, max };
+                let mut need = SlotNeed { in_use: in_use[at], wants, max };
+                // What is to be given back is not used from now on; up to that calls begin until the record has it.
+                let capped = granted[at].min(shares.clone().settle(&live[at], need, &live).slots);
+                need.in_use = capped.max(in_use[at]);
+                in_use[at] = need.in_use;
                 granted[at] = shares.settle(&live[at], need, &live).slots;
                 let most: u32 = (0..4).map(|at| granted[at].max(in_use[at])).sum();
                 prop_assert!(most <= max, "{granted:?} and {in_use:?} of {max}");

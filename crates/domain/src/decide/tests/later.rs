@@ -518,7 +518,7 @@ fn an_undo_that_drops_a_reply_asks_the_service_to_cancel_its_work_first() {
     let (attempt, call) = cancellation(&mut bench);
     assert_eq!(call.method, crate::definition::Method::Delete);
     assert!(
-        matches!(&call.target, crate::definition::Target::Url { url, .. } if **url == *"http://x:1/jobs/7")
+        matches!(&call.target, crate::definition::Target::Operation { url, .. } if **url == *"http://x:1/jobs/7")
     );
     assert!(!call.is_dropped_by_undo);
     // A fault that may pass, a lost instance: it is asked again soon, however seldom it is polled.
