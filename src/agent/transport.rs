@@ -186,9 +186,13 @@ impl Transport {
                 self.agent
             )));
         };
+        // Without them the endpoint is not called: that says nothing of it.
+        let credentials = self.credentials(request).await?;
         let guard = self.guard.as_deref();
         let watched = guard.and_then(|guard| guard.begin(&endpoint.url, request.deadline));
-        let result = self.send_to(&endpoint, request, body).await;
+        let result = self
+            .send_to(&endpoint, request, body, credentials.as_deref())
+            .await;
         let health = match &result {
             Err(transient) if transient.is_ill_health() => Err(&*transient.fault.message),
             _ => Ok(()),
@@ -208,6 +212,7 @@ impl Transport {
         endpoint: &RoutedEndpoint,
         request: CallAttempt<'_>,
         body: Option<CallBody>,
+        credentials: Option<&Credentials>,
     ) -> Result<CallOutcome, Transient> {
         if let Some(queue) = &endpoint.queue {
             return self.publish(queue, request, body).await;
@@ -216,8 +221,6 @@ impl Transport {
             Ok(way) => way,
             Err(why) => return Ok(request.permanent(why.clone())),
         };
-        let credentials = self.credentials(request).await?;
-        let credentials = credentials.as_deref();
         let made = match self.request(way, request, body, credentials) {
             Ok(made) => made,
             Err(why) => return Ok(request.permanent(why)),

@@ -241,3 +241,24 @@ async fn nobody_has_a_token_of_another_client_sent_to_them() {
     );
     assert_eq!((login.count(), evil.count()), (0, 0));
 }
+
+#[tokio::test]
+async fn a_token_endpoint_that_is_down_opens_no_breaker_of_the_service() {
+    let count = AtomicUsize::new(0);
+    let login = Remote::with(move |_| match count.fetch_add(1, Ordering::SeqCst) {
+        0 | 1 => Act::status(503),
+        _ => Act::Ok(json!({ "access_token": "token-number-1" })),
+    })
+    .await;
+    let service = Remote::quick().await;
+    let (provost, _files) = start(&login, &service, json!({})).await;
+    let mut added = oauth(&login, json!({}));
+    added["breaker"] = json!({ "min_calls": 2, "open_for": "1h" });
+    let put = provost.put("/v1/agents/payments", &spec(&service.url(), added));
+    put.await.expect(200);
+    let task = provost.run(&one_step_of("payments", "/x")).await;
+    assert_eq!(task["state"], "processed", "{task}");
+    assert_eq!(login.count(), 3);
+    let agent = provost.get("/v1/agents/payments").await.expect(200);
+    assert_eq!(agent["breakers"][0]["state"], "closed", "{agent}");
+}

@@ -26,7 +26,7 @@ impl Counting {
             let in_flight = now.fetch_add(1, Ordering::SeqCst) + 1;
             peak.fetch_max(in_flight, Ordering::SeqCst);
             let now = now.clone();
-            // Before the response: whoever gets it may call again.
+            // Before the response: an instance that gets it may call again at once.
             let ends = Arc::new(move || {
                 now.fetch_sub(1, Ordering::SeqCst);
             });

@@ -255,7 +255,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever they do and whoever dies: all together never have more calls in flight than there are slots.
+        /// Whatever instances do, and whichever is killed: all together never have more calls in flight than there are slots.
         #[test]
         fn never_more_than_there_are(
             max in 1u32..20,

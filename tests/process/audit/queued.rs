@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Evidence, Finding, QueuedReply, Rule, evidence::At, promises::end_of};
 
-/// Whoever lost its connection to the broker tries again after so long at the latest, and then the reply is there.
+/// A service that lost its connection to the broker tries again after so long at the latest, and then the reply is there.
 const RECOVERED_WITHIN: Duration = Duration::from_secs(12);
 /// While nothing is wrong, on a machine that has much else to do.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);

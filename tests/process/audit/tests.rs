@@ -702,7 +702,7 @@ fn a_reply_that_is_lost_after_the_broker_has_confirmed_it_is_found() {
         queued(evidence, 500);
         record(evidence).history[5].by = "service".to_owned();
     });
-    // Whoever was sent it may have been away.
+    // The receiver may have been away.
     for (from, to, rules) in [
         (400, 590_000, &[][..]),
         (8_000, 590_000, &[]),
